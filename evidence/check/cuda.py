@@ -1,9 +1,10 @@
-"""Compiles the CUDA kernel for every architecture that is supported, without a GPU, says what it takes of one, and reads its machine code.
+"""Compiles the CUDA kernels for every architecture that is supported, without a GPU, says what they take of one, and reads the collective's
+machine code.
 
 NVRTC is the one of the PyPI package nvidia-cuda-nvrtc, or of --nvrtc; the options are those of the library. Without --all,
-every pair of types, every number of vectors and every broken variant is compiled, and not all their combinations, and the machine
-code of one kernel is read for each architecture but sm_90. Fails if a
-kernel does not compile, spills registers or needs a stack. With --out the cubins are written there; with --stamp nothing is done if the
+every pair of types, every number of vectors and every broken variant of the collective is compiled, and not all their combinations, and the
+machine code of one kernel is read for each architecture but sm_90; of the kernels for blocks of weights, products with 1 and 8 tokens and rows as floats
+of every type. Fails if a kernel does not compile, spills registers or needs a stack. With --out the cubins are written there; with --stamp nothing is done if the
 file says that the same has passed before.
 
 Of the machine code, disassembled by the package nvidia-cuda-nvdisasm, is required what the protocol rests on: a flag is raised after
@@ -25,12 +26,16 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "crates/xla/cuda/allreduce_norm.cu"
+BLOCKS = ROOT / "crates/xla/cuda/matmul.cu"
+HEADER = ROOT / "crates/xla/cuda/gpu.h"
 COMPILER = ROOT / "crates/xla/src/cuda/nvrtc.rs"
 ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
 TYPES = [("Bf16", "Bf16"), ("Bf16", "F32"), ("F16", "F16"), ("F16", "F32"), ("F32", "F32")]
 CONTROLS = ["ALIGHT_NO_WAIT", "ALIGHT_ONE_BUFFER", "ALIGHT_NO_RELEASE", "ALIGHT_EARLY_FLAG"]
-# 65536 registers of a multiprocessor for the 640 threads of a block, in steps of 8.
-MOST_REGISTERS = 96
+BLOCK_TYPES = ["Q4_0", "Q4_1", "Q8_0", "MXFP4", "Q4_K", "Q5_K", "Q6_K"]
+MISTAKES_OF_BLOCKS = ["ALIGHT_NO_WAIT", "ALIGHT_SWAPPED", "ALIGHT_BY_TOKENS"]
+# 65536 registers of a multiprocessor for the 640 threads of a block, in steps of 8; the kernels for blocks are bounded where they are written.
+MOST_REGISTERS = {SOURCE: 96, BLOCKS: 255}
 
 
 def options_of_the_library() -> list[str]:
@@ -52,6 +57,19 @@ def variants(everything: bool) -> list[tuple[str, list[str]]]:
         name = f"{element}, weights {weight}, {vectors} vectors{', post-norm' if post else ''}{'' if whole else ', ragged'}"
         macros = {"ELEMENT": element, "WEIGHT": weight, "VECTORS": vectors, "WHOLE": str(whole).lower(), "POST": str(post).lower()}
         made.append((name, [f"-DALIGHT_{key}={value}" for key, value in macros.items()]))
+    return made
+
+
+def variants_of_blocks(everything: bool) -> list[tuple[str, list[str]]]:
+    """The same of the kernels for blocks of weights."""
+    made = []
+    for kind in BLOCK_TYPES:
+        # The usual case, and the most registers.
+        for tokens, x in itertools.product((1, 2, 4, 8), ("Bf16", "F32")) if everything else ((1, "Bf16"), (8, "F32")):
+            macros = [f"-DALIGHT_TYPE={kind}", f"-DALIGHT_X={x}", f"-DALIGHT_TOKENS={tokens}"]
+            made.append((f"{kind}, {tokens} tokens of {x}", macros))
+        for out in ("Bf16", "F32") if everything else ("Bf16",):
+            made.append((f"{kind} to {out}", [f"-DALIGHT_TYPE={kind}", f"-DALIGHT_OUT={out}"]))
     return made
 
 
@@ -90,16 +108,18 @@ class Nvrtc:
         self.check(getattr(self.library, f"nvrtcGet{what}")(program, data))
         return data.raw
 
-    def compile(self, source: str, options: list[str]) -> tuple[bytes, str]:
-        """(cubin, log)"""
+    def compile(self, source: str, options: list[str], path: pathlib.Path = SOURCE, header: str | None = None) -> tuple[bytes, str]:
+        """(cubin, log) of texts that are, or are like, those of `path` and the header."""
         program = ctypes.c_void_p()
+        text = HEADER.read_text() if header is None else header
+        included, name = ((ctypes.c_char_p * 1)(one.encode()) for one in (text, HEADER.name))
         self.check(self.library.nvrtcCreateProgram(
-            ctypes.byref(program), source.encode(), SOURCE.name.encode(), 0, None, None))
+            ctypes.byref(program), source.encode(), path.name.encode(), 1, included, name))
         array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         code = self.library.nvrtcCompileProgram(program, len(options), array)
         log = self.text(program, "ProgramLog").rstrip(b"\0").decode()
         if code:
-            sys.exit(f"{SOURCE}: does not compile with {' '.join(options)}\n{log}")
+            sys.exit(f"{path}: does not compile with {' '.join(options)}\n{log}")
         cubin = self.text(program, "CUBIN")
         self.library.nvrtcDestroyProgram(ctypes.byref(program))
         return cubin, log
@@ -143,7 +163,7 @@ def from_log(log: str) -> dict[str, dict[str, int]]:
     return kernels
 
 
-def report(cubin: bytes, log: str, arch: str, name: str) -> list[str]:
+def report(cubin: bytes, log: str, arch: str, name: str, path: pathlib.Path = SOURCE) -> list[str]:
     """Prints what the kernel takes; what is wrong with it."""
     (kernel,), (said,) = usage(cubin).values(), from_log(log).values()
     kernel |= said
@@ -152,8 +172,8 @@ def report(cubin: bytes, log: str, arch: str, name: str) -> list[str]:
     wrong = []
     if kernel["spilled"] or kernel["stack"]:
         wrong.append(f"{arch}, {name}: {kernel['stack']} bytes of stack, {kernel['spilled']} spilled")
-    if kernel["registers"] > MOST_REGISTERS:
-        wrong.append(f"{arch}, {name}: {kernel['registers']} registers, at most {MOST_REGISTERS} for 640 threads")
+    if kernel["registers"] > MOST_REGISTERS[path]:
+        wrong.append(f"{arch}, {name}: {kernel['registers']} registers, at most {MOST_REGISTERS[path]}")
     return wrong
 
 
@@ -220,9 +240,10 @@ def mistakes(nvrtc: Nvrtc, source: str, options: list[str]) -> list[str]:
     """Kernels that lack something of this on purpose, and are not found wrong for it."""
     missed = []
     for name, (old, new, word) in MISTAKES.items():
-        if source.count(old) != 1:
-            sys.exit(f"{SOURCE}: {old!r} is there {source.count(old)} times, not once")
-        found = unordered(nvrtc.compile(source.replace(old, new), options)[0])
+        header = HEADER.read_text()
+        if (count := source.count(old) + header.count(old)) != 1:
+            sys.exit(f"{SOURCE}, {HEADER}: {old!r} is there {count} times, not once")
+        found = unordered(nvrtc.compile(source.replace(old, new), options, header=header.replace(old, new))[0])
         if not any(word in one for one in found):
             missed.append(f"{name}: not noticed in the machine code ({found})")
     return missed
@@ -238,12 +259,19 @@ def add_arguments(parser) -> None:
 
 def run(arguments) -> None:
     source, options = SOURCE.read_text(), options_of_the_library()
-    everything = [source, str(options), str(arguments.arch), str(arguments.all), pathlib.Path(__file__).read_text()]
+    everything = [source, BLOCKS.read_text(), HEADER.read_text(), str(options), str(arguments.arch), str(arguments.all),
+                  pathlib.Path(__file__).read_text()]  # fmt: skip
     digest = hashlib.sha256("\0".join(everything).encode()).hexdigest()
     if arguments.stamp and arguments.stamp.exists() and arguments.stamp.read_text() == digest:
-        return print(f"{SOURCE.name}: compiled before, unchanged")
+        return print(f"{SOURCE.name}, {BLOCKS.name}: compiled before, unchanged")
     nvrtc = Nvrtc(arguments.nvrtc or find_nvrtc())
     wrong, start, count = [], time.monotonic(), 0
+
+    def keep(arch: str, name: str, cubin: bytes) -> None:
+        if arguments.out:
+            arguments.out.mkdir(parents=True, exist_ok=True)
+            (arguments.out / f"{arch} {name.replace(', ', '_').replace(' ', '-')}.cubin").write_bytes(cubin)
+
     for arch in arguments.arch:
         here = [*options, f"--gpu-architecture={arch}", "--ptxas-options=-v"]
         made = variants(arguments.all)
@@ -253,12 +281,18 @@ def run(arguments) -> None:
             if arguments.all or arch == "sm_90" or name == made[0][0]:
                 wrong += [f"{arch}, {name}: {what}" for what in unordered(cubin)]
             count += 1
-            if arguments.out:
-                arguments.out.mkdir(parents=True, exist_ok=True)
-                (arguments.out / f"{arch} {name.replace(', ', '_').replace(' ', '-')}.cubin").write_bytes(cubin)
+            keep(arch, name, cubin)
+        for name, macros in variants_of_blocks(arguments.all):
+            cubin, log = nvrtc.compile(BLOCKS.read_text(), [*here, *macros], BLOCKS)
+            wrong += report(cubin, log, arch, name, BLOCKS)
+            count += 1
+            keep(arch, name, cubin)
         if arch == "sm_90" or arguments.all:
             for control in CONTROLS:
                 nvrtc.compile(source, [*here, *made[0][1], f"-D{control}", "-DALIGHT_DELAYS"])
+                count += 1
+            for mistake in MISTAKES_OF_BLOCKS:
+                nvrtc.compile(BLOCKS.read_text(), [*here, *variants_of_blocks(False)[0][1], f"-D{mistake}"], BLOCKS)
                 count += 1
             wrong += mistakes(nvrtc, source, [*here, *made[0][1]])
     print(f"NVRTC {nvrtc.version}: {count} kernels in {time.monotonic() - start:.1f} s; {len(MISTAKES)} mistakes looked for in machine code")

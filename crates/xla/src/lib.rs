@@ -3,7 +3,7 @@
 //! `api` is the interface's C header, as far as the handlers need it, in Rust: no header and no C++ compiler is needed at
 //! build time, and one library is loaded by every jaxlib whose version of the interface is ours or newer. `frame` makes it
 //! safe to use, `state` is what call sites keep, `allreduce_norm` is the collective of `alight-collective` for CPU devices, `shared` the memory for those of
-//! several processes, `cuda` the collective for GPUs. `matmul`, `embed` and `attend` are
+//! several processes, `cuda` the collective and products for GPUs. `matmul`, `embed` and `attend` are
 //! the kernels of `alight-kernels` on the bytes of a model file, which is an array as it lies (`places`), with XLA's own
 //! threads to help (`team`).
 //!
@@ -110,7 +110,9 @@ pub fn targets() -> Vec<Target> {
         experts::TARGETS,
         matmul::TARGETS,
         #[cfg(target_os = "linux")]
-        cuda::TARGETS,
+        cuda::handler::TARGETS,
+        #[cfg(target_os = "linux")]
+        cuda::blocks_handler::TARGETS,
     ]
     .concat()
 }

@@ -7,7 +7,8 @@ mod emulator;
 
 use std::process::Command;
 
-use cuda_checks::{Checked, Extent, adversaries, agreement, controls};
+use alight_xla::cuda::blocks::{Sizes, TYPES};
+use cuda_checks::{Checked, Extent, adversaries, agreement, blocks, controls};
 use emulator::{compile, emulated};
 
 const EXTENT: Extent = Extent { ranks: 8, calls: 400, replays: 300, large: false };
@@ -66,6 +67,40 @@ fn many_replays() {
 #[test]
 fn broken_variants_fail() {
     run(controls::all_fail);
+}
+
+#[test]
+fn products_with_blocks_are_right_and_the_same_bits_in_any_company() {
+    run(|_| TYPES.into_iter().try_for_each(|ty| blocks::products(ty, false)));
+}
+
+#[test]
+fn rows_of_blocks_are_those_of_the_cpu() {
+    run(|_| TYPES.into_iter().try_for_each(|ty| blocks::rows(ty, false)));
+}
+
+#[test]
+fn products_are_captured() {
+    run(|_| blocks::captured());
+}
+
+#[test]
+fn mistakes_in_products_are_found() {
+    run(|_| blocks::broken(&blocks::MISTAKES).and_then(|()| blocks::broken(&[blocks::NO_WAIT])));
+}
+
+/// The host asks for as much shared memory as the kernels use.
+#[test]
+fn host_and_kernels_have_the_same_sizes() {
+    run(|_| {
+        let path = std::env::var("ALIGHT_LIBCUDA").unwrap();
+        for (at, ty) in TYPES.into_iter().enumerate() {
+            let sizes = Sizes::of(ty);
+            let here = [sizes.place, sizes.run, sizes.stages];
+            assert_eq!(emulator::sizes_of_blocks(&path, at as i32), here, "{ty}");
+        }
+        Ok(())
+    });
 }
 
 /// Every access of the protocol, by a thread sanitizer: nothing races; without release, or with one buffer, it must find that.

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use alight_collective::{Element, Spec};
+use alight_kernels::{WeightType, dequantize_row};
 use alight_xla::api::{self, data_type};
 use alight_xla::cuda::{CudaError, Driver, Stream, accounts, errors, probe};
 use alight_xla::{Stage, Target, targets};
@@ -120,8 +121,7 @@ impl Array {
     }
 }
 
-/// A call site's attributes.
-#[derive(Clone)]
+/// Attributes of a call site of the collective.
 struct Attributes {
     devices: Vec<i64>,
     ranks: i64,
@@ -134,11 +134,19 @@ fn pointers<T>(values: &mut [T]) -> Vec<*mut c_void> {
     values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect()
 }
 
-/// Calls a stage.
-fn call(
+/// An attribute of a call site.
+enum Attribute {
+    Integers(Vec<i64>),
+    Integer(i64),
+    Float(f32),
+}
+
+/// Calls a stage of a custom call.
+fn call_with(
+    target: &Target,
     stage: Stage,
     context: &Context,
-    attributes: &Attributes,
+    mut attributes: Vec<(&'static str, Attribute)>,
     arguments: &mut [Array],
     results: &mut [Array],
 ) -> Result<(), (c_int, String)> {
@@ -147,33 +155,35 @@ fn call(
     let mut outputs: Vec<_> = results.iter_mut().map(Array::buffer).collect();
     let (mut input_pointers, mut output_pointers) = (pointers(&mut inputs), pointers(&mut outputs));
     let mut kinds = [api::BUFFER; 8];
-    let mut attributes = attributes.clone();
-    let (size, data) = (attributes.devices.len(), attributes.devices.as_mut_ptr().cast());
-    let mut array = api::Array { dtype: data_type::S64, size, data };
-    let mut bias = 1_i64;
-    let integer = |value: &mut i64| api::Scalar {
-        dtype: data_type::S64,
-        value: std::ptr::from_mut(value).cast(),
-    };
-    let mut scalars = [
-        integer(&mut attributes.ranks),
-        integer(&mut attributes.capacity),
-        integer(&mut attributes.limit_ms),
-        integer(&mut bias),
-        api::Scalar {
-            dtype: data_type::F32,
-            value: std::ptr::from_mut(&mut attributes.epsilon).cast(),
-        },
-    ];
-    let mut values = pointers(&mut scalars);
-    values.insert(0, std::ptr::from_mut(&mut array).cast());
-    let mut attr_kinds = [api::ATTR_SCALAR; 6];
-    attr_kinds[0] = api::ATTR_ARRAY;
+    let scalar = |dtype, value| Box::new(api::Scalar { dtype, value });
+    let (mut attr_kinds, mut values) = (vec![], vec![]);
+    // Where the values are for the call.
+    let (mut arrays, mut scalars) = (vec![], vec![]);
+    for (_, attribute) in &mut attributes {
+        match attribute {
+            Attribute::Integers(list) => {
+                let (size, data) = (list.len(), list.as_mut_ptr().cast());
+                arrays.push(Box::new(api::Array { dtype: data_type::S64, size, data }));
+            }
+            Attribute::Integer(value) => {
+                scalars.push(scalar(data_type::S64, std::ptr::from_mut(value).cast()));
+            }
+            Attribute::Float(value) => {
+                scalars.push(scalar(data_type::F32, std::ptr::from_mut(value).cast()));
+            }
+        }
+        let is_array = matches!(attribute, Attribute::Integers(_));
+        attr_kinds.push(if is_array { api::ATTR_ARRAY } else { api::ATTR_SCALAR });
+        values.push(match is_array {
+            true => std::ptr::from_mut(arrays.last_mut().unwrap().as_mut()).cast::<c_void>(),
+            false => std::ptr::from_mut(scalars.last_mut().unwrap().as_mut()).cast(),
+        });
+    }
     let span =
         |name: &'static str| api::ByteSpan { ptr: name.as_ptr().cast::<c_char>(), len: name.len() };
-    let mut names = ["devices", "ranks", "capacity", "limit_ms", "bias", "epsilon"].map(span);
+    let mut names: Vec<_> = attributes.iter().map(|(name, _)| span(name)).collect();
     let mut name_pointers: Vec<_> = names.iter_mut().map(std::ptr::from_mut).collect();
-    let attributes = frames::Attributes {
+    let listed = frames::Attributes {
         kinds: &mut attr_kinds,
         names: &mut name_pointers,
         values: &mut values,
@@ -184,10 +194,10 @@ fn call(
         &mut kinds,
         &mut input_pointers,
         &mut output_pointers,
-        attributes,
+        listed,
     );
     // SAFETY: a frame as XLA makes it, alive for the call.
-    let error = unsafe { target().stage(stage).unwrap()(&mut frame) };
+    let error = unsafe { target.stage(stage).unwrap()(&mut frame) };
     if error.is_null() {
         return Ok(());
     }
@@ -196,8 +206,31 @@ fn call(
     Err((code, message.into_string().unwrap()))
 }
 
+/// Calls a stage of the collective.
+fn call(
+    stage: Stage,
+    context: &Context,
+    attributes: &Attributes,
+    arguments: &mut [Array],
+    results: &mut [Array],
+) -> Result<(), (c_int, String)> {
+    let listed = vec![
+        ("devices", Attribute::Integers(attributes.devices.clone())),
+        ("ranks", Attribute::Integer(attributes.ranks)),
+        ("capacity", Attribute::Integer(attributes.capacity)),
+        ("limit_ms", Attribute::Integer(attributes.limit_ms)),
+        ("bias", Attribute::Integer(1)),
+        ("epsilon", Attribute::Float(attributes.epsilon)),
+    ];
+    call_with(&target(), stage, context, listed, arguments, results)
+}
+
+fn named(name: &str) -> Target {
+    targets().into_iter().find(|t| (t.name, t.platform) == (name, "CUDA")).unwrap()
+}
+
 fn target() -> Target {
-    targets().into_iter().find(|target| target.platform == "CUDA").unwrap()
+    named("alight_allreduce_norm")
 }
 
 /// A program with one call site, on all devices.
@@ -295,7 +328,9 @@ impl Drop for Program {
 }
 
 fn metadata() {
-    for (stage, handler) in target().stages {
+    let all: Vec<_> = targets().into_iter().filter(|target| target.platform == "CUDA").collect();
+    assert_eq!(all.len(), 3);
+    for (stage, handler) in all.iter().flat_map(|target| target.stages) {
         // SAFETY: zeros are a value of pointers and numbers.
         let mut metadata: api::Metadata = unsafe { std::mem::zeroed() };
         let mut extension = api::MetadataExtension {
@@ -483,6 +518,114 @@ fn what_cannot_work(spec: &Spec) {
     assert!(message.contains("a device is twice"), "{message}");
 }
 
+/// Products with blocks, and their rows: all stages on two GPUs, a capture that calls *execute* alone, and what cannot be.
+fn blocks() {
+    let (driver, ty) = (Driver::get().unwrap(), WeightType::Q4_1);
+    let (rows, columns, tokens) = (6, 96, 3);
+    let bytes = cuda_checks::blocks::random_blocks(ty, rows * ty.row_bytes(columns).unwrap(), 1);
+    let mut weights = vec![0.0; rows * columns];
+    dequantize_row(ty, &bytes, &mut weights);
+    let shape = |dims: &[usize]| dims.iter().map(|n| *n as i64).collect::<Vec<_>>();
+    let matrix = || {
+        let mut array = Array::new(Element::F32, &shape(&[rows, bytes.len() / rows]), &bytes);
+        array.0 = data_type::U8;
+        array
+    };
+    // Sums of these are exact.
+    let x: Vec<f32> = (0..tokens * columns).map(|i| [1.0, -2.0, 0.5][i % 3]).collect();
+    let floats = |dims: &[usize], values: &[f32]| {
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_ne_bytes()).collect();
+        Array::new(Element::F32, &shape(dims), &bytes)
+    };
+    let nothing = |dims: &[usize]| floats(dims, &vec![f32::NAN; dims.iter().product()]);
+    let numbers = |array: &Array| cuda_checks::oracle::numbers(Element::F32, &array.bytes());
+    let type_id = i64::from(ty.ggml().id());
+    let attributes = |id: i64| vec![("block_type", Attribute::Integer(id))];
+    for (name, dims) in [("alight_matvec", [tokens, rows]), ("alight_dequantize", [rows, columns])]
+    {
+        let target = named(name);
+        let is_product = name == "alight_matvec";
+        let arguments = || {
+            let mut arguments = vec![matrix()];
+            arguments.extend(is_product.then(|| floats(&[tokens, columns], &x)));
+            arguments
+        };
+        let contexts = [2, 5].map(|device| Context {
+            device,
+            stream: driver.stream(device.into()).unwrap(),
+            state: AtomicPtr::new(null_mut()),
+        });
+        call_with(&target, Stage::Instantiate, &contexts[0], attributes(type_id), &mut [], &mut [])
+            .unwrap();
+        let state = contexts[0].state.load(Ordering::Acquire);
+        contexts[1].state.store(state, Ordering::Release);
+        for context in &contexts {
+            let (mut given, mut results) = (arguments(), [nothing(&dims)]);
+            let mut stage = |stage, results: &mut [Array]| {
+                call_with(&target, stage, context, attributes(type_id), &mut given, results)
+            };
+            stage(Stage::Initialize, &mut results).unwrap();
+            let graph = driver.on(context.device.into(), || {
+                driver.capture(context.stream, || {
+                    stage(Stage::Execute, &mut results).unwrap();
+                    Ok(())
+                })
+            });
+            assert!(numbers(&results[0]).iter().all(|x| x.is_nan()), "it has run already");
+            driver.replay(graph.unwrap(), context.stream).unwrap();
+            driver.wait(context.device.into(), context.stream).unwrap();
+            for (at, found) in numbers(&results[0]).into_iter().enumerate() {
+                let expected = match is_product {
+                    false => f64::from(weights[at]),
+                    true => {
+                        let (t, row) = (at / rows, at % rows);
+                        let x = &x[t * columns..][..columns];
+                        let w = &weights[row * columns..][..columns];
+                        w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
+                    }
+                };
+                assert!((found - expected).abs() < 1e-5, "{name}, {at}: {found}, {expected}");
+            }
+        }
+        // What a program says that is wrong, it is told in both stages.
+        let fails = |id: i64, given: &mut [Array], dims: &[usize], code: c_int, said: &str| {
+            for stage in [Stage::Initialize, Stage::Execute] {
+                let mut results = [nothing(dims)];
+                let (found, message) =
+                    call_with(&target, stage, &contexts[0], attributes(id), given, &mut results)
+                        .unwrap_err();
+                assert_eq!(found, code, "{message}");
+                assert!(message.starts_with(name) && message.contains(said), "{message}");
+            }
+        };
+        let wrong = api::code::INVALID_ARGUMENT;
+        fails(999, &mut arguments(), &dims, wrong, "type 999 of GGUF has no kernels");
+        let other = i64::from(WeightType::Q4_0.ggml().id());
+        fails(other, &mut arguments(), &dims, wrong, "96 columns of Q4_0 take 54 bytes");
+        fails(type_id, &mut arguments(), &[dims[0] + 1, dims[1]], wrong, "the result is");
+        // As many bytes in a row, and no kernel.
+        let without = i64::from(WeightType::IQ4_NL.ggml().id());
+        let mut narrow = arguments();
+        narrow[0].1[1] = 54;
+        fails(without, &mut narrow, &dims, wrong, "blocks of IQ4_NL, the kernels know Q4_0");
+        let gone = Context { device: 99, stream: contexts[0].stream, state: AtomicPtr::new(state) };
+        let (code, message) = call_with(
+            &target,
+            Stage::Initialize,
+            &gone,
+            attributes(type_id),
+            &mut arguments(),
+            &mut [nothing(&dims)],
+        )
+        .unwrap_err();
+        assert_eq!(code, api::code::FAILED_PRECONDITION);
+        assert!(message.contains("at most 64 GPUs"), "{message}");
+        let info = (target.state.unwrap().type_info)();
+        // SAFETY: as XLA does when a program ends: what `instantiate` made, once.
+        unsafe { ((*info).deleter)(state) };
+    }
+}
+
 fn play(peers: &str) {
     // SAFETY: this test is alone in its process, and no thread of it reads the environment now.
     unsafe { std::env::set_var("ALIGHT_EMULATED_PEERS", peers) };
@@ -512,6 +655,7 @@ fn the_custom_call() {
     memory_that_nobody_has_is_used_again();
     a_missing_rank(&spec);
     what_cannot_work(&spec);
+    blocks();
 
     let all: Vec<i64> = (0..8).collect();
     let limit = Duration::from_millis(500);

@@ -12,6 +12,7 @@
 #include "shim.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -64,27 +65,27 @@ class Blocks {
 // Never destroyed: detached threads use it to the end.
 Blocks& blocks = *new Blocks;
 
-struct Launch {
-    Kernel kernel;
-    unsigned x, y, threads;
-    Params params;
+// What `CUfunction` points to.
+struct Loaded {
+    Found found;
+    std::atomic<size_t> shared{48 * 1024}; // bytes that a launch may ask for
 };
 
-struct Call {
-    Kernel kernel;
-    Params params;
+struct Launch {
+    const Loaded* function;
+    unsigned x, y, threads;
+    std::vector<char> params;
 };
 
 void start(void* argument) {
-    const Call* call = static_cast<const Call*>(argument);
-    call->kernel(call->params);
+    const Launch* launch = static_cast<const Launch*>(argument);
+    launch->function->found.kernel(launch->params.data());
 }
 
 void run(const Launch& launch) {
     std::mutex mutex;
     std::condition_variable ended;
     unsigned left = launch.x * launch.y;
-    Call call{launch.kernel, launch.params};
     for (unsigned y = 0; y < launch.y; y++) {
         for (unsigned x = 0; x < launch.x; x++) {
             blocks.run([&, x, y](Block& block) {
@@ -92,7 +93,9 @@ void run(const Launch& launch) {
                 block.threads = {launch.threads, 1};
                 block.blocks = {launch.x, launch.y};
                 block.run = start;
-                block.argument = &call;
+                block.argument = const_cast<Launch*>(&launch);
+                // What the block before has left is no number.
+                if (!launch.function->found.collective) memset(shared_rest, 0xff, sizeof shared_rest);
                 run_block(block);
                 std::unique_lock<std::mutex> lock(mutex);
                 if (--left == 0) ended.notify_all();
@@ -257,13 +260,22 @@ int cuMemcpyHtoDAsync_v2(u64 to, const void* from, size_t size, void* stream) {
 int cuMemcpyDtoHAsync_v2(void* to, u64 from, size_t size, void* stream) {
     return static_cast<Stream*>(stream)->add([=] { memcpy(to, reinterpret_cast<void*>(from), size); }), OK;
 }
+int cuMemcpyDtoDAsync_v2(u64 to, u64 from, size_t size, void* stream) {
+    const void* bytes = reinterpret_cast<const void*>(from);
+    return static_cast<Stream*>(stream)->add([=] { memmove(reinterpret_cast<void*>(to), bytes, size); }), OK;
+}
 
 int cuModuleLoadData(void** module, const void* image) { return *module = new std::string(static_cast<const char*>(image)), OK; }
 int cuModuleGetFunction(void** function, void* module, const char* name) {
-    if (strcmp(name, "alight_allreduce_norm") != 0) return NOT_FOUND;
-    Kernel kernel = find_kernel(*static_cast<std::string*>(module));
-    if (!kernel) return NOT_FOUND;
-    return *function = reinterpret_cast<void*>(kernel), OK;
+    const Found found = find_kernel(name, *static_cast<std::string*>(module));
+    if (!found.kernel) return NOT_FOUND;
+    return *function = new Loaded{found}, OK;
+}
+int cuFuncSetAttribute(void* function, int attribute, int value) {
+    // The most bytes of shared memory that a launch may ask for.
+    if (contexts.empty()) return NO_CONTEXT;
+    if (attribute != 8 || value < 0 || static_cast<size_t>(value) > SHARED_BYTES) return INVALID;
+    return static_cast<Loaded*>(function)->shared = value, OK;
 }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* count, void*, int threads, size_t) { return *count = 1024 / threads, OK; }
 
@@ -305,16 +317,19 @@ int cuGraphLaunch(void* graph, void* stream) {
     for (const Launch& launch : g->launches) static_cast<Stream*>(stream)->add([launch] { run(launch); });
     return OK;
 }
-int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned,
+int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned shared,
                    void* stream, void** arguments, void**) {
-    if (x == 0 || y == 0 || z != 1 || ty != 1 || tz != 1 || threads == 0 || threads > 640) return INVALID;
-    Launch launch{reinterpret_cast<Kernel>(function), x, y, threads, *static_cast<Params*>(arguments[0])};
+    const Loaded* loaded = static_cast<Loaded*>(function);
+    if (x == 0 || y == 0 || z != 1 || ty != 1 || tz != 1 || threads == 0 || threads > 640 || shared > loaded->shared) return INVALID;
+    const char* params = static_cast<char*>(arguments[0]);
+    Launch launch{loaded, x, y, threads, std::vector<char>(params, params + loaded->found.size)};
     Stream* s = static_cast<Stream*>(stream);
-    if (peers() == "lost") {
+    if (loaded->found.collective && peers() == "lost") {
         // What a rank writes to its peers does not arrive.
         static Workspace* nowhere = static_cast<Workspace*>(calloc(1, 64 << 20));
-        for (unsigned q = 0; q < launch.params.ranks; q++) {
-            if (q != launch.params.rank) launch.params.workspace[q] = reinterpret_cast<u64>(nowhere);
+        Params* p = reinterpret_cast<Params*>(launch.params.data());
+        for (unsigned q = 0; q < p->ranks; q++) {
+            if (q != p->rank) p->workspace[q] = reinterpret_cast<u64>(nowhere);
         }
     }
     if (s->capturing) return s->capturing->push_back(launch), OK;
@@ -358,5 +373,12 @@ size_t alight_offset_of(int field) {
     const size_t offsets[] = {offsetof(Params, partial), offsetof(Params, report), offsetof(Params, delay),
                               offsetof(Params, rank), offsetof(Params, delay_phase), offsetof(Params, epsilon)};
     return offsets[field];
+}
+size_t alight_size_of_matmul_params() { return sizeof(matmul::Params); }
+// By type, in the order of BlockType: bytes of a step's place, columns between gaps, and steps at a time.
+size_t alight_sizes_of_blocks(int type, int field) {
+#define SIZES(W) {matmul::Of_blocks<matmul::W>::PLACE, matmul::W::RUN, matmul::Of_blocks<matmul::W>::STAGES}
+    const size_t sizes[][3] = {SIZES(Q4_0), SIZES(Q4_1), SIZES(Q8_0), SIZES(MXFP4), SIZES(Q4_K), SIZES(Q5_K), SIZES(Q6_K)};
+    return sizes[type][field];
 }
 }

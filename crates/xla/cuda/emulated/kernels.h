@@ -1,4 +1,4 @@
-// The kernel and its broken variants, each in a namespace, and how they are found by NVRTC's options.
+// The kernels and their broken variants, each in a namespace, and how they are found by their name and NVRTC's options.
 #pragma once
 
 #include <cstddef>
@@ -29,14 +29,33 @@ namespace early_flag {
 #undef ALIGHT_EARLY_FLAG
 } // namespace early_flag
 
+namespace matmul {
+#include "../matmul.cu"
+} // namespace matmul
+namespace matmul_no_wait {
+#define ALIGHT_NO_WAIT
+#include "../matmul.cu"
+#undef ALIGHT_NO_WAIT
+} // namespace matmul_no_wait
+namespace matmul_swapped {
+#define ALIGHT_SWAPPED
+#include "../matmul.cu"
+#undef ALIGHT_SWAPPED
+} // namespace matmul_swapped
+namespace matmul_by_tokens {
+#define ALIGHT_BY_TOKENS
+#include "../matmul.cu"
+#undef ALIGHT_BY_TOKENS
+} // namespace matmul_by_tokens
+
 using right::Params;
 using right::u64;
 using right::Workspace;
-typedef void (*Kernel)(const Params&);
+typedef void (*Kernel)(const void*);
 
-#define AS(space) reinterpret_cast<const space::Params&>(p)
+#define AS(space) *static_cast<const space::Params*>(p)
 #define BROKEN(space)                                                                                                  \
-    inline void run_##space(const Params& p) {                                                                         \
+    inline void run_##space(const void* p) {                                                                           \
         space::allreduce_norm<space::F32, space::F32, 1, true, false>(AS(space));                                      \
     }
 BROKEN(no_wait)
@@ -45,8 +64,8 @@ BROKEN(no_release)
 BROKEN(early_flag)
 
 template <class T, class W, int VECTORS, bool WHOLE, bool POST>
-void run_right(const Params& p) {
-    right::allreduce_norm<T, W, VECTORS, WHOLE, POST>(p);
+void run_right(const void* p) {
+    right::allreduce_norm<T, W, VECTORS, WHOLE, POST>(AS(right));
 }
 
 template <class T, class W, int VECTORS>
@@ -65,7 +84,7 @@ Kernel typed(const std::string& options) {
     return nullptr;
 }
 
-inline Kernel find_kernel(const std::string& options) {
+inline Kernel find_collective(const std::string& options) {
     auto has = [&](const char* option) { return options.find(option) != std::string::npos; };
     // The broken ones are there for f32 alone.
     if (has("-DALIGHT_NO_WAIT")) return run_no_wait;
@@ -76,4 +95,56 @@ inline Kernel find_kernel(const std::string& options) {
     if (has("-DALIGHT_ELEMENT=Bf16")) return wide ? typed<right::Bf16, right::F32>(options) : typed<right::Bf16, right::Bf16>(options);
     if (has("-DALIGHT_ELEMENT=F16")) return wide ? typed<right::F16, right::F32>(options) : typed<right::F16, right::F16>(options);
     return has("-DALIGHT_ELEMENT=F32") ? typed<right::F32, right::F32>(options) : nullptr;
+}
+
+// --- products and rows of blocks ---
+
+#define PRODUCT(space, W, X, TOKENS) [](const void* p) { space::matvec<space::W, space::X, TOKENS>(AS(space)); }
+#define ROWS(W, Out) [](const void* p) { matmul::dequantize<matmul::W, matmul::Out>(AS(matmul)); }
+#define PRODUCTS(W, X)                                                                                                 \
+    if (has("-DALIGHT_TYPE=" #W) && has("-DALIGHT_X=" #X)) {                                                           \
+        if (has("-DALIGHT_TOKENS=1")) return PRODUCT(matmul, W, X, 1);                                                 \
+        if (has("-DALIGHT_TOKENS=2")) return PRODUCT(matmul, W, X, 2);                                                 \
+        if (has("-DALIGHT_TOKENS=4")) return PRODUCT(matmul, W, X, 4);                                                 \
+        if (has("-DALIGHT_TOKENS=8")) return PRODUCT(matmul, W, X, 8);                                                 \
+    }
+// The broken ones are there for one type and two numbers of tokens.
+#define BROKEN_PRODUCTS(space, mistake)                                                                                \
+    if (has(mistake)) {                                                                                                \
+        if (has("-DALIGHT_TOKENS=1")) return PRODUCT(space, Q4_0, F32, 1);                                             \
+        if (has("-DALIGHT_TOKENS=8")) return PRODUCT(space, Q4_0, F32, 8);                                             \
+    }
+#define OF_TYPE(W)                                                                                                     \
+    PRODUCTS(W, Bf16)                                                                                                  \
+    PRODUCTS(W, F32)                                                                                                   \
+    if (has("-DALIGHT_TYPE=" #W) && has("-DALIGHT_OUT=Bf16")) return ROWS(W, Bf16);                                    \
+    if (has("-DALIGHT_TYPE=" #W) && has("-DALIGHT_OUT=F32")) return ROWS(W, F32);
+
+inline Kernel find_of_blocks(const std::string& options) {
+    auto has = [&](const char* option) { return options.find(option) != std::string::npos; };
+    BROKEN_PRODUCTS(matmul_no_wait, "-DALIGHT_NO_WAIT")
+    BROKEN_PRODUCTS(matmul_swapped, "-DALIGHT_SWAPPED")
+    BROKEN_PRODUCTS(matmul_by_tokens, "-DALIGHT_BY_TOKENS")
+    OF_TYPE(Q4_0)
+    OF_TYPE(Q4_1)
+    OF_TYPE(Q8_0)
+    OF_TYPE(MXFP4)
+    OF_TYPE(Q4_K)
+    OF_TYPE(Q5_K)
+    OF_TYPE(Q6_K)
+    return nullptr;
+}
+
+// With the size of its argument.
+struct Found {
+    Kernel kernel;
+    size_t size;
+    bool collective;
+};
+
+inline Found find_kernel(const std::string& name, const std::string& options) {
+    if (name == "alight_allreduce_norm") return {find_collective(options), sizeof(Params), true};
+    const bool product = options.find("-DALIGHT_TOKENS") != std::string::npos;
+    if (name == (product ? "alight_matvec" : "alight_dequantize")) return {find_of_blocks(options), sizeof(matmul::Params), false};
+    return {nullptr, 0, false};
 }

@@ -31,6 +31,13 @@ struct Fibre {
     ucontext_t start;
     std::unique_ptr<char[]> stack;
     bool ended;
+    struct Copy {
+        char* to;
+        const char* from;
+        unsigned bytes;
+    };
+    std::vector<Copy> copies;   // that have not come yet
+    std::vector<size_t> groups; // where they end among them
 };
 
 // A block that is running, on its OS thread.
@@ -80,6 +87,8 @@ inline void run_block(Block& b) {
                 if (pass == 0) {
                     if (!f.stack) f.stack.reset(new char[STACK]);
                     f.ended = false;
+                    f.copies.clear();
+                    f.groups.clear();
                     getcontext(&f.start);
                     f.start.uc_stack.ss_sp = f.stack.get();
                     f.start.uc_stack.ss_size = STACK;
@@ -122,7 +131,8 @@ static inline bool barrier_or(bool x) {
 }
 
 // As the kernel does it: i and i + 16, then i and i + 8, …
-static inline double warp_sum(double x) {
+template <class T>
+static inline T warp_sum(T x) {
 #ifdef ALIGHT_NO_FIBRES
     return x;
 #else
@@ -130,8 +140,8 @@ static inline double warp_sum(double x) {
     const unsigned i = b->thread.x, warp = i / 32 * 32;
     b->exchange[i] = x;
     barrier();
-    double all[32];
-    memcpy(all, b->exchange + warp, sizeof all);
+    T all[32];
+    for (int k = 0; k < 32; k++) all[k] = static_cast<T>(b->exchange[warp + k]);
     for (int half = 16; half > 0; half /= 2) {
         for (int k = 0; k < half; k++) all[k] += all[k + half];
     }
@@ -139,6 +149,43 @@ static inline double warp_sum(double x) {
     return all[0];
 #endif
 }
+
+#ifndef ALIGHT_NO_FIBRES
+// All barriers are the block's here.
+static inline void warp_barrier() { barrier(); }
+
+// What a thread has begun to copy comes when it waits for it, and not before: until then there are other bytes, not a number.
+static inline void copy16(char* to, unsigned long long from, unsigned bytes = 16) {
+    if (reinterpret_cast<size_t>(to) % 16 != 0 || from % 16 != 0) {
+        fprintf(stderr, "a copy of 16 bytes that does not begin at a multiple of 16\n");
+        abort();
+    }
+    memset(to, 0xff, 16);
+    block_here->fibres[block_here->thread.x].copies.push_back({to, reinterpret_cast<const char*>(from), bytes});
+}
+static inline void group_copies() {
+    Fibre& f = block_here->fibres[block_here->thread.x];
+    f.groups.push_back(f.copies.size());
+}
+template <int LATER>
+static inline void wait_copies() {
+    Fibre& f = block_here->fibres[block_here->thread.x];
+    if (f.groups.size() <= LATER) return;
+    const size_t done = f.groups.size() - LATER, copies = f.groups[done - 1];
+    for (size_t i = 0; i < copies; i++) {
+        memset(f.copies[i].to, 0, 16);
+        memcpy(f.copies[i].to, f.copies[i].from, f.copies[i].bytes);
+    }
+    f.copies.erase(f.copies.begin(), f.copies.begin() + copies);
+    f.groups.erase(f.groups.begin(), f.groups.begin() + done);
+    for (size_t& end : f.groups) end -= copies;
+}
+#endif
+
+// As much as a multiprocessor has. It begins as numbers that are none.
+constexpr size_t SHARED_BYTES = 227 * 1024;
+alignas(16) inline thread_local char shared_rest[SHARED_BYTES];
+#define SHARED_REST(name) char* name = shared_rest
 
 struct alignas(16) Vec {
     unsigned word[4];
@@ -171,6 +218,17 @@ static inline unsigned bits(float x) {
 static inline float number(unsigned x) {
     float v;
     memcpy(&v, &x, 4);
+    return v;
+}
+
+static inline unsigned funnel(unsigned low, unsigned high, unsigned shift) {
+    return static_cast<unsigned>((static_cast<word>(high) << 32 | low) >> shift % 32);
+}
+static inline unsigned masked(unsigned x, unsigned mask, unsigned more) { return (x & mask) | more; }
+static inline unsigned permute(unsigned low, unsigned high, unsigned which) {
+    const word both = static_cast<word>(high) << 32 | low;
+    unsigned v = 0;
+    for (int i = 0; i < 4; i++) v |= static_cast<unsigned>(both >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
     return v;
 }
 

@@ -230,6 +230,7 @@ impl Communicator {
                 function,
                 (shape.blocks, virtual_ranks),
                 shape.threads,
+                0,
                 stream,
                 params,
             )

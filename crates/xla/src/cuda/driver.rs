@@ -31,8 +31,10 @@ functions! {
         cuMemsetD8Async(u64, u8, usize, Handle);
         cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Handle);
         cuMemcpyDtoHAsync_v2(*mut c_void, u64, usize, Handle);
+        cuMemcpyDtoDAsync_v2(u64, u64, usize, Handle);
         cuModuleLoadData(*mut Handle, *const c_void);
         cuModuleGetFunction(*mut Handle, Handle, *const c_char);
+        cuFuncSetAttribute(Handle, c_int, c_int);
         cuOccupancyMaxActiveBlocksPerMultiprocessor(*mut c_int, Handle, c_int, usize);
         cuLaunchKernel(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
         cuStreamCreate(*mut Handle, c_uint);
@@ -55,6 +57,8 @@ functions! {
 const MULTIPROCESSORS: c_int = 16;
 const CAPABILITY_MAJOR: c_int = 75;
 const CAPABILITY_MINOR: c_int = 76;
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
+const MOST_SHARED: c_int = 8;
 /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`.
 const ALREADY: c_int = 704;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -420,6 +424,22 @@ impl Driver {
         })
     }
 
+    /// Lets launches of a kernel ask for more shared memory than 48 KiB.
+    pub(super) fn allow_shared(
+        &self,
+        ordinal: i64,
+        function: Function,
+        bytes: usize,
+    ) -> Result<(), CudaError> {
+        self.on(ordinal, || {
+            let set = self.functions.cuFuncSetAttribute;
+            let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+            // SAFETY: a function that is loaded.
+            let code = unsafe { set(handle(function.0), MOST_SHARED, bytes) };
+            self.check("cuFuncSetAttribute", code)
+        })
+    }
+
     /// How many blocks of a kernel the GPU runs at once. Asking loads the kernel, where the driver would do so at the first launch.
     pub fn resident(
         &self,
@@ -438,7 +458,7 @@ impl Driver {
         Ok(each * self.multiprocessors(ordinal)?)
     }
 
-    /// Launches a kernel with one argument, a struct.
+    /// Launches a kernel with one argument, a struct, and so many bytes of shared memory.
     ///
     /// # Safety
     /// The context of the function and the stream is current. `argument` is what the kernel takes, and what it points to is there
@@ -448,6 +468,7 @@ impl Driver {
         function: Function,
         grid: (u32, u32),
         threads: u32,
+        shared: u32,
         stream: Stream,
         argument: &T,
     ) -> Result<(), CudaError> {
@@ -462,7 +483,7 @@ impl Driver {
                 threads,
                 1,
                 1,
-                0,
+                shared,
                 handle(stream.0),
                 arguments.as_mut_ptr(),
                 null_mut(),
@@ -615,6 +636,28 @@ impl Memory {
             let (to, set) = (self.address + offset as u64, self.driver.functions.cuMemsetD8Async);
             // SAFETY: within the memory, and a stream.
             self.driver.check("cuMemsetD8Async", unsafe { set(to, value, bytes, handle(stream.0)) })
+        })
+    }
+
+    /// Copies the beginning of `from`, of the same GPU, to an offset when the stream comes here.
+    ///
+    /// # Panics
+    /// If the bytes are more than there are in either.
+    pub fn copy_later(
+        &self,
+        offset: usize,
+        from: &Memory,
+        bytes: usize,
+        stream: Stream,
+    ) -> Result<(), CudaError> {
+        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes));
+        assert!(bytes <= from.bytes && self.ordinal == from.ordinal);
+        self.driver.on(self.ordinal, || {
+            let (to, copy) =
+                (self.address + offset as u64, self.driver.functions.cuMemcpyDtoDAsync_v2);
+            // SAFETY: within both memories, and a stream.
+            let code = unsafe { copy(to, from.address, bytes, handle(stream.0)) };
+            self.driver.check("cuMemcpyDtoDAsync", code)
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Why the collective does not run on GPUs.
+/// Why something does not run on GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
     /// There is no driver.

@@ -177,11 +177,15 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
 }
 
 fn refusal(error: CudaError) -> Refusal {
-    let code = match error {
+    Refusal(code_of(&error), format!("alight_allreduce_norm: {error}"))
+}
+
+/// XLA's code for an error.
+pub(super) fn code_of(error: &CudaError) -> std::ffi::c_int {
+    match error {
         CudaError::TimedOut { .. } => code::DEADLINE_EXCEEDED,
         CudaError::Unsupported(_) => code::INVALID_ARGUMENT,
         CudaError::Call { .. } => code::INTERNAL,
         _ => code::FAILED_PRECONDITION,
-    };
-    Refusal(code, format!("alight_allreduce_norm: {error}"))
+    }
 }

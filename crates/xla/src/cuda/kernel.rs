@@ -1,16 +1,11 @@
-//! The kernel: which variant a shape needs, its grid, its arguments, and how it gets into a GPU.
-
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+//! The kernel of the collective: which variant a shape needs, its grid, and its arguments.
 
 use alight_collective::{Element, Spec};
 
+use super::code::{Code, Source};
 use super::driver::{Driver, Function};
 use super::error::CudaError;
-use super::nvrtc;
 
-/// The kernel's source.
-pub const SOURCE: &str = include_str!("../../cuda/allreduce_norm.cu");
 /// Most ranks, as in the source.
 pub const RANKS: usize = 16;
 /// Most blocks of a grid, as in the source.
@@ -98,12 +93,7 @@ impl Variant {
         self
     }
 
-    fn macros(&self) -> Vec<String> {
-        let name = |element| match element {
-            Element::Bf16 => "Bf16",
-            Element::F16 => "F16",
-            Element::F32 => "F32",
-        };
+    fn code(&self) -> Code {
         let mut macros = vec![
             format!("ALIGHT_ELEMENT={}", name(self.element)),
             format!("ALIGHT_WEIGHT={}", name(self.weight)),
@@ -112,46 +102,22 @@ impl Variant {
             format!("ALIGHT_POST={}", self.post),
         ];
         macros.extend(self.more.iter().map(ToString::to_string));
-        macros
+        let (source, entry) = (Source::AllreduceNorm, c"alight_allreduce_norm");
+        Code { source, entry, macros, shared: 0 }
     }
 
     /// The variant in a GPU: compiled and loaded the first time.
-    pub fn load(&self, driver: &'static Driver, ordinal: i64) -> Result<Function, CudaError> {
-        type Key = (i64, Variant);
-        static LOADED: Mutex<Option<HashMap<Key, Function>>> = Mutex::new(None);
-        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-        let loaded = loaded.get_or_insert_default();
-        let key = (ordinal, self.clone());
-        if let Some(function) = loaded.get(&key) {
-            return Ok(*function);
-        }
-        let function = driver.load_function(
-            ordinal,
-            &self.cubin(driver, ordinal)?,
-            c"alight_allreduce_norm",
-        )?;
-        loaded.insert(key, function);
-        Ok(function)
+    pub fn load(&self, driver: &Driver, ordinal: i64) -> Result<Function, CudaError> {
+        self.code().load(driver, ordinal)
     }
+}
 
-    fn cubin(&self, driver: &Driver, ordinal: i64) -> Result<Arc<[u8]>, CudaError> {
-        type Key = ((i32, i32), Variant);
-        static COMPILED: Mutex<Option<HashMap<Key, Arc<[u8]>>>> = Mutex::new(None);
-        let (major, minor) = driver.capability(ordinal)?;
-        if major < 8 {
-            let reason = format!("compute capability {major}.{minor}, the kernel needs 8.0");
-            return Err(CudaError::Device { ordinal, reason });
-        }
-        let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
-        let compiled = compiled.get_or_insert_default();
-        let key = ((major, minor), self.clone());
-        if let Some(cubin) = compiled.get(&key) {
-            return Ok(cubin.clone());
-        }
-        let cubin: Arc<[u8]> =
-            nvrtc::compile(SOURCE, &format!("sm_{major}{minor}"), &self.macros())?.into();
-        compiled.insert(key, cubin.clone());
-        Ok(cubin)
+/// What the sources call a type of elements.
+pub(super) fn name(element: Element) -> &'static str {
+    match element {
+        Element::Bf16 => "Bf16",
+        Element::F16 => "F16",
+        Element::F32 => "F32",
     }
 }
 
@@ -184,18 +150,25 @@ pub struct Params {
 }
 
 #[cfg(test)]
+const SPEC: Spec = Spec {
+    rows: 3,
+    hidden: 4608,
+    element: Element::Bf16,
+    weight: Element::F32,
+    bias: true,
+    epsilon: 1e-6,
+    post_norm: true,
+};
+
+/// For a test of the compiler.
+#[cfg(test)]
+pub(super) fn an_example() -> Code {
+    Variant::of(&SPEC, &Shape::of(&SPEC).unwrap()).code()
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-
-    const SPEC: Spec = Spec {
-        rows: 3,
-        hidden: 4608,
-        element: Element::Bf16,
-        weight: Element::F32,
-        bias: true,
-        epsilon: 1e-6,
-        post_norm: true,
-    };
 
     #[test]
     fn shapes() {
@@ -216,28 +189,5 @@ mod tests {
         for (rows, hidden) in [(1, 20481), (0, 8), (1, 0)] {
             assert!(Shape::of(&Spec { rows, hidden, ..SPEC }).is_err());
         }
-    }
-
-    /// With the compiler that `make compile-cuda` installs, where it has.
-    #[test]
-    fn the_library_compiles_the_kernel() {
-        let venv = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv-cuda/lib");
-        let python = std::fs::read_dir(venv).into_iter().flatten().flatten().next();
-        let Some(python) = python else {
-            return println!("skipped: no .venv-cuda, make compile-cuda makes it");
-        };
-        nvrtc::look_in(vec![python.path().join("site-packages/nvidia/cu13/lib")]);
-        nvrtc::available().unwrap();
-        let variant = Variant::of(&SPEC, &Shape::of(&SPEC).unwrap());
-        let cubin = nvrtc::compile(SOURCE, "sm_90", &variant.macros()).unwrap();
-        assert_eq!(cubin[..4], *b"\x7fELF");
-        let name = b"alight_allreduce_norm";
-        assert!(cubin.windows(name.len()).any(|bytes| bytes == name));
-        let error = nvrtc::compile("no C++", "sm_90", &[]).unwrap_err().to_string();
-        assert!(
-            error.contains("does not compile the kernel for sm_90")
-                && error.contains("allreduce_norm.cu(1)"),
-            "{error}"
-        );
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! It compiles to machine code of the GPU that is there (a cubin): PTX of a newer compiler would be refused by an older driver.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -78,9 +78,10 @@ pub fn available() -> Result<(), CudaError> {
     functions().map(|_| ())
 }
 
-/// Compiles `source` for an architecture ("sm_90") to its machine code.
+/// Compiles a source, `(name, text)`, that may include one header, for an architecture ("sm_90") to its machine code.
 pub(super) fn compile(
-    source: &str,
+    (name, source): (&CStr, &str),
+    (header_name, header): (&CStr, &str),
     architecture: &str,
     macros: &[String],
 ) -> Result<Vec<u8>, CudaError> {
@@ -90,15 +91,23 @@ pub(super) fn compile(
     let options = options.chain([format!("--gpu-architecture={architecture}")]);
     let options = options.chain(macros.iter().map(|name| format!("-D{name}")));
     let options: Result<Vec<_>, _> = options.map(CString::new).collect();
-    let (Ok(options), Ok(text)) = (options, CString::new(source)) else {
+    let (Ok(options), Ok(text), Ok(header)) = (options, CString::new(source), CString::new(header))
+    else {
         return Err(failed("a zero byte in its text or options".into()));
     };
     let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
     let mut program = null_mut();
-    // SAFETY: strings that live for the call; no headers.
+    let (headers, header_names) = ([header.as_ptr()], [header_name.as_ptr()]);
+    // SAFETY: strings that live for the call, and one header.
     let code = unsafe {
-        let (name, none) = (c"allreduce_norm.cu".as_ptr(), std::ptr::null());
-        (functions.nvrtcCreateProgram)(&mut program, text.as_ptr(), name, 0, none, none)
+        (functions.nvrtcCreateProgram)(
+            &mut program,
+            text.as_ptr(),
+            name.as_ptr(),
+            1,
+            headers.as_ptr(),
+            header_names.as_ptr(),
+        )
     };
     if code != 0 {
         return Err(failed(format!("nvrtcCreateProgram gives {code}")));

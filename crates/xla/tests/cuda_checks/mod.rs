@@ -1,9 +1,10 @@
-//! What the kernel must show, on a GPU (`examples/cuda_check.rs`) and on the emulated one (`tests/cuda_emulated.rs`): one GPU plays
-//! all ranks.
+//! What the kernels must show, on a GPU (`examples/cuda_check.rs`) and on the emulated one (`tests/cuda_emulated.rs`): `blocks` those of
+//! weights in blocks, the others that of the collective, whose ranks are all played by one GPU.
 #![allow(dead_code)]
 
 pub mod adversaries;
 pub mod agreement;
+pub mod blocks;
 pub mod controls;
 pub mod oracle;
 

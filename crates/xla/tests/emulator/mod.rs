@@ -13,7 +13,7 @@ fn source(name: &str) -> PathBuf {
 pub fn compile(name: &str, output: &str, options: &[&str]) -> Option<PathBuf> {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hash = DefaultHasher::new();
-    for file in ["../allreduce_norm.cu", "shim.h", "kernels.h", name] {
+    for file in ["../allreduce_norm.cu", "../gpu.h", "../matmul.cu", "shim.h", "kernels.h", name] {
         std::fs::read(source(file)).unwrap().hash(&mut hash);
     }
     options.hash(&mut hash);
@@ -61,4 +61,18 @@ pub fn emulated() -> bool {
         }
         true
     })
+}
+
+/// What the emulated driver, at that path, says of a type of blocks.
+pub fn sizes_of_blocks(path: &str, ty: i32) -> [usize; 3] {
+    let path = std::ffi::CString::new(path).unwrap();
+    // SAFETY: the library is ours, loaded already, and has this function of two numbers.
+    unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+        assert!(!library.is_null());
+        let function = libc::dlsym(library, c"alight_sizes_of_blocks".as_ptr());
+        assert!(!function.is_null());
+        let sizes: extern "C" fn(i32, i32) -> usize = std::mem::transmute(function);
+        [0, 1, 2].map(|field| sizes(ty, field))
+    }
 }

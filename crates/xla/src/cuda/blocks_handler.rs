@@ -1,0 +1,273 @@
+//! `alight_matvec` and `alight_dequantize`, for the platform CUDA: a matrix of blocks, as they lie in a model file, times a few tokens, and its
+//! rows as floats.
+//!
+//! Arguments: matrix `u8[rows, bytes of a row]`, and for `alight_matvec` x `[T, columns]` of bf16 or f32, `T` from 1 to 8. Result: `f32[T, rows]`,
+//! or bf16 or f32 `[rows, columns]`. Attribute: `block_type` (int64), the type's id in GGUF files.
+//!
+//! *initialize* compiles the kernel for the GPU and loads it: it is not called while a graph is captured. *execute* launches, and nothing
+//! else, so that it may be captured.
+
+use std::sync::OnceLock;
+
+use alight_collective::Element;
+use alight_kernels::WeightType;
+
+use super::blocks::{Blocks, Launch, Variant};
+use super::driver::{Driver, Function, Stream};
+use super::error::CudaError;
+use super::handler::code_of;
+use crate::api::{self, CallFrame, Error, TypeId, TypeInfo, data_type};
+use crate::arrays::{expect, two};
+use crate::frame::{Array, Frame, Refusal, handle_with};
+use crate::state::StateType;
+use crate::{Stage, State, Target};
+
+const STATE_OF_BOTH: State = State {
+    name: "alight_kernels_of_blocks",
+    type_id: alight_kernels_of_blocks_type_id,
+    type_info: alight_kernels_of_blocks_type_info,
+};
+
+pub(crate) const TARGETS: &[Target] = &[
+    Target {
+        name: "alight_matvec",
+        platform: "CUDA",
+        stages: &[
+            (Stage::Instantiate, alight_blocks_cuda_instantiate),
+            (Stage::Initialize, alight_matvec_cuda_initialize),
+            (Stage::Execute, alight_matvec_cuda_execute),
+        ],
+        state: Some(STATE_OF_BOTH),
+    },
+    Target {
+        name: "alight_dequantize",
+        platform: "CUDA",
+        stages: &[
+            (Stage::Instantiate, alight_blocks_cuda_instantiate),
+            (Stage::Initialize, alight_dequantize_cuda_initialize),
+            (Stage::Execute, alight_dequantize_cuda_execute),
+        ],
+        state: Some(STATE_OF_BOTH),
+    },
+];
+
+/// The most GPUs of a process.
+const MOST_DEVICES: usize = 64;
+
+/// The state of a call site: the kernel in each GPU. What a call site launches there is always the same.
+struct Site {
+    functions: [OnceLock<(Variant, Function)>; MOST_DEVICES],
+}
+
+impl Site {
+    fn ready(&self, ordinal: i64, variant: Variant) -> Result<Function, CudaError> {
+        let place = usize::try_from(ordinal).ok().and_then(|at| self.functions.get(at));
+        let place = place.ok_or_else(|| {
+            let reason = format!("at most {MOST_DEVICES} GPUs of a process are known");
+            CudaError::Device { ordinal, reason }
+        })?;
+        if let Some((loaded, function)) = place.get()
+            && *loaded == variant
+        {
+            return Ok(*function);
+        }
+        let driver = Driver::get()?;
+        let function = driver.relaxed(|| {
+            let function = variant.load(driver, ordinal)?;
+            // Asking loads the kernel, where the driver would do so at the first launch, which may be captured.
+            driver.resident(ordinal, function, 32)?;
+            Ok(function)
+        })?;
+        let _ = place.set((variant, function));
+        Ok(function)
+    }
+}
+
+static STATE: StateType<Site> = StateType::new();
+
+extern "C" fn alight_kernels_of_blocks_type_id() -> *const TypeId {
+    STATE.id()
+}
+
+extern "C" fn alight_kernels_of_blocks_type_info() -> *const TypeInfo {
+    STATE.info()
+}
+
+/// # Safety
+/// For XLA to call, with its frame.
+unsafe extern "C" fn alight_blocks_cuda_instantiate(frame: *mut CallFrame) -> *mut Error {
+    let give = |frame: Frame<'_>| {
+        STATE.give(frame, Site { functions: [const { OnceLock::new() }; MOST_DEVICES] })
+    };
+    // SAFETY: passed on.
+    unsafe { handle_with(frame, STATE.number(), api::COMMAND_BUFFER_COMPATIBLE, give) }
+}
+
+/// # Safety
+/// For XLA to call, with its frame.
+unsafe extern "C" fn alight_matvec_cuda_initialize(frame: *mut CallFrame) -> *mut Error {
+    // SAFETY: passed on.
+    unsafe {
+        handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, |frame| initialize(frame, &PRODUCT))
+    }
+}
+
+/// # Safety
+/// For XLA to call, with its frame.
+unsafe extern "C" fn alight_matvec_cuda_execute(frame: *mut CallFrame) -> *mut Error {
+    // SAFETY: passed on.
+    unsafe {
+        handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, |frame| execute(frame, &PRODUCT))
+    }
+}
+
+/// # Safety
+/// For XLA to call, with its frame.
+unsafe extern "C" fn alight_dequantize_cuda_initialize(frame: *mut CallFrame) -> *mut Error {
+    // SAFETY: passed on.
+    unsafe {
+        handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, |frame| initialize(frame, &ROWS))
+    }
+}
+
+/// # Safety
+/// For XLA to call, with its frame.
+unsafe extern "C" fn alight_dequantize_cuda_execute(frame: *mut CallFrame) -> *mut Error {
+    // SAFETY: passed on.
+    unsafe { handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, |frame| execute(frame, &ROWS)) }
+}
+
+/// A launch and the addresses of its arrays; nothing if there is nothing to compute.
+type Read = Option<(Launch, [u64; 3])>;
+
+/// One of the two custom calls.
+struct Kind {
+    name: &'static str,
+    read: fn(Frame<'_>) -> Result<Read, Refusal>,
+}
+
+const PRODUCT: Kind = Kind { name: "alight_matvec", read: product };
+const ROWS: Kind = Kind { name: "alight_dequantize", read: rows };
+
+fn initialize(frame: Frame<'_>, kind: &Kind) -> Result<(), Refusal> {
+    kind.named(|| {
+        let site = STATE.get(frame)?;
+        if let Some((launch, _)) = (kind.read)(frame)? {
+            site.ready(frame.device()?, launch.variant()).map_err(refusal)?;
+        }
+        Ok(())
+    })
+}
+
+fn execute(frame: Frame<'_>, kind: &Kind) -> Result<(), Refusal> {
+    kind.named(|| {
+        let site = STATE.get(frame)?;
+        let Some((launch, arrays)) = (kind.read)(frame)? else { return Ok(()) };
+        let device = frame.device()?;
+        let function = site.ready(device, launch.variant()).map_err(refusal)?;
+        let stream = Stream(frame.stream()?.addr());
+        let driver = Driver::get().map_err(refusal)?;
+        // SAFETY: XLA's arrays have the sizes that it says, which `read` has compared, dense and row-major (the default layout of a custom
+        // call), live until what is on the stream has run, and the result overlaps nothing. The stream is the device's.
+        let put = || unsafe { launch.put(driver, function, arrays, stream) };
+        driver.on(device, put).map_err(refusal)
+    })
+}
+
+impl Kind {
+    fn named(&self, run: impl FnOnce() -> Result<(), Refusal>) -> Result<(), Refusal> {
+        run().map_err(|Refusal(code, text)| Refusal(code, format!("{}: {text}", self.name)))
+    }
+}
+
+fn product(frame: Frame<'_>) -> Result<Read, Refusal> {
+    let (arguments, results) = (frame.arguments()?, frame.results()?);
+    let ([matrix, x], [y]) = (&arguments[..], &results[..]) else {
+        return Err(Refusal::argument(format!(
+            "{} arguments and {} results, expected matrix and x, and one result",
+            arguments.len(),
+            results.len()
+        )));
+    };
+    let [tokens, columns] = two("x", x)?;
+    let [rows, bytes] = two("the matrix", matrix)?;
+    let ty = block_type(frame, matrix, columns, bytes)?;
+    typed("the result", y, Element::F32)?;
+    expect("the result", y, &[tokens, rows])?;
+    if tokens == 0 || rows == 0 {
+        return Ok(None);
+    }
+    let launch =
+        Blocks::new(ty, rows, columns).and_then(|blocks| blocks.product(element("x", x)?, tokens));
+    Ok(Some((launch.map_err(refusal)?, [matrix, x, y].map(address))))
+}
+
+fn rows(frame: Frame<'_>) -> Result<Read, Refusal> {
+    let (arguments, results) = (frame.arguments()?, frame.results()?);
+    let ([matrix], [y]) = (&arguments[..], &results[..]) else {
+        return Err(Refusal::argument(format!(
+            "{} arguments and {} results, expected a matrix and one result",
+            arguments.len(),
+            results.len()
+        )));
+    };
+    let [rows, columns] = two("the result", y)?;
+    let [height, bytes] = two("the matrix", matrix)?;
+    let ty = block_type(frame, matrix, columns, bytes)?;
+    expect("the result", y, &[height, columns])?;
+    if rows == 0 {
+        return Ok(None);
+    }
+    let launch = Blocks::new(ty, rows, columns)
+        .and_then(|blocks| blocks.as_floats(element("the result", y)?));
+    Ok(Some((launch.map_err(refusal)?, [address(matrix), 0, address(y)])))
+}
+
+fn address(array: &Array<'_>) -> u64 {
+    array.data.addr() as u64
+}
+
+/// The type of the blocks, of which so many columns take so many bytes.
+fn block_type(
+    frame: Frame<'_>,
+    matrix: &Array<'_>,
+    columns: usize,
+    bytes: usize,
+) -> Result<WeightType, Refusal> {
+    let id = frame.integer("block_type")?;
+    let ty = u32::try_from(id).ok().and_then(WeightType::from_gguf);
+    let ty = ty.ok_or_else(|| Refusal::argument(format!("type {id} of GGUF has no kernels")))?;
+    if matrix.dtype != data_type::U8 || ty.row_bytes(columns) != Some(bytes) {
+        return Err(Refusal::argument(format!(
+            "the matrix is {:?} of XLA's type {}, and {columns} columns of {ty} take {} bytes of uint8",
+            matrix.dims,
+            matrix.dtype,
+            ty.row_bytes(columns).map_or("no whole number of".into(), |bytes| bytes.to_string())
+        )));
+    }
+    Ok(ty)
+}
+
+fn element(what: &str, array: &Array<'_>) -> Result<Element, CudaError> {
+    match array.dtype {
+        data_type::BF16 => Ok(Element::Bf16),
+        data_type::F32 => Ok(Element::F32),
+        other => Err(CudaError::Unsupported(format!(
+            "{what} has elements of XLA's type {other}, expected bfloat16 or float32"
+        ))),
+    }
+}
+
+fn typed(what: &str, array: &Array<'_>, expected: Element) -> Result<(), Refusal> {
+    match element(what, array) {
+        Ok(found) if found == expected => Ok(()),
+        _ => Err(Refusal::argument(format!(
+            "{what} has elements of XLA's type {}, expected {expected}",
+            array.dtype
+        ))),
+    }
+}
+
+fn refusal(error: CudaError) -> Refusal {
+    Refusal(code_of(&error), error.to_string())
+}

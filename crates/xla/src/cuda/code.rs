@@ -1,0 +1,123 @@
+//! A kernel's code: compiled for a GPU that is there, and loaded into it, once.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::driver::{Driver, Function};
+use super::error::CudaError;
+use super::nvrtc;
+
+/// What the sources have in common, by the name that they include it with.
+pub(super) const HEADER: (&CStr, &str) = (c"gpu.h", include_str!("../../cuda/gpu.h"));
+
+/// A source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Source {
+    AllreduceNorm,
+    Matmul,
+}
+
+impl Source {
+    /// Its name, for messages, and its text.
+    pub(super) const fn file(self) -> (&'static CStr, &'static str) {
+        match self {
+            Source::AllreduceNorm => {
+                (c"allreduce_norm.cu", include_str!("../../cuda/allreduce_norm.cu"))
+            }
+            Source::Matmul => (c"matmul.cu", include_str!("../../cuda/matmul.cu")),
+        }
+    }
+}
+
+/// Which kernel of a source.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Code {
+    pub(super) source: Source,
+    /// The kernel's name.
+    pub(super) entry: &'static CStr,
+    pub(super) macros: Vec<String>,
+    /// The most bytes of shared memory that a launch asks for, beyond what the code itself has.
+    pub(super) shared: usize,
+}
+
+/// What a launch may ask for without having said so before.
+const SHARED_ALWAYS: usize = 48 << 10;
+
+impl Code {
+    /// The kernel in a GPU: compiled and loaded the first time.
+    pub(super) fn load(&self, driver: &Driver, ordinal: i64) -> Result<Function, CudaError> {
+        type Key = (i64, Code);
+        static LOADED: Mutex<Option<HashMap<Key, Function>>> = Mutex::new(None);
+        let key = (ordinal, self.clone());
+        let all = || LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = all().get_or_insert_default().get(&key) {
+            return Ok(*function);
+        }
+        let cubin = self.cubin(driver, ordinal)?;
+        // Whoever comes second finds what the first has loaded.
+        let mut loaded = all();
+        let loaded = loaded.get_or_insert_default();
+        if let Some(function) = loaded.get(&key) {
+            return Ok(*function);
+        }
+        let function = driver.load_function(ordinal, &cubin, self.entry)?;
+        if self.shared > SHARED_ALWAYS {
+            driver.allow_shared(ordinal, function, self.shared)?;
+        }
+        loaded.insert(key, function);
+        Ok(function)
+    }
+
+    /// Several kernels are compiled at the same time, each once.
+    fn cubin(&self, driver: &Driver, ordinal: i64) -> Result<Arc<[u8]>, CudaError> {
+        type Key = ((i32, i32), Code);
+        type Cubin = Arc<OnceLock<Result<Arc<[u8]>, CudaError>>>;
+        static COMPILED: Mutex<Option<HashMap<Key, Cubin>>> = Mutex::new(None);
+        let (major, minor) = driver.capability(ordinal)?;
+        if major < 8 {
+            let reason = format!("compute capability {major}.{minor}, the kernel needs 8.0");
+            return Err(CudaError::Device { ordinal, reason });
+        }
+        let cubin = {
+            let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+            let compiled = compiled.get_or_insert_default();
+            compiled.entry(((major, minor), self.clone())).or_default().clone()
+        };
+        let compile = || {
+            let architecture = format!("sm_{major}{minor}");
+            nvrtc::compile(self.source.file(), HEADER, &architecture, &self.macros).map(Arc::from)
+        };
+        cubin.get_or_init(compile).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With the compiler that `make compile-cuda` installs, where it has.
+    #[test]
+    fn the_library_compiles_kernels() {
+        let venv = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv-cuda/lib");
+        let python = std::fs::read_dir(venv).into_iter().flatten().flatten().next();
+        let Some(python) = python else {
+            return println!("skipped: no .venv-cuda, make compile-cuda makes it");
+        };
+        nvrtc::look_in(vec![python.path().join("site-packages/nvidia/cu13/lib")]);
+        nvrtc::available().unwrap();
+        for code in [crate::cuda::kernel::an_example(), crate::cuda::blocks::an_example()] {
+            let cubin = nvrtc::compile(code.source.file(), HEADER, "sm_90", &code.macros).unwrap();
+            assert_eq!(cubin[..4], *b"\x7fELF");
+            let name = code.entry.to_bytes();
+            assert!(cubin.windows(name.len()).any(|bytes| bytes == name));
+        }
+        let wrong = (c"wrong.cu", "no C++");
+        let error = nvrtc::compile(wrong, HEADER, "sm_90", &[]).unwrap_err().to_string();
+        assert!(
+            error.contains("does not compile the kernel for sm_90")
+                && error.contains("wrong.cu(1)"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,376 @@
+//! Products with matrices in blocks, and their rows as floats: against 64-bit sums of what `alight-kernels` makes of the same blocks.
+
+use alight_collective::Element;
+use alight_kernels::half::{bf16_to_f32, f32_to_bf16, f32_to_f16};
+use alight_kernels::{ScaleField, WeightType, dequantize_row};
+use alight_xla::cuda::blocks::{Blocks, Launch, MOST_TOKENS, TYPES, Variant};
+use alight_xla::cuda::{Driver, Memory, Stream};
+
+use super::{Checked, said};
+
+/// The largest error, in units of the sum of |x| times the largest weight of its 32: see [`Case::check`].
+const TOLERANCE: f64 = 1.0 / (1 << 22) as f64;
+/// Bytes behind a result that nobody may write.
+const GUARD: usize = 64;
+
+/// Numbers that look random, always the same (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ x >> 31
+    }
+
+    /// From −1 to 1.
+    fn number(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
+
+/// Blocks of all codes, with scales between 2⁻⁸ and 2⁻⁴ of either sign.
+pub fn random_blocks(ty: WeightType, bytes: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed);
+    let mut blocks: Vec<u8> =
+        (0..bytes.div_ceil(8)).flat_map(|_| random.bits().to_ne_bytes()).collect();
+    blocks.truncate(bytes);
+    for block in blocks.chunks_exact_mut(ty.block_bytes()) {
+        for field in ty.scale_fields() {
+            let bits = random.bits();
+            match *field {
+                ScaleField::F16(at) => {
+                    let size = f32::exp2(-8.0 + (bits >> 8 & 0xffff) as f32 / 16384.0);
+                    let scale = if bits & 1 == 0 { size } else { -size };
+                    block[at..at + 2].copy_from_slice(&f32_to_f16(scale).to_le_bytes());
+                }
+                ScaleField::Exponent(at) => block[at] = 119 + (bits % 5) as u8,
+                _ => unreachable!("no type of the kernels"),
+            }
+        }
+    }
+    blocks
+}
+
+/// A matrix on the GPU, and here as floats.
+struct Case {
+    blocks: Blocks,
+    bytes: Vec<u8>,
+    weights: Vec<f32>,
+    matrix: Memory,
+    stream: Stream,
+}
+
+impl Case {
+    fn new(
+        ty: WeightType,
+        rows: usize,
+        columns: usize,
+        change: impl Fn(&mut Vec<u8>),
+    ) -> Result<Case, String> {
+        let driver = Driver::get().map_err(said)?;
+        let blocks = Blocks::new(ty, rows, columns).map_err(said)?;
+        let pitch = ty.row_bytes(columns).unwrap();
+        let mut bytes = random_blocks(ty, rows * pitch, (rows * 7919 + columns) as u64);
+        change(&mut bytes);
+        let mut weights = vec![0.0; rows * columns];
+        for (bytes, out) in bytes.chunks_exact(pitch).zip(weights.chunks_exact_mut(columns)) {
+            dequantize_row(ty, bytes, out);
+        }
+        let matrix = driver.allocate(0, bytes.len()).map_err(said)?;
+        matrix.write(0, &bytes).map_err(said)?;
+        let stream = driver.stream(0).map_err(said)?;
+        Ok(Case { blocks, bytes, weights, matrix, stream })
+    }
+
+    fn what(&self) -> String {
+        format!("{} [{}, {}]", self.blocks.ty, self.blocks.rows, self.blocks.columns)
+    }
+
+    /// The result of a call, of so many bytes.
+    fn run(
+        &self,
+        launch: &Launch,
+        x: &Memory,
+        bytes: usize,
+        mistake: Option<&str>,
+    ) -> Result<Vec<u8>, String> {
+        let driver = Driver::get().map_err(said)?;
+        let out = driver.allocate(0, bytes + GUARD).map_err(said)?;
+        out.fill(0xa5).map_err(said)?;
+        let function = match mistake {
+            None => launch.variant().load(driver, 0),
+            Some(mistake) => launch.variant().load_broken(driver, 0, mistake),
+        };
+        let function = function.map_err(said)?;
+        let arrays = [self.matrix.address(), x.address(), out.address()];
+        // SAFETY: the arrays are there until the stream is empty, and have the sizes of the call.
+        let put = || unsafe { launch.put(driver, function, arrays, self.stream) };
+        let put = driver.on(0, put);
+        let waited = driver.wait(0, self.stream);
+        put.and(waited).map_err(said)?;
+        let mut found = vec![0; bytes + GUARD];
+        out.read(0, &mut found).map_err(said)?;
+        match found.split_off(bytes).iter().all(|byte| *byte == 0xa5) {
+            true => Ok(found),
+            false => Err(format!("{}: bytes behind the result are written", self.what())),
+        }
+    }
+
+    /// Products with `tokens` rows of x, `[tokens, rows]`.
+    fn product(
+        &self,
+        x: &X,
+        tokens: std::ops::Range<usize>,
+        mistake: Option<&str>,
+    ) -> Result<Vec<f32>, String> {
+        let driver = Driver::get().map_err(said)?;
+        let launch = self.blocks.product(x.element, tokens.len()).map_err(said)?;
+        let pitch = x.bytes.len() / x.tokens;
+        let bytes = &x.bytes[tokens.start * pitch..tokens.end * pitch];
+        let memory = driver.allocate(0, bytes.len()).map_err(said)?;
+        memory.write(0, bytes).map_err(said)?;
+        let out = self.run(&launch, &memory, 4 * tokens.len() * self.blocks.rows, mistake)?;
+        Ok(out.chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect())
+    }
+
+    /// All of them within the tolerance, and each token with the bits that it has alone. Gives the largest error.
+    fn check(&self, x: &X, counts: &[usize], mistake: Option<&str>) -> Result<f64, String> {
+        let alone: Result<Vec<_>, _> =
+            (0..x.tokens).map(|t| self.product(x, t..t + 1, mistake)).collect();
+        let alone = alone?;
+        let mut worst: f64 = 0.0;
+        for (t, found) in alone.iter().enumerate() {
+            worst = worst.max(self.error(x.row(t), found, &format!("token {t} alone"))?);
+        }
+        for count in counts {
+            // The last ones, so that a token has another place than alone.
+            let first = x.tokens - count;
+            let found = self.product(x, first..x.tokens, mistake)?;
+            for (t, found) in found.chunks_exact(self.blocks.rows).enumerate() {
+                let what = format!("token {t} of {count}");
+                worst = worst.max(self.error(x.row(first + t), found, &what)?);
+                let other = found
+                    .iter()
+                    .zip(&alone[first + t])
+                    .position(|(a, b)| a.to_bits() != b.to_bits());
+                if let Some(row) = other {
+                    return Err(format!(
+                        "{}: {what} has other bits than alone, in row {row}",
+                        self.what()
+                    ));
+                }
+            }
+        }
+        Ok(worst)
+    }
+
+    /// The largest error of a token's products.
+    fn error(&self, x: &[f32], found: &[f32], what: &str) -> Result<f64, String> {
+        let mut worst: f64 = 0.0;
+        let columns = self.blocks.columns;
+        for (row, (weights, found)) in self.weights.chunks_exact(columns).zip(found).enumerate() {
+            let (mut sum, mut size) = (0.0, 0.0);
+            for (w, x) in weights.chunks_exact(32).zip(x.chunks_exact(32)) {
+                let largest = w.iter().fold(0.0f32, |most, w| most.max(w.abs()));
+                let absolute: f64 = x.iter().map(|x| f64::from(x.abs())).sum();
+                sum += w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum::<f64>();
+                size += f64::from(largest) * absolute;
+            }
+            let error = (f64::from(*found) - sum).abs() / size;
+            if error.is_nan() || error > TOLERANCE {
+                let whole = self.what();
+                return Err(format!(
+                    "{whole}, {what}, row {row}: {found} instead of {sum}, an error of {error:.2e}"
+                ));
+            }
+            worst = worst.max(error);
+        }
+        Ok(worst)
+    }
+
+    /// The rows as floats, to the bit.
+    fn check_rows(&self, out: Element) -> Checked {
+        let launch = self.blocks.as_floats(out).map_err(said)?;
+        let expected: Vec<u8> = match out {
+            Element::F32 => self.weights.iter().flat_map(|w| w.to_ne_bytes()).collect(),
+            _ => self.weights.iter().flat_map(|w| f32_to_bf16(*w).to_ne_bytes()).collect(),
+        };
+        let found = self.run(&launch, &self.matrix, expected.len(), None)?;
+        let size = out.size();
+        let wrong = found.chunks(size).zip(expected.chunks(size)).position(|(a, b)| a != b);
+        match wrong {
+            None => Ok(()),
+            Some(at) => {
+                let (row, column) = (at / self.blocks.columns, at % self.blocks.columns);
+                Err(format!("{} as {out}: row {row}, column {column} has other bits", self.what()))
+            }
+        }
+    }
+}
+
+/// Activations, `[tokens, columns]`: as bytes, and as floats.
+struct X {
+    element: Element,
+    tokens: usize,
+    bytes: Vec<u8>,
+    values: Vec<f32>,
+}
+
+impl X {
+    fn new(element: Element, tokens: usize, columns: usize) -> X {
+        let mut random = Random(columns as u64);
+        let mut values: Vec<f32> = (0..tokens * columns).map(|_| random.number()).collect();
+        let bytes = match element {
+            Element::F32 => values.iter().flat_map(|x| x.to_ne_bytes()).collect(),
+            _ => {
+                let halves: Vec<u16> = values.iter().map(|x| f32_to_bf16(*x)).collect();
+                values = halves.iter().map(|x| bf16_to_f32(*x)).collect();
+                halves.iter().flat_map(|x| x.to_ne_bytes()).collect()
+            }
+        };
+        X { element, tokens, bytes, values }
+    }
+
+    fn row(&self, token: usize) -> &[f32] {
+        let columns = self.values.len() / self.tokens;
+        &self.values[token * columns..][..columns]
+    }
+}
+
+/// Shapes with tails of every kind: one row, fewer rows than a block of the grid has, columns of one block of weights, of a part of a step and
+/// of several, more than shared memory has at a time.
+fn shapes(ty: WeightType, large: bool) -> Vec<(usize, usize)> {
+    let block = ty.block_len();
+    let mut shapes = vec![
+        (1, block),
+        (5, 3 * block),
+        (2, 1024),
+        (19, 1024 + block),
+        (7, 2048 + 256),
+        (3, 9 * 1024 + block),
+    ];
+    if large {
+        shapes.extend([(576, 1536), (4099, 4096), (1025, 14336), (14336, 512)]);
+    }
+    shapes
+}
+
+/// Compiles what the checks need, as many kernels at a time as there are cores.
+pub fn compiled() -> Checked {
+    let driver = Driver::get().map_err(said)?;
+    let mut variants = vec![];
+    for ty in TYPES {
+        variants.extend([Element::Bf16, Element::F32].map(|out| Variant::Rows { ty, out }));
+        for tokens in [8, 4, 2, 1] {
+            variants.push(Variant::Product { ty, x: Element::Bf16, tokens });
+            variants.push(Variant::Product { ty, x: Element::F32, tokens });
+        }
+    }
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let take = || {
+        while let Some(variant) =
+            variants.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+        {
+            variant.load(driver, 0).map_err(said)?;
+        }
+        Ok(())
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(take)).collect();
+        all.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })
+}
+
+/// Products of a type in all shapes.
+pub fn products(ty: WeightType, large: bool) -> Checked {
+    let mut worst: f64 = 0.0;
+    for (rows, columns) in shapes(ty, large) {
+        let case = Case::new(ty, rows, columns, |_| ())?;
+        let all: Vec<usize> = (2..=MOST_TOKENS).collect();
+        // Large ones take long here, not there.
+        let counts = if rows * columns > 1 << 20 { &all[6..] } else { &all[..] };
+        for element in [Element::Bf16, Element::F32] {
+            worst = worst.max(case.check(&X::new(element, MOST_TOKENS, columns), counts, None)?);
+        }
+    }
+    println!("  {ty}: the largest error is {worst:.2e}, {:.2} of what may be", worst / TOLERANCE);
+    Ok(())
+}
+
+/// Rows of a type as floats in all shapes, among them those that large and small exponents make.
+pub fn rows(ty: WeightType, large: bool) -> Checked {
+    let extremes = |bytes: &mut Vec<u8>| {
+        for (n, block) in bytes.chunks_exact_mut(ty.block_bytes()).enumerate() {
+            for field in ty.scale_fields() {
+                match *field {
+                    // Zeros, the smallest numbers, the largest ones.
+                    ScaleField::F16(at) => {
+                        let scale = [0u16, 0x8000, 1, 0x83ff, 0x400, 0x7bff, 0xfbff][n % 7];
+                        block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+                    }
+                    ScaleField::Exponent(at) => block[at] = [0, 1, 2, 3, 253, 254, 255][n % 7],
+                    _ => unreachable!("no type of the kernels"),
+                }
+            }
+        }
+    };
+    for (rows, columns) in shapes(ty, large) {
+        for element in [Element::Bf16, Element::F32] {
+            Case::new(ty, rows, columns, |_| ())?.check_rows(element)?;
+            Case::new(ty, rows, columns, extremes)?.check_rows(element)?;
+        }
+    }
+    Ok(())
+}
+
+/// Mistakes that the checks have to find, on any GPU.
+pub const MISTAKES: [(&str, &str); 2] =
+    [("ALIGHT_SWAPPED", "instead of"), ("ALIGHT_BY_TOKENS", "other bits than alone")];
+/// One that the emulated GPU shows, where a copy comes as late as it may. On another it may have come by chance.
+pub const NO_WAIT: (&str, &str) = ("ALIGHT_NO_WAIT", "instead of");
+
+/// That the checks find mistakes.
+pub fn broken(mistakes: &[(&str, &str)]) -> Checked {
+    let case = Case::new(WeightType::Q4_0, 70, 4096 + 32, |_| ())?;
+    let x = X::new(Element::F32, MOST_TOKENS, 4096 + 32);
+    case.check(&x, &[MOST_TOKENS], None)
+        .map_err(|error| format!("the right kernel fails: {error}"))?;
+    for (how, word) in mistakes {
+        match case.check(&x, &[MOST_TOKENS], Some(how)) {
+            Err(error) if error.contains(*word) => println!("  {how} fails, as it must: {error}"),
+            Err(error) => return Err(format!("{how} fails otherwise than it should: {error}")),
+            Ok(_) => return Err(format!("{how} passes: the check shows nothing")),
+        }
+    }
+    Ok(())
+}
+
+/// A call that is captured into a graph, replayed with other activations.
+pub fn captured() -> Checked {
+    let driver = Driver::get().map_err(said)?;
+    let case = Case::new(WeightType::Q4_K, 37, 2048, |_| ())?;
+    let x = X::new(Element::F32, 1, 2048);
+    let launch = case.blocks.product(Element::F32, 1).map_err(said)?;
+    let function = launch.variant().load(driver, 0).map_err(said)?;
+    let (memory, out) = (
+        driver.allocate(0, x.bytes.len()).map_err(said)?,
+        driver.allocate(0, 4 * 37).map_err(said)?,
+    );
+    let arrays = [case.matrix.address(), memory.address(), out.address()];
+    let graph = driver.on(0, || {
+        // SAFETY: the arrays are there as long as the graph is used.
+        driver.capture(case.stream, || unsafe { launch.put(driver, function, arrays, case.stream) })
+    });
+    let graph = graph.map_err(said)?;
+    memory.write(0, &x.bytes).map_err(said)?;
+    driver.on(0, || driver.replay(graph, case.stream)).map_err(said)?;
+    driver.wait(0, case.stream).map_err(said)?;
+    let mut found = vec![0; 4 * 37];
+    out.read(0, &mut found).map_err(said)?;
+    let found: Vec<f32> =
+        found.chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect();
+    case.error(x.row(0), &found, "in a graph").map(|_| ())
+}
