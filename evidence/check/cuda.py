@@ -61,10 +61,9 @@ def variants(everything: bool) -> list[tuple[str, list[str]]]:
 
 
 def variants_of_blocks(everything: bool) -> list[tuple[str, list[str]]]:
-    """The same of the kernels for blocks of weights."""
+    """The same of the kernels for blocks of weights: the usual case, and the one with the most registers."""
     made = []
     for kind in BLOCK_TYPES:
-        # The usual case, and the most registers.
         for tokens, x in itertools.product((1, 2, 4, 8), ("Bf16", "F32")) if everything else ((1, "Bf16"), (8, "F32")):
             macros = [f"-DALIGHT_TYPE={kind}", f"-DALIGHT_X={x}", f"-DALIGHT_TOKENS={tokens}"]
             made.append((f"{kind}, {tokens} tokens of {x}", macros))

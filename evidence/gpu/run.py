@@ -1,8 +1,8 @@
-"""Everything that the GPUs of this machine can show of the fused collective, or how long it takes.
+"""Everything that the GPUs of this machine can show of the fused collective and of products with blocks of weights, or how long they take.
 
 Needs .gpu/ (`make gpu-files` makes it where there is a Rust toolchain) and a Python with JAX for CUDA, which is the one that
 runs this. One GPU plays all ranks; where there are several, the trial, the checks in JAX and the benchmark use all of them.
-With --out the output of each step is kept there. What a machine lacks is said, and left out.
+With --out the output of each step is kept there; --only runs some of the steps. What a machine lacks is said, and left out.
 """
 
 import importlib.util
@@ -90,6 +90,7 @@ def run(arguments) -> None:
         python = sys.executable
         if arguments.command == "check gpu":
             steps.run("kernel", [check, "test"], 400)
+            steps.run("matmul", [check, "matmul", "test"], 200)
             steps.run("jax", [python, "-m", "evidence", "check", "gpu-jax"], 300)
             steps.run("models", [python, "-m", "evidence", "check", "gpu-models"], 400)
             sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
@@ -101,6 +102,7 @@ def run(arguments) -> None:
                 print("\nleft out: compute-sanitizer is not there")
         else:
             steps.run("kernel", [check, "bench"], 300)
+            steps.run("matmul", [check, "matmul", "bench"], 200)
             steps.run("jax", [python, "-m", "evidence", "bench", "gpu-jax"], 300)
             steps.run("load", [python, "-m", "evidence", "bench", "gpu-load"], 200)
     print(f"\n{len(steps.failed)} failed" + (f": {', '.join(steps.failed)}" if steps.failed else ""))

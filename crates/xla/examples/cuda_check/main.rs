@@ -1,11 +1,15 @@
-//! Everything that one GPU can show of the collective, and how long it takes: `make test-gpu` and `make bench-gpu` run this.
+//! Everything that one GPU can show of the collective and of products with blocks of weights, and how long it takes: `make test-gpu` and
+//! `make bench-gpu` run this.
 //!
 //!     cuda_check test [--quick | --together]
 //!     cuda_check bench
+//!     cuda_check matmul [test | bench]
 
 #[cfg(target_os = "linux")]
-#[path = "../tests/cuda_checks/mod.rs"]
+#[path = "../../tests/cuda_checks/mod.rs"]
 mod cuda_checks;
+#[cfg(target_os = "linux")]
+mod matmul;
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
@@ -29,8 +33,13 @@ fn main() {
             linux::test(Extent { ranks: 4, calls: 200, replays: 200, large: false }, true)
         }
         ["bench"] => linux::bench(),
+        ["matmul"] => linux::there() && matmul::test() && matmul::bench(),
+        ["matmul", "test"] => linux::there() && matmul::test(),
+        ["matmul", "bench"] => linux::there() && matmul::bench(),
         _ => {
-            eprintln!("usage: cuda_check test [--quick | --together] | bench");
+            eprintln!(
+                "usage: cuda_check test [--quick | --together] | bench | matmul [test | bench]"
+            );
             false
         }
     };
@@ -78,10 +87,14 @@ mod linux {
         alight_xla::cuda::probe(&ordinals, Duration::from_secs(20)).map_err(said)
     }
 
+    /// Says which GPU there is, or what is wrong.
+    pub fn there() -> bool {
+        gpu().inspect_err(|error| eprintln!("{error}")).is_ok()
+    }
+
     /// All checks, or those in which all ranks are one grid.
     pub fn test(extent: Extent, together: bool) -> bool {
-        if let Err(error) = gpu() {
-            eprintln!("{error}");
+        if !there() {
             return false;
         }
         let checks: [(&str, Check); 12] = [
