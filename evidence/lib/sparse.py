@@ -19,16 +19,19 @@ GEMMA_2_27B = tiny_models.Tiny(
 )  # fmt: skip
 
 
-def write(m: tiny_models.Tiny, path: Path) -> Path:
-    """Matrices as BF16, the rest as F32. Of the tokenizer, tokens of a number."""
+def write(m: tiny_models.Tiny, path: Path, matrices: str = "BF16") -> Path:
+    """Matrices of that type, the rest as F32. Of the tokenizer, tokens of a number."""
     writer = gguf.GGUFWriter(path, m.arch)
     tiny_models.add_metadata(writer, m)
     writer.add_token_list([str(number) for number in range(m.vocab)])
     end = 0
     for name, shape in networks.shapes_of(m, biases=m.biases, qk_norm=m.qk_norm).items():
-        kind = gguf.GGMLQuantizationType.BF16 if len(shape) > 1 else gguf.GGMLQuantizationType.F32
-        size = math.prod(shape) * (2 if len(shape) > 1 else 4)
-        writer.add_tensor_info(name, shape, np.dtype(np.float32), size, raw_dtype=kind)
+        kind = gguf.GGMLQuantizationType[matrices if len(shape) > 1 else "F32"]
+        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+        size = math.prod(shape) // block * block_bytes
+        # Of bytes, the writer makes elements.
+        stored = shape if block == 1 else (*shape[:-1], shape[-1] // block * block_bytes)
+        writer.add_tensor_info(name, stored, np.dtype(np.float32 if block == 1 else np.uint8), size, raw_dtype=kind)
         end += gguf.GGUFWriter.ggml_pad(size, writer.data_alignment)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

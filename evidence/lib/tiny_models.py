@@ -116,6 +116,8 @@ class Tiny:
     logit_gain: float = 2.0
     # Of matrices, as the `gguf` package names it.
     kind: str = "F32"
+    # Of those with a part of this in their names, another: the last that fits.
+    kinds: tuple[tuple[str, str], ...] = ()
     seed: int = 1
 
     def random(self, name: str) -> np.random.Generator:
@@ -356,7 +358,9 @@ def text(words: int, seed: int) -> str:
 
 # Where the types that the package does not quantise have f16 scales; NVFP4 has none, but a tensor beside it.
 SCALES = {"Q2_K": (80, 82), "Q3_K": (108,), "IQ4_NL": (0,), "IQ4_XS": (0,), "IQ3_XXS": (0,), "IQ3_S": (0,), "IQ2_XXS": (0,), "IQ2_XS": (0,),
-          "IQ2_S": (0,), "IQ1_S": (0,), "IQ1_M": (), "NVFP4": ()}
+          "IQ2_S": (0,), "IQ1_S": (0,), "IQ1_M": (), "NVFP4": (), "Q4_K": (0,), "Q5_K": (0,), "Q6_K": (208,)}
+# What is subtracted is scaled by an f16 at byte 2: by so much more, which makes the mean of the weights nearly 0.
+SUBTRACTED = {"Q4_K": 7.5, "Q5_K": 15.5}
 
 
 def random_blocks(name: str, weights, kind):
@@ -370,6 +374,8 @@ def random_blocks(name: str, weights, kind):
         half = np.array([d], "<f2")
         for at in SCALES[kind.name]:
             blocks[:, at : at + 2] = half.view(np.uint8)
+        if kind.name in SUBTRACTED:
+            blocks[:, 2:4] = np.array([d * SUBTRACTED[kind.name]], "<f2").view(np.uint8)
         if kind.name == "IQ1_M":
             nibbles = half.view("<u2") >> np.array([0, 4, 8, 12], "<u2") & 15
             blocks[:, 49:56:2] = blocks[:, 49:56:2] & 15 | (nibbles << 4).astype(np.uint8)
@@ -397,6 +403,7 @@ def write(m: Tiny, path: Path, vocabulary=add_vocabulary) -> Path:
         small = weights.ndim >= 2 and name.endswith(".weight") and not any(part in name for part in networks.ALWAYS_F32)
         # Rows of an embedding are read as they are, without what multiplies products.
         here = "Q8_0" if (m.kind, name) == ("NVFP4", "token_embd.weight") else m.kind
+        here = next((kind for part, kind in reversed(m.kinds) if part in name), here)
         if small and weights.shape[-1] % gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[here]][0]:
             here = "F16" if weights.shape[-1] % 32 else "Q8_0"
         kind = gguf.GGMLQuantizationType[here if small else "F32"]

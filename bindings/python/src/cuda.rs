@@ -1,4 +1,5 @@
-//! The collective among GPUs, as far as Python has to ask: whether it works among some, and how its calls went.
+//! What Python has to ask of GPUs: whether the collective works among some and how its calls went, and whether there can be products with
+//! blocks of weights, of which types.
 
 use pyo3::prelude::*;
 
@@ -12,6 +13,21 @@ pub fn cuda_probe(
     limit: f64,
 ) -> Option<String> {
     py.detach(|| system::probe(&ordinals, folders, limit))
+}
+
+/// Why kernels cannot be compiled for the GPUs with these numbers of CUDA's; `None` if they can.
+#[pyfunction]
+pub fn cuda_problem(
+    py: Python<'_>,
+    ordinals: Vec<i64>,
+    folders: Vec<std::path::PathBuf>,
+) -> Option<String> {
+    py.detach(|| system::problem(&ordinals, folders))
+}
+
+/// The types of blocks that there are products with on GPUs.
+pub fn block_types() -> Vec<&'static str> {
+    system::block_types()
 }
 
 /// For each communicator that lives: launches by the host, launches that were captured into graphs, both of all ranks, and the
@@ -40,6 +56,15 @@ mod system {
         cuda::probe(ordinals, limit).err().map(|error| error.to_string())
     }
 
+    pub fn problem(ordinals: &[i64], folders: Vec<PathBuf>) -> Option<String> {
+        cuda::nvrtc::look_in(folders);
+        cuda::blocks::available(ordinals).err().map(|error| error.to_string())
+    }
+
+    pub fn block_types() -> Vec<&'static str> {
+        cuda::blocks::TYPES.iter().map(|ty| ty.ggml().name()).collect()
+    }
+
     pub fn accounts() -> Result<Vec<(u64, u64, u64)>, String> {
         let accounts = cuda::accounts().map_err(|error| error.to_string())?;
         Ok(accounts.iter().map(|one| (one.launched, one.captured, one.ended)).collect())
@@ -56,6 +81,14 @@ mod system {
 
     pub fn probe(_: &[i64], _: Vec<PathBuf>, _: f64) -> Option<String> {
         Some("the handler for GPUs is for Linux".into())
+    }
+
+    pub fn problem(_: &[i64], _: Vec<PathBuf>) -> Option<String> {
+        Some("the kernels for GPUs are for Linux".into())
+    }
+
+    pub fn block_types() -> Vec<&'static str> {
+        vec![]
     }
 
     pub fn accounts() -> Result<Vec<(u64, u64, u64)>, String> {

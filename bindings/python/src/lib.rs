@@ -67,6 +67,7 @@ fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
         (ty.ggml().name(), (ty.ggml().id(), ty.block_len(), scales.collect::<Vec<_>>()))
     });
     module.add("WEIGHT_TYPES", types.into_py_dict(module.py())?)?;
+    module.add("GPU_WEIGHT_TYPES", cuda::block_types())?;
     for class in error::CLASSES {
         module.add(class.name, class.get(module.py())?)?;
     }
@@ -77,6 +78,7 @@ fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cuda::cuda_accounts, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::cuda_errors, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::cuda_probe, module)?)?;
+    module.add_function(wrap_pyfunction!(cuda::cuda_problem, module)?)?;
     module.add_class::<staging::Staging>()?;
     module.add_function(wrap_pyfunction!(staging::how_to_copy, module)?)?;
     module.add_function(wrap_pyfunction!(ffi::ffi_interface, module)?)?;

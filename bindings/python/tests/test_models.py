@@ -488,7 +488,7 @@ def test_what_cannot_work(folder, tmp_path):
     other.write_bytes(other.read_bytes().replace(b"blk.0.attn_q_norm", b"blk.0.attn_q_mumm"))
     fails("attn_q_norm|attn_q_mumm", alight.FormatError, path=other)
     with pytest.raises(ValueError, match="2 files, expected one for weights='native'; `alight convert first.gguf"):
-        _native.check(SimpleNamespace(files=["first.gguf", "second.gguf"]), None, mesh)
+        _native.check(SimpleNamespace(files=["first.gguf", "second.gguf"]), None)
     for ids, words in (([], "no tokens"), ([401], "token 401 is not in the vocabulary of 401"), ([-1], "token -1"), ([5] * 97, "97 tokens do not fit")):
         for call in (model.logits, functools.partial(model.generate, max_tokens=1)):
             with pytest.raises(ValueError, match=words):

@@ -92,11 +92,11 @@ DEVICE void bytes(u32 word, float zero, float* q) {
     UNROLL for (u32 i = 0; i < 4; i++) q[i] = byte(word, i, zero);
 }
 
-// `COUNT` words from any address on; the word behind them is read too.
+// `COUNT` words from byte `at` on, behind a multiple of 4 bytes; the word behind them is read too.
 template <int COUNT>
-DEVICE void unaligned(const char* at, u32* words) {
-    const u32 beyond = static_cast<u32>(reinterpret_cast<u64>(at)) & 3, shift = beyond * 8;
-    const u32* from = reinterpret_cast<const u32*>(at - beyond);
+DEVICE void unaligned(const char* place, u32 at, u32* words) {
+    const u32* from = reinterpret_cast<const u32*>(place + (at & ~3u));
+    const u32 shift = at % 4 * 8;
     u32 low = from[0];
     UNROLL for (int i = 0; i < COUNT; i++) {
         const u32 high = from[i + 1];
@@ -138,9 +138,9 @@ struct Nibbles32 : Small {
 
 struct Q4_0 : Nibbles32 {
     static constexpr u32 BYTES = 18;
-    DEVICE_MEMBER void load(const char* block, u32) {
-        d = half_at(block);
-        unaligned<4>(block + 2, q);
+    DEVICE_MEMBER void load(const char* place, u32 at, u32) {
+        d = half_at(place + at);
+        unaligned<4>(place, at + 2, q);
     }
     DEVICE_MEMBER void codes(int chunk, float* out) const { decode(chunk, 8.0f, out); }
 };
@@ -149,8 +149,8 @@ struct Q4_1 : Nibbles32 {
     static constexpr u32 BYTES = 20;
     static constexpr bool OFFSETS = true;
     float m;
-    DEVICE_MEMBER void load(const char* block, u32) {
-        const u32* words = reinterpret_cast<const u32*>(block);
+    DEVICE_MEMBER void load(const char* place, u32 at, u32) {
+        const u32* words = reinterpret_cast<const u32*>(place + at);
         d = from_f16(words[0] & 0xffffu);
         m = from_f16(words[0] >> 16);
         UNROLL for (int i = 0; i < 4; i++) q[i] = words[i + 1];
@@ -163,9 +163,9 @@ struct Q4_1 : Nibbles32 {
 struct Q8_0 : Small {
     static constexpr u32 BYTES = 34;
     u32 q[8];
-    DEVICE_MEMBER void load(const char* block, u32) {
-        d = half_at(block);
-        unaligned<8>(block + 2, q);
+    DEVICE_MEMBER void load(const char* place, u32 at, u32) {
+        d = half_at(place + at);
+        unaligned<8>(place, at + 2, q);
     }
     DEVICE_MEMBER void codes(int chunk, float* out) const { bytes(q[chunk] ^ 0x80808080u, 128.0f, out); }
 };
@@ -173,10 +173,10 @@ struct Q8_0 : Small {
 struct MXFP4 : Small {
     static constexpr u32 BYTES = 17;
     u32 q[4];
-    DEVICE_MEMBER void load(const char* block, u32) {
-        const u32 e = *reinterpret_cast<const u8*>(block);
+    DEVICE_MEMBER void load(const char* place, u32 at, u32) {
+        const u32 e = *reinterpret_cast<const u8*>(place + at);
         d = number(e < 2 ? 0x00200000u << e : (e - 1) << 23);
-        unaligned<4>(block + 1, q);
+        unaligned<4>(place, at + 1, q);
     }
     // Of four nibbles, a byte each: twice the number that they are, plus 12.
     static DEVICE_MEMBER u32 looked_up(u32 four) {
@@ -220,9 +220,9 @@ struct Nibbles256 {
 struct Q4_K : Nibbles256 {
     static constexpr u32 BYTES = 144;
     Vec q;
-    DEVICE_MEMBER void load(const char* block, u32 lane) {
-        load_scales(block, lane);
-        q = load16(block + 16 + 16 * lane);
+    DEVICE_MEMBER void load(const char* place, u32 at, u32 lane) {
+        load_scales(place + at, lane);
+        q = load16(place + at + 16 + 16 * lane);
     }
     DEVICE_MEMBER void codes(int chunk, float* out) const {
         nibbles(chunk < 4 ? q.word[chunk] : q.word[chunk - 4] >> 4, 0.0f, out);
@@ -232,11 +232,11 @@ struct Q4_K : Nibbles256 {
 struct Q5_K : Nibbles256 {
     static constexpr u32 BYTES = 176;
     Vec q, fifth; // bits 0 and 1 of a byte of `fifth`
-    DEVICE_MEMBER void load(const char* block, u32 lane) {
-        load_scales(block, lane);
-        fifth = load16(block + 16 + 16 * (lane % 2));
+    DEVICE_MEMBER void load(const char* place, u32 at, u32 lane) {
+        load_scales(place + at, lane);
+        fifth = load16(place + at + 16 + 16 * (lane % 2));
         UNROLL for (int i = 0; i < 4; i++) fifth.word[i] >>= lane / 2 * 2;
-        q = load16(block + 48 + 16 * lane);
+        q = load16(place + at + 48 + 16 * lane);
     }
     DEVICE_MEMBER void codes(int chunk, float* out) const {
         const u32 word = q.word[chunk & 3], bit = fifth.word[chunk & 3];
@@ -253,15 +253,15 @@ struct Q6_K {
     static DEVICE_MEMBER u32 at(int chunk) { return chunk / 2 * 32 + chunk % 2 * 4; }
     float d;
     u32 low[4], high[2], scales;
-    DEVICE_MEMBER void load(const char* block, u32 lane) {
+    DEVICE_MEMBER void load(const char* place, u32 at, u32 lane) {
         const u32 half = lane / 4, part = lane % 4;
-        unaligned<2>(block + 64 * half + 8 * part, low);
-        unaligned<2>(block + 64 * half + 32 + 8 * part, low + 2);
-        unaligned<2>(block + 128 + 32 * half + 8 * part, high);
+        unaligned<2>(place, at + 64 * half + 8 * part, low);
+        unaligned<2>(place, at + 64 * half + 32 + 8 * part, low + 2);
+        unaligned<2>(place, at + 128 + 32 * half + 8 * part, high);
         u32 words[2];
-        unaligned<2>(block + 192 + 8 * half, words);
+        unaligned<2>(place, at + 192 + 8 * half, words);
         scales = permute(words[0], words[1], part < 2 ? 0x6420u : 0x7531u) ^ 0x80808080u;
-        d = half_at(block + 208);
+        d = half_at(place + at + 208);
     }
     DEVICE_MEMBER void codes(int chunk, float* out) const {
         const int group = chunk / 2;
@@ -288,43 +288,51 @@ DEVICE u32 placed(u32 column) {
 
 // --- rows of blocks -------------------------------------------------------------------------------------------------
 
-// A row that a warp goes through.
+// A row that a warp goes through. Numbers of bytes are counted from the multiple of 16 on that it begins at or behind.
 struct Row {
-    u64 start; // the multiple of 16 bytes that it begins at or behind
-    u32 skew;  // how far behind
-    u32 end;   // where it ends
-    u32 left;  // where the matrix ends, if that is near; both from `start` on
+    u64 own;  // where this lane's vector of the first 32 is
+    u32 skew; // where the row begins
+    u32 end;  // where it ends
+    u32 left; // where the matrix ends, if that is near
 };
 
 DEVICE Row row_at(const Params& p, u32 row) {
     const u64 begin = p.matrix + row * p.row_bytes, start = begin & ~15ull, left = p.matrix + p.rows * p.row_bytes - start;
     const u32 skew = static_cast<u32>(begin - start);
-    return {start, skew, skew + static_cast<u32>(p.row_bytes), left < 0xffffffffu ? static_cast<u32>(left) : 0xffffffffu};
+    return {start + threadIdx.x % 32 * 16, skew, skew + static_cast<u32>(p.row_bytes),
+            left < 0xffffffffu ? static_cast<u32>(left) : 0xffffffffu};
 }
 
-// A warp begins to copy a step of a row to `place`: whole vectors of 16 bytes, of which the first has the beginning of the step in it.
+// Where a step begins in the first vector of 16 bytes that has something of it.
 template <class W>
-DEVICE void fetch(const Row& row, u32 step, bool last, char* place) {
+DEVICE u32 begin_of_step(const Row& row, u32 step) {
     constexpr u32 BYTES = Of_blocks<W>::BYTES;
-    const u32 lane = threadIdx.x % 32, from = row.skew + step * BYTES, base = from & ~15u, begin = from & 15;
+    return BYTES % 16 == 0 ? row.skew : (row.skew + step * BYTES) % 16;
+}
+
+// A warp begins to copy a step of a row to a place: whole vectors of 16 bytes. `own` is where this lane's first goes.
+template <class W>
+DEVICE void fetch(const Row& row, u32 step, bool last, char* own) {
+    constexpr u32 BYTES = Of_blocks<W>::BYTES;
+    const u32 lane = threadIdx.x % 32, begin = begin_of_step<W>(row, step), base = row.skew + step * BYTES - begin;
     if (last) {
-        UNROLL_NOT for (u32 at = base + 16 * lane; at < row.end; at += 512) {
-            copy16(place + (at - base), row.start + at, row.left - at < 16 ? row.left - at : 16);
+        UNROLL_NOT for (u32 at = base; at + 16 * lane < row.end; at += 512) {
+            const u32 left = row.left - at - 16 * lane;
+            copy16(own + (at - base), row.own + at, left < 16 ? left : 16);
         }
         return;
     }
     UNROLL for (u32 i = 0; i < (BYTES + 30) / 16; i += 32) {
-        const u32 at = 16 * (i + lane);
         // Behind it there is more of the row.
-        if (i + 32 <= BYTES / 16 || at < begin + BYTES) copy16(place + at, row.start + base + at);
+        if (i + 32 <= BYTES / 16 || 16 * (i + lane) < begin + BYTES) copy16(own + 16 * i, row.own + base + 16 * i);
     }
 }
 
 // What this lane has of a step whose bytes have come.
 template <class W>
 DEVICE void take(const Row& row, u32 step, const char* place, W* w) {
-    const u32 lane = threadIdx.x % 32, begin = (row.skew + step * Of_blocks<W>::BYTES) & 15;
-    w->load(place + begin + lane / W::LANES * W::BYTES, lane % W::LANES);
+    const u32 lane = threadIdx.x % 32;
+    w->load(place, begin_of_step<W>(row, step) + lane / W::LANES * W::BYTES, lane % W::LANES);
 }
 
 // Whether this lane has a block of the step.
@@ -366,13 +374,14 @@ DEVICE void matvec(const Params& p) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, pitch = placed<W>(p.panel), steps = (p.columns + STEP - 1) / STEP;
     float* panel = reinterpret_cast<float*>(shared);
     char* places = shared + TOKENS * pitch * sizeof(float) + warp * (STAGES * ROWS * PLACE);
+    char* own = places + 16 * lane;
     const u32 first = (blockIdx.x * (blockDim.x / 32) + warp) * ROWS;
     Row rows[ROWS];
     // One that is not there is the last one, and is not written.
     UNROLL for (int r = 0; r < ROWS; r++) rows[r] = row_at(p, first + r < p.rows ? first + r : p.rows - 1);
     UNROLL_NOT for (u32 step = 0; step < STAGES - 1; step++) {
         UNROLL for (int r = 0; r < ROWS; r++) {
-            if (step < steps) fetch<W>(rows[r], step, step + 1 == steps, places + (step * ROWS + r) * PLACE);
+            if (step < steps) fetch<W>(rows[r], step, step + 1 == steps, own + (step * ROWS + r) * PLACE);
         }
         group_copies();
     }
@@ -388,7 +397,7 @@ DEVICE void matvec(const Params& p) {
         UNROLL_NOT for (; step * STEP < column + count; step++) {
             const u32 next = step + STAGES - 1;
             UNROLL for (int r = 0; r < ROWS; r++) {
-                if (next < steps) fetch<W>(rows[r], next, next + 1 == steps, places + (to * ROWS + r) * PLACE);
+                if (next < steps) fetch<W>(rows[r], next, next + 1 == steps, own + (to * ROWS + r) * PLACE);
             }
             to = to + 1 == STAGES ? 0 : to + 1;
             group_copies();
@@ -399,9 +408,9 @@ DEVICE void matvec(const Params& p) {
             if (has_block<W>(p, step)) {
                 W w[ROWS];
                 UNROLL for (int r = 0; r < ROWS; r++) take(rows[r], step, places + (from * ROWS + r) * PLACE, w + r);
-                const u32 own = lane % W::LANES, block = step * STEP - column + lane / W::LANES * W::BLOCK;
-                const float* x = panel + placed<W>(block + W::first(own));
-                const float* gap = panel + placed<W>((block + W::first(own)) / W::RUN * W::RUN) + W::RUN;
+                const u32 part_of = lane % W::LANES, block = step * STEP - column + lane / W::LANES * W::BLOCK;
+                const float* x = panel + placed<W>(block + W::first(part_of));
+                const float* gap = panel + placed<W>((block + W::first(part_of)) / W::RUN * W::RUN) + W::RUN;
                 UNROLL for (int g = 0; g < W::GROUPS; g++) {
                     float part[ROWS][TOKENS];
                     UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int t = 0; t < TOKENS; t++) part[r][t] = 0.0f;
@@ -421,7 +430,7 @@ DEVICE void matvec(const Params& p) {
                     UNROLL for (int t = 0; t < TOKENS; t++) {
                         UNROLL for (int r = 0; r < ROWS; r++) sums[r][t] = fmaf(w[r].scale(g), part[r][t], sums[r][t]);
                         if constexpr (W::OFFSETS) {
-                            const float sum = W::summed(gap + t * pitch, own, g);
+                            const float sum = W::summed(gap + t * pitch, part_of, g);
                             UNROLL for (int r = 0; r < ROWS; r++) sums[r][t] = fmaf(w[r].offset(g), sum, sums[r][t]);
                         }
                     }
@@ -458,7 +467,7 @@ DEVICE void dequantize(const Params& p) {
     char* place = shared + warp * (PLACE + pitch * sizeof(float));
     float* values = reinterpret_cast<float*>(place + PLACE);
     const Row at = row_at(p, row);
-    fetch<W>(at, step, step + 1 == steps, place);
+    fetch<W>(at, step, step + 1 == steps, place + 16 * lane);
     group_copies();
 #ifndef ALIGHT_NO_WAIT
     wait_copies<0>();

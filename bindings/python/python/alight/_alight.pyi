@@ -22,6 +22,7 @@ __all__ = [
     "Decoder",
     "FileChangedError",
     "FormatError",
+    "GPU_WEIGHT_TYPES",
     "HubError",
     "Model",
     "NotEnoughMemoryError",
@@ -39,6 +40,7 @@ __all__ = [
     "cuda_accounts",
     "cuda_errors",
     "cuda_probe",
+    "cuda_problem",
     "ffi_interface",
     "ffi_targets",
     "how_to_copy",
@@ -57,6 +59,9 @@ ALIGNMENT: int
 WEIGHT_TYPES: dict[str, tuple[int, int, list[tuple[str, int]]]]
 """The types of GGUF that have kernels: for each its id in files, the weights of a block, and the scales at fixed places of a
 block: ("f16", "f16-nibbles", "e4m3" or "exponent", byte)."""
+
+GPU_WEIGHT_TYPES: list[str]
+"""Those of blocks that CUDA's GPUs multiply with as they are."""
 
 class AlightError(Exception):
     """What all errors of this package are. A file that cannot be opened is Python's own error for that (`FileNotFoundError` and
@@ -144,6 +149,10 @@ def how_to_copy(catalog: Catalog, file: int, weights: int) -> tuple[str, str]:
 def cuda_probe(ordinals: list[int], folders: list[str], limit: float) -> str | None:
     """Why the collective cannot be used among the GPUs with these numbers of CUDA's, found out by trying it; `None` if it
     can. `folders` are where the run-time compiler may be; a rank waits `limit` seconds for another."""
+
+def cuda_problem(ordinals: list[int], folders: list[str]) -> str | None:
+    """Why kernels cannot be compiled for the GPUs with these numbers of CUDA's; `None` if they can. `folders` are where the
+    run-time compiler may be."""
 
 def cuda_accounts() -> list[tuple[int, int, int]]:
     """For each communicator that lives: launches by the host, launches that were captured into graphs, both of all

@@ -125,6 +125,13 @@ impl Variant {
     }
 }
 
+/// Whether kernels can be compiled for these GPUs: a driver, a compiler, and compute capability 8.0.
+pub fn available(ordinals: &[i64]) -> Result<(), CudaError> {
+    let driver = Driver::get()?;
+    super::nvrtc::available()?;
+    ordinals.iter().try_for_each(|ordinal| super::code::architecture(driver, *ordinal).map(|_| ()))
+}
+
 /// Rows that a warp computes at once, as in the source.
 const fn rows_of_a_warp(tokens: usize) -> usize {
     if tokens < 4 { 2 } else { 4 }

@@ -74,11 +74,7 @@ impl Code {
         type Key = ((i32, i32), Code);
         type Cubin = Arc<OnceLock<Result<Arc<[u8]>, CudaError>>>;
         static COMPILED: Mutex<Option<HashMap<Key, Cubin>>> = Mutex::new(None);
-        let (major, minor) = driver.capability(ordinal)?;
-        if major < 8 {
-            let reason = format!("compute capability {major}.{minor}, the kernel needs 8.0");
-            return Err(CudaError::Device { ordinal, reason });
-        }
+        let (major, minor) = architecture(driver, ordinal)?;
         let cubin = {
             let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
             let compiled = compiled.get_or_insert_default();
@@ -90,6 +86,16 @@ impl Code {
         };
         cubin.get_or_init(compile).clone()
     }
+}
+
+/// The compute capability that is compiled for.
+pub(super) fn architecture(driver: &Driver, ordinal: i64) -> Result<(i32, i32), CudaError> {
+    let (major, minor) = driver.capability(ordinal)?;
+    if major < 8 {
+        let reason = format!("compute capability {major}.{minor}, the kernel needs 8.0");
+        return Err(CudaError::Device { ordinal, reason });
+    }
+    Ok((major, minor))
 }
 
 #[cfg(test)]

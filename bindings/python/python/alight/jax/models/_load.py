@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from ... import Catalog
 from ... import open as open_catalog
+from .. import _blocks as _gpu_blocks
 from .. import _collective
 from .._collective import LIMIT, allreduce_norm
 from . import _config, _huggingface, _native, _tensors
@@ -51,8 +52,10 @@ def load_model(
 ) -> Model:
     """A model of a GGUF file, or of a folder of Hugging Face's, on `tp` devices, or on those along the axis `tp` of a mesh.
 
-    `weights`: "native" (CPU devices): matrices in place in the map of the file, whatever their type, and our own
-    products with them; "bf16" or "f32": arrays of these, dequantised, cut for the devices, and XLA's own products.
+    `weights`: "native": on CPU devices, matrices in place in the map of the file, whatever their type, and our own
+    products with them; on CUDA's GPUs, each device's part of them as the blocks of the file, and our own products with up to 8 tokens
+    (experts, and the types that have no kernel there, are bfloat16: `alight._alight.GPU_WEIGHT_TYPES` are those that have one).
+    "bf16" or "f32": arrays of these, dequantised, cut for the devices, and XLA's own products.
     Of a folder of Hugging Face's with safetensors, floats go straight to the devices, each of which gets its part of the bytes and no other
     is read for it (`Model.read_bytes`); Llama, Qwen 2 and 3, Gemma 2 and 3.
     `context`: most positions; without it 4096, or what the model was trained for if that is less.
@@ -78,7 +81,7 @@ def load_model(
     config, tensors = _huggingface.read(catalog) if plain else _of_gguf(catalog)
     context = _context(config, context)
     mesh = _mesh(tp, mesh)
-    gpus = mesh.devices.flat[0].platform != "cpu"
+    gpus = not _on_cpu(mesh)
     if chunks is None:
         chunks = GPU_CHUNKS if gpus else CHUNKS
     lengths = tuple(sorted({operator.index(chunk) for chunk in chunks}))
@@ -89,8 +92,11 @@ def load_model(
             f"{catalog.files[0]}: weights='native' computes with GGUF files; 'bf16' or 'f32' loads this one as it is, and "
             f"`alight convert` makes a GGUF file"
         )
-    _native.check(catalog, tensors, mesh) if weights == "native" else _convertible(tensors)
-    grains = _native.grains(config, tensors) if weights == "native" else (1, 1)
+    native, in_place = weights == "native", weights == "native" and _on_cpu(mesh)
+    _native.check(catalog, tensors) if in_place else _convertible(tensors)
+    if native and not in_place and (reason := _gpu_blocks.problem(mesh)) is not None:
+        raise ValueError(f"weights: 'native' does not work on these devices, 'bf16' does: {reason}")
+    grains = _native.grains(config, tensors) if native else (1, 1)
     parts = _cut(config, mesh.shape[AXIS], *grains)
     # The shortest chunk fits anywhere.
     capacity = -(-(context + lengths[0] - 1) // LINE) * LINE
@@ -98,11 +104,11 @@ def load_model(
     layers = Layers(mesh, AXIS, config.layers, apart)
     ops: Arithmetic
     with tallied() as read_bytes:
-        if weights == "native":
+        if in_place:
             ops = Native(config, parts, catalog, tensors, layers, capacity)
         else:
-            kind = FLOATS[weights]
-            ops = Xla(config, parts, tensors, layers, capacity, kind, _stream(mesh, kind))
+            kind = FLOATS["bf16" if native else weights]
+            ops = Xla(config, parts, tensors, layers, capacity, kind, _stream(mesh, kind), native)
         vectors = Vectors(config, parts, tensors, layers, capacity)
     net = Network(config, parts, ops, collective(config, mesh, limit), AXIS, capacity, apart, limit)
     params = {"weights": ops.arrays, "matrices": ops.stacks, "vectors": vectors.arrays, "norms": vectors.stacks}
@@ -176,15 +182,18 @@ def _mesh(tp: int | None, mesh: Mesh | None) -> Mesh:
     return Mesh(np.array(devices[:ranks]), (AXIS,))
 
 
+def _on_cpu(mesh: Mesh) -> bool:
+    return all(device.platform == "cpu" for device in mesh.devices.flat)
+
+
 def _stream(mesh: Mesh, kind: Any) -> Any:
     """The type of the residual stream."""
-    gpu = mesh.devices.flat[0].platform != "cpu"
-    return jnp.bfloat16 if gpu and kind == jnp.bfloat16 else jnp.float32
+    return jnp.bfloat16 if not _on_cpu(mesh) and kind == jnp.bfloat16 else jnp.float32
 
 
 def collective(config: Config, mesh: Mesh, limit: float) -> Collective:
     """What sums over the ranks, and norms."""
-    alone = mesh.shape[AXIS] == 1 and mesh.devices.flat[0].platform != "cpu"
+    alone = mesh.shape[AXIS] == 1 and not _on_cpu(mesh)
 
     def call(
         partial: jax.Array, residual: jax.Array, weight: jax.Array, *, post_weight: jax.Array | None = None

@@ -63,7 +63,7 @@ class Model:
         self._check = check
         self._programs, self._params = programs, params
         self.read_bytes = read_bytes
-        """Bytes of the file that were converted for each rank, and for `None` what all of them have: nothing with native weights
+        """Bytes of the file that were read for each rank, and for `None` what all of them have: nothing with native weights on CPU devices
         but norms and biases."""
         self.kept = 0
         """Tokens of the last prompt that were in the cache already."""

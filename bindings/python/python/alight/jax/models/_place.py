@@ -6,7 +6,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -64,11 +64,30 @@ def read(tensor: Tensor, dtype: Any, rows: Span, columns: Span | None = None) ->
         ranges.append((columns.start, columns.stop))
     else:
         ranges += [(0, length) for length in tensor.shape[1:]]
-    if (tally := _tally.get()) is not None:
-        part = math.prod(stop - start for start, stop in ranges)
-        tally[_rank.get()] += tensor.nbytes * part // max(1, math.prod(tensor.shape))
+    _count(tensor, ranges, tensor.shape)
     block = tensor.read(ranges, dtype=np.dtype(dtype).name)
     return np.ndarray(tuple(block.shape), dtype, buffer=memoryview(block))
+
+
+def row_bytes(tensor: Tensor, columns: int) -> int:
+    """Bytes of so many columns of a matrix of blocks, a whole number of these."""
+    return tensor.stored_shape[-1] * columns // tensor.shape[-1]
+
+
+def read_blocks(tensor: Tensor, rows: Span, columns: Span | None = None) -> Host:
+    """Rows of a matrix of blocks as they are, uint8 `[rows, bytes of a row]`, or whole blocks of them."""
+    columns = Span(0, tensor.shape[-1]) if columns is None else columns
+    ranges = [(rows.start, rows.stop), (row_bytes(tensor, columns.start), row_bytes(tensor, columns.stop))]
+    _count(tensor, ranges, tensor.stored_shape)
+    block = tensor.read(ranges)
+    return np.ndarray(tuple(block.shape), np.uint8, buffer=memoryview(block))
+
+
+def _count(tensor: Tensor, ranges: Sequence[tuple[int, int]], shape: tuple[int, ...]) -> None:
+    """Counts the bytes of a part of a tensor, where they are counted."""
+    if (tally := _tally.get()) is not None:
+        part = math.prod(stop - start for start, stop in ranges)
+        tally[_rank.get()] += tensor.nbytes * part // max(1, math.prod(shape))
 
 
 def vector(tensor: Tensor) -> Host:
@@ -78,6 +97,18 @@ def vector(tensor: Tensor) -> Host:
         index = int(np.argmin(np.isfinite(values)))
         raise ValueError(f"tensor {tensor.name!r}: element {index} is {values[index]}, expected a finite number")
     return values
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What a rank has of a matrix of a layer."""
+
+    part: tuple[int, int]
+    dtype: Any
+    make: Callable[[int, int], Host]
+    """Of a rank and a layer."""
+    wrap: Callable[[Any], Any]
+    """What stands for the array, or for where it is."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +125,7 @@ class Layers:
         """`make` makes the part of a rank of a layer, of the shape `part`; dimension `cut` is cut between the ranks."""
         if self.apart:
             spec = SAME if cut is None else ranked(self.axis, cut)
-
-            def one(number: int) -> jax.Array:
-                return put(self.mesh, self.axis, spec, part, dtype, lambda rank: make(rank, number))
-
-            return [one(number) for number in range(self.count)], spec
+            return [self.one(number, spec, part, dtype, make) for number in range(self.count)], spec
 
         def stack(rank: int) -> Host:
             out = zeros((self.count, *part), dtype)
@@ -108,6 +135,25 @@ class Layers:
 
         spec = SAME if cut is None else ranked(self.axis, cut + 1)
         return put(self.mesh, self.axis, spec, (self.count, *part), dtype, stack), spec
+
+    def one(self, number: int, spec: PartitionSpec, part: tuple[int, ...], dtype: Any, make: Callable[[int, int], Host]) -> jax.Array:
+        """The array of one layer."""
+        return put(self.mesh, self.axis, spec, part, dtype, lambda rank: make(rank, number))
+
+    def described(self, describe: Callable[[Sequence[int]], Mapping[str, Matrix]]) -> tuple[Any, Any]:
+        """Arrays, and where they are, by name, of what `describe` says of some layers: of all of them together, whose matrices of a name
+        are alike then; or of each by itself, if they are apart."""
+        if not self.apart:
+            made = {name: (m, self.put(0, m.part, m.dtype, m.make)) for name, m in describe(range(self.count)).items()}
+            arrays = {name: matrix.wrap(array) for name, (matrix, (array, _)) in made.items()}
+            return arrays, {name: matrix.wrap(spec) for name, (matrix, (_, spec)) in made.items()}
+        spec, layers = ranked(self.axis, 0), [describe([number]) for number in range(self.count)]
+
+        def one(number: int, m: Matrix) -> Any:
+            return m.wrap(self.one(number, spec, m.part, m.dtype, m.make))
+
+        apart = tuple({name: one(number, m) for name, m in layer.items()} for number, layer in enumerate(layers))
+        return apart, tuple({name: m.wrap(spec) for name, m in layer.items()} for layer in layers)
 
     def same(self, values: Host) -> Layered:
         """Of `[layers, …]` that every rank has all of."""

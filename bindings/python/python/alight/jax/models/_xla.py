@@ -1,4 +1,5 @@
-"""Weights as arrays of floats, and XLA's own operations: what a GPU uses, and what the handlers are compared with.
+"""Weights as arrays of floats, and XLA's own operations: what a GPU uses, and what the handlers are compared with. On a GPU matrices may
+be blocks of the file, too: a few tokens are multiplied by a kernel of ours, and for more of them the matrix is made floats first.
 
 CPU devices loop over the layers, whose weights are stacked: that compiles in a tenth of the time. On a GPU a loop would be a
 graph of its own for every layer, recorded anew each time, with copies of the layer's weights out of the stack.
@@ -6,7 +7,9 @@ graph of its own for every layer, recorded anew each time, with copies of the la
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,12 +18,14 @@ import numpy as np
 from jax import lax
 
 from ... import Tensor
+from ..._alight import GPU_WEIGHT_TYPES
+from .._blocks import MOST_TOKENS, Blocks, dequantize, multiply
 from ._arithmetic import Arrays, Cache, Specs
 from ._attention import Attention, has_kernel
 from ._blocks import gated
 from ._config import Config, Experts
 from ._cut import Cut, Span
-from ._place import Host, Layered, Layers, put, ranked, read, zeros
+from ._place import Host, Layered, Layers, Matrix, put, ranked, read, read_blocks, row_bytes, zeros
 from ._tensors import EXPERTS, Layer, Tensors
 
 
@@ -29,13 +34,40 @@ def _precision(kind: Any) -> lax.Precision | None:
     return lax.Precision.HIGHEST if kind == jnp.float32 else None
 
 
+QKV, GATE_UP = ("q", "k", "v"), ("gate", "up")
+
+
+def _joined(roles: tuple[str, ...]) -> str:
+    """What a matrix of several is called."""
+    return ("" if roles[0] in QKV else "_").join(roles)
+
+
+def _wrapped(kind: str | None, array: Any) -> Any:
+    return array if kind is None else Blocks(array, kind)
+
+
+def _both(one: Any, other: Any) -> Any:
+    """What there is of all layers, or of each, of two kinds."""
+    return {**one, **other} if isinstance(one, dict) else tuple({**a, **b} for a, b in zip(one, other, strict=True))
+
+
 class Xla:
-    """Matrices as floats, each rank's part of them, in `layers`."""
+    """Matrices as floats, each rank's part of them, in `layers`; if `native`, those of types that GPUs have kernels for as the
+    blocks of the file, and the others, as experts, as floats."""
 
     def __init__(
-        self, config: Config, cut: Cut, tensors: Tensors, layers: Layers, capacity: int, dtype: Any, stream: Any
+        self,
+        config: Config,
+        cut: Cut,
+        tensors: Tensors,
+        layers: Layers,
+        capacity: int,
+        dtype: Any,
+        stream: Any,
+        native: bool = False,
     ) -> None:
         mesh, axis = layers.mesh, layers.axis
+        self.native = native
         self.config, self.cut, self.axis, self.stream = config, cut, axis, stream
         self.dtype = np.dtype(dtype)
         c, d = config, config.embedding
@@ -47,55 +79,95 @@ class Xla:
         self.attention = Attention(
             cut.kv_slots, group, c.key_dim, width, capacity, c.attention_scale, c.attention_softcap, kind, kernel
         )
-        self.widths = np.array([cut.head_slots * c.key_dim, cut.kv_slots * c.key_dim, cut.kv_slots * width])
+        self.slots = {
+            "q": cut.head_slots * c.key_dim,
+            "k": cut.kv_slots * c.key_dim,
+            "v": cut.kv_slots * width,
+            "gate": cut.feed_forward_slots,
+            "up": cut.feed_forward_slots,
+        }
 
-        def whole(tensor: Tensor) -> jax.Array:
+        def rows_of(role: str, rank: int) -> Span:
+            if role in ("gate", "up"):
+                return cut.feed_forward[rank]
+            heads = cut.heads[rank] if role == "q" else cut.kv_heads[rank]
+            return heads.times(width if role == "v" else c.key_dim)
+
+        def columns_of(role: str, rank: int) -> Span:
+            return cut.heads[rank].times(width) if role == "o" else cut.feed_forward[rank]
+
+        def whole(tensor: Tensor) -> tuple[Any, Any]:
+            kind = self._kind([tensor])
+
             def make(rank: int) -> Host:
-                return self._rows([(tensor, cut.vocab[rank], cut.vocab_slots)])
+                return self._rows(kind, [(tensor, cut.vocab[rank], cut.vocab_slots)])
 
-            return put(mesh, axis, ranked(axis, 0), (cut.vocab_slots, d), self.dtype, make)
+            spec, part = ranked(axis, 0), (cut.vocab_slots, self._width(kind, tensor, d))
+            array = put(mesh, axis, spec, part, self._element(kind), make)
+            return _wrapped(kind, array), _wrapped(kind, spec)
 
-        def each(rows: int, columns: int, fill: Callable[[int, Layer], Host]) -> Layered:
+        def rows(kind: str | None, layer: Layer, roles: Sequence[str]) -> Matrix:
             def make(rank: int, number: int) -> Host:
-                part = fill(rank, tensors.layers[number])
-                if part.shape[1] == columns:
-                    return part
-                out = zeros((rows, columns), self.dtype)
-                out[:, : part.shape[1]] = part
+                found = ((getattr(tensors.layers[number], role), role) for role in roles)
+                return self._rows(kind, [(tensor, rows_of(role, rank), self.slots[role]) for tensor, role in found])
+
+            part = (sum(self.slots[role] for role in roles), self._width(kind, getattr(layer, roles[0]), d))
+            return Matrix(part, self._element(kind), make, partial(_wrapped, kind))
+
+        def columns(kind: str | None, layer: Layer, role: str, slots: int) -> Matrix:
+            part = (d, self._width(kind, getattr(layer, role), slots))
+
+            def make(rank: int, number: int) -> Host:
+                found = self._read(kind, getattr(tensors.layers[number], role), Span(0, d), columns_of(role, rank))
+                if found.shape == part:
+                    return found
+                out = zeros(part, self._element(kind))
+                out[:, : found.shape[1]] = found
                 return out
 
-            return layers.put(0, (rows, columns), self.dtype, make)
+            return Matrix(part, self._element(kind), make, partial(_wrapped, kind))
 
-        def qkv(rank: int, layer: Layer) -> Host:
-            heads, kv = cut.heads[rank], cut.kv_heads[rank]
-            return self._rows([
-                (layer.q, heads.times(c.key_dim), cut.head_slots * c.key_dim),
-                (layer.k, kv.times(c.key_dim), cut.kv_slots * c.key_dim),
-                (layer.v, kv.times(width), cut.kv_slots * width),
-            ])  # fmt: skip
+        def of_layers(numbers: Sequence[int]) -> dict[str, Matrix]:
+            """Those that multiply the same `x` are one matrix, if they are of one type."""
+            first = tensors.layers[numbers[0]]
 
-        def gate_up(rank: int, layer: Layer) -> Host:
-            part, slots = cut.feed_forward[rank], cut.feed_forward_slots
-            return self._rows([(layer.gate, part, slots), (layer.up, part, slots)])
+            def kind(role: str) -> str | None:
+                return self._kind([getattr(tensors.layers[number], role) for number in numbers])
 
-        def columns(tensor: Tensor, part: Span) -> Host:
-            return read(tensor, self.dtype, Span(0, d), part)
+            made = {"o": columns(kind("o"), first, "o", cut.head_slots * width)}
+            for roles in (QKV, GATE_UP) if c.experts is None else (QKV,):
+                for group, several in itertools.groupby(roles, kind):
+                    found = tuple(several)
+                    made[_joined(found)] = rows(group, first, found)
+            if c.experts is None:
+                made["down"] = columns(kind("down"), first, "down", cut.feed_forward_slots)
+            return made
 
-        embedding = whole(tensors.embedding)
-        self.arrays: Arrays = {"embedding": embedding, "output": embedding if tensors.tied else whole(tensors.output)}
-        self.array_specs: Specs = {name: ranked(axis, 0) for name in self.arrays}
-        matrices = {
-            "qkv": each(int(self.widths.sum()), d, qkv),
-            "o": each(d, cut.head_slots * width, lambda rank, layer: columns(layer.o, cut.heads[rank].times(width))),
-        }
-        if c.experts is None:
-            matrices |= {
-                "gate_up": each(2 * cut.feed_forward_slots, d, gate_up),
-                "down": each(d, cut.feed_forward_slots, lambda rank, layer: columns(layer.down, cut.feed_forward[rank])),
-            }
-        else:
-            matrices |= self._mixture(c.experts, tensors, layers)
-        self.stacks, self.stack_specs = layers.together(matrices)
+        embedding, spec = whole(tensors.embedding)
+        output, output_spec = (embedding, spec) if tensors.tied else whole(tensors.output)
+        self.arrays: Arrays = {"embedding": embedding, "output": output}
+        self.array_specs: Specs = {"embedding": spec, "output": output_spec}
+        self.stacks, self.stack_specs = layers.described(of_layers)
+        if c.experts is not None:
+            more, specs = layers.together(self._mixture(c.experts, tensors, layers))
+            self.stacks, self.stack_specs = _both(self.stacks, more), _both(self.stack_specs, specs)
+
+    def _kind(self, found: Sequence[Tensor]) -> str | None:
+        """The type of these matrices if they are to be blocks; None if they are to be floats."""
+        kinds = {tensor.type for tensor in found}
+        if self.native and len(kinds) == 1 and kinds <= set(GPU_WEIGHT_TYPES) and not any(tensor.packed for tensor in found):
+            return kinds.pop()
+        return None
+
+    def _element(self, kind: str | None) -> Any:
+        return self.dtype if kind is None else np.dtype(np.uint8)
+
+    def _width(self, kind: str | None, tensor: Tensor, columns: int) -> int:
+        """Elements of a row of the array."""
+        return columns if kind is None else row_bytes(tensor, columns)
+
+    def _read(self, kind: str | None, tensor: Tensor, rows: Span, columns: Span | None = None) -> Host:
+        return read(tensor, self.dtype, rows, columns) if kind is None else read_blocks(tensor, rows, columns)
 
     def _mixture(self, experts: Experts, tensors: Tensors, layers: Layers) -> dict[str, Layered]:
         """The router of every layer, and the experts of each rank, `[experts, rows, columns]`, with the biases that there are,
@@ -143,24 +215,38 @@ class Xla:
             "down": each(d, width, lambda layer: (layer.down,)),
         }
 
-    def _rows(self, parts: list[tuple[Tensor, Span, int]]) -> Host:
+    def _rows(self, kind: str | None, parts: list[tuple[Tensor, Span, int]]) -> Host:
         """Rows of several matrices, each in so many slots, one below the other."""
-        out = zeros((sum(slots for _, _, slots in parts), self.config.embedding), self.dtype)
+        width = self._width(kind, parts[0][0], self.config.embedding)
+        out = zeros((sum(slots for _, _, slots in parts), width), self._element(kind))
         at = 0
         for tensor, rows, slots in parts:
             if rows.count:
-                out[at : at + rows.count] = read(tensor, self.dtype, rows)
+                out[at : at + rows.count] = self._read(kind, tensor, rows)
             at += slots
         return out
 
-    def _dot(self, x: jax.Array, matrix: jax.Array) -> jax.Array:
+    def _dot(self, x: jax.Array, matrix: jax.Array | Blocks) -> jax.Array:
         """`x` `[tokens, columns]` times a matrix `[rows, columns]`, in float32."""
+        if isinstance(matrix, Blocks):
+            if x.shape[0] <= MOST_TOKENS:
+                return multiply(matrix, x.astype(self.stream))
+            matrix = dequantize(matrix, x.shape[1], self.dtype)
         if x.shape[0] == 1 and self.alike:
             return self._dot(jnp.pad(x, ((0, 1), (0, 0))), matrix)[:1]
         kind = jnp.promote_types(self.stream, matrix.dtype)
         both = (((1,), (1,)), ((), ()))
         x, matrix = x.astype(kind), matrix.astype(kind)
         return lax.dot_general(x, matrix, both, precision=_precision(kind), preferred_element_type=jnp.float32)
+
+    def _products(self, layer: Arrays, x: jax.Array, roles: tuple[str, ...]) -> list[jax.Array]:
+        """Those with each of some matrices, the first of which are one with as many others as there is a matrix of."""
+        if not roles:
+            return []
+        count = next(count for count in range(len(roles), 0, -1) if _joined(roles[:count]) in layer)
+        product = self._dot(x, layer[_joined(roles[:count])])
+        ends = np.cumsum([self.slots[role] for role in roles[:count]])[:-1]
+        return jnp.split(product, ends, axis=1) + self._products(layer, x, roles[count:])
 
     def cache(self, batch: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
         kind = jnp.bfloat16 if self.stream == jnp.bfloat16 else jnp.float16
@@ -177,11 +263,15 @@ class Xla:
         """One rank has the row of a token, the others have zeros."""
         slots = self.cut.vocab_slots
         local = tokens - lax.axis_index(self.axis) * slots
-        rows = weights["embedding"][jnp.clip(local, 0, slots - 1)].astype(jnp.float32)
+        matrix, chosen = weights["embedding"], jnp.clip(local, 0, slots - 1)
+        if isinstance(matrix, Blocks):
+            rows = dequantize(Blocks(matrix.data[chosen], matrix.type), self.config.embedding, jnp.float32)
+        else:
+            rows = matrix[chosen].astype(jnp.float32)
         return jnp.where(((local >= 0) & (local < slots))[:, None], rows, 0)
 
     def qkv(self, weights: Arrays, layer: Arrays, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        q, k, v = jnp.split(self._dot(x, layer["qkv"]), np.cumsum(self.widths)[:2], axis=1)
+        q, k, v = self._products(layer, x, QKV)
         return q, k, v
 
     def attend(
@@ -218,7 +308,7 @@ class Xla:
         return self._dot(x, layer["o"])
 
     def gate_up(self, weights: Arrays, layer: Arrays, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        gate, up = jnp.split(self._dot(x, layer["gate_up"]), 2, axis=1)
+        gate, up = self._products(layer, x, GATE_UP)
         return gate, up
 
     def down(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
