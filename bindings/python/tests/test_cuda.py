@@ -34,7 +34,7 @@ def program(devices, **more):
 
 
 ATTRIBUTES = (
-    "bias = 1 : i64", "capacity = 384 : i64", "limit_ms = 2500 : i64", "ranks = 4 : i64",
+    "bias = 1 : i64", "capacity = 384 : i64", "limit_ms = 2500 : i64", "ranks = 4 : i64", "channel = 0 : i64",
     "devices = dense<[0, 1, 2, 3]> : tensor<4xi64>", "epsilon = 9.99999974E-6 : f32",
 )  # fmt: skip
 

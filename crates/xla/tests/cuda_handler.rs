@@ -128,6 +128,7 @@ struct Attributes {
     capacity: i64,
     limit_ms: i64,
     epsilon: f32,
+    channel: i64,
 }
 
 fn pointers<T>(values: &mut [T]) -> Vec<*mut c_void> {
@@ -219,6 +220,7 @@ fn call(
         ("ranks", Attribute::Integer(attributes.ranks)),
         ("capacity", Attribute::Integer(attributes.capacity)),
         ("limit_ms", Attribute::Integer(attributes.limit_ms)),
+        ("channel", Attribute::Integer(attributes.channel)),
         ("bias", Attribute::Integer(1)),
         ("epsilon", Attribute::Float(attributes.epsilon)),
     ];
@@ -242,6 +244,17 @@ struct Program {
 
 impl Program {
     fn new(spec: &Spec, inputs: &Inputs, devices: &[i64], ranks: usize, limit_ms: i64) -> Program {
+        Program::of_channel(0, spec, inputs, devices, ranks, limit_ms)
+    }
+
+    fn of_channel(
+        channel: i64,
+        spec: &Spec,
+        inputs: &Inputs,
+        devices: &[i64],
+        ranks: usize,
+        limit_ms: i64,
+    ) -> Program {
         let driver = Driver::get().unwrap();
         let attributes = Attributes {
             devices: devices.to_vec(),
@@ -249,6 +262,7 @@ impl Program {
             capacity: inputs.residual.len() as i64,
             limit_ms,
             epsilon: spec.epsilon,
+            channel,
         };
         let contexts: Vec<_> = devices
             .iter()
@@ -445,6 +459,47 @@ fn others_while_a_graph_is_captured(spec: &Spec) {
     }
     program.wait();
     program.check(spec, &inputs);
+}
+
+/// Programs of one channel share a workspace, whose calls come one after the other; others have their own.
+fn channels(spec: &Spec) {
+    let larger = Spec { rows: spec.rows + 1, ..*spec };
+    let much_larger = Spec { rows: 4 * spec.rows, ..*spec };
+    let before = accounts().unwrap().len();
+    let mut made: Vec<(Spec, Inputs, Program)> = vec![];
+    for (channel, spec, devices, own) in [
+        (5, spec, [1, 3], true),
+        (5, spec, [1, 3], false),
+        (5, &larger, [1, 3], false),
+        (5, &much_larger, [1, 3], true),
+        (5, spec, [3, 1], true),
+        (6, spec, [1, 3], true),
+        (0, spec, [1, 3], true),
+        (0, spec, [1, 3], true),
+    ] {
+        let inputs = Inputs::random(2, spec, 20 + made.len() as u64);
+        let mut program = Program::of_channel(channel, spec, &inputs, &devices, 2, 20_000);
+        let count = accounts().unwrap().len();
+        program.run().into_iter().for_each(|result| result.unwrap());
+        program.wait();
+        let more = accounts().unwrap().len() - count;
+        assert_eq!(more, usize::from(own), "channel {channel}, {spec}, {devices:?}");
+        made.push((*spec, inputs, program));
+    }
+    for round in 0..20 {
+        let (spec, inputs, program) = &mut made[round * 7 % 8];
+        program.run().into_iter().for_each(|result| result.unwrap());
+        program.wait();
+        program.check(spec, inputs);
+    }
+    // What one leaves, the other still has.
+    drop(made.remove(0));
+    let (spec, inputs, program) = &mut made[0];
+    program.run().into_iter().for_each(|result| result.unwrap());
+    program.wait();
+    program.check(spec, inputs);
+    drop(made);
+    assert_eq!(accounts().unwrap().len(), before);
 }
 
 /// Freeing may wait for the whole GPU.
@@ -652,6 +707,7 @@ fn the_custom_call() {
     results(&spec, &[2], 1);
     graph(&spec);
     others_while_a_graph_is_captured(&spec);
+    channels(&spec);
     memory_that_nobody_has_is_used_again();
     a_missing_rank(&spec);
     what_cannot_work(&spec);

@@ -1,4 +1,4 @@
-//! The ranks of a call site: their workspaces, and their calls.
+//! The ranks of call sites: their workspaces, and their calls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -59,6 +59,18 @@ pub struct Communicator {
 /// All that live, for [`accounts`] and [`errors`].
 static ALL: Mutex<Vec<Weak<Communicator>>> = Mutex::new(vec![]);
 
+/// What call sites have in common that share a communicator.
+#[derive(PartialEq, Eq)]
+struct Shared {
+    channel: i64,
+    ordinals: Vec<i64>,
+    capacity: usize,
+    limit: Duration,
+}
+
+/// Those that are shared.
+static SHARED: Mutex<Vec<(Shared, Weak<Communicator>)>> = Mutex::new(vec![]);
+
 fn all() -> Vec<Arc<Communicator>> {
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|one| one.strong_count() > 0);
@@ -76,6 +88,33 @@ pub fn errors() -> Vec<CudaError> {
 }
 
 impl Communicator {
+    /// [`Communicator::new`] for a call site. Those of a channel other than 0 with the same GPUs and the same limit share one, if their operands
+    /// are of about one size: up to the same power of two. So a program has one workspace instead of one for each of its calls.
+    ///
+    /// The calls of a channel come one after the other on each rank, in the same order on all of them: those of a program if each needs a result of
+    /// the one before, and those of several programs because XLA runs them on one stream of a device. The kernel notices if they do not.
+    pub fn of_channel(
+        channel: i64,
+        ordinals: &[i64],
+        capacity: usize,
+        limit: Duration,
+    ) -> Result<Arc<Communicator>, CudaError> {
+        if channel == 0 {
+            return Communicator::new(ordinals, capacity, limit);
+        }
+        let capacity = capacity.checked_next_power_of_two().unwrap_or(capacity);
+        let wanted = Shared { channel, ordinals: ordinals.to_vec(), capacity, limit };
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.retain(|(_, one)| one.strong_count() > 0);
+        let found = shared.iter().find(|(of, _)| *of == wanted).and_then(|(_, one)| one.upgrade());
+        if let Some(communicator) = found {
+            return Ok(communicator);
+        }
+        let made = Communicator::new(ordinals, capacity, limit)?;
+        shared.push((wanted, Arc::downgrade(&made)));
+        Ok(made)
+    }
+
     /// Ranks on the GPUs `ordinals`, in this order, each with room for operands of `capacity` bytes: all memory is allocated, and
     /// every GPU given access to every other one's. A GPU may be there more than once, and plays several ranks then.
     pub fn new(

@@ -5,8 +5,9 @@
 //! called while a graph is captured. *execute* launches, and nothing else, so that it may be captured; where a graph is
 //! replayed nobody calls it.
 //!
-//! A call site has communicators of its own. XLA puts the runs of a program on one stream of a device, so that two calls of one
-//! communicator are not in flight at once; the kernel notices if they are.
+//! A call site has communicators of its own, or shares them with the other sites of its channel ([`Communicator::of_channel`]). XLA puts the
+//! runs of all programs on one stream of a device, so that two calls of one communicator are not in flight at once; the kernel notices if
+//! they are.
 
 use std::sync::{Arc, OnceLock};
 
@@ -38,6 +39,7 @@ pub(crate) const TARGETS: &[Target] = &[Target {
 /// The state of a call site.
 struct Site {
     attributes: Attributes,
+    channel: i64,
     /// One for each group.
     communicators: Vec<OnceLock<Result<Arc<Communicator>, CudaError>>>,
     /// One for each device: what a call site launches there is always the same.
@@ -65,7 +67,7 @@ impl Site {
         let group = place / ranks;
         let communicator = self.communicators[group].get_or_init(|| {
             let members = &devices[group * ranks..][..*ranks];
-            Communicator::new(members, *capacity, *limit)
+            Communicator::of_channel(self.channel, members, *capacity, *limit)
         });
         let communicator = communicator.as_ref().map_err(Clone::clone)?;
         let variant = Variant::of(&call.spec, shape);
@@ -129,6 +131,7 @@ fn instantiate(frame: Frame<'_>) -> Result<(), Refusal> {
     let site = Site {
         communicators: (0..count / attributes.ranks).map(|_| OnceLock::new()).collect(),
         functions: (0..count).map(|_| OnceLock::new()).collect(),
+        channel: frame.integer("channel")?,
         attributes,
     };
     STATE.give(frame, site)

@@ -44,6 +44,7 @@ def allreduce_norm(
     post_weight: jax.Array | None = None,
     limit: float = LIMIT,
     assume: bool = False,
+    channel: int = 0,
 ) -> tuple[jax.Array, jax.Array]:
     """Sums `partial` over the devices of `axis`; gives the normed new residual, and the new residual.
 
@@ -71,6 +72,10 @@ def allreduce_norm(
 
     `assume`: for a program that is compiled ahead of time, for GPUs that are not here (`jax.experimental.topologies`): the
     custom call as if a trial had worked. Where it would not have, the program fails with the reason.
+
+    `channel`: among GPUs, calls of one channel (any number but 0) share their workspaces, which are 2 · ranks operands on each GPU, rounded up to
+    a power of two; calls of channel 0 have their own. Each call of a channel has to need a result of the one before, in a program and in those
+    that run beside it in the process: a second one that is on its way is an error.
     """
     ranks = _check(partial, residual, weight, mesh, axis, epsilon, bias, post_weight, limit)
     groups = _mesh.groups(mesh, axis)
@@ -81,12 +86,14 @@ def allreduce_norm(
             log.warning("allreduce_norm is lax.psum and a norm: %s", problem)
         return of_xla(partial, residual, weight, post_weight, axis, epsilon, bias)
     _ffi.register()
-    again = functools.partial(allreduce_norm, mesh=mesh, axis=axis, epsilon=epsilon, bias=bias, limit=limit, assume=assume)
+    again = functools.partial(
+        allreduce_norm, mesh=mesh, axis=axis, epsilon=epsilon, bias=bias, limit=limit, assume=assume, channel=channel
+    )
     operands = (partial, residual, weight) + (() if post_weight is None else (post_weight,))
 
     @jax.custom_batching.custom_vmap
     def one(*operands: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return _call(operands, mesh, groups, ranks, epsilon, bias, limit)
+        return _call(operands, mesh, groups, ranks, epsilon, bias, limit, channel)
 
     @one.def_vmap
     def several(count: int, batched: list[bool], *operands: jax.Array) -> tuple[tuple[jax.Array, jax.Array], tuple[bool, bool]]:
@@ -120,6 +127,7 @@ def _call(
     epsilon: float,
     bias: int,
     limit: float,
+    channel: int,
 ) -> tuple[jax.Array, jax.Array]:
     """The custom call."""
     partial, groups = operands[0], _distinct(groups)
@@ -133,6 +141,7 @@ def _call(
         ranks=np.int64(ranks),
         capacity=np.int64(partial.size * partial.dtype.itemsize),
         limit_ms=np.int64(max(1, round(min(limit, FOREVER) * 1000))),
+        channel=np.int64(channel),
         bias=np.int64(bias),
         epsilon=np.float32(epsilon),
     )

@@ -37,6 +37,8 @@ DEFAULT_CONTEXT = 4096
 LINE = 16
 """The capacity of a cache is a multiple of this."""
 MOST_RANKS = 64
+CHANNEL = 1
+"""Of the collectives of all models: in a program each needs a result of the one before."""
 
 
 def load_model(
@@ -212,6 +214,7 @@ def collective(config: Config, mesh: Mesh, limit: float) -> Collective:
             post_weight=post_weight,
             limit=limit,
             assume=True,
+            channel=CHANNEL,
         )
 
     return call
