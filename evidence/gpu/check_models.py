@@ -9,7 +9,8 @@ exact arithmetic. `make test-gpu` runs it.
      cache are rounded to 2⁻⁹ as the weights are.
    - a batch of prompts of several lengths: each continuation is the one alone, or parts where both tokens are within 0.05.
    - mixtures of experts: nine of ten positions, since rounding may choose another expert where two are as good.
-2. SmolLM2 with its real weights, if its file is there: the prompts and rules of `agree greedy`, beside llama.cpp's recorded tokens.
+2. SmolLM2 with its real weights, if its file is there, as float32, as bf16 and as the blocks of the file: the prompts and rules of `agree
+   greedy`, beside llama.cpp's recorded tokens.
 3. A step of decoding is a part of a CUDA graph, with the collective among one GPU, which models would leave out: the GPU's own counter of
    its calls goes on while the host's launches stand still. The tokens are those without it.
 """
@@ -117,7 +118,7 @@ def real(path: Path) -> dict:
     golden = json.loads((common.ROOT / "tests/data/greedy/smollm2.json").read_text())["answers"]
     tokenizer, ends = alight.Tokenizer(path), greedy.ENDS["smollm2"]
     troubles, found = [], {}
-    for weights in ("f32", "bf16"):
+    for weights in ("f32", "bf16", "native"):
         model = models.load_model(path, mesh=mesh("gpu"), weights=weights, context=2048)
         verdicts = {"same": 0, "close": 0, "exact": 0, "wrong": 0}
         for one in golden:

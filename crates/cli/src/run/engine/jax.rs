@@ -35,7 +35,7 @@ pub struct JaxArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = ranks)]
     tp: usize,
 
-    /// With --engine jax: native (in place in the file, on the CPU), or arrays of bf16 or f32
+    /// With --engine jax: native (the blocks of the file, on the CPU in place), or arrays of bf16 or f32
     #[arg(long, value_name = "KIND", default_value = "native", value_parser = ["native", "bf16", "f32"])]
     weights: String,
 
