@@ -63,9 +63,11 @@ def variant(model, make):
 
 def bytes_per_token(model) -> int:
     """Of weights that every token reads: all but the rows of the embedding, which are also the output where both are one."""
-    arrays = {id(x): x for x in jax.tree.leaves(model.params)}.values()
+    def size(tree) -> int:
+        return sum(x.nbytes for x in {id(x): x for x in jax.tree.leaves(tree)}.values())
+
     embedding, output = (model.params["weights"][name] for name in ("embedding", "output"))
-    return sum(x.nbytes for x in arrays) - (0 if embedding is output else embedding.nbytes)
+    return size(model.params) - (0 if embedding is output else size(embedding))
 
 
 def measure(args) -> None:
