@@ -70,7 +70,7 @@ struct Params {
 // tokens there are fewer warps, with more registers each.
 template <int TOKENS>
 struct Warps {
-    static constexpr int ROWS = TOKENS < 4 ? 2 : 4, MOST = TOKENS < 4 ? 8 : 4, BLOCKS = TOKENS < 8 ? 3 : 2;
+    static constexpr int ROWS = TOKENS < 4 ? 2 : 4, MOST = TOKENS < 4 ? 8 : 4, BLOCKS = TOKENS < 4 ? 3 : 2;
 };
 
 // --- codes to floats ------------------------------------------------------------------------------------------------
