@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use alight_collective::Element;
 use alight_kernels::WeightType;
-use alight_xla::cuda::blocks::{Blocks, Launch, TYPES};
+use alight_xla::cuda::blocks::{Blocks, Launch, TYPES, Variant};
 use alight_xla::cuda::{CudaError, Driver, Graph, Memory, Stream};
 
 use crate::cuda_checks::{Checked, blocks, said};
@@ -30,7 +30,7 @@ pub fn test() -> bool {
             }
         }
     };
-    check("all kernels compile".into(), &blocks::compiled);
+    check("all kernels compile".into(), &|| blocks::compiled(&blocks::variants()));
     for ty in TYPES {
         check(format!("products with {ty}"), &|| blocks::products(ty, true));
         check(format!("rows of {ty} as floats"), &|| blocks::rows(ty, true));
@@ -118,7 +118,12 @@ impl Bench {
 }
 
 fn measure() -> Checked {
-    blocks::compiled()?;
+    let mut variants = vec![];
+    for ty in TYPES {
+        variants.extend(TOKENS.map(|tokens| Variant::Product { ty, x: Element::Bf16, tokens }));
+        variants.push(Variant::Rows { ty, out: Element::Bf16 });
+    }
+    blocks::compiled(&variants)?;
     let driver = Driver::get().map_err(said)?;
     let room = |bytes| driver.allocate(0, bytes).map_err(said);
     let bench = Bench {

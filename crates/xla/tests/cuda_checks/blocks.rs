@@ -257,17 +257,29 @@ fn shapes(ty: WeightType, large: bool) -> Vec<(usize, usize)> {
     shapes
 }
 
-/// Compiles what the checks need, as many kernels at a time as there are cores.
-pub fn compiled() -> Checked {
-    let driver = Driver::get().map_err(said)?;
+/// What [`products`] and [`rows`] need of large extent.
+pub fn variants() -> Vec<Variant> {
     let mut variants = vec![];
-    for ty in TYPES {
-        variants.extend([Element::Bf16, Element::F32].map(|out| Variant::Rows { ty, out }));
-        for tokens in [8, 4, 2, 1] {
-            variants.push(Variant::Product { ty, x: Element::Bf16, tokens });
-            variants.push(Variant::Product { ty, x: Element::F32, tokens });
-        }
+    // The ones that take longest come first.
+    for (tokens, x) in [
+        (8, Element::F32),
+        (8, Element::Bf16),
+        (4, Element::Bf16),
+        (2, Element::Bf16),
+        (1, Element::F32),
+        (1, Element::Bf16),
+    ] {
+        variants.extend(TYPES.map(|ty| Variant::Product { ty, x, tokens }));
     }
+    for out in [Element::Bf16, Element::F32] {
+        variants.extend(TYPES.map(|ty| Variant::Rows { ty, out }));
+    }
+    variants
+}
+
+/// Compiles kernels, as many at a time as there are cores.
+pub fn compiled(variants: &[Variant]) -> Checked {
+    let driver = Driver::get().map_err(said)?;
     let next = std::sync::atomic::AtomicUsize::new(0);
     let take = || {
         while let Some(variant) =
@@ -290,9 +302,10 @@ pub fn products(ty: WeightType, large: bool) -> Checked {
     for (rows, columns) in shapes(ty, large) {
         let case = Case::new(ty, rows, columns, |_| ())?;
         let all: Vec<usize> = (2..=MOST_TOKENS).collect();
-        // Large ones take long here, not there.
-        let counts = if rows * columns > 1 << 20 { &all[6..] } else { &all[..] };
         for element in [Element::Bf16, Element::F32] {
+            // What takes long: here to compare large ones, there to compile.
+            let few = large && (rows * columns > 1 << 20 || element == Element::F32);
+            let counts = if few { &all[6..] } else { &all[..] };
             worst = worst.max(case.check(&X::new(element, MOST_TOKENS, columns), counts, None)?);
         }
     }
