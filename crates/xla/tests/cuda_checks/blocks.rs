@@ -1,10 +1,12 @@
 //! Products with matrices in blocks, and their rows as floats: against 64-bit sums of what `alight-kernels` makes of the same blocks.
 
+use std::sync::OnceLock;
+
 use alight_collective::Element;
 use alight_kernels::half::{bf16_to_f32, f32_to_bf16, f32_to_f16};
 use alight_kernels::{ScaleField, WeightType, dequantize_row};
 use alight_xla::cuda::blocks::{Blocks, Launch, MOST_TOKENS, TYPES, Variant};
-use alight_xla::cuda::{Driver, Memory, Stream};
+use alight_xla::cuda::{CudaError, Driver, Memory, Stream};
 
 use super::{Checked, said};
 
@@ -80,7 +82,9 @@ impl Case {
         }
         let matrix = driver.allocate(0, bytes.len()).map_err(said)?;
         matrix.write(0, &bytes).map_err(said)?;
-        let stream = driver.stream(0).map_err(said)?;
+        // One for all cases, since streams stay.
+        static STREAM: OnceLock<Result<Stream, CudaError>> = OnceLock::new();
+        let stream = STREAM.get_or_init(|| driver.stream(0)).clone().map_err(said)?;
         Ok(Case { blocks, bytes, weights, matrix, stream })
     }
 
