@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alight._alight import GPU_WEIGHT_TYPES, WEIGHT_TYPES
-from alight.jax import _blocks
-from alight.jax._blocks import Blocks
+from alight.jax import _gpu_blocks
+from alight.jax._gpu_blocks import Blocks
 from alight.jax.models import Sampling, _load, _xla, load_model
 from evidence.lib import tiny_models
 from evidence.lib.tiny_models import Tiny
@@ -45,7 +45,7 @@ def stand_in(monkeypatch):
         return jax.pure_callback(lambda data: dequantized(data, matrix.type, columns), shape, matrix.data).astype(dtype)
 
     def multiply(matrix, x):
-        assert x.shape[0] <= _blocks.MOST_TOKENS
+        assert x.shape[0] <= _gpu_blocks.MOST_TOKENS
         calls.append(("product", matrix.type))
         weights = dequantize(matrix, x.shape[1], jnp.float32)
         calls.pop()
@@ -141,12 +141,12 @@ def test_calls_are_lowered_for_cuda(kind):
     matrix = blocks_like(kind, 48, 512)
     number, size = WEIGHT_TYPES[kind][0], matrix.data.shape[1]
     x = jax.ShapeDtypeStruct((5, 512), jnp.bfloat16)
-    text = jax.jit(_blocks.multiply).trace(matrix, x).lower(lowering_platforms=("cuda",)).as_text()
+    text = jax.jit(_gpu_blocks.multiply).trace(matrix, x).lower(lowering_platforms=("cuda",)).as_text()
     [call] = re.findall(r"stablehlo\.custom_call @alight_matvec\(.*", text)
     assert f"block_type = {number} : i64" in call
     assert f"(tensor<48x{size}xui8>, tensor<5x512xbf16>) -> tensor<5x48xf32>" in call
     for dtype, name in ((jnp.bfloat16, "bf16"), (jnp.float32, "f32")):
-        lowered = jax.jit(lambda m, dtype=dtype: _blocks.dequantize(m, 512, dtype)).trace(matrix).lower(lowering_platforms=("cuda",))
+        lowered = jax.jit(lambda m, dtype=dtype: _gpu_blocks.dequantize(m, 512, dtype)).trace(matrix).lower(lowering_platforms=("cuda",))
         [call] = re.findall(r"stablehlo\.custom_call @alight_dequantize\(.*", lowered.as_text())
         assert f"block_type = {number} : i64" in call
         assert f"(tensor<48x{size}xui8>) -> tensor<48x512x{name}>" in call
@@ -170,15 +170,15 @@ def test_what_cannot_be_is_said(tmp_path):
     x = jnp.zeros((1, 64), jnp.bfloat16)
     good = Blocks(np.zeros((3, 36), np.uint8), "Q4_0")
     with pytest.raises(ValueError, match="blocks of Q5_0, and there are kernels for Q4_0"):
-        _blocks.multiply(dataclasses.replace(good, type="Q5_0"), x)
+        _gpu_blocks.multiply(dataclasses.replace(good, type="Q5_0"), x)
     with pytest.raises(TypeError, match=r"expected uint8\[rows, bytes of a row\], found int8\[3, 36\]"):
-        _blocks.multiply(dataclasses.replace(good, data=np.zeros((3, 36), np.int8)), x)
+        _gpu_blocks.multiply(dataclasses.replace(good, data=np.zeros((3, 36), np.int8)), x)
     with pytest.raises(ValueError, match="x: 9 tokens, expected at most 8"):
-        _blocks.multiply(good, jnp.zeros((9, 64), jnp.bfloat16))
+        _gpu_blocks.multiply(good, jnp.zeros((9, 64), jnp.bfloat16))
     with pytest.raises(TypeError, match="x: expected bfloat16 or float32, found float16"):
-        _blocks.multiply(good, x.astype(jnp.float16))
+        _gpu_blocks.multiply(good, x.astype(jnp.float16))
     mesh = Mesh(np.array(jax.devices()[:2]), ("tp",))
-    assert _blocks.problem(mesh) == "there are no kernels for devices of cpu"
+    assert _gpu_blocks.problem(mesh) == "there are no kernels for devices of cpu"
 
 
 def test_native_weights_on_gpus_that_cannot_have_them(tmp_path, monkeypatch):

@@ -14,8 +14,7 @@ from jax.sharding import Mesh
 
 from ... import Catalog
 from ... import open as open_catalog
-from .. import _blocks as _gpu_blocks
-from .. import _collective
+from .. import _collective, _gpu_blocks
 from .._collective import LIMIT, allreduce_norm
 from . import _config, _huggingface, _native, _tensors
 from ._arithmetic import Arithmetic

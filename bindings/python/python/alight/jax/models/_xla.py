@@ -19,7 +19,7 @@ from jax import lax
 
 from ... import Tensor
 from ..._alight import GPU_WEIGHT_TYPES
-from .._blocks import MOST_TOKENS, Blocks, dequantize, multiply
+from .._gpu_blocks import MOST_TOKENS, Blocks, dequantize, multiply
 from ._arithmetic import Arrays, Cache, Specs
 from ._attention import Attention, has_kernel
 from ._blocks import gated
