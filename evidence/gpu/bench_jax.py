@@ -8,7 +8,6 @@ several, the baselines are NCCL, XLA's own one-shot kernel, and NCCL with symmet
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -16,6 +15,7 @@ import sys
 import time
 
 from evidence.gpu import layers
+from evidence.lib import process
 from evidence.lib.common import ROOT
 from evidence.lib.lazy import lazily
 
@@ -52,11 +52,11 @@ def measure(turns: int, hidden: int, numbers: list[int]) -> None:
                         times[name].append((time.perf_counter() - start) / (4 * LAYERS) * 1e6)
             quartiles = {name: statistics.quantiles(values, n=4) for name, values in times.items()}
             ratios = [b / a for a, b in zip(times["fused"], times["unfused"])]
-            print("RESULT " + json.dumps({
+            process.tell_result({
                 "gpus": len(jax.devices()), "kind": jax.devices()[0].device_kind, "jax": jax.__version__, "rows": rows,
                 "hidden": hidden, "post_norm": post, "calls_in_program": programs["fused"].as_text().count("alight_allreduce_norm"),
                 "fused_us": quartiles["fused"], "unfused_us": quartiles["unfused"], "ratio": statistics.median(ratios),
-            }), flush=True)  # fmt: skip
+            })  # fmt: skip
 
 
 def add_arguments(parser) -> None:
@@ -81,7 +81,7 @@ def run(arguments) -> None:
         command = [sys.executable, "-m", "evidence", "bench", "gpu-jax", "--measure", "--turns", str(arguments.turns), "--hidden", str(arguments.hidden),
                    "--rows", *map(str, arguments.rows)]
         run = subprocess.run(command, cwd=ROOT, env=env, text=True, capture_output=True)
-        results = [json.loads(line.removeprefix("RESULT ")) for line in run.stdout.splitlines() if line.startswith("RESULT ")]
+        results = process.results(run.stdout)
         for r in results:
             several = r["gpus"] > 1
             us = {key: f"{r[key][1]:.2f} ({r[key][0]:.2f}–{r[key][2]:.2f})" for key in ("unfused_us", "fused_us")}

@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from evidence.lib import common
+from evidence.lib import common, process
 from evidence.lib.lazy import lazily
 
 alight = lazily("alight")
@@ -94,7 +94,7 @@ def measure(args) -> None:
     found = WAYS[args.measure](str(args.file))
     seconds = time.perf_counter() - start
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print("RESULT " + json.dumps({"seconds": seconds, "arrays": len(found), "grown": grown * 1024}), flush=True)
+    process.tell_result({"seconds": seconds, "arrays": len(found), "grown": grown * 1024})
 
 
 def cold(path: Path) -> bool:
@@ -134,12 +134,12 @@ def run(args) -> None:
                     command = [sys.executable, "-m", "evidence", "bench", "gpu-load", "--measure", name, "--file", str(path)]
                     env = dict(os.environ, XLA_PYTHON_CLIENT_PREALLOCATE="false")
                     done = subprocess.run(command, cwd=common.ROOT, env=env, text=True, capture_output=True)
-                    told = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+                    told = process.results(done.stdout)
                     if not told:
                         print(f"{name}: failed\n" + "\n".join(done.stderr.splitlines()[-6:]), flush=True)
                         failed += 1
                         break
-                    found[name].append(json.loads(told[0].removeprefix("RESULT ")))
+                    found[name].append(told[0])
             for name, turns in found.items():
                 if turns:
                     seconds = [turn["seconds"] for turn in turns]

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
-import json
 import os
 import statistics
 import subprocess
@@ -26,7 +25,8 @@ import time
 from pathlib import Path
 
 from evidence.bench import jax_decode
-from evidence.lib import common
+from evidence.gpu import layers
+from evidence.lib import common, process
 from evidence.lib.lazy import lazily
 
 jax = lazily("jax")
@@ -73,7 +73,7 @@ def bytes_per_token(model) -> int:
 def measure(args) -> None:
     """In this process: a line of JSON."""
     began = time.perf_counter()
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("tp",))
+    mesh = layers.mesh(jax.devices()[:1])
     started = time.perf_counter()
     model = models.load_model(args.model, mesh=mesh, weights=args.weights, context=2048, chunks=(8, PROMPT))
     jax.block_until_ready(model.params)
@@ -112,12 +112,12 @@ def measure(args) -> None:
                 seconds.append(time.perf_counter() - start)
             times.append((seconds[1] - seconds[0]) / TOKENS)
         batches[batch] = batch / statistics.median(times)
-    print("RESULT " + json.dumps({
+    process.tell_result({
         "jax_s": started - began, "load_s": loaded - started, "compile_s": compiled, "bandwidth": bandwidth(), "bytes": bytes_per_token(model),
         "first": {name: statistics.median(turn[name][0] for turn in turns) for name in made},
         "token": {name: statistics.quantiles([turn[name][1] for turn in turns], n=4) for name in made},
         "batches": batches, "kind": jax.devices()[0].device_kind, "jax": jax.__version__,
-    }), flush=True)  # fmt: skip
+    })  # fmt: skip
 
 
 def add_arguments(parser) -> None:
@@ -144,7 +144,7 @@ def run(args) -> None:
         command = [sys.executable, "-m", "evidence", "bench", "gpu-models", "--measure", "--model", args.model, "--weights", weights,
                    "--turns", args.turns, "--batches", *args.batches, *(["--variants"] if args.variants else [])]
         done = subprocess.run([*map(str, command)], cwd=common.ROOT, env=env, text=True, capture_output=True)
-        found = [json.loads(line.removeprefix("RESULT ")) for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+        found = process.results(done.stdout)
         if not found:
             print(f"{weights}: failed\n" + "\n".join(done.stderr.splitlines()[-12:]), flush=True)
             failed += 1

@@ -26,9 +26,10 @@ import tempfile
 from pathlib import Path
 
 from evidence.agree import architectures, greedy
+from evidence.agree.jax import log_probabilities
 from evidence.bench import jax_decode
-from evidence.gpu import bench_models
-from evidence.lib import common, tiny_models
+from evidence.gpu import bench_models, layers
+from evidence.lib import common, process, tiny_models
 from evidence.lib.lazy import lazily
 
 alight = lazily("alight")
@@ -54,13 +55,7 @@ def cases() -> dict[str, tiny_models.Tiny]:
 
 
 def mesh(platform: str):
-    return jax.sharding.Mesh(np.array(jax.devices(platform)[:1]), ("tp",))
-
-
-def log_probabilities(logits):
-    wide = logits.astype(np.float64)
-    wide = wide - wide.max(axis=-1, keepdims=True)
-    return wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))
+    return layers.mesh(jax.devices(platform)[:1])
 
 
 def parted(ours: list[int], theirs: list[int], prompt: list[int], reference, limit: float) -> str | None:
@@ -164,7 +159,7 @@ def child(name: str) -> None:
         else:
             tiny = cases()[name]
             found = Network(tiny, tiny_models.write(tiny, Path(folder) / "model.gguf")).check()
-    print("RESULT " + json.dumps(found), flush=True)
+    process.tell_result(found)
 
 
 def add_arguments(parser) -> None:
@@ -186,7 +181,7 @@ def run(args) -> None:
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         for name, done in zip(names, pool.map(one, names), strict=True):
-            told = [json.loads(line.removeprefix("RESULT ")) for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+            told = process.results(done.stdout)
             troubles = told[0].pop("troubles") if told else done.stderr.strip().splitlines()[-6:]
             failed += bool(troubles)
             print(f"{'FAILED' if troubles else 'ok'}  {name}: {told[0] if told else ''} {'; '.join(troubles)}", flush=True)

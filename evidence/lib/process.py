@@ -40,6 +40,20 @@ def told(command, timeout: float | None = None, **more):
     return json.loads(output(command, timeout, **more))
 
 
+RESULT = "RESULT "
+"""Before each document of a process whose libraries print lines of their own."""
+
+
+def tell_result(document) -> None:
+    """Prints a document for `results`."""
+    print(RESULT + json.dumps(document), flush=True)
+
+
+def results(text: str) -> list:
+    """The documents of `tell_result` among what a process has printed."""
+    return [json.loads(line.removeprefix(RESULT)) for line in text.splitlines() if line.startswith(RESULT)]
+
+
 def account(pid: int) -> dict:
     """What the kernel has counted of a process that has ended and is not buried yet."""
     io = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())

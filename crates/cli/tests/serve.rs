@@ -1273,18 +1273,23 @@ fn a_tool_is_called_if_the_client_insists() {
     }
 }
 
+/// The rest of a stream whose server gets a signal when the answer has begun; the server ends well.
+fn signalled(serving: Serving, ask: &Value, signal: i32) -> String {
+    let mut stream = serving.begin(CHAT, ask);
+    stream.wait_for("\"content\"");
+    kill(&serving.child, signal);
+    let rest = stream.read_to_end();
+    let (status, said) = serving.wait();
+    assert_eq!(status.code(), Some(0), "{said}");
+    String::from_utf8_lossy(&rest).into_owned()
+}
+
 #[test]
 fn a_signal_lets_streams_end_and_cuts_those_that_do_not() {
     let (_folder, serving) = saying(&["--ctx-size", "1000000"]);
-    let mut stream =
-        serving.begin(CHAT, &json!({"messages": messages(), "ignore_eos": true, "stream": true}));
-    stream.wait_for("\"content\"");
-    kill(&serving.child, libc::SIGINT);
-    let rest = stream.read_to_end();
-    let all = String::from_utf8_lossy(&rest);
+    let ask = json!({"messages": messages(), "ignore_eos": true, "stream": true});
+    let all = signalled(serving, &ask, libc::SIGINT);
     assert!(all.contains("\"error\"") && !all.contains("[DONE]"), "{all:.300}");
-    let (status, said) = serving.wait();
-    assert_eq!(status.code(), Some(0), "{said}");
 }
 
 #[test]
@@ -1295,14 +1300,8 @@ fn sigterm_lets_a_stream_end() {
     let began = std::time::Instant::now();
     serving.post(CHAT, &ask(2000));
     let tokens = (2000.0 / began.elapsed().as_secs_f64()) as u64;
-    let mut stream = serving.begin(CHAT, &ask(tokens));
-    stream.wait_for("\"content\"");
-    kill(&serving.child, libc::SIGTERM);
-    let rest = stream.read_to_end();
-    let all = String::from_utf8_lossy(&rest);
+    let all = signalled(serving, &ask(tokens), libc::SIGTERM);
     assert!(all.contains("[DONE]") && !all.contains("\"error\""), "{all:.300}");
-    let (status, said) = serving.wait();
-    assert_eq!(status.code(), Some(0), "{said}");
 }
 
 #[test]

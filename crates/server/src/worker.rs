@@ -271,10 +271,8 @@ fn run(
 ) {
     let mut next = None;
     if first.is_none() {
-        next = wait(commands, counts);
-        if next.is_none() {
-            return;
-        }
+        let Some(command) = wait(commands, counts) else { return };
+        next = Some(command);
     }
     let mut read = vec![None; wanted.remembered];
     loop {
@@ -289,14 +287,12 @@ fn run(
                 let why = format!("the engine of '{name}' cannot be made: {error}");
                 log(&why);
                 if let Some(Command::Add(_, _, events, _)) = next.take() {
-                    // Whoever has left does not hear of it.
+                    // The client may have left: then nobody receives it.
                     let _ = events.send(Happened::Failed(why));
                 }
-                next = wait(commands, counts);
-                match next {
-                    Some(_) => continue,
-                    None => return,
-                }
+                let Some(command) = wait(commands, counts) else { return };
+                next = Some(command);
+                continue;
             }
         };
         let mut state = State {

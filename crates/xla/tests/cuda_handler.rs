@@ -642,7 +642,7 @@ fn blocks() {
                 assert!((found - expected).abs() < 1e-5, "{name}, {at}: {found}, {expected}");
             }
         }
-        // What a program says that is wrong, it is told in both stages.
+        // Both stages refuse a wrong program.
         let fails = |id: i64, given: &mut [Array], dims: &[usize], code: c_int, said: &str| {
             for stage in [Stage::Initialize, Stage::Execute] {
                 let mut results = [nothing(dims)];

@@ -51,7 +51,7 @@ mod linux {
     use std::time::{Duration, Instant};
 
     use alight_collective::{Element, Spec};
-    use alight_xla::cuda::Driver;
+    use alight_xla::cuda::{CudaError, Driver, Graph, Stream};
 
     use crate::cuda_checks::oracle::Inputs;
     use crate::cuda_checks::{
@@ -118,16 +118,9 @@ mod linux {
             if together && !one_grid.contains(&name) {
                 continue;
             }
-            let start = Instant::now();
-            match check(extent) {
-                Ok(()) => {
-                    println!("ok      {name} ({:.1} s)", start.elapsed().as_secs_f64());
-                    passed += 1;
-                }
-                Err(error) => {
-                    println!("FAILED  {name}: {error}");
-                    failed += 1;
-                }
+            match holds(name, || check(extent)) {
+                true => passed += 1,
+                false => failed += 1,
             }
         }
         println!("{passed} passed, {failed} failed");
@@ -144,7 +137,43 @@ mod linux {
         }
     }
 
-    /// Lower quartile, median and upper quartile of microseconds per call, of `turns` replays of a graph with `calls` calls.
+    /// Runs a check and prints what came of it: whether it holds.
+    pub fn holds(name: &str, check: impl FnOnce() -> Checked) -> bool {
+        let start = Instant::now();
+        let result = check();
+        match &result {
+            Ok(()) => println!("ok      {name} ({:.1} s)", start.elapsed().as_secs_f64()),
+            Err(error) => println!("FAILED  {name}: {error}"),
+        }
+        result.is_ok()
+    }
+
+    /// Lower quartile, median and upper quartile of microseconds per call, of `turns` replays of a graph with `calls` calls. The context of
+    /// the stream's GPU is current.
+    pub fn replays(
+        driver: &Driver,
+        stream: Stream,
+        graph: Graph,
+        calls: usize,
+        turns: usize,
+    ) -> Result<[f64; 3], CudaError> {
+        const WARM: usize = 5;
+        let (from, to) = (driver.event()?, driver.event()?);
+        let mut times = vec![];
+        for turn in 0..turns + WARM {
+            driver.record(from, stream)?;
+            driver.replay(graph, stream)?;
+            driver.record(to, stream)?;
+            driver.wait(0, stream)?;
+            if turn >= WARM {
+                times.push(driver.elapsed(from, to)? / calls as f64);
+            }
+        }
+        times.sort_by(f64::total_cmp);
+        Ok([times[turns / 4], times[turns / 2], times[turns * 3 / 4]])
+    }
+
+    /// [`replays`] of calls of the collective.
     fn time(ranks: usize, spec: &Spec, calls: usize, turns: usize) -> Result<[f64; 3], String> {
         let driver = Driver::get().map_err(said)?;
         let room = spec.bytes().unwrap_or(0).max(4 * spec.hidden);
@@ -162,23 +191,11 @@ mod linux {
                 unsafe { all.communicator.launch(function, &shape, &params, ranks as u32, stream) }
             };
             let graph = driver.capture(stream, || (0..calls).try_for_each(|_| launch()))?;
-            let (from, to) = (driver.event()?, driver.event()?);
-            let mut times = vec![];
-            for turn in 0..turns + 5 {
-                driver.record(from, stream)?;
-                driver.replay(graph, stream)?;
-                driver.record(to, stream)?;
-                driver.wait(0, stream)?;
-                if turn >= 5 {
-                    times.push(driver.elapsed(from, to)? / calls as f64);
-                }
-            }
-            Ok(times)
+            replays(driver, stream, graph, calls, turns)
         });
-        let mut times = times.map_err(said)?;
+        let times = times.map_err(said)?;
         all.wait()?;
-        times.sort_by(f64::total_cmp);
-        Ok([times[turns / 4], times[turns / 2], times[turns * 3 / 4]])
+        Ok(times)
     }
 
     fn measure() -> Checked {

@@ -1,7 +1,5 @@
 //! Products with blocks of weights: whether they are right on this GPU, and how long they take.
 
-use std::time::Instant;
-
 use alight_collective::Element;
 use alight_kernels::WeightType;
 use alight_xla::cuda::blocks::{Blocks, Launch, TYPES, Variant};
@@ -19,16 +17,7 @@ const TURNS: usize = 21;
 pub fn test() -> bool {
     let mut passed = true;
     let mut check = |name: String, run: &dyn Fn() -> Checked| {
-        let start = Instant::now();
-        let result = run();
-        let seconds = start.elapsed().as_secs_f64();
-        match result {
-            Ok(()) => println!("ok      {name} ({seconds:.1} s)"),
-            Err(error) => {
-                println!("FAILED  {name}: {error}");
-                passed = false;
-            }
-        }
+        passed &= crate::linux::holds(&name, run);
     };
     check("all kernels compile".into(), &|| blocks::compiled(&blocks::variants()));
     for ty in TYPES {
@@ -61,25 +50,9 @@ struct Bench {
 }
 
 impl Bench {
-    /// Lower quartile, median and upper quartile of microseconds of one of `calls` calls of a graph.
     fn time(&self, graph: Graph, calls: usize) -> Result<[f64; 3], CudaError> {
         let Bench { driver, stream, .. } = *self;
-        let mut times = driver.on(0, || {
-            let (from, to) = (driver.event()?, driver.event()?);
-            let mut times = vec![];
-            for turn in 0..TURNS + 3 {
-                driver.record(from, stream)?;
-                driver.replay(graph, stream)?;
-                driver.record(to, stream)?;
-                driver.wait(0, stream)?;
-                if turn >= 3 {
-                    times.push(driver.elapsed(from, to)? / calls as f64);
-                }
-            }
-            Ok(times)
-        })?;
-        times.sort_by(f64::total_cmp);
-        Ok([times[TURNS / 4], times[TURNS / 2], times[TURNS * 3 / 4]])
+        driver.on(0, || crate::linux::replays(driver, stream, graph, calls, TURNS))
     }
 
     /// Gigabytes per second that a copy within the GPU reads and writes.
@@ -125,13 +98,13 @@ fn measure() -> Checked {
     }
     blocks::compiled(&variants)?;
     let driver = Driver::get().map_err(said)?;
-    let room = |bytes| driver.allocate(0, bytes).map_err(said);
+    let memory = |bytes| driver.allocate(0, bytes).map_err(said);
     let bench = Bench {
         driver,
         stream: driver.stream(0).map_err(said)?,
-        matrices: room(ROOM)?,
-        x: room(8 * 14336 * 4)?,
-        out: room(14336 * 4096 * 2)?,
+        matrices: memory(ROOM)?,
+        x: memory(8 * 14336 * 4)?,
+        out: memory(14336 * 4096 * 2)?,
     };
     let copy = bench.copy().map_err(said)?;
     println!(

@@ -26,7 +26,7 @@ pub const MOST_TOKENS: usize = 8;
 const STEP: usize = 1024;
 /// Floats of a gap in x, as in the source.
 const GAP: usize = 4;
-/// Elements of x that are in a block's shared memory at a time, of all tokens. More leaves room for fewer blocks.
+/// Elements of x that are in a block's shared memory at a time, of all tokens. With more of them, fewer blocks fit into a multiprocessor.
 const PANEL: usize = 8 * STEP;
 /// So many blocks keep every multiprocessor of the largest GPUs busy; a matrix with fewer rows has smaller ones.
 const ENOUGH_BLOCKS: usize = 256;

@@ -55,7 +55,7 @@ impl Code {
             return Ok(*function);
         }
         let cubin = self.cubin(driver, ordinal)?;
-        // Whoever comes second finds what the first has loaded.
+        // Another thread may have loaded the kernel meanwhile.
         let mut loaded = all();
         let loaded = loaded.get_or_insert_default();
         if let Some(function) = loaded.get(&key) {
