@@ -6,6 +6,7 @@
 //! Invariants: it waits for nobody but for requests; a request whose guard is dropped is cancelled before the next step; if the
 //! engine panics, its requests end with an error and a new engine is made on the same model.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,7 +23,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::counts::{Counts, Totals};
 use crate::failure::Failure;
-use crate::grammar::Held;
+use crate::grammar::{Held, Masks};
 use crate::{Log, Options};
 
 /// A prompt is worth a file if so many tokens of it were new.
@@ -275,6 +276,7 @@ fn run(
         next = Some(command);
     }
     let mut read = vec![None; wanted.remembered];
+    let masks = OnceCell::new();
     loop {
         let made = match first.take() {
             Some(engine) => Ok(engine),
@@ -303,6 +305,7 @@ fn run(
             ids: HashMap::new(),
             keep: VecDeque::new(),
             read: &mut read,
+            masks: &masks,
             counts,
             log,
         };
@@ -374,6 +377,8 @@ struct State<'l> {
     keep: VecDeque<OwnPrompt>,
     /// By place: the last prompt that was read there.
     read: &'l mut [Option<OwnPrompt>],
+    /// Made when an answer is first held to something.
+    masks: &'l OnceCell<Masks>,
     counts: &'l Counts,
     log: &'l Log,
 }
@@ -444,7 +449,8 @@ impl State<'_> {
             of_prompt,
             grammar,
         } = ask;
-        let constraint = grammar.map(|grammar| Box::new(grammar) as Box<dyn Constraint>);
+        let hold = |held| self.masks.get_or_init(Masks::start).hold(held);
+        let constraint = grammar.map(|held| Box::new(hold(held)) as Box<dyn Constraint>);
         let own = Some((salt.clone(), prompt.clone()));
         let echoed = if of_prompt == OfPrompt::Logits { prompt.clone() } else { Vec::new() };
         let prompt_tokens = prompt.len();

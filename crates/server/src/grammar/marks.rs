@@ -3,10 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use alight_model::Constraint;
 use alight_text::Tokenizer;
 
-use super::Grammar;
+use super::{Grammar, Mask};
 
 /// The marks of an answer, and how far it is.
 #[derive(Clone)]
@@ -49,17 +48,12 @@ impl Marks {
         // What the token has behind the mark was chosen while the answer was free. If it is another thing, it stays so.
         begun.then_some(grammar)
     }
-}
 
-impl Constraint for Marks {
-    fn mask(&mut self, logits: &mut [f32]) -> Result<(), Box<str>> {
-        match &mut self.now {
-            Some(grammar) => grammar.mask(logits),
-            None => Ok(()),
-        }
+    pub(super) fn mask(&mut self) -> Result<Option<Mask>, Box<str>> {
+        self.now.as_mut().map(Grammar::mask).transpose()
     }
 
-    fn accept(&mut self, token: u32) {
+    pub(super) fn accept(&mut self, token: u32) {
         match &mut self.now {
             Some(grammar) => grammar.accept(token),
             None => self.now = self.see(token),

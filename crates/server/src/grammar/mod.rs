@@ -3,6 +3,7 @@
 //! Invariant: what a stranger's schema or grammar may cost is limited, in time and in memory, when it is compiled and for each token. Beyond,
 //! the request fails, and no other.
 
+mod beside;
 mod calls;
 mod gbnf;
 mod marks;
@@ -10,10 +11,9 @@ mod marks;
 use std::fmt;
 use std::sync::Arc;
 
-use alight_model::Constraint;
 use alight_text::Tokenizer;
 use llguidance::api::TopLevelGrammar;
-use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Map, Value, json};
 
@@ -22,6 +22,7 @@ use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 use crate::models::Serving;
 
+pub(crate) use self::beside::Masks;
 pub(crate) use self::calls::{of_calls, of_strict_calls};
 use self::marks::Marks;
 
@@ -57,13 +58,18 @@ impl Compiler {
                 bytes
             })
             .collect();
-        let trie = TokTrie::from(&TokRxInfo::new(vocab, end), &words);
+        Compiler::of_words(&words, end, tokenizer.ends().into())
+    }
+
+    /// For tokens of these bytes, one of which ends an answer, as do some others.
+    fn of_words(words: &[Vec<u8>], end: u32, ends: Arc<[u32]>) -> Result<Compiler, String> {
+        let trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, end), words);
         let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let mut factory = ParserFactory::new_simple(&tokens).map_err(|e| e.to_string())?;
         factory.quiet();
         factory.limits_mut().verbose_errors = false;
         factory.limits_mut().max_lexer_states = 50_000;
-        Ok(Compiler { factory, end, ends: tokenizer.ends().into() })
+        Ok(Compiler { factory, end, ends })
     }
 
     fn compile(&self, wanted: Wanted) -> Result<Grammar, String> {
@@ -97,14 +103,16 @@ pub(crate) enum Held {
     Behind(Marks),
 }
 
-impl Constraint for Held {
-    fn mask(&mut self, logits: &mut [f32]) -> Result<(), Box<str>> {
+impl Held {
+    /// Which tokens may come next; `None`: all.
+    fn mask(&mut self) -> Result<Option<Mask>, Box<str>> {
         match self {
-            Held::Whole(grammar) => grammar.mask(logits),
-            Held::Behind(marks) => marks.mask(logits),
+            Held::Whole(grammar) => grammar.mask().map(Some),
+            Held::Behind(marks) => marks.mask(),
         }
     }
 
+    /// A token has come.
     fn accept(&mut self, token: u32) {
         match self {
             Held::Whole(grammar) => grammar.accept(token),
@@ -132,26 +140,18 @@ impl fmt::Debug for Grammar {
     }
 }
 
-impl Constraint for Grammar {
-    fn mask(&mut self, logits: &mut [f32]) -> Result<(), Box<str>> {
-        let mask = self.matcher.compute_mask_or_eos().map_err(|e| e.to_string())?;
-        let may_end = mask.is_allowed(self.end);
-        for (id, logit) in logits.iter_mut().enumerate() {
-            let allowed = id < mask.len() && mask.get(id);
-            if !(allowed || may_end && self.ends.contains(&(id as u32))) {
-                *logit = f32::NEG_INFINITY;
-            }
-        }
-        Ok(())
+impl Grammar {
+    fn mask(&mut self) -> Result<Mask, Box<str>> {
+        let allowed = self.matcher.compute_mask_or_eos().map_err(|e| e.to_string())?;
+        let ends = allowed.is_allowed(self.end).then(|| self.ends.clone());
+        Ok(Mask { allowed, ends })
     }
 
     fn accept(&mut self, token: u32) {
         // If it fails, so does the next mask.
         let _ = self.matcher.consume_token(token);
     }
-}
 
-impl Grammar {
     /// Goes on by a text. Returns whether it may begin so.
     fn accept_text(&mut self, text: &[u8]) -> bool {
         let Ok(tokens) = self.matcher.tok_env().map(|tokens| tokens.tokenize_bytes(text)) else {
@@ -163,6 +163,26 @@ impl Grammar {
     /// Whether nothing can follow.
     fn has_ended(&self) -> bool {
         self.matcher.is_stopped() && !self.matcher.is_error()
+    }
+}
+
+/// Which tokens may come next.
+struct Mask {
+    allowed: SimpleVob,
+    /// The tokens that end an answer, if it may end here.
+    ends: Option<Arc<[u32]>>,
+}
+
+impl Mask {
+    /// Sets the logits `[vocab]` of all other tokens to −∞.
+    fn apply(&self, logits: &mut [f32]) {
+        let ends = self.ends.as_deref().unwrap_or(&[]);
+        for (id, logit) in logits.iter_mut().enumerate() {
+            let allowed = id < self.allowed.len() && self.allowed.get(id);
+            if !(allowed || ends.contains(&(id as u32))) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
     }
 }
 
