@@ -2,22 +2,26 @@
 
 A chat with SmolLM2 is held, stopped, edited, answered again and found again after the page was loaded anew; the answer is compared
 with that of `alight run`. Texts that a hostile model could write are shown as text. The picture of memory is compared with what the
-server tells. The page is looked at as wide and narrow, in the light and in the dark: nothing sticks out, everything has a name,
+server tells, and so are the experts of a mixture that comes from the disk. The page is looked at as wide and narrow, in the light and in the dark: nothing sticks out, everything has a name,
 contrast is that of WCAG AA, and the keyboard reaches all of it. Where there is no browser, this says so and is no failure.
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 from evidence.check.clients import serving
 from evidence.lib import browser as browsers
-from evidence.lib import common, process
+from evidence.lib import common, process, tiny_models
 from evidence.lib.browser import Browser
 from evidence.lib.checks import Checks
+from evidence.lib.tiny_models import Tiny
 
 QUESTION, SEED, TOKENS = "Why is the sky blue?", 7, 24
+# 52 MB, nearly all of it experts.
+MIXTURE = Tiny("mixture", "qwen3moe", layers=8, embd=256, heads=8, head_dim=32, qk_norm=True, experts=32, used=2, expert_ff=256, kind="Q8_0")
 TAB, ESCAPE, ENTER, SHIFT = "\ue004", "\ue00c", "\ue007", "\ue008"
 
 # The last message is all there, and nothing is being answered.
@@ -99,7 +103,7 @@ return wrong.slice(0, 8);
 def add_arguments(parser) -> None:
     """The program and the models; where pictures are kept."""
     common.add_arguments(parser)
-    parser.add_argument("--pictures", type=Path, help="keep pictures of the page in this folder")
+    parser.add_argument("--pictures", type=Path, help="keep pictures of the page in this folder; those in docs/pictures are among them")
     parser.add_argument("--verbose", action="store_true", help="say also what holds")
 
 
@@ -261,6 +265,74 @@ def looks(page: Browser, checks: Checks, pictures: Path | None) -> None:
         checks.add(wanted in seen, f"Tab reaches {wanted}")
 
 
+# How many points of the picture of experts have each colour.
+POINTS = """
+const canvas = document.querySelector('#memory canvas.experts');
+if (!canvas) return null;
+const {width, height} = canvas, pixels = canvas.getContext('2d').getImageData(0, 0, width, height).data;
+const probe = document.createElement('canvas').getContext('2d', {willReadFrequently: true}), style = getComputedStyle(document.documentElement);
+const colours = ['--full', '--part', '--none'].map((name) => {
+  probe.fillStyle = style.getPropertyValue(name).trim();
+  probe.fillRect(0, 0, 1, 1);
+  return [...probe.getImageData(0, 0, 1, 1).data].join();
+});
+const counts = [0, 0, 0];
+for (let i = 0; i < pixels.length; i += 4) counts[colours.indexOf([...pixels.slice(i, i + 4)].join())]++;
+return [width, height, ...counts];
+"""
+EXPERTS = """
+return fetch('/alight/memory').then(r => r.json()).then(told => {
+  const layers = told.models.find(m => m.name === arguments[0]).parts.filter(p => p.experts), all = layers.flatMap(l => l.experts);
+  const whole = all.filter(s => s > 99).length, none = all.filter(s => s === 0).length;
+  return [layers[0].experts.length, layers.length, whole, all.length - whole - none, none];
+});
+"""
+
+
+def with_template(writer, model: Tiny) -> None:
+    """A vocabulary, and a template for chats."""
+    tiny_models.add_vocabulary(writer, model)
+    writer.add_chat_template("{% for message in messages %}{{ message['content'] }} {% endfor %}")
+
+
+def mixture(program: Path, model: Path, folder: Path, checks: Checks, pictures: Path | None) -> None:
+    """Beside SmolLM2 there is a mixture of experts, a third of which fits into the memory that it may take."""
+    other = tiny_models.write(MIXTURE, folder / "mixture.gguf", vocabulary=with_template)
+    with serving(program, model, other, "--memory", "125M") as address, browsers.opened() as page:
+        page.size(1280, 800)
+        page.go(address)
+        page.until("return document.getElementById('model').options.length === 2")
+        numbers(page, seed=SEED, temperature=0, max_tokens=120)
+        page.type("#ask", "Explain in one sentence why the sky is blue." + ENTER)
+        page.until(IDLE)
+        page.click("#open-memory")
+        page.until("return document.querySelector('#memory canvas.experts') !== null")
+        before = page.run(EXPERTS, "mixture")
+        sizes = [MIXTURE.experts, MIXTURE.layers]
+        checks.add(before == [*sizes, 0, 0, MIXTURE.experts * MIXTURE.layers], f"a point for each expert of each layer, none in memory yet: {before}")
+        page.click("#memory .close")
+        page.run("const m = document.getElementById('model'); m.value = 'mixture'; m.dispatchEvent(new Event('change'))")
+        page.click("#new")
+        numbers(page, max_tokens=2)
+        page.type("#ask", "one" + ENTER)
+        page.until(IDLE)
+        page.click("#open-memory")
+        page.until(f"return ((() => {{ {POINTS} }})() || [])[2] > 0")
+        told, seen = page.run(EXPERTS, "mixture"), page.run(POINTS)
+        checks.add(seen == told and told[2] > 0 and told[4] > 0, f"the experts that have come are in the picture: {seen}, and as the server tells: {told}")
+        checks.add("of those chosen were there" in page.text("#memory"), "how many of the experts that were chosen were there")
+        if pictures:
+            page.click("#conversations li:last-child .name")
+            for name, dark in (("page", False), ("page-dark", True)):
+                page.size(1280, 800, dark)
+                # Drawn anew, in these colours.
+                page.until(f"return JSON.stringify((() => {{ {POINTS} }})()) === arguments[0]", json.dumps(told, separators=(",", ":")))
+                page.picture(pictures / f"{name}.png")
+            page.click("#memory .close")
+            page.size(360, 640)
+            page.picture(pictures / "page-narrow.png")
+
+
 def with_key(program: Path, model: Path, checks: Checks) -> None:
     """A server that asks for a key."""
     with serving(program, model, "--api-key", "secret") as address, browsers.opened() as page:
@@ -296,6 +368,8 @@ def run(args) -> int:
         checks.wrong("the browser complains of nothing", page.errors())
         asked = page.run("return performance.getEntriesByType('resource').map(e => e.name)")
         checks.wrong("no other host is asked", [name for name in asked if not name.startswith(address)])
+    with tempfile.TemporaryDirectory() as folder:
+        mixture(program, model, Path(folder), checks, args.pictures)
     with_key(program, model, checks)
     if args.json:
         print(json.dumps(checks.rows, indent=1))

@@ -36,8 +36,10 @@ const experts = (layers, label) => {
   return canvas;
 };
 
-const sequence = (one, index, { positions, bytes: size }) => {
-  if (!one) return null;
+// A page has no size before an engine was made, and nothing is computed then.
+const sequence = (one, index, page) => {
+  if (!one || !page) return null;
+  const { positions, bytes: size } = page;
   const tokens = one.read + one.generated;
   const now = one.read < one.prompt ? `reads ${one.read} of ${one.prompt} tokens` : `${one.prompt} tokens read, ${one.generated} generated`;
   const shared = one.shared_pages ? `, ${one.shared_pages} shared` : "";
