@@ -76,6 +76,7 @@ COMMANDS = (
     Command("check aot-gpu", CI, ANY, "make test-python, pip", "what XLA makes of decode, prefill and collective on GPUs, by its compiler, without one"),
     Command("check cgroup-v2", BY_HAND, ANY, "make rusage, qemu-system-x86, busybox-static", "`rusage --tree` and `--cold` under other kernels, in a virtual machine"),
     Command("check aarch64", BY_HAND, ANY, f"make dist, {MODELS}, qemu-user-static", "the static program for aarch64 runs real models under an emulator, beside llama.cpp's answers"),
+    Command("check agents", BY_HAND, VENV, f"{BUILD}, {MODELS}, npm, 660 MB of disk", "Codex and Claude Code, unchanged, against `alight serve`: every turn knows the turns before it"),
     Command("check clients", CI, VENV, f"{BUILD}, {MODELS}", "the Python packages openai, anthropic and ollama, unchanged, against `alight serve`"),
     Command("check convert", CI, VENV, BUILD, "what `alight convert` makes of sources by another hand"),
     Command("check convert-faults", CI, VENV, BUILD, "`alight convert` of wrong sources, and killed"),
