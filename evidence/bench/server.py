@@ -35,6 +35,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--seconds", type=float, default=20, help="for which they come (default: %(default)s)")
     parser.add_argument("--packed-in", type=Path, metavar="FOLDER", help="ours with a packed file, kept in FOLDER")
     parser.add_argument("--tokens", type=int, default=64, help="of each answer (default: %(default)s)")
+    parser.add_argument("--long", type=int, default=3000, metavar="TOKENS", help="of the prompt that comes beside a stream (default: %(default)s)")
     rounds.add_arguments(parser, 3, timeout=600)
     common.add_arguments(parser)
     peers.add_arguments(parser)
@@ -112,6 +113,15 @@ class Server:
             raise Failed("an answer without text or without usage")
         gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
         return {"first": times[0] - start, "longest_gap": max(gaps, default=0.0), "tokens": told}
+
+    def count(self, text: str) -> int:
+        """Its tokens."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
+        try:
+            connection.request("POST", "/tokenize", json.dumps({"content": text}), {"Content-Type": "application/json"})
+            return len(json.load(connection.getresponse())["tokens"])
+        finally:
+            connection.close()
 
     def first_answer_ms(self) -> float:
         """From the start of the process to the first piece of an answer: whoever is not answered yet asks again."""
@@ -192,8 +202,10 @@ def open_loop(server: Server, rate: float, args) -> dict:
     return seen(answers, seconds, f"at_{rate:g}_a_second")
 
 
-def beside_long_prompt(server: Server) -> float:
-    """The longest gap of a stream, in milliseconds, while a prompt of some 3000 tokens arrives."""
+def beside_long_prompt(server: Server, tokens: int) -> float:
+    """The longest gap of a stream, in milliseconds, while a prompt of some `tokens` tokens arrives."""
+    text = "A bird sat on the wall and another one on the roof. "
+    times = tokens // server.count(text)
     seen, wanted, other = [0], threading.Event(), []
 
     def count() -> None:
@@ -203,7 +215,7 @@ def beside_long_prompt(server: Server) -> float:
 
     def long() -> None:
         wanted.wait(server.timeout)
-        server.ask("Count the birds. " + "A bird sat on the wall and another one on the roof. " * 230, 1)
+        server.ask("Count the birds. " + text * times, 1)
         other.append(True)
 
     thread = threading.Thread(target=long)
@@ -222,7 +234,7 @@ def once(args, command: list[str]) -> dict:
             out |= closed(server, clients, args)
         for rate in args.rates:
             out |= open_loop(server, rate, args)
-        out["longest_gap_ms"] = beside_long_prompt(server)
+        out["longest_gap_ms"] = beside_long_prompt(server, args.long)
         return out | server.memory_mib()
 
 
