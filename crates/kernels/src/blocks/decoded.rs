@@ -6,7 +6,7 @@
 
 #![cfg_attr(not(test), allow(dead_code, unused_macros, unused_imports))]
 
-use super::{BlockFormat, per_16};
+use super::BlockFormat;
 use crate::tiles::TILE_ROWS;
 use crate::tiles::fields;
 
@@ -220,8 +220,8 @@ pub(crate) unsafe fn tile_group<Q: BlockFormat, const R: usize>(
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{BlockFormat, TileGroup, group, per_16};
-    use crate::blocks::{avx2_rows, avx2_tiles, avx512_rows, avx512_tiles};
+    use super::{BlockFormat, TileGroup, group};
+    use crate::blocks::{avx2_rows, avx2_tiles, avx512_rows, avx512_tiles, per_16};
     use std::arch::x86_64::*;
 
     /// # Safety
@@ -354,7 +354,7 @@ pub(super) mod samples {
     use crate::blocks::{ScaleField, WeightType};
 
     /// `n` blocks of any bits but for finite scales.
-    pub(super) fn blocks(ty: WeightType, n: usize) -> Vec<u8> {
+    pub(in crate::blocks) fn blocks(ty: WeightType, n: usize) -> Vec<u8> {
         let mut state = 1u64;
         let mut random = || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -385,7 +385,7 @@ mod tests {
     use crate::blocks::avx512_rows::{Offsets, RowsAvx512};
     use crate::blocks::avx512_tiles::TilesAvx512;
     use crate::blocks::q2_0::Q2_0;
-    use crate::blocks::{Group32, ScaleField, WeightType, with_block, with_tiles};
+    use crate::blocks::{Group32, ScaleField, WeightType, per_16, with_block, with_tiles};
     use crate::{Isa, tiles};
     use alight_types::GgmlType;
     use std::arch::x86_64::*;

@@ -199,6 +199,7 @@ pub(crate) trait BlockFormat: Sized {
 
 /// Whether products of the SIMD levels keep a scale and an offset for every 16 weights rather
 /// than for every 32.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const fn per_16<Q: BlockFormat>() -> bool {
     Q::SCALES == 2 || Q::OFFSETS == 2
 }

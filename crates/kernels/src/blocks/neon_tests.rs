@@ -4,7 +4,7 @@ use super::decoded::samples::blocks;
 use super::decoded::{neon_group, tile_group};
 use super::neon_rows::RowsNeon;
 use super::neon_tiles::TilesNeon;
-use super::{BlockFormat, WeightType, with_block, with_tiles};
+use super::{WeightType, with_block, with_tiles};
 use crate::tiles::{self, TILE_ROWS};
 use std::arch::aarch64::*;
 

@@ -274,9 +274,9 @@ mod neon {
                 let mut all = neon_rows::Eight::NONE;
                 for half in 0..2 {
                     let sc = floats_s8(vld1_s8(p.add(192 + 8 * half).cast()));
-                    for i in 0..2 {
+                    for (i, sc) in sc.into_iter().enumerate() {
                         let to = all.d.as_mut_ptr().add(8 * half + 4 * i);
-                        vst1q_f32(to, vmulq_n_f32(sc[i], d));
+                        vst1q_f32(to, vmulq_n_f32(sc, d));
                     }
                 }
                 all
