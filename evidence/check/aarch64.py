@@ -41,6 +41,7 @@ def kernels(checks: Checks, emulator: str) -> None:
             "CARGO_TARGET_DIR": str(cross.folder() / "build"),
             # Names and lines would take longer to compile than to be of use.
             "CARGO_PROFILE_DEV_DEBUG": "0",
+            "ALIGHT_TEST_FEW": "1",
             f"CARGO_TARGET_{name}_LINKER": "rust-lld",
             f"CARGO_TARGET_{name}_RUSTFLAGS": "-C linker-flavor=ld.lld -C link-self-contained=yes",
             f"CARGO_TARGET_{name}_RUNNER": f"{emulator} -cpu {cpu}",
