@@ -75,7 +75,7 @@ COMMANDS = (
     Command("bench static", BY_HAND, ANY, f"{BUILD}, {MODELS}, make dist", "the static program of a release beside the ordinary one: speed, start, memory"),
     Command("check aot-gpu", CI, ANY, "make test-python, pip", "what XLA makes of decode, prefill and collective on GPUs, by its compiler, without one"),
     Command("check cgroup-v2", BY_HAND, ANY, "make rusage, qemu-system-x86, busybox-static", "`rusage --tree` and `--cold` under other kernels, in a virtual machine"),
-    Command("check aarch64", BY_HAND, ANY, f"make dist, {MODELS}, qemu-user-static", "the static program for aarch64 runs real models under an emulator, beside llama.cpp's answers"),
+    Command("check aarch64", BY_HAND, ANY, f"qemu-user-static, rustup target add, make dist, {MODELS}", "the kernels for NEON, and the static program for aarch64 with real models beside llama.cpp's answers, under an emulator"),
     Command("check agents", BY_HAND, VENV, f"{BUILD}, {MODELS}, npm, 660 MB of disk", "Codex and Claude Code, unchanged, against `alight serve`: every turn knows the turns before it"),
     Command("check clients", CI, VENV, f"{BUILD}, {MODELS}", "the Python packages openai, anthropic and ollama, unchanged, against `alight serve`"),
     Command("check convert", CI, VENV, BUILD, "what `alight convert` makes of sources by another hand"),

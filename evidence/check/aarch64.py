@@ -1,13 +1,18 @@
-"""The static `alight` for aarch64 runs real models here, under qemu's user emulation, and answers as llama.cpp does.
+"""The kernels for NEON pass their tests under qemu's user emulation, and the static `alight` for aarch64 answers real models as llama.cpp does.
 
-Needed: `make dist DIST_TARGETS=aarch64`, `make models`, and qemu-aarch64 (Debian: qemu-user-static). `--alight FILE` names another program.
-Prompts of both models are continued by a few tokens, and held against what llama.cpp chose on the same files (tests/data/greedy), by the rule of `agree
+Needed: qemu-aarch64 (Debian: qemu-user-static). What else is missing is said, and that part is left out.
+
+The kernels: `rustup target add aarch64-unknown-linux-musl`; the linker is Rust's own. Their tests run on a CPU that has all that qemu knows, and in part on
+one without products of matrices (i8mm); a CPU without dot products of bytes gets the portable kernels.
+
+The program: `make dist DIST_TARGETS=aarch64` and `make models`. `--alight FILE` names another program. Prompts of both models are continued by a few tokens, and held against what llama.cpp chose on the same files (tests/data/greedy), by the rule of `agree
 greedy`. The answer is the same with one thread and with two, and packed. Speed is the emulator's, and nothing is said of it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -20,23 +25,66 @@ from evidence.make import cross
 
 TARGET = "aarch64-unknown-linux-musl"
 EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
+# What qemu calls a CPU, the SIMD level that it gets, and which of the kernels' tests run on it: (), all of them.
+CPUS = {
+    "max": ("neon", ()),
+    "neoverse-n1": ("neon", ("--test", "tiles", "--test", "recurrent")),
+    "cortex-a72": ("scalar", ("--test", "tiles",)),
+}
+
+
+def kernels(checks: Checks, emulator: str) -> None:
+    """Builds the kernels' tests for aarch64, and runs them on each of the CPUs."""
+    name = TARGET.upper().replace("-", "_")
+    for cpu, (level, tests) in CPUS.items():
+        environment = os.environ | {
+            "CARGO_TARGET_DIR": str(cross.folder() / "build"),
+            # Names and lines would take longer to compile than to be of use.
+            "CARGO_PROFILE_DEV_DEBUG": "0",
+            "ALIGHT_TEST_FEW": "1",
+            f"CARGO_TARGET_{name}_LINKER": "rust-lld",
+            f"CARGO_TARGET_{name}_RUSTFLAGS": "-C linker-flavor=ld.lld -C link-self-contained=yes",
+            f"CARGO_TARGET_{name}_RUNNER": f"{emulator} -cpu {cpu}",
+        }
+        environment.pop("RUSTFLAGS", None)
+
+        def cargo(*words):
+            command = ["cargo", *words[:1], "--quiet", "--locked", "-p", "alight-kernels", "--target", TARGET, *words[1:]]
+            return process.run(command, cwd=common.ROOT, env=environment)
+
+        done = cargo("run", "--example", "levels")
+        levels = done.stdout.split()
+        checks.add(done.returncode == 0 and levels[-1:] == [level], f"{cpu}: the levels are {' '.join(levels)}{done.stderr[-2000:]}")
+        done = cargo("test", *tests)
+        told = done.stdout + done.stderr
+        passed = sum(int(line.split()[3]) for line in told.splitlines() if line.startswith("test result: ok."))
+        checks.add(done.returncode == 0 and passed > 0, f"{cpu}: {passed} tests of the kernels" + (f"\n{told[-4000:]}" if done.returncode else ""))
 
 
 def add_arguments(parser) -> None:
     parser.add_argument("--alight", type=Path, default=None, help="the program (default: what `make dist` has built)")
     parser.add_argument("--models", type=Path, default=common.models_folder(), help="folder of the model files")
     parser.add_argument("-n", "--tokens", type=int, default=8, help="tokens of each answer (8)")
+    parser.add_argument("--programs", action="store_true", help="without the tests of the kernels")
     parser.add_argument("--prompts", type=int, default=3, help="prompts of each model (3)")
 
 
 def run(args) -> int:
     program = args.alight or cross.program(TARGET, "alight")
     emulator = next(filter(None, map(shutil.which, EMULATORS)), None)
-    if not emulator or not program.is_file():
-        what = f"{program} is missing: make dist DIST_TARGETS=aarch64" if emulator else "qemu is missing (Debian: apt install qemu-user-static)"
-        print(f"skipped: {what}")
+    if not emulator:
+        print("skipped: qemu is missing (Debian: apt install qemu-user-static)")
         return 0
     checks = Checks(out=sys.stdout)
+    if args.programs:
+        print("skipped the kernels: --programs")
+    elif TARGET not in process.output(["rustup", "target", "list", "--installed"], cwd=common.ROOT).split():
+        print(f"skipped the kernels: rustup target add {TARGET}")
+    else:
+        kernels(checks, emulator)
+    if not program.is_file():
+        print(f"skipped the program: {program} is missing: make dist DIST_TARGETS=aarch64")
+        return checks.status()
 
     def alight(*words, timeout: float = 600):
         return process.run([emulator, program, *words], timeout=timeout)

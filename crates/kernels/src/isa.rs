@@ -1,7 +1,7 @@
 //! The SIMD levels, chosen at run time.
 //!
-//! A default build of this crate runs on any x86-64 (and, through the scalar level, on any other
-//! CPU): nothing here depends on `cfg(target_feature)`. The place for NEON is a fourth variant.
+//! A default build of this crate runs on any x86-64, any aarch64 and, through the scalar level, on any other
+//! CPU: nothing here depends on `cfg(target_feature)`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,6 +11,8 @@ use std::str::FromStr;
 pub enum Isa {
     /// Portable Rust, no intrinsics.
     Scalar,
+    /// NEON with dot products of bytes (ARMv8.2 with dotprod: Neoverse N1, Cortex-A76, Apple M1 and later).
+    Neon,
     /// AVX2 with FMA and F16C (Intel Haswell, AMD Zen and later).
     Avx2,
     /// AVX-512 F/BW/VL/DQ with VNNI and VBMI (Intel Ice Lake, AMD Zen 4 and later).
@@ -22,7 +24,7 @@ pub enum Isa {
 
 impl Isa {
     /// Every SIMD level, from the most portable to the fastest.
-    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
+    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Amx];
 
     /// The fastest SIMD level that this CPU and operating system support, but for [`Isa::Amx`], which you have to ask for: what a
     /// row of a prompt gets must not depend on how long the prompt is, and short prompts are slower with it.
@@ -58,7 +60,14 @@ impl Isa {
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => Isa::Avx512.is_available() && amx::may_be_used(),
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => {
+                // Lanes of four bytes are taken for numbers with the lowest byte first.
+                cfg!(target_endian = "little")
+                    && std::arch::is_aarch64_feature_detected!("neon")
+                    && std::arch::is_aarch64_feature_detected!("dotprod")
+            }
+            // Those of other CPUs.
             _ => false,
         }
     }
@@ -75,6 +84,7 @@ impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Isa::Scalar => "scalar",
+            Isa::Neon => "neon",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Amx => "amx",
@@ -88,7 +98,7 @@ impl FromStr for Isa {
     fn from_str(s: &str) -> Result<Isa, String> {
         let named = Isa::ALL.into_iter().find(|isa| isa.to_string() == s);
         named.ok_or_else(|| {
-            format!("unknown instruction set '{s}': expected scalar, avx2, avx512 or amx")
+            format!("unknown instruction set '{s}': expected scalar, neon, avx2, avx512 or amx")
         })
     }
 }

@@ -12,12 +12,13 @@ pub fn int8_macs(isa: Isa, rounds: usize) -> u64 {
         * match isa {
             Isa::Avx512 | Isa::Amx => 64,
             Isa::Avx2 => 32,
+            Isa::Neon => 16,
             Isa::Scalar => 1,
         }
 }
 
 /// Runs 12 independent chains of byte multiply-accumulates for `rounds` rounds, in the way the
-/// level's matrix product does them (`vpdpbusd`; `vpmaddubsw`, `vpmaddwd` and an addition; plain
+/// level's matrix product does them (`vpdpbusd`; `vpmaddubsw`, `vpmaddwd` and an addition; `sdot`; plain
 /// integers), without touching memory. Returns something that depends on all of them.
 pub fn int8_products(isa: Isa, rounds: usize) -> i32 {
     isa.assert_available();
@@ -28,6 +29,9 @@ pub fn int8_products(isa: Isa, rounds: usize) -> i32 {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { int8_avx2(rounds) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => unsafe { int8_neon(rounds) },
         _ => {
             let mut acc = [1i32; 12];
             for r in 0..rounds {
@@ -80,6 +84,25 @@ unsafe fn int8_avx2(rounds: usize) -> i32 {
     // SAFETY: 32 bytes of `out`.
     unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), sum) };
     out.iter().fold(0, |s, &a| s.wrapping_add(a))
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn int8_neon(rounds: usize) -> i32 {
+    use std::arch::aarch64::*;
+    let mut acc = [vdupq_n_s32(0); 12];
+    let (w, x) = (vdupq_n_s8(3), vdupq_n_s8(rounds as i8));
+    for _ in 0..rounds {
+        for a in &mut acc {
+            // The assembly cannot be hoisted: it depends on the chain.
+            *a = crate::sdot::sdot(*a, w, x);
+        }
+    }
+    let mut sum = vdupq_n_s32(0);
+    for a in acc {
+        sum = vaddq_s32(sum, a);
+    }
+    vaddvq_s32(sum)
 }
 
 /// Reads all of `buffer` once, as fast as one core can, and returns something that depends on it.

@@ -168,9 +168,15 @@ impl Case {
 #[test]
 fn products_are_as_exact_as_the_activations_allow() {
     let mut rng = Rng(1);
+    let mut shapes = &[(1, 256), (7, 512), (33, 768), (64, 1024), (16, 2304), (48, 512)][..];
+    let mut counts = &[1, 2, 3, 5, 6, 7, 13, 27][..];
+    // Set where an emulator runs this (`evidence check aarch64`).
+    if std::env::var_os("ALIGHT_TEST_FEW").is_some() {
+        (shapes, counts) = (&[(7, 512), (48, 768)], &[1, 7]);
+    }
     for ty in WeightType::ALL {
-        for (rows, cols) in [(1, 256), (7, 512), (33, 768), (64, 1024), (16, 2304), (48, 512)] {
-            for tokens in [1, 2, 3, 5, 6, 7, 13, 27] {
+        for &(rows, cols) in shapes {
+            for &tokens in counts {
                 Case::new(&mut rng, ty, rows, cols, tokens).check();
             }
         }

@@ -6,12 +6,12 @@
 
 #![cfg_attr(not(test), allow(dead_code, unused_macros, unused_imports))]
 
-use super::{BlockFormat, per_16};
+use super::BlockFormat;
 use crate::tiles::TILE_ROWS;
 use crate::tiles::fields;
 
 /// Gives a type the derived hooks that are named: `decoded!(T: RowsAvx2, RowsAvx512, TilesAvx2,
-/// TilesAvx512)`.
+/// TilesAvx512, RowsNeon, TilesNeon)`.
 macro_rules! decoded {
     ($ty:ident: $($hook:ident),*) => {
         $($crate::blocks::decoded::decoded!(@ $hook $ty);)*
@@ -122,6 +122,51 @@ macro_rules! decoded {
             }
         }
     };
+    (@ RowsNeon $ty:ident) => {
+        #[cfg(target_arch = "aarch64")]
+        impl $crate::blocks::neon_rows::RowsNeon for $ty {
+            #[inline(always)]
+            unsafe fn group128(row: *const u8, b: usize) -> $crate::blocks::neon_rows::Group {
+                // SAFETY: by the trait's contract.
+                unsafe { $crate::blocks::decoded::neon_group::<Self>(row, b) }
+            }
+        }
+    };
+    (@ TilesNeon $ty:ident) => {
+        #[cfg(target_arch = "aarch64")]
+        impl $crate::blocks::neon_tiles::TilesNeon for $ty {
+            type Group = $crate::blocks::decoded::TileGroup<8>;
+
+            #[inline(always)]
+            unsafe fn begin(unit: *const u8, g: usize, half: usize) -> Self::Group {
+                // SAFETY: by the trait's contract.
+                unsafe { $crate::blocks::decoded::tile_group::<Self, 8>(unit, g, 8 * half) }
+            }
+
+            #[inline(always)]
+            unsafe fn scales(
+                _: *const u8,
+                group: &Self::Group,
+                _: usize,
+                _: usize,
+            ) -> $crate::blocks::neon_tiles::Scales {
+                // SAFETY: by the trait's contract.
+                unsafe { group.scales_neon() }
+            }
+
+            #[inline(always)]
+            unsafe fn line(
+                _: *const u8,
+                group: &Self::Group,
+                _: usize,
+                j: usize,
+                _: usize,
+            ) -> [std::arch::aarch64::uint8x16_t; 2] {
+                // SAFETY: by the trait's contract.
+                unsafe { $crate::blocks::neon_rows::load(group.q[j].as_ptr().cast()) }
+            }
+        }
+    };
 }
 pub(crate) use decoded;
 
@@ -175,8 +220,8 @@ pub(crate) unsafe fn tile_group<Q: BlockFormat, const R: usize>(
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{BlockFormat, TileGroup, group, per_16};
-    use crate::blocks::{avx2_rows, avx2_tiles, avx512_rows, avx512_tiles};
+    use super::{BlockFormat, TileGroup, group};
+    use crate::blocks::{avx2_rows, avx2_tiles, avx512_rows, avx512_tiles, per_16};
     use std::arch::x86_64::*;
 
     /// # Safety
@@ -266,21 +311,50 @@ mod x86 {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{avx2_group, avx512_begin, avx512_quants};
 
-#[cfg(all(test, target_arch = "x86_64"))]
-mod tests {
-    use super::*;
-    use crate::blocks::avx2_rows::RowsAvx2;
-    use crate::blocks::avx2_tiles::TilesAvx2;
-    use crate::blocks::avx512_rows::{Offsets, RowsAvx512};
-    use crate::blocks::avx512_tiles::TilesAvx512;
-    use crate::blocks::q2_0::Q2_0;
-    use crate::blocks::{Group32, ScaleField, WeightType, with_block, with_tiles};
-    use crate::{Isa, tiles};
-    use alight_types::GgmlType;
-    use std::arch::x86_64::*;
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use super::{BlockFormat, TileGroup, group};
+    use crate::blocks::{neon_rows, neon_tiles};
+    use std::arch::aarch64::*;
+
+    /// # Safety
+    /// As for `RowsNeon::group128`.
+    #[inline(always)]
+    pub(crate) unsafe fn neon_group<Q: BlockFormat>(row: *const u8, b: usize) -> neon_rows::Group {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let u = group::<Q>(row, b);
+            neon_rows::Group { q: neon_rows::load(u.q.as_ptr()), d: u.d, m: u.m }
+        }
+    }
+
+    impl TileGroup<8> {
+        /// # Safety
+        /// The CPU has NEON.
+        #[inline(always)]
+        pub(crate) unsafe fn scales_neon(&self) -> neon_tiles::Scales {
+            // SAFETY: by the caller's promise.
+            unsafe {
+                let load = |v: &[f32; 8]| [vld1q_f32(v.as_ptr()), vld1q_f32(v.as_ptr().add(4))];
+                neon_tiles::Scales {
+                    d: [load(&self.d[0]), load(&self.d[1])],
+                    m: [load(&self.m[0]), load(&self.m[1])],
+                }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::neon_group;
+
+/// What the tests of the levels read.
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(super) mod samples {
+    use crate::blocks::{ScaleField, WeightType};
 
     /// `n` blocks of any bits but for finite scales.
-    fn blocks(ty: WeightType, n: usize) -> Vec<u8> {
+    pub(in crate::blocks) fn blocks(ty: WeightType, n: usize) -> Vec<u8> {
         let mut state = 1u64;
         let mut random = || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -300,6 +374,21 @@ mod tests {
         }
         bytes
     }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::samples::blocks;
+    use super::*;
+    use crate::blocks::avx2_rows::RowsAvx2;
+    use crate::blocks::avx2_tiles::TilesAvx2;
+    use crate::blocks::avx512_rows::{Offsets, RowsAvx512};
+    use crate::blocks::avx512_tiles::TilesAvx512;
+    use crate::blocks::q2_0::Q2_0;
+    use crate::blocks::{Group32, ScaleField, WeightType, per_16, with_block, with_tiles};
+    use crate::{Isa, tiles};
+    use alight_types::GgmlType;
+    use std::arch::x86_64::*;
 
     fn bytes256(v: __m256i) -> [u8; 32] {
         // SAFETY: as many bytes.

@@ -38,7 +38,7 @@ impl BlockFormat for Iq4Nl {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 impl super::nibbles_32::Nibbles32 for Iq4Nl {
     const CODES: Option<&'static [u8; 16]> = Some(&IQ4_CODES);
 }

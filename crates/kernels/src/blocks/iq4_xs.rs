@@ -224,3 +224,70 @@ mod x86 {
         }
     }
 }
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use super::{Iq4Xs, scale};
+    use crate::blocks::BlockFormat;
+    use crate::blocks::neon_rows::{self, RowsNeon, f16_at, floats_s8};
+    use crate::blocks::neon_tiles::{self, TilesNeon, times};
+    use crate::blocks::shared::IQ4_CODES;
+    use crate::tiles::TILE_ROWS;
+    use crate::tiles::fields::offset;
+    use std::arch::aarch64::*;
+
+    impl RowsNeon for Iq4Xs {
+        #[inline(always)]
+        unsafe fn group128(row: *const u8, b: usize) -> neon_rows::Group {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let (p, g) = (row.add(b / 8 * Self::BYTES), b % 8);
+                let q = neon_rows::looked_up(&IQ4_CODES, neon_rows::nibbles(p.add(8 + 16 * g)));
+                let high = p.add(2).cast::<u16>().read_unaligned();
+                let d = f16_at(p) * scale(high, *p.add(4 + g / 2), g);
+                neon_rows::Group { q, d: [d; 2], m: [0.0; 2] }
+            }
+        }
+    }
+
+    /// Where a unit has both parts of its scales and its lines.
+    const HIGH: usize = offset(Iq4Xs::FIELDS, 1);
+    const LOW: usize = offset(Iq4Xs::FIELDS, 2);
+    const LINES: usize = offset(Iq4Xs::FIELDS, 3);
+
+    impl TilesNeon for Iq4Xs {
+        type Group = ();
+
+        #[inline(always)]
+        unsafe fn begin(_: *const u8, _: usize, _: usize) {}
+
+        #[inline(always)]
+        unsafe fn scales(unit: *const u8, _: &(), g: usize, half: usize) -> neon_tiles::Scales {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let low = vld1_u8(unit.add(LOW + TILE_ROWS * (g / 2) + 8 * half));
+                let low = vand_u8(vshl_u8(low, vdup_n_s8(-(4 * (g % 2) as i8))), vdup_n_u8(15));
+                let high = vld1q_u16(unit.add(HIGH + 16 * half).cast());
+                let high = vmovn_u16(vshlq_u16(high, vdupq_n_s16(-(2 * g as i16))));
+                let s = vorr_u8(low, vshl_n_u8::<4>(vand_u8(high, vdup_n_u8(3))));
+                let s = floats_s8(vreinterpret_s8_u8(vsub_u8(s, vdup_n_u8(32))));
+                neon_tiles::Scales::one(times(neon_tiles::halves(unit.add(16 * half)), s))
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn line(
+            unit: *const u8,
+            _: &(),
+            g: usize,
+            j: usize,
+            half: usize,
+        ) -> [uint8x16_t; 2] {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let nibbles = neon_tiles::nibbles(unit.add(LINES), 4 * g + j % 4, half, j / 4 * 4);
+                neon_rows::looked_up(&IQ4_CODES, nibbles)
+            }
+        }
+    }
+}

@@ -2,8 +2,8 @@
 //!
 //! A type's file holds everything that is particular to it: the formula and where it is from, its
 //! geometry, the parts of a packed tile, the portable decoding of 32 weights, and what makes it
-//! fast: how AVX2 and AVX-512 read rows ([`avx2_rows`], [`avx512_rows`]) and tiles ([`avx2_tiles`],
-//! [`avx512_tiles`]), and how floats are made into it. What is left to [`decoded!`](decoded) is
+//! fast: how AVX2, AVX-512 and NEON read rows ([`avx2_rows`], [`avx512_rows`], `neon_rows`) and tiles ([`avx2_tiles`],
+//! [`avx512_tiles`], `neon_tiles`), and how floats are made into it. What is left to [`decoded!`](decoded) is
 //! derived from the portable decoding, so that a type works on every SIMD level, in rows and in
 //! tiles, on the day it is added; hooks then make it fast, by measurement.
 //! `docs/how-to/block-type.md` says how to add one.
@@ -23,8 +23,16 @@ pub(crate) mod avx512_tiles;
 mod codebook;
 mod decoded;
 mod grids;
+#[cfg(target_arch = "aarch64")]
+mod neon_derived;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon_rows;
+#[cfg(all(test, target_arch = "aarch64"))]
+mod neon_tests;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon_tiles;
 mod nibbles_256;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod nibbles_32;
 #[cfg(target_arch = "x86_64")]
 mod plain_tiles;
@@ -191,6 +199,7 @@ pub(crate) trait BlockFormat: Sized {
 
 /// Whether products of the SIMD levels keep a scale and an offset for every 16 weights rather
 /// than for every 32.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const fn per_16<Q: BlockFormat>() -> bool {
     Q::SCALES == 2 || Q::OFFSETS == 2
 }

@@ -192,3 +192,74 @@ mod x86 {
         }
     }
 }
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use super::{CODES, Mxfp4, scale};
+    use crate::blocks::BlockFormat;
+    use crate::blocks::neon_rows::{self, RowsNeon};
+    use crate::blocks::neon_tiles::{self, TilesNeon};
+    use crate::tiles::fields::offset;
+    use std::arch::aarch64::*;
+
+    /// Four [`scale`]s.
+    #[inline(always)]
+    unsafe fn scales(e: uint32x4_t) -> float32x4_t {
+        // SAFETY: the callers' CPU has NEON.
+        unsafe {
+            let normal = vshlq_n_u32::<23>(vsubq_u32(e, vdupq_n_u32(1)));
+            // A shift by 32 or more gives zero; one by 255 would be one to the right.
+            let by = vreinterpretq_s32_u32(vminq_u32(e, vdupq_n_u32(32)));
+            let subnormal = vshlq_u32(vdupq_n_u32(0x0020_0000), by);
+            let is_normal = vcgtq_u32(e, vdupq_n_u32(1));
+            vreinterpretq_f32_u32(vbslq_u32(is_normal, normal, subnormal))
+        }
+    }
+
+    impl RowsNeon for Mxfp4 {
+        #[inline(always)]
+        unsafe fn group128(row: *const u8, b: usize) -> neon_rows::Group {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let p = row.add(b * Self::BYTES);
+                let q = neon_rows::looked_up(&CODES, neon_rows::nibbles(p.add(1)));
+                neon_rows::Group { q, d: [scale(*p); 2], m: [0.0; 2] }
+            }
+        }
+    }
+
+    /// Where a unit has its lines.
+    const LINES: usize = offset(Mxfp4::FIELDS, 1);
+
+    impl TilesNeon for Mxfp4 {
+        type Group = ();
+
+        #[inline(always)]
+        unsafe fn begin(_: *const u8, _: usize, _: usize) {}
+
+        #[inline(always)]
+        unsafe fn scales(unit: *const u8, _: &(), _: usize, half: usize) -> neon_tiles::Scales {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let e = vmovl_u8(vld1_u8(unit.add(8 * half)));
+                let low = scales(vmovl_u16(vget_low_u16(e)));
+                neon_tiles::Scales::one([low, scales(vmovl_high_u16(e))])
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn line(
+            unit: *const u8,
+            _: &(),
+            _: usize,
+            j: usize,
+            half: usize,
+        ) -> [uint8x16_t; 2] {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let nibbles = neon_tiles::nibbles(unit.add(LINES), j % 4, half, j / 4 * 4);
+                neon_rows::looked_up(&CODES, nibbles)
+            }
+        }
+    }
+}

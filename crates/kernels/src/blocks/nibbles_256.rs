@@ -1,5 +1,5 @@
 //! Q4_K and Q5_K: blocks of 256 weights with scales and minima of 6 bits, and 128 bytes of nibbles, perhaps
-//! after 256 fifth bits; and how AVX2 and AVX-512 read them. Where the parts are, the type's fields say.
+//! after 256 fifth bits; and how AVX2, AVX-512 and NEON read them. Where the parts are, the type's fields say.
 
 /// Such a block type: its codes have `BITS` bits, 4 or 5.
 pub(crate) struct Nibbles256<const BITS: u32>;
@@ -140,6 +140,90 @@ mod x86 {
                     Some(masks) => {
                         avx512_tiles::with_fifth(q, unit.add(masks), 16 * (g / 2) + 2 * j + P)
                     }
+                    None => q,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use super::Nibbles256;
+    use crate::blocks::BlockFormat;
+    use crate::blocks::neon_rows::{self, RowsNeon};
+    use crate::blocks::neon_tiles::{self, TilesNeon, scales_k};
+    use crate::blocks::shared::scale_and_offset_k;
+    use crate::tiles::fields::{NibblePlaces, mask256};
+    use std::arch::aarch64::*;
+
+    impl<const BITS: u32> Nibbles256<BITS>
+    where
+        Self: BlockFormat,
+    {
+        /// Where its nibbles and its fifth bits are.
+        const AT: NibblePlaces = NibblePlaces::of(Self::FIELDS);
+    }
+
+    impl<const BITS: u32> RowsNeon for Nibbles256<BITS>
+    where
+        Self: BlockFormat,
+    {
+        #[inline(always)]
+        unsafe fn group128(row: *const u8, b: usize) -> neon_rows::Group {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let (p, g) = (row.add(b / 8 * Self::BYTES), b % 8);
+                let block = std::slice::from_raw_parts(p, Self::BYTES);
+                let (d, m) = scale_and_offset_k(block, g);
+                let v = neon_rows::load(p.add(Self::AT.nibbles + 32 * (g / 2)));
+                let mut q = neon_rows::bits(v, 4 * (g & 1), 15);
+                if let Some(at) = Self::AT.fifth {
+                    let h = neon_rows::bits(neon_rows::load(p.add(at)), g, 1);
+                    q = neon_rows::or(q, [vshlq_n_u8::<4>(h[0]), vshlq_n_u8::<4>(h[1])]);
+                }
+                neon_rows::Group { q, d: [d; 2], m: [m; 2] }
+            }
+        }
+
+        const EIGHT: bool = true;
+
+        #[inline(always)]
+        unsafe fn eight(row: *const u8, g: usize) -> neon_rows::Eight {
+            // SAFETY: by the trait's contract.
+            unsafe { neon_rows::eight_k(row.add(g * Self::BYTES)) }
+        }
+    }
+
+    impl<const BITS: u32> TilesNeon for Nibbles256<BITS>
+    where
+        Self: BlockFormat,
+    {
+        type Group = ();
+
+        #[inline(always)]
+        unsafe fn begin(_: *const u8, _: usize, _: usize) {}
+
+        #[inline(always)]
+        unsafe fn scales(unit: *const u8, _: &(), g: usize, half: usize) -> neon_tiles::Scales {
+            // SAFETY: by the trait's contract.
+            unsafe { scales_k(unit, g, half) }
+        }
+
+        #[inline(always)]
+        unsafe fn line(
+            unit: *const u8,
+            _: &(),
+            g: usize,
+            j: usize,
+            half: usize,
+        ) -> [uint8x16_t; 2] {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let l = 8 * (g / 2) + j;
+                let q = neon_tiles::nibbles(unit.add(Self::AT.lines), l, half, g % 2 * 4);
+                match Self::AT.masks {
+                    Some(masks) => neon_tiles::with_fifth(q, unit.add(masks), mask256(g, j), half),
                     None => q,
                 }
             }

@@ -1,17 +1,11 @@
-//! How AVX2 and AVX-512 read Q4_0, Q4_1, Q5_0, Q5_1 and IQ4_NL: blocks of 32 weights that begin with an f16 scale,
+//! How AVX2, AVX-512 and NEON read Q4_0, Q4_1, Q5_0, Q5_1 and IQ4_NL: blocks of 32 weights that begin with an f16 scale,
 //! perhaps an f16 offset, and end with 16 bytes of nibbles, perhaps after 32 fifth bits. Where these are, the
 //! type's fields say.
 
 use super::BlockFormat;
-use super::avx2_rows::{self, RowsAvx2, f16_at, fifth_bits};
-use super::avx2_tiles;
-use super::avx512_rows::{
-    self, RowsAvx512, Table, add_fifth, leading_scales, nibble_table, nibbles, scale_table,
-};
-use super::avx512_tiles;
-use super::plain_tiles::PlainTiles;
+#[cfg(target_arch = "x86_64")]
+use super::avx512_rows::{Table, nibble_table, scale_table};
 use crate::tiles::fields::NibblePlaces;
-use std::arch::x86_64::*;
 
 /// A block type that is so.
 pub(super) trait Nibbles32: BlockFormat {
@@ -20,65 +14,10 @@ pub(super) trait Nibbles32: BlockFormat {
     /// What stands for each nibble, where it is not the nibble itself.
     const CODES: Option<&'static [u8; 16]> = None;
     /// Positions of the scales of eight blocks, and of the nibbles of two.
+    #[cfg(target_arch = "x86_64")]
     const SCALE_TABLE: &'static Table = &scale_table(Self::BYTES);
+    #[cfg(target_arch = "x86_64")]
     const NIBBLE_TABLE: &'static Table = &nibble_table(Self::BYTES, Self::AT.nibbles);
-}
-
-#[inline(always)]
-unsafe fn codes256<Q: Nibbles32>(nibbles: __m256i) -> __m256i {
-    match Q::CODES {
-        // SAFETY: the callers' CPU has AVX2.
-        Some(codes) => unsafe { avx2_rows::looked_up(codes, nibbles) },
-        None => nibbles,
-    }
-}
-
-#[inline(always)]
-unsafe fn codes512<Q: Nibbles32>(nibbles: __m512i) -> __m512i {
-    match Q::CODES {
-        // SAFETY: the callers' CPU has the SIMD level.
-        Some(codes) => unsafe { avx512_rows::looked_up(codes, nibbles) },
-        None => nibbles,
-    }
-}
-
-impl<Q: Nibbles32> RowsAvx2 for Q {
-    #[inline(always)]
-    unsafe fn group256(row: *const u8, b: usize) -> avx2_rows::Group {
-        // SAFETY: by the trait's contract.
-        unsafe {
-            let p = row.add(b * Q::BYTES);
-            let mut q = codes256::<Q>(avx2_rows::nibbles(p.add(Q::AT.nibbles)));
-            if let Some(at) = Q::AT.fifth {
-                q = _mm256_or_si256(q, fifth_bits(p.add(at)));
-            }
-            let m = if Q::OFFSETS == 0 { 0.0 } else { f16_at(p.add(2)) };
-            avx2_rows::Group { q, d: [f16_at(p); 2], m: [m; 2] }
-        }
-    }
-}
-
-impl<Q: Nibbles32> RowsAvx512 for Q {
-    type Offsets = ();
-
-    #[inline(always)]
-    unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group<()> {
-        // SAFETY: by the trait's contract.
-        unsafe { leading_scales::<Q>(row, g, count, Q::SCALE_TABLE) }
-    }
-
-    #[inline(always)]
-    unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i {
-        // SAFETY: by the trait's contract.
-        unsafe {
-            let p = at.add(j * 2 * Q::BYTES);
-            let q = codes512::<Q>(nibbles::<Q, HALF>(p, Q::NIBBLE_TABLE));
-            match Q::AT.fifth {
-                Some(at) => add_fifth::<Q, HALF>(q, p, at),
-                None => q,
-            }
-        }
-    }
 }
 
 /// The mask that has the fifth bits of line `j`.
@@ -86,28 +25,161 @@ const fn mask(j: usize) -> usize {
     2 * (j % 4) + j / 4
 }
 
-impl<Q: Nibbles32> PlainTiles for Q {
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{Nibbles32, mask};
+    use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at, fifth_bits};
+    use crate::blocks::avx2_tiles;
+    use crate::blocks::avx512_rows::{self, RowsAvx512, add_fifth, leading_scales, nibbles};
+    use crate::blocks::avx512_tiles;
+    use crate::blocks::plain_tiles::PlainTiles;
+    use std::arch::x86_64::*;
+
     #[inline(always)]
-    unsafe fn line256(unit: *const u8, j: usize, half: usize) -> __m256i {
-        // SAFETY: by the trait's contract.
-        unsafe {
-            let q = avx2_tiles::nibbles(unit.add(Q::AT.lines), j % 4, half, j / 4 * 4);
-            let q = codes256::<Q>(q);
-            match Q::AT.masks {
-                Some(masks) => avx2_tiles::with_fifth(q, unit.add(masks), mask(j), half),
-                None => q,
-            }
+    unsafe fn codes256<Q: Nibbles32>(nibbles: __m256i) -> __m256i {
+        match Q::CODES {
+            // SAFETY: the callers' CPU has AVX2.
+            Some(codes) => unsafe { avx2_rows::looked_up(codes, nibbles) },
+            None => nibbles,
         }
     }
 
     #[inline(always)]
-    unsafe fn line512(unit: *const u8, j: usize) -> __m512i {
-        // SAFETY: by the trait's contract.
-        unsafe {
-            let q = codes512::<Q>(avx512_tiles::nibbles(unit.add(Q::AT.lines), j));
-            match Q::AT.masks {
-                Some(masks) => avx512_tiles::with_fifth(q, unit.add(masks), mask(j)),
-                None => q,
+    unsafe fn codes512<Q: Nibbles32>(nibbles: __m512i) -> __m512i {
+        match Q::CODES {
+            // SAFETY: the callers' CPU has the SIMD level.
+            Some(codes) => unsafe { avx512_rows::looked_up(codes, nibbles) },
+            None => nibbles,
+        }
+    }
+
+    impl<Q: Nibbles32> RowsAvx2 for Q {
+        #[inline(always)]
+        unsafe fn group256(row: *const u8, b: usize) -> avx2_rows::Group {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let p = row.add(b * Q::BYTES);
+                let mut q = codes256::<Q>(avx2_rows::nibbles(p.add(Q::AT.nibbles)));
+                if let Some(at) = Q::AT.fifth {
+                    q = _mm256_or_si256(q, fifth_bits(p.add(at)));
+                }
+                let m = if Q::OFFSETS == 0 { 0.0 } else { f16_at(p.add(2)) };
+                avx2_rows::Group { q, d: [f16_at(p); 2], m: [m; 2] }
+            }
+        }
+    }
+
+    impl<Q: Nibbles32> RowsAvx512 for Q {
+        type Offsets = ();
+
+        #[inline(always)]
+        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group<()> {
+            // SAFETY: by the trait's contract.
+            unsafe { leading_scales::<Q>(row, g, count, Q::SCALE_TABLE) }
+        }
+
+        #[inline(always)]
+        unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let p = at.add(j * 2 * Q::BYTES);
+                let q = codes512::<Q>(nibbles::<Q, HALF>(p, Q::NIBBLE_TABLE));
+                match Q::AT.fifth {
+                    Some(at) => add_fifth::<Q, HALF>(q, p, at),
+                    None => q,
+                }
+            }
+        }
+    }
+
+    impl<Q: Nibbles32> PlainTiles for Q {
+        #[inline(always)]
+        unsafe fn line256(unit: *const u8, j: usize, half: usize) -> __m256i {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let q = avx2_tiles::nibbles(unit.add(Q::AT.lines), j % 4, half, j / 4 * 4);
+                let q = codes256::<Q>(q);
+                match Q::AT.masks {
+                    Some(masks) => avx2_tiles::with_fifth(q, unit.add(masks), mask(j), half),
+                    None => q,
+                }
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn line512(unit: *const u8, j: usize) -> __m512i {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let q = codes512::<Q>(avx512_tiles::nibbles(unit.add(Q::AT.lines), j));
+                match Q::AT.masks {
+                    Some(masks) => avx512_tiles::with_fifth(q, unit.add(masks), mask(j)),
+                    None => q,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use super::{Nibbles32, mask};
+    use crate::blocks::neon_rows::{self, RowsNeon, f16_at, fifth_bits};
+    use crate::blocks::neon_tiles::{self, TilesNeon};
+    use std::arch::aarch64::*;
+
+    #[inline(always)]
+    unsafe fn codes<Q: Nibbles32>(nibbles: [uint8x16_t; 2]) -> [uint8x16_t; 2] {
+        match Q::CODES {
+            // SAFETY: the callers' CPU has NEON.
+            Some(codes) => unsafe { neon_rows::looked_up(codes, nibbles) },
+            None => nibbles,
+        }
+    }
+
+    impl<Q: Nibbles32> RowsNeon for Q {
+        #[inline(always)]
+        unsafe fn group128(row: *const u8, b: usize) -> neon_rows::Group {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let p = row.add(b * Q::BYTES);
+                let mut q = codes::<Q>(neon_rows::nibbles(p.add(Q::AT.nibbles)));
+                if let Some(at) = Q::AT.fifth {
+                    q = neon_rows::or(q, fifth_bits(p.add(at)));
+                }
+                let m = if Q::OFFSETS == 0 { 0.0 } else { f16_at(p.add(2)) };
+                neon_rows::Group { q, d: [f16_at(p); 2], m: [m; 2] }
+            }
+        }
+    }
+
+    impl<Q: Nibbles32> TilesNeon for Q {
+        type Group = ();
+
+        #[inline(always)]
+        unsafe fn begin(_: *const u8, _: usize, _: usize) {}
+
+        #[inline(always)]
+        unsafe fn scales(unit: *const u8, _: &(), _: usize, half: usize) -> neon_tiles::Scales {
+            // SAFETY: by the trait's contract.
+            unsafe { neon_tiles::one_scale::<Q>(unit, half) }
+        }
+
+        #[inline(always)]
+        unsafe fn line(
+            unit: *const u8,
+            _: &(),
+            _: usize,
+            j: usize,
+            half: usize,
+        ) -> [uint8x16_t; 2] {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let q = neon_tiles::nibbles(unit.add(Q::AT.lines), j % 4, half, j / 4 * 4);
+                let q = codes::<Q>(q);
+                match Q::AT.masks {
+                    Some(masks) => neon_tiles::with_fifth(q, unit.add(masks), mask(j), half),
+                    None => q,
+                }
             }
         }
     }

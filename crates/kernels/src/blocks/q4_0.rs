@@ -35,5 +35,5 @@ impl BlockFormat for Q4_0 {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 impl super::nibbles_32::Nibbles32 for Q4_0 {}

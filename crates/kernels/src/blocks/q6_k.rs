@@ -236,3 +236,100 @@ mod x86 {
         }
     }
 }
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use super::Q6K;
+    use crate::blocks::BlockFormat;
+    use crate::blocks::neon_rows::{self, RowsNeon, f16_at, floats_s8};
+    use crate::blocks::neon_tiles::{self, TilesNeon, times};
+    use crate::tiles::TILE_ROWS;
+    use crate::tiles::fields::offset;
+    use std::arch::aarch64::*;
+
+    impl RowsNeon for Q6K {
+        #[inline(always)]
+        unsafe fn group128(row: *const u8, b: usize) -> neon_rows::Group {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let (p, half, g) = (row.add(b / 8 * Self::BYTES), b % 8 / 4, b % 4);
+                let q = neon_rows::load(p.add(64 * half + 32 * (g & 1)));
+                let h = neon_rows::load(p.add(128 + 32 * half));
+                let q = six_bits(neon_rows::bits(q, 4 * (g / 2), 15), neon_rows::bits(h, 2 * g, 3));
+                let sc = p.add(192 + 2 * (b % 8)).cast::<i8>();
+                let d = f16_at(p.add(208));
+                let d = [d * *sc as f32, d * *sc.add(1) as f32];
+                neon_rows::Group { q, d, m: [0.0; 2] }
+            }
+        }
+
+        const EIGHT: bool = true;
+
+        #[inline(always)]
+        unsafe fn eight(row: *const u8, g: usize) -> neon_rows::Eight {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let p = row.add(g * Self::BYTES);
+                let d = f16_at(p.add(208));
+                let mut all = neon_rows::Eight::NONE;
+                for half in 0..2 {
+                    let sc = floats_s8(vld1_s8(p.add(192 + 8 * half).cast()));
+                    for (i, sc) in sc.into_iter().enumerate() {
+                        let to = all.d.as_mut_ptr().add(8 * half + 4 * i);
+                        vst1q_f32(to, vmulq_n_f32(sc, d));
+                    }
+                }
+                all
+            }
+        }
+    }
+
+    /// Nibbles, with two bits above each.
+    #[inline(always)]
+    unsafe fn six_bits(q: [uint8x16_t; 2], h: [uint8x16_t; 2]) -> [uint8x16_t; 2] {
+        // SAFETY: the callers' CPU has NEON.
+        unsafe { [vsliq_n_u8::<4>(q[0], h[0]), vsliq_n_u8::<4>(q[1], h[1])] }
+    }
+
+    /// Where a unit has its scales, its lines of bit pairs and its lines of nibbles.
+    const SCALES: usize = offset(Q6K::FIELDS, 1);
+    const PAIRS: usize = offset(Q6K::FIELDS, 2);
+    const LINES: usize = offset(Q6K::FIELDS, 3);
+
+    impl TilesNeon for Q6K {
+        type Group = ();
+
+        #[inline(always)]
+        unsafe fn begin(_: *const u8, _: usize, _: usize) {}
+
+        #[inline(always)]
+        unsafe fn scales(unit: *const u8, _: &(), g: usize, half: usize) -> neon_tiles::Scales {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let d = neon_tiles::halves(unit.add(16 * half));
+                let scaled = |part: usize| {
+                    let p = unit.add(SCALES + TILE_ROWS * (2 * g + part) + 8 * half);
+                    times(d, floats_s8(vld1_s8(p.cast())))
+                };
+                neon_tiles::Scales { d: [scaled(0), scaled(1)], m: [[vdupq_n_f32(0.0); 2]; 2] }
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn line(
+            unit: *const u8,
+            _: &(),
+            g: usize,
+            j: usize,
+            half: usize,
+        ) -> [uint8x16_t; 2] {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let (block, g4) = (g / 4, g % 4);
+                let l = 16 * block + 8 * (g4 % 2) + j;
+                let q = neon_tiles::nibbles(unit.add(LINES), l, half, g4 / 2 * 4);
+                six_bits(q, neon_tiles::bits(unit.add(PAIRS), 8 * block + j, half, 2 * g4, 3))
+            }
+        }
+    }
+}

@@ -119,3 +119,54 @@ mod x86 {
         }
     }
 }
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use super::Q8_0;
+    use crate::blocks::BlockFormat;
+    use crate::blocks::neon_rows::{self, RowsNeon, f16_at};
+    use crate::blocks::neon_tiles::{self, TilesNeon};
+    use crate::tiles::fields::offset;
+    use std::arch::aarch64::*;
+
+    impl RowsNeon for Q8_0 {
+        #[inline(always)]
+        unsafe fn group128(row: *const u8, b: usize) -> neon_rows::Group {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let p = row.add(b * Self::BYTES);
+                let (q, sign) = (neon_rows::load(p.add(2)), vdupq_n_u8(128));
+                let q = [veorq_u8(q[0], sign), veorq_u8(q[1], sign)];
+                neon_rows::Group { q, d: [f16_at(p); 2], m: [0.0; 2] }
+            }
+        }
+    }
+
+    /// Where a unit has its lines.
+    const LINES: usize = offset(Q8_0::FIELDS, 1);
+
+    impl TilesNeon for Q8_0 {
+        type Group = ();
+
+        #[inline(always)]
+        unsafe fn begin(_: *const u8, _: usize, _: usize) {}
+
+        #[inline(always)]
+        unsafe fn scales(unit: *const u8, _: &(), _: usize, half: usize) -> neon_tiles::Scales {
+            // SAFETY: by the trait's contract.
+            unsafe { neon_tiles::one_scale::<Self>(unit, half) }
+        }
+
+        #[inline(always)]
+        unsafe fn line(
+            unit: *const u8,
+            _: &(),
+            _: usize,
+            j: usize,
+            half: usize,
+        ) -> [uint8x16_t; 2] {
+            // SAFETY: by the trait's contract.
+            unsafe { neon_rows::load(unit.add(LINES + 64 * j + 32 * half)) }
+        }
+    }
+}

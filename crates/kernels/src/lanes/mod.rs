@@ -1,4 +1,4 @@
-//! Vectors of f32 lanes: one source for the AVX2 and the AVX-512 form of the float kernels.
+//! Vectors of f32 lanes: one source for the AVX2, the AVX-512 and the NEON form of the float kernels.
 //!
 //! A kernel is an `#[inline(always)] unsafe fn` generic over [`Lanes`]; [`by_level!`] instantiates it
 //! inside functions that enable the level's features and picks one of them, or the portable
@@ -12,14 +12,18 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod math;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
 pub(crate) use math::{exp_negative, gelu_tanh, sigmoid, silu, softcap, times_sigmoid};
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 /// `#[inline(always)]` methods around expressions of intrinsics.
 macro_rules! ops {
     ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $body:expr;)*) => {$(
@@ -30,7 +34,7 @@ macro_rules! ops {
         }
     )*};
 }
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use ops;
 
 /// Operations on one vector of `N` f32.
@@ -272,6 +276,13 @@ macro_rules! by_level {
             // SAFETY: as above.
             unsafe { $lanes::<$crate::lanes::Avx512>($($arg),*) }
         }
+        #[cfg(target_arch = "aarch64")]
+        #[target_feature(enable = "neon")]
+        #[allow(clippy::too_many_arguments)]
+        fn neon($($arg: $ty),*) -> $ret {
+            // SAFETY: as above.
+            unsafe { $lanes::<$crate::lanes::Neon>($($arg),*) }
+        }
         let isa: $crate::Isa = $isa;
         debug_assert!(isa.is_available());
         match isa {
@@ -281,6 +292,9 @@ macro_rules! by_level {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             $crate::Isa::Avx512 | $crate::Isa::Amx => unsafe { avx512($($arg),*) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            $crate::Isa::Neon => unsafe { neon($($arg),*) },
             _ => $scalar($($arg),*),
         }
     }};

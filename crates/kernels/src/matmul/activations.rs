@@ -6,6 +6,7 @@
 //! 16-bit integers `q` = round(x / a):
 //! - scalar and AVX2: `q` as i16 `[K]`;
 //! - AVX-512: per 64 values 64 high bytes then 64 low bytes (both signed: q = 256·hi + lo);
+//! - NEON: the same per 32 values;
 //! - all: `s16[K/16]` and `s32[K/32]`, the sums of 16 and 32 `q` as f32 (exact); past the last
 //!   value they are finite.
 //!
@@ -17,7 +18,7 @@
 //! two). (`vpdpbusd` wants one
 //! unsigned operand. Making it the activations costs one constant per row and group of weights,
 //! −128·Σw, which is computed once with the panel and shared by all tokens.) With AVX2 the integers stay signed, and `pairs`
-//! `[T][K/32][2]` i16 has their sums of 16.
+//! `[T][K/32][2]` i16 has their sums of 16. With NEON they stay signed, too.
 //!
 //! The same for packed weights with AVX-512 ([`TileActs`]): there the weights are the unsigned operand
 //! and the integers stay signed; twelve tokens lie together, so that one address and constant
@@ -544,6 +545,7 @@ impl<'a> Tokens<'a> {
 
     /// Tokens `first .. first + count` unrounded, `[count, cols]`, of which the last need not exist
     /// but are in the buffer.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn float_block(&self, first: usize, count: usize) -> *const f32 {
         assert!((first + count) * self.set.cols <= self.float.len());
         self.float[first * self.set.cols..].as_ptr()
@@ -555,6 +557,7 @@ impl<'a> Tokens<'a> {
     }
 
     /// What tiles are multiplied with, and where in it block `block` of these tokens is.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn tiles(&self, block: usize) -> (&'a TileActs, usize) {
         (&self.set.tiles, self.first / TOKEN_BLOCK + block)
     }
@@ -622,6 +625,8 @@ impl ActSlots<'_> {
                     Isa::Avx512 | Isa::Amx => self.put_planes_avx512(t, x),
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2 => self.put_words_avx2(t, x),
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::Neon => self.put_planes_neon(t, x),
                     _ => self.put_words(t, x),
                 }
             } else {
@@ -638,6 +643,8 @@ impl ActSlots<'_> {
                     }
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2 => self.put_bytes_avx2(t, x),
+                    #[cfg(target_arch = "aarch64")]
+                    Isa::Neon => self.put_bytes_neon(t, x),
                     _ => self.put_bytes(t, x),
                 }
             }
@@ -732,7 +739,7 @@ impl ActSlots<'_> {
                 true => [from, t],
                 false => [from - set.rows.bits16, t - self.rows.bits16],
             };
-            // In portable code and with AVX2 packed matrices read what rows do.
+            // In portable code, with AVX2 and with NEON packed matrices read what rows do.
             let apart = matches!(self.isa, Isa::Avx512 | Isa::Amx);
             let rows = self.formats.rows || self.formats.tiles && !apart;
             if !wide && self.formats.as_brain(self.isa, k) {
@@ -1077,5 +1084,77 @@ mod avx512 {
     fn join(v: [__m128i; 4]) -> __m512i {
         let v01 = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(v[0]), v[1]);
         _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(v01, v[2]), v[3])
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use super::{ActSlots, Offsets, Precision, WIDE, max_abs, scale_for};
+    use std::arch::aarch64::*;
+
+    impl ActSlots<'_> {
+        /// Token `t` as planes of high and low bytes.
+        #[target_feature(enable = "neon")]
+        pub(super) unsafe fn put_planes_neon(&self, t: usize, x: &[f32]) {
+            let first = t * self.cols.div_ceil(256);
+            for (g, x) in x.chunks(256).enumerate() {
+                let (g, (a, inv)) = (first + g, scale_for(max_abs(x), WIDE));
+                // SAFETY: within the buffers, as in `put`.
+                unsafe {
+                    *self.scale.add(g) = a;
+                    for (b, x) in x.chunks_exact(32).enumerate() {
+                        let to = self.q.add(512 * g + 64 * b);
+                        let mut sums = [0; 2];
+                        for (h, sum) in sums.iter_mut().enumerate() {
+                            let q = quantize_16(x.as_ptr().add(16 * h), inv, WIDE);
+                            *sum = vaddlvq_s16(q[0]) + vaddlvq_s16(q[1]);
+                            // q = 256·hi + lo with lo in −128..128: rounding gives hi the carry.
+                            let high = vrshrn_high_n_s16::<8>(vrshrn_n_s16::<8>(q[0]), q[1]);
+                            let low = vmovn_high_s16(vmovn_s16(q[0]), q[1]);
+                            vst1q_s8(to.add(16 * h), high);
+                            vst1q_s8(to.add(32 + 16 * h), low);
+                        }
+                        *self.s16.add(16 * g + 2 * b) = sums[0] as f32;
+                        *self.s16.add(16 * g + 2 * b + 1) = sums[1] as f32;
+                        *self.s32.add(8 * g + b) = (sums[0] + sums[1]) as f32;
+                    }
+                }
+            }
+        }
+
+        /// The `t`-th token of 8 bits, the integers signed.
+        #[target_feature(enable = "neon")]
+        pub(super) unsafe fn put_bytes_neon(&self, t: usize, x: &[f32]) {
+            let at = Offsets::of(self.rows, self.cols, Precision::Bits8, t);
+            for (g, x) in x.chunks_exact(32).enumerate() {
+                let (a, inv) = scale_for(max_abs(x), 127.0);
+                let mut sums = [0; 2];
+                // SAFETY: within the buffers, as in `put`.
+                unsafe {
+                    for (h, sum) in sums.iter_mut().enumerate() {
+                        let q = quantize_16(x.as_ptr().add(16 * h), inv, 127.0);
+                        let q = vmovn_high_s16(vmovn_s16(q[0]), q[1]);
+                        *sum = i32::from(vaddlvq_s8(q));
+                        vst1q_s8(self.q.add(at.bytes + 32 * g + 16 * h), q);
+                    }
+                    self.put_sums(at.scale + g, a, sums);
+                }
+            }
+        }
+    }
+
+    /// 16 values times `inv`, clamped (NaN to 0) and rounded to nearest even.
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn quantize_16(x: *const f32, inv: f32, limit: f32) -> [int16x8_t; 2] {
+        let (least, most) = (vdupq_n_f32(-limit), vdupq_n_f32(limit));
+        let mut q = [vdupq_n_s32(0); 4];
+        for (i, q) in q.iter_mut().enumerate() {
+            // SAFETY: the caller's pointer has 16 readable floats.
+            let v = vmulq_n_f32(unsafe { vld1q_f32(x.add(4 * i)) }, inv);
+            // A NaN stays one, and becomes 0 as an integer.
+            *q = vcvtnq_s32_f32(vmaxq_f32(vminq_f32(v, most), least));
+        }
+        [vmovn_high_s32(vmovn_s32(q[0]), q[1]), vmovn_high_s32(vmovn_s32(q[2]), q[3])]
     }
 }

@@ -251,6 +251,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// Bytes between the columns of a row and those of the next.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn gap(&self) -> usize {
         self.stride - self.row_bytes
     }
@@ -332,6 +333,7 @@ impl<'a> Output<'a> {
     }
 
     /// The address of element `n` of row `t`, which must be inside the buffer to be used.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(super) fn at(&self, t: usize, n: usize) -> *mut f32 {
         self.ptr.wrapping_add(t * self.stride).wrapping_add(n).wrapping_sub(self.first)

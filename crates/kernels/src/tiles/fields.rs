@@ -33,7 +33,7 @@ pub(crate) const fn lines(at: usize, count: usize) -> Field {
 }
 
 /// Where a type that ends with nibbles has them, and its fifth bits if it has any.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[derive(Clone, Copy)]
 pub(crate) struct NibblePlaces {
     /// Byte of the block where its nibbles begin.
@@ -46,7 +46,7 @@ pub(crate) struct NibblePlaces {
     pub masks: Option<usize>,
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 impl NibblePlaces {
     pub(crate) const fn of(fields: &[Field]) -> NibblePlaces {
         let last = fields.len() - 1;
@@ -270,7 +270,7 @@ fn square(from: &[u8], fs: usize, to: &mut [u8], ts: usize) {
 impl Field {
     /// Bytes of the field in a unit.
     /// Byte of the block where it begins.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) const fn at(&self) -> usize {
         match *self {
             Elements { at, .. } | Signed { at, .. } | Bits32 { at } | Bits256 { at } => at,

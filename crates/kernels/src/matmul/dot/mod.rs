@@ -5,6 +5,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
 mod scalar;
 
 use super::{Matrix, Output, Tokens};
@@ -23,6 +25,8 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
             Isa::Avx512 | Isa::Amx => avx512::rows(w, rows, x, out),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::rows(w, rows, x, out),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => neon::rows(w, rows, x, out),
             _ => scalar::rows(w, rows, x, out),
         }
     }

@@ -5,7 +5,7 @@
 //! - `q` `[K/4][32 rows][4]` signed bytes: one line of 16 rows is what `vpdpbusd` multiplies with
 //!   four broadcast (unsigned) activations; with AVX2 unsigned codes, see `avx2`;
 //! - `d` `[K/32][32 rows]` f32 scales and `z` the integers −128·Σq that make up for the
-//!   activations' bias of 128 (both `[K/16][32 rows]` for a type with a scale per 16), which AVX2 does without;
+//!   activations' bias of 128 (both `[K/16][32 rows]` for a type with a scale per 16), which AVX2 and NEON do without;
 //! - `m` `[K/32][32 rows]` f32 offsets (`[K/16][32 rows]` for a type with an offset per 16).
 //!
 //! Float weights: `[K][32 rows]` f32.
@@ -20,6 +20,10 @@ mod avx2_panel;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512_panel;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neon_panel;
 mod scalar;
 
 use super::activations::Lines;
@@ -37,6 +41,7 @@ const _: () = assert!(MAX_K_FLOAT * PANEL_ROWS >= SUMS);
 pub struct MatmulScratch {
     pub(super) panel: Box<Panel>,
     /// Panels of bf16, see `amx`: pages that stay untouched elsewhere.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) brain: Lines,
 }
 
@@ -58,6 +63,7 @@ impl MatmulScratch {
 
 impl MatmulScratch {
     /// Room for what packed matrices sum up: [`SUMS`] floats at least.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn sums(&mut self) -> &mut [f32] {
         &mut self.panel.float
     }
@@ -113,6 +119,9 @@ pub(super) unsafe fn rows(
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => unsafe { avx2::panel(w, part.clone(), k, x, out, panel) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "aarch64")]
+                Isa::Neon => unsafe { neon::panel(w, part.clone(), k, x, out, panel) },
                 // SAFETY: by the caller's promise.
                 _ => unsafe { scalar::panel(w, part.clone(), k, x, out, panel) },
             }

@@ -1,13 +1,15 @@
 //! Products of packed matrices.
 //!
 //! With AVX-512 VNNI a tile is multiplied in place, by a few tokens of 16 bits or by a register block of
-//! twelve of 8. With AVX2 it is too for those of 16 bits; for the others, and in portable code always, weights
+//! twelve of 8. With AVX2 and NEON it is too for those of 16 bits; for the others, and in portable code always, weights
 //! are unpacked by the same code as canonical ones, which only reads them from elsewhere.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 use super::{MatmulScratch, Matrix, Output, Precision, Tokens, dot, gemm};
 use crate::isa::Isa;
@@ -30,6 +32,9 @@ pub(super) unsafe fn rows(
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 if x.precision() == Precision::Bits16 => unsafe { avx2::rows(w, rows, x, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon if x.precision() == Precision::Bits16 => unsafe { neon::rows(w, rows, x, out) },
         // SAFETY: by the caller's promise.
         _ if x.precision() == Precision::Bits16 => unsafe { dot::rows(w, rows, x, out) },
         // SAFETY: as above.

@@ -1,0 +1,200 @@
+//! The panel product with NEON: 8 rows × 4 tokens in registers, products of signed bytes by `sdot`.
+//!
+//! The panel holds codes less their zero point, and activations are signed: the sums of 32 products (16 where a type has a scale for
+//! each) are what the portable code has, and are exact.
+//!
+//! The order of floating-point operations of a row and a token is the same for any number of rows and tokens.
+
+use super::{Panel, neon_panel, scalar};
+use crate::blocks::{BlockFormat, with_block, with_tiles};
+use crate::matmul::sizes::PANEL_ROWS;
+use crate::matmul::{Matrix, Output, Tokens};
+use crate::sdot::sdot_lane;
+use crate::tiles::{Layout, TILE_ROWS};
+use std::arch::aarch64::*;
+use std::ops::Range;
+
+/// Rows and tokens whose sums are in registers at the same time: 8 of integers and 8 of floats, of 32.
+const ROWS: usize = 8;
+const TOKENS: usize = 4;
+
+/// # Safety
+/// As for `gemm::rows`; the CPU has the level.
+#[target_feature(enable = "neon,dotprod")]
+pub(super) unsafe fn panel(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    k: Range<usize>,
+    x: &Tokens<'_>,
+    out: Output<'_>,
+    p: &mut Panel,
+) {
+    // Tiles are filled whole.
+    let whole = match w.layout() {
+        Layout::Rows => rows.clone(),
+        Layout::Tiles => rows.start / TILE_ROWS * TILE_ROWS..rows.end.next_multiple_of(TILE_ROWS),
+    };
+    debug_assert!(whole.len() <= PANEL_ROWS);
+    // SAFETY: by the caller's promise. A packed matrix has whole tiles, and a panel ends where it must: see `gemm::rows`.
+    unsafe {
+        with_block!(
+            w.weight_type(),
+            Q => {
+                match w.layout() {
+                    Layout::Rows => neon_panel::fill_rows::<Q>(w, whole.clone(), k.clone(), p),
+                    Layout::Tiles => fill_tiles(w, whole.clone(), k.clone(), p),
+                }
+                tokens::<Q>(whole.start, rows, k, x, out, p);
+            },
+            {
+                scalar::fill_float(w, rows.clone(), k.clone(), p);
+                scalar::multiply_float(rows, k, x, out, p);
+            }
+        )
+    }
+}
+
+/// # Safety
+/// As for [`neon_panel::fill_tiles`].
+#[target_feature(enable = "neon,dotprod")]
+#[inline(never)]
+unsafe fn fill_tiles(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mut Panel) {
+    with_tiles!(
+        w.weight_type(),
+        // SAFETY: by the caller's promise.
+        Q => unsafe { neon_panel::fill_tiles::<Q>(w, rows, k, p) },
+        unreachable!("floats have a panel of floats")
+    )
+}
+
+/// All tokens; row `first` of the matrix is the panel's first.
+#[inline(always)]
+unsafe fn tokens<Q: BlockFormat>(
+    first: usize,
+    rows: Range<usize>,
+    k: Range<usize>,
+    x: &Tokens<'_>,
+    out: Output<'_>,
+    p: &Panel,
+) {
+    let mut t = 0;
+    while t < x.tokens() {
+        // SAFETY: by the caller's promise; there are so many tokens from t on.
+        t += unsafe {
+            match x.tokens() - t {
+                1 => some::<Q, 1>(first, &rows, &k, x, t, out, p),
+                2 | 3 => some::<Q, 2>(first, &rows, &k, x, t, out, p),
+                _ => some::<Q, TOKENS>(first, &rows, &k, x, t, out, p),
+            }
+        };
+    }
+}
+
+/// `C` tokens from token `t` on; says how many that are.
+#[inline(always)]
+unsafe fn some<Q: BlockFormat, const C: usize>(
+    first: usize,
+    rows: &Range<usize>,
+    k: &Range<usize>,
+    x: &Tokens<'_>,
+    t: usize,
+    out: Output<'_>,
+    p: &Panel,
+) -> usize {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        for part in (first..rows.end).step_by(ROWS) {
+            // A range of rows may begin within a tile.
+            let wanted = part.max(rows.start)..rows.end.min(part + ROWS);
+            if wanted.is_empty() {
+                continue;
+            }
+            let mut sums = [[0f32; ROWS]; C];
+            columns::<Q, C>(part - first, k, x, t, p, &mut sums);
+            for (c, sums) in sums.iter().enumerate() {
+                let out = out.row_mut(t + c, wanted.clone());
+                for (out, sum) in out.iter_mut().zip(&sums[wanted.start - part..]) {
+                    *out = if k.start == 0 { *sum } else { *out + *sum };
+                }
+            }
+        }
+    }
+    C
+}
+
+/// The products of [`ROWS`] rows, the panel's from `row` on, with `C` tokens over all columns of the panel.
+///
+/// # Safety
+/// The panel has the rows and the columns, the tokens exist, the CPU has NEON with dotprod.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn columns<Q: BlockFormat, const C: usize>(
+    row: usize,
+    k: &Range<usize>,
+    x: &Tokens<'_>,
+    t: usize,
+    p: &Panel,
+    out: &mut [[f32; ROWS]; C],
+) {
+    let (cols, groups) = (x.cols(), x.cols() / 32);
+    let (scales, offsets) = (Q::SCALES, Q::OFFSETS);
+    assert!((t + C) * groups <= x.scale().len());
+    // SAFETY: by the caller's promise, and as asserted: all buffers of a token have as many groups.
+    unsafe {
+        let xq: [*const i8; C] = std::array::from_fn(|c| x.q8().add((t + c) * cols + k.start));
+        let first: [usize; C] = std::array::from_fn(|c| (t + c) * groups + k.start / 32);
+        let mut acc = [[vdupq_n_f32(0.0); 2]; C];
+        for g in 0..k.len() / 32 {
+            for h in 0..scales {
+                let mut sums = [[vdupq_n_s32(0); 2]; C];
+                for part in 0..2 / scales {
+                    // Lines of four columns, four of them in a register of activations.
+                    let line = 8 * g + 4 * (h + part);
+                    let mut four = [vdupq_n_s8(0); C];
+                    for c in 0..C {
+                        four[c] = vld1q_s8(xq[c].add(4 * line));
+                    }
+                    macro_rules! line {
+                        ($l:literal) => {
+                            let w = p.q.as_ptr().add(((line + $l) * PANEL_ROWS + row) * 4);
+                            let w = [vld1q_s8(w), vld1q_s8(w.add(16))];
+                            for c in 0..C {
+                                for i in 0..2 {
+                                    sums[c][i] = sdot_lane::<$l>(sums[c][i], w[i], four[c]);
+                                }
+                            }
+                        };
+                    }
+                    line!(0);
+                    line!(1);
+                    line!(2);
+                    line!(3);
+                }
+                let d = p.d.as_ptr().add((scales * g + h) * PANEL_ROWS + row);
+                let d = [vld1q_f32(d), vld1q_f32(d.add(4))];
+                for c in 0..C {
+                    let scale = *x.scale().get_unchecked(first[c] + g);
+                    for i in 0..2 {
+                        let a = vmulq_n_f32(d[i], scale);
+                        acc[c][i] = vfmaq_f32(acc[c][i], vcvtq_f32_s32(sums[c][i]), a);
+                    }
+                }
+            }
+            for h in 0..offsets {
+                let m = p.m.as_ptr().add((offsets * g + h) * PANEL_ROWS + row);
+                let m = [vld1q_f32(m), vld1q_f32(m.add(4))];
+                for c in 0..C {
+                    let sums = x.sums_for(offsets);
+                    let s = *sums.get_unchecked(offsets * (first[c] + g) + h);
+                    for i in 0..2 {
+                        acc[c][i] = vfmaq_n_f32(acc[c][i], m[i], s);
+                    }
+                }
+            }
+        }
+        for (out, acc) in out.iter_mut().zip(acc) {
+            vst1q_f32(out.as_mut_ptr(), acc[0]);
+            vst1q_f32(out.as_mut_ptr().add(4), acc[1]);
+        }
+    }
+}

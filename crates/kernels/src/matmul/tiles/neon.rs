@@ -1,0 +1,201 @@
+//! Tiles with NEON, tokens of 16 bits: lines of four codes of each row against the planes of high and low bytes of four
+//! activations by `sdot`, four rows to a register. Up to four tokens share what is made of the weights; the operations of each, and
+//! their order, are those of one alone. The zero point is taken from the sums, as in `dot/neon.rs`.
+
+use crate::blocks::neon_rows::{signed, too_large};
+use crate::blocks::neon_tiles::TilesNeon;
+use crate::blocks::{WeightType, with_tiles};
+use crate::lanes::{Lanes, Neon};
+use crate::matmul::dot::neon::{brain, whole};
+use crate::matmul::{Matrix, Output, Tokens};
+use crate::sdot::sdot_lane;
+use crate::tiles::TILE_ROWS;
+use std::arch::aarch64::*;
+use std::ops::Range;
+
+/// Sums of 16 rows, `[half]`.
+type Sums = [[float32x4_t; 2]; 2];
+
+/// # Safety
+/// As for `tiles::rows`; the tokens are of 16 bits; the CPU has NEON with dotprod.
+#[target_feature(enable = "neon,dotprod")]
+pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
+    let mut t = 0;
+    while t < x.tokens() {
+        // SAFETY: by the caller's promise.
+        t += unsafe {
+            match x.tokens() - t {
+                1 => some::<1>(w, &rows, x, t, out),
+                2 | 3 => some::<2>(w, &rows, x, t, out),
+                _ => some::<4>(w, &rows, x, t, out),
+            }
+        };
+    }
+}
+
+/// Rows for `T` tokens from token `t` on; says how many that are.
+///
+/// # Safety
+/// As for [`rows`].
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn some<const T: usize>(
+    w: &Matrix<'_>,
+    rows: &Range<usize>,
+    x: &Tokens<'_>,
+    t: usize,
+    out: Output<'_>,
+) -> usize {
+    let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
+    let mut r = rows.start;
+    while r < rows.end {
+        let (i, first) = (r / TILE_ROWS, r % TILE_ROWS);
+        let end = rows.end.min(TILE_ROWS * (i + 1));
+        let tile = w.tile(i).as_ptr();
+        // SAFETY: a whole tile; the caller's CPU has the level.
+        let sums: [Sums; T] = unsafe {
+            with_tiles!(
+                w.weight_type(),
+                Q => quantized::<Q, T>(tile, &x),
+                {
+                    let mut sums = [[[vdupq_n_f32(0.0); 2]; 2]; T];
+                    for (sums, x) in sums.iter_mut().zip(&x) {
+                        for (half, sums) in sums.iter_mut().enumerate() {
+                            *sums = float(w.weight_type(), tile, half, x.float(0));
+                        }
+                    }
+                    sums
+                }
+            )
+        };
+        for (j, sums) in sums.into_iter().enumerate() {
+            let mut floats = [0f32; TILE_ROWS];
+            // SAFETY: 16 floats; the elements are ours by the caller's promise.
+            let out = unsafe {
+                Neon::store(floats.as_mut_ptr(), sums[0]);
+                Neon::store(floats.as_mut_ptr().add(8), sums[1]);
+                out.row_mut(t + j, r..end)
+            };
+            out.copy_from_slice(&floats[first..][..end - r]);
+        }
+        r = end;
+    }
+    T
+}
+
+/// The sums of all rows of a tile, which is read from front to end.
+#[inline(always)]
+unsafe fn quantized<Q: TilesNeon, const T: usize>(
+    tile: *const u8,
+    x: &[Tokens<'_>; T],
+) -> [Sums; T] {
+    let groups = x[0].cols() / 32;
+    let per_unit = Q::BLOCK / 32;
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let mut total = [[[vdupq_n_f32(0.0); 2]; 2]; T];
+        let mut acc = total;
+        for b in 0..groups {
+            let unit = tile.add(b / per_unit * TILE_ROWS * Q::BYTES);
+            group::<Q, T>(unit, b, 0, x, &mut acc);
+            group::<Q, T>(unit, b, 1, x, &mut acc);
+            // The activations have one scale per 256.
+            if b % 8 == 7 || b + 1 == groups {
+                for t in 0..T {
+                    let scale = x[t].scale()[b / 8];
+                    for (half, i) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                        let total = &mut total[t][half][i];
+                        *total = vfmaq_n_f32(*total, acc[t][half][i], scale);
+                        acc[t][half][i] = vdupq_n_f32(0.0);
+                    }
+                }
+            }
+        }
+        total
+    }
+}
+
+/// Adds what group `b` of the row gives, of rows `8·half ..`.
+#[inline(always)]
+unsafe fn group<Q: TilesNeon, const T: usize>(
+    unit: *const u8,
+    b: usize,
+    half: usize,
+    x: &[Tokens<'_>; T],
+    acc: &mut [Sums; T],
+) {
+    let g = b % (Q::BLOCK / 32);
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let decoded = Q::begin(unit, g, half);
+        let scales = Q::scales(unit, &decoded, g, half);
+        let none = vdupq_n_s32(0);
+        let (mut high, mut low) = ([[none; 2]; T], [[none; 2]; T]);
+        for part in 0..2 {
+            let mut planes = [[vdupq_n_s8(0); 2]; T];
+            for t in 0..T {
+                let at = x[t].q8().add(64 * b + 16 * part);
+                planes[t] = [vld1q_s8(at), vld1q_s8(at.add(32))];
+                if Q::SCALES == 2 || part == 0 {
+                    let sum = if Q::SCALES == 2 { x[t].s16()[2 * b + part] } else { x[t].s32()[b] };
+                    let first = if Q::ZERO != 0 && !too_large::<Q>() {
+                        vdupq_n_s32(-Q::ZERO * sum as i32)
+                    } else {
+                        none
+                    };
+                    (high[t], low[t]) = ([none; 2], [first; 2]);
+                }
+            }
+            macro_rules! line {
+                ($l:literal) => {
+                    let w = Q::line(unit, &decoded, g, 4 * part + $l, half);
+                    for i in 0..2 {
+                        let w = signed::<Q>(w[i]);
+                        for t in 0..T {
+                            high[t][i] = sdot_lane::<$l>(high[t][i], w, planes[t][0]);
+                            low[t][i] = sdot_lane::<$l>(low[t][i], w, planes[t][1]);
+                        }
+                    }
+                };
+            }
+            line!(0);
+            line!(1);
+            line!(2);
+            line!(3);
+            if Q::SCALES == 2 || part == 1 {
+                let d = scales.d[if Q::SCALES == 2 { part } else { 0 }];
+                for t in 0..T {
+                    for i in 0..2 {
+                        let acc = &mut acc[t][half][i];
+                        *acc = vfmaq_f32(*acc, whole(high[t][i], low[t][i]), d[i]);
+                    }
+                }
+            }
+        }
+        for h in 0..Q::OFFSETS {
+            for t in 0..T {
+                let sum = x[t].sums_for(Q::OFFSETS)[Q::OFFSETS * b + h];
+                for i in 0..2 {
+                    let acc = &mut acc[t][half][i];
+                    *acc = vfmaq_n_f32(*acc, scales.m[h][i], sum);
+                }
+            }
+        }
+    }
+}
+
+/// The sums of rows `8·half ..` of a tile of 16-bit floats.
+#[inline(always)]
+unsafe fn float(ty: WeightType, tile: *const u8, half: usize, x: &[f32]) -> [float32x4_t; 2] {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        // Independent sums hide the latency.
+        let mut acc = [Neon::splat(0.0); 4];
+        for (k, &x) in x.iter().enumerate() {
+            let p = tile.add(2 * TILE_ROWS * k + 16 * half);
+            let w = if ty == WeightType::F16 { Neon::load_f16(p.cast()) } else { brain(p) };
+            acc[k % 4] = Neon::fma(w, Neon::splat(x), acc[k % 4]);
+        }
+        let [a, b, c, d] = acc;
+        Neon::add(Neon::add(a, b), Neon::add(c, d))
+    }
+}

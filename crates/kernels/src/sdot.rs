@@ -1,0 +1,47 @@
+//! Dot products of signed bytes on aarch64 (`sdot`, of the extension that is called dotprod).
+//!
+//! In assembly, because Rust 1.95 has the functions for it (`vdotq_s32`, `vdotq_laneq_s32`) only as unstable ones. This is the only
+//! place that knows.
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+/// To each lane of `sums`, the sum of four products: bytes `4i .. 4i + 4` of `a` with those of `b`.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+pub(crate) fn sdot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+    // SAFETY: registers only; the function has the feature that the instruction belongs to.
+    unsafe {
+        asm!(
+            "sdot {0:v}.4s, {1:v}.16b, {2:v}.16b",
+            inout(vreg) sums,
+            in(vreg) a,
+            in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sums
+}
+
+/// As [`sdot`], with bytes `4 · LANE .. 4 · LANE + 4` of `b` for all lanes.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+pub(crate) fn sdot_lane<const LANE: usize>(
+    mut sums: int32x4_t,
+    a: int8x16_t,
+    b: int8x16_t,
+) -> int32x4_t {
+    const { assert!(LANE < 4) };
+    // SAFETY: as above.
+    unsafe {
+        asm!(
+            "sdot {0:v}.4s, {1:v}.16b, {2:v}.4b[{lane}]",
+            inout(vreg) sums,
+            in(vreg) a,
+            in(vreg) b,
+            lane = const LANE,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sums
+}
