@@ -144,6 +144,7 @@ agree: models build .venv/stamp
 	$(VENV) -m evidence check safetensors $(SILERO)
 	$(VENV) -m evidence check torch
 	$(VENV) -m evidence check packed --model smollm2
+	$(VENV) -m evidence check routing
 	$(VENV) -m evidence check convert
 	$(VENV) -m evidence check convert-faults
 	$(VENV) -m evidence check clients
