@@ -42,6 +42,7 @@ help: ## this list
 	@echo "make python   build the Python wheel, with the command in it; 'make test-python' tests it in a virtual environment"
 	@echo "make test-gpu      all that one GPU can show of the collective; 'make bench-gpu' how long it takes; 'make cuda' compiles it only"
 	@echo "make aot-gpu       what XLA makes of the JAX models on GPUs, without a GPU"
+	@echo "make loom     the slots of experts under loom, in every order of events"
 	@echo "make sanitize parse headers that change meanwhile, under Miri (some minutes)"
 	@echo "make fuzz     fuzz the parser of model files; FUZZ_SECONDS=$(FUZZ_SECONDS) for each of: $(FUZZ_TARGETS)"
 	@echo
@@ -101,7 +102,7 @@ deb:
 GROUPED := $(if $(filter output-sync,$(.FEATURES)),--output-sync=line)
 .PHONY: test
 test: need-rust need-rust-tools need-python fmt
-	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j2 lint fetched unit
+	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j2 lint fetched unit loom
 	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j2 $(GROUPED) compile-cuda test-python agree test-aot test-cross test-install
 
 # All that the tests need from outside.
@@ -135,6 +136,11 @@ endif
 unit: models .venv/stamp
 	@$(for_pyo3) && cargo test --workspace --locked
 
+# With loom's locks and threads in the place of the standard library's, which the whole crate is built for: apart from the rest.
+.PHONY: loom
+loom: need-rust
+	@RUSTFLAGS="$$RUSTFLAGS --cfg loom" cargo test --quiet --locked -p alight-pages --lib --target-dir $(TARGET_DIR)/loom slots::orders
+
 .PHONY: agree
 agree: models build .venv/stamp
 	$(VENV) -m evidence make codebooks --check
@@ -144,6 +150,7 @@ agree: models build .venv/stamp
 	$(VENV) -m evidence check safetensors $(SILERO)
 	$(VENV) -m evidence check torch
 	$(VENV) -m evidence check packed --model smollm2
+	$(VENV) -m evidence check routing
 	$(VENV) -m evidence check convert
 	$(VENV) -m evidence check convert-faults
 	$(VENV) -m evidence check clients

@@ -96,6 +96,7 @@ COMMANDS = (
     Command("check litmus", BY_HAND, ANY, "scripts/build_dartagnan.sh, Java", "the protocol of the collective among GPUs under PTX's memory model, with mistakes that it must find"),
     Command("check macos", CI, ANY, "rustup target add, make cross", "the whole workspace compiles for macOS, and what differs between systems is in a few places"),
     Command("check packed", CI, VENV, f"{BUILD}, {MODELS}", "packed files unpacked by numpy, and refused by other readers"),
+    Command("check routing", CI, VENV, BUILD, "random models choose experts as published traces of real ones do, skewed and flat"),
     Command("check same-bits", BY_HAND, VENV, f"cargo, {MODELS}", "two commits compute the same bits, on every model and SIMD level"),
     Command("check safetensors", CI, VENV, f"cargo, {MODELS}", "our safetensors parser beside another reader"),
     Command("check torch", CI, VENV, "cargo, fetch models torch", "our reader of torch's files beside zipfile and pickle"),

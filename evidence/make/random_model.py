@@ -7,11 +7,15 @@
     python -m evidence make random-model gpt-oss models/random-gpt-oss-mxfp4.gguf   12 layers of gpt-oss-20b's, 6.5 GB
     python -m evidence make random-model qwen35 models/random-qwen35-q4_k_m.gguf   a hybrid of Qwen 3.5's kind, 1.3 GB
     python -m evidence make random-model deepseek2 models/random-v2-lite-q4_k_m.gguf   8 layers of DeepSeek-V2-Lite's shape, 2.8 GB
+    python -m evidence make random-model a3b models/skewed-a3b.gguf --layers 48 --routing qwen3   routers that choose as Qwen3-30B-A3B's do
 
 The answers of such a model mean nothing; its sizes, its types and the work of every step are real:
 the quantised blocks have random bytes under scales that keep activations of order one, and the
 vocabulary is as large as the real one, valid for its tokenizer and built from made-up words, so that
 ordinary text is cut into pieces by real merges.
+
+Routers of random weights choose all experts equally often, which no trained model does. With `--routing` they choose as routers
+of real models were seen to do (`evidence/lib/routing.py` says how); `python -m evidence check routing` measures what comes out.
 
 Deterministic: one seed, one file. Streams: at most one 64 MiB piece is in memory beside the vocabulary.
 """
@@ -24,7 +28,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from evidence.lib import networks, tiny_models, vocabularies
+from evidence.lib import networks, routing, tiny_models, vocabularies
 from evidence.lib.lazy import lazily
 
 gguf = lazily("gguf")
@@ -96,11 +100,15 @@ SHAPES = {
                        mix="q4_k_m"),
     # Small enough for a test of this script and of whatever reads its files.
     "tiny": Shape("random tiny, Llama-3.2 shape", 2, 256, 512, 4, 2, 64, 2048, 2048, 500000.0, True, True),
+    "tiny-moe": Shape("random tiny, Qwen3-30B-A3B kind", 8, 256, 256, 4, 2, 64, 2048, 2048, 1e6, False, False, "qwen3moe", 1e-6,
+                      qk_norm=True, experts=32, used=4, expert_ff=64),
     "tiny-spm": Shape("random tiny, Llama-2 shape", 2, 256, 512, 4, 4, 64, 2048, 2048, 10000.0, False, False),
 }
 
 # --- weights ----------------------------------------------------------------------------------
 
+
+# `std` is one number, or one for each block.
 
 def q4_0_blocks(rng, count: int, std: float) -> np.ndarray:
     """Uniform nibbles under scales of either sign: mean 0, standard deviation `std`."""
@@ -119,6 +127,15 @@ def q4_k_blocks(rng, count: int, std: float) -> np.ndarray:
     d = level * rng.uniform(0.8, 1.2, count)
     blocks[:, :2] = d.astype("<f2").view(np.uint8).reshape(count, 2)
     blocks[:, 2:4] = (7.5 * d).astype("<f2").view(np.uint8).reshape(count, 2)
+    return blocks
+
+
+def centred_q4_k_blocks(rng, count: int, std: float) -> np.ndarray:
+    """The same with minima that follow the scales. So each 32 weights have a mean of 0, and products of matrices are as large as those of
+    independent weights."""
+    blocks = q4_k_blocks(rng, count, std * 258.3 / 168.3)
+    blocks[:, 8:12] = blocks[:, 4:8]
+    blocks[:, 12:16] = (blocks[:, 12:16] & 15) * 17
     return blocks
 
 
@@ -159,13 +176,45 @@ def q6_k_blocks(rng, count: int, std: float) -> np.ndarray:
     return blocks
 
 
+def constant_blocks(kind: str, values: np.ndarray) -> np.ndarray:
+    """Blocks each of whose weights has the block's value."""
+    blocks = np.zeros((len(values), gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][1]), np.uint8)
+
+    def put(at: int, scale: np.ndarray) -> None:
+        blocks[:, at:at + 2] = scale.astype("<f2").view(np.uint8).reshape(-1, 2)
+
+    match kind:
+        case "Q4_0":
+            put(0, values / -8)
+        case "Q5_0":
+            put(0, values / -16)
+        case "Q8_0":
+            put(0, values / 127)
+            blocks[:, 2:] = 127
+        case "Q4_K":
+            # Scales of 0 and minima of 1.
+            put(2, -values)
+            blocks[:, 8:12], blocks[:, 12:16] = 1, 0x10
+        case "Q6_K":
+            blocks[:, 192:208] = 1
+            put(208, values / -32)
+        case _:
+            raise ValueError(f"no constant blocks of {kind}")
+    return blocks
+
+
 @dataclass
 class Tensor:
     name: str
     shape: tuple  # outermost first
     kind: str
-    std: float = 0.0
+    # One number, or one for each row of a matrix.
+    std: float | np.ndarray = 0.0
     values: np.ndarray | None = None
+    # Columns from one up to another whose weights are no random ones but all the same, in a row or in all of them.
+    pinned: tuple | list = ()
+    # Whether the weights of each part of a block have a mean of 0.
+    centred: bool = False
 
     def block(self) -> tuple[int, int]:
         return gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[self.kind]]
@@ -179,12 +228,19 @@ class Tensor:
             out.write(self.values.astype("<f4").tobytes())
             return
         length, size = self.block()
-        left, most = math.prod(self.shape) // length, PIECE_BYTES // size
-        make = {"Q4_0": q4_0_blocks, "Q5_0": q5_0_blocks, "Q4_K": q4_k_blocks, "Q6_K": q6_k_blocks, "Q8_0": q8_0_blocks, "MXFP4": mxfp4_blocks}[self.kind]
+        left, most, of_row = math.prod(self.shape) // length, PIECE_BYTES // size, self.shape[-1] // length
+        first = 0
+        q4_k = centred_q4_k_blocks if self.centred else q4_k_blocks
+        make = {"Q4_0": q4_0_blocks, "Q5_0": q5_0_blocks, "Q4_K": q4_k, "Q6_K": q6_k_blocks, "Q8_0": q8_0_blocks, "MXFP4": mxfp4_blocks}[self.kind]
         while left:
             count = min(left, most)
-            out.write(make(rng, count, self.std).data)
-            left -= count
+            row, column = np.divmod(np.arange(first, first + count), of_row)
+            blocks = make(rng, count, self.std if np.isscalar(self.std) else self.std[row % len(self.std)])
+            for start, end, values in self.pinned:
+                here = (start <= column * length) & (column * length < end)
+                blocks[here] = constant_blocks(self.kind, np.broadcast_to(values, self.shape[-2])[row[here] % self.shape[-2]])
+            out.write(blocks.data)
+            first, left = first + count, left - count
 
 
 def kind_of(shape: Shape, part: str, layer: int, columns: int = 256) -> str:
@@ -282,10 +338,22 @@ def add_metadata(writer: gguf.GGUFWriter, shape: Shape, rng) -> None:
     assert len(tokens) == len(set(tokens)) == len(types) == shape.vocab
 
 
+def build_routing(profile: str, shape: Shape, plan: list[Tensor], rng) -> None:
+    """Has routers choose as those of a model that was looked at."""
+    if shape.arch != "qwen3moe":
+        raise SystemExit(f"--routing: of these shapes, a3b and tiny-moe can have it, and not that of {shape.name}")
+    anchor = max(tensor.block()[0] for tensor in plan if tensor.name.split(".")[-2] in ("token_embd", *networks.QKV))
+    builder = routing.Builder(shape, routing.PROFILES[profile], anchor)
+    for tensor in plan:
+        tensor.centred = True
+        builder.build(tensor, rng)
+
+
 def add_arguments(parser) -> None:
     parser.add_argument("shape", choices=list(SHAPES))
     parser.add_argument("out", type=Path)
     parser.add_argument("--layers", type=int, help="cut, or stretched, to so many")
+    parser.add_argument("--routing", choices=list(routing.PROFILES), help="whose routers it has (default: all experts are chosen equally often)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--force", action="store_true", help="write even if the file is there")
 
@@ -301,6 +369,8 @@ def run(args) -> int:
     writer = gguf.GGUFWriter(part, shape.arch)
     add_metadata(writer, shape, np.random.default_rng([args.seed, 0]))
     plan = tensors(shape, np.random.default_rng([args.seed, 1]))
+    if args.routing:
+        build_routing(args.routing, shape, plan, np.random.default_rng([args.seed, 3]))
     for tensor in plan:
         writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), tensor.nbytes(), raw_dtype=gguf.GGMLQuantizationType[tensor.kind])
     writer.write_header_to_file()

@@ -9,14 +9,18 @@
 //!
 //! **Invariant:** a slot is written by the readers alone, and only between the moment at which a visit gave it to a piece and the
 //! moment at which all of the piece has come; its bytes are handed out after that, by a visit that holds it, and no other visit begins
-//! before that one has ended.
+//! before that one has ended. Visits and reading threads share the state of slots behind one lock: `orders` tries that under loom, in
+//! every order of events.
 
 mod expected;
 mod layout;
+#[cfg(all(loom, test))]
+mod orders;
 mod reader;
 pub mod replay;
 #[cfg(target_os = "linux")]
 mod ring;
+mod sync;
 #[cfg(test)]
 mod tests;
 
@@ -25,8 +29,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
@@ -39,11 +42,12 @@ use layout::{Layout, Piece};
 use reader::OpenFile;
 #[cfg(target_os = "linux")]
 use ring::Ring;
+use sync::{Builder, Condvar, JoinHandle, Mutex, MutexGuard, Watch};
 
 /// Bytes of a read, at most: several in flight keep a disk busy, and none takes long.
 const BLOCK: usize = 1 << 20;
 /// Threads that read. They mostly wait, and each has one read in flight.
-const READERS: usize = 8;
+const READERS: usize = if cfg!(all(loom, test)) { 2 } else { 8 };
 /// Pieces that a visit may guess: a disk that has nothing to do has time for so many before the next visit.
 const MOST_GUESSES: usize = 2;
 /// While fewer guesses than this share are right, few are made: a wrong one keeps the disk busy.
@@ -177,6 +181,7 @@ struct Shared {
     /// A piece has come.
     arrived: Condvar,
     failure: OnceLock<Arc<TransferError>>,
+    watch: Watch,
     /// Changes what comes of reads.
     #[cfg(test)]
     interpose: Option<tests::Interpose>,
@@ -257,6 +262,8 @@ impl Slots {
         let layout = Layout::fitting(groups, align, budget)?;
         let region = Region::new(layout.bytes())?;
         let (pieces, slots) = (layout.pieces.len(), layout.slots());
+        let spans = layout.pieces.iter().map(|piece| piece.spans.len()).max().unwrap_or(0);
+        let watch = Watch::new(slots, spans);
         let reads =
             |piece: &Piece| piece.spans.clone().map(|span| layout.blocks(span)).sum::<usize>();
         // No slot waits for two pieces.
@@ -284,6 +291,7 @@ impl Slots {
             work: Condvar::new(),
             arrived: Condvar::new(),
             failure: OnceLock::new(),
+            watch,
             #[cfg(test)]
             interpose,
         });
@@ -300,7 +308,7 @@ impl Slots {
             Slots { shared, visit: Mutex::new(visit), readers: Vec::with_capacity(readers), sizes };
         for _ in 0..readers {
             let theirs = Arc::clone(&all.shared);
-            let thread = std::thread::Builder::new().name("alight-slots".into());
+            let thread = Builder::new().name("alight-slots".into());
             match thread.spawn(move || theirs.read()) {
                 Ok(thread) => all.readers.push(thread),
                 // One is enough.
@@ -526,6 +534,7 @@ impl Held<'_> {
         let slot = self.visit.slot_of[piece] as usize;
         assert!(span < info.spans.len(), "span {span} of {}", info.spans.len());
         let place = shared.layout.place(slot, info.spans.start + span, info.class);
+        shared.watch.read(slot, info.spans.start + span);
         // Nothing writes to the slot: all of it has come, and it is given to another piece by another visit only.
         &shared.region.bytes()[place]
     }
@@ -685,6 +694,7 @@ impl Shared {
 
     /// Reads what of a job's block has not come yet. A failure is remembered.
     fn read_block(&self, job: Job, block: Block) {
+        self.watch.written(job.slot, job.span);
         let file = &self.files[self.layout.spans[job.span].span.file];
         #[cfg(test)]
         let (at, to) = (block.offset, block.to);

@@ -1,0 +1,117 @@
+//! Slots under loom, where threads read: every order of events, up to a number of preemptions. `make loom` runs it.
+//!
+//! The code is that of [`super`] itself, with loom's locks and threads, and it reads a real file. In every order, what a visit is
+//! handed is the piece that it wants, was written before that, and is not written again while the visit goes on; nobody waits for
+//! ever, which loom would call a deadlock; and the readers end.
+//!
+//! Where a ring reads there is nothing to try: only the thread that visits touches it, which `&mut` of the visit's lock proves.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::{Groups, Held, SlotOptions, Slots, Span};
+
+/// Bytes of a span. A piece has two, so that both readers may be at one slot.
+const SPAN: u64 = 16;
+const PIECES: usize = 4;
+
+fn byte_of(piece: usize, span: usize) -> u8 {
+    (1 + 2 * piece + span) as u8
+}
+
+/// Two groups of two pieces.
+fn groups() -> Groups {
+    let span = |i: usize| Span { file: 0, range: i as u64 * SPAN..(i as u64 + 1) * SPAN };
+    let piece = |piece: usize| vec![span(2 * piece), span(2 * piece + 1)];
+    (0..PIECES).map(piece).collect::<Vec<_>>().chunks(2).map(<[_]>::to_vec).collect()
+}
+
+/// Runs `visits` in every order with at most `preemptions` of them, with room for so many pieces.
+fn every_order(preemptions: usize, room: u64, visits: fn(&Arc<Slots>)) {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    for i in 0..2 * PIECES {
+        file.write_all(&[byte_of(i / 2, i % 2); SPAN as usize]).unwrap();
+    }
+    let file = Arc::new(file);
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(move || {
+        let open: &File = file.as_file();
+        let options = SlotOptions { direct: false, ring: false, shuffled: None };
+        let files = [(open, PathBuf::from("pieces"))];
+        let slots = Arc::new(Slots::new(&files, &groups(), room * 2 * SPAN, options).unwrap());
+        assert_eq!(slots.sizes().slots as u64, room);
+        visits(&slots);
+        assert!(slots.failure().is_none());
+    });
+}
+
+/// What a visit is handed, as it comes.
+fn look(held: &mut Held<'_>, group: usize, wanted: &[usize]) {
+    loop {
+        for piece in wanted.iter().filter(|piece| held.is_here(**piece)) {
+            for span in 0..2 {
+                let right = byte_of(2 * group + piece, span);
+                let bytes = held.bytes(*piece, span);
+                assert!(bytes.iter().all(|byte| *byte == right), "piece {piece}: {bytes:?}");
+            }
+        }
+        if held.all_here() {
+            return;
+        }
+        held.wait_for_more();
+    }
+}
+
+fn visit(slots: &Slots, group: usize, wanted: &[usize]) {
+    look(&mut slots.hold(group, wanted.iter().copied()), group, wanted);
+}
+
+#[test]
+fn a_visit_of_all_slots_and_another() {
+    every_order(2, 2, |slots| {
+        visit(slots, 0, &[0, 1]);
+        visit(slots, 1, &[1]);
+    });
+}
+
+/// The next visit needs the slots of pieces that are still being read.
+#[test]
+fn a_visit_that_does_not_wait() {
+    every_order(2, 2, |slots| {
+        drop(slots.hold(0, [0].into_iter()));
+        visit(slots, 1, &[0, 1]);
+    });
+}
+
+/// What is wanted is being read already; or, with other room, has to give way.
+#[test]
+fn a_guess_that_comes_late() {
+    every_order(2, 3, |slots| {
+        let mut held = slots.hold(0, [0].into_iter());
+        look(&mut held, 0, &[0]);
+        held.guess(1, [0].into_iter());
+        drop(held);
+        visit(slots, 1, &[0, 1]);
+    });
+}
+
+/// One waits for the other, and anybody may ask what is there.
+#[test]
+fn two_that_visit() {
+    every_order(1, 2, |slots| {
+        let theirs = Arc::clone(slots);
+        let other = loom::thread::spawn(move || visit(&theirs, 1, &[0, 1]));
+        visit(slots, 0, &[0, 1]);
+        assert_eq!(slots.here(0).len(), 2);
+        other.join().unwrap();
+    });
+}
+
+/// The readers are ended in the middle of their work.
+#[test]
+fn an_end_before_anything_has_come() {
+    every_order(2, 2, |slots| drop(slots.hold(0, [0, 1].into_iter())));
+}
