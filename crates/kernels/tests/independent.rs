@@ -14,7 +14,7 @@ use alight_kernels::{
     ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
     WeightType, matmul,
 };
-use common::{Rng, random_blocks};
+use common::{Rng, levels, random_blocks};
 use std::ops::Range;
 
 struct Own {
@@ -78,7 +78,7 @@ fn a_product_is_that_of_its_token_alone() {
                 }
             };
             let w = Matrix::with_layout(layout, ty, data, rows, cols).unwrap();
-            for isa in Isa::available() {
+            for isa in levels() {
                 for counts in [[1, 1], [3, 0], [0, 1], [2, 14], [9, 25]] {
                     let counts = RowCounts { bits16: counts[0], bits8: counts[1] };
                     mixed(&mut rng, isa, &w, counts);
@@ -157,7 +157,7 @@ fn attention_is_that_of_its_row_alone() {
         let (q_width, out_width) = (kv_heads * group * k_dim, kv_heads * group * v_dim);
         let q = rng.normals(filled * q_width);
         let sinks = rng.normals(kv_heads * group);
-        for isa in Isa::available() {
+        for isa in levels() {
             for window in windows {
                 let params = AttentionParams { scale: 0.2, softcap: None, window };
                 let sinks = Some(&sinks[..]);

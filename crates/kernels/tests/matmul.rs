@@ -9,7 +9,7 @@ use alight_kernels::{
     WeightType, dequantize_row, matmul,
     tiles::{pack, packable},
 };
-use common::{Rng, random_blocks, uniform};
+use common::{Rng, few, random_blocks, uniform};
 
 /// Activations as networks have them: mostly small, a few large.
 fn random_activations(rng: &mut Rng, n: usize) -> Vec<f32> {
@@ -170,8 +170,7 @@ fn products_are_as_exact_as_the_activations_allow() {
     let mut rng = Rng(1);
     let mut shapes = &[(1, 256), (7, 512), (33, 768), (64, 1024), (16, 2304), (48, 512)][..];
     let mut counts = &[1, 2, 3, 5, 6, 7, 13, 27][..];
-    // Set where an emulator runs this (`evidence check aarch64`).
-    if std::env::var_os("ALIGHT_TEST_FEW").is_some() {
+    if few() {
         (shapes, counts) = (&[(7, 512), (48, 768)], &[1, 7]);
     }
     for ty in WeightType::ALL {

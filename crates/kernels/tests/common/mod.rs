@@ -2,7 +2,17 @@
 
 #![allow(dead_code)]
 
-use alight_kernels::{ScaleField, WeightType};
+use alight_kernels::{Isa, ScaleField, WeightType};
+
+/// Whether less has to do, since an emulator runs the tests: set by `evidence check aarch64`.
+pub fn few() -> bool {
+    std::env::var_os("ALIGHT_TEST_FEW").is_some()
+}
+
+/// The levels that can run here, or with [`few`] the best of them.
+pub fn levels() -> Vec<Isa> {
+    if few() { vec![Isa::best()] } else { Isa::available() }
+}
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 pub struct Rng(pub u64);
