@@ -3,12 +3,15 @@
 //! Without the model file the tests say so and pass.
 
 mod support;
+#[path = "support/wild.rs"]
+mod wild;
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 use support::{alight, smollm2};
+use wild::{Moe, Spec};
 
 /// A file with a text of some 700 tokens.
 fn text(dir: &Path) -> String {
@@ -222,6 +225,40 @@ fn a_recorded_choice_of_experts_is_replayed() {
     let both = alight(&["bench", "experts", "--replay", file, "--memory", "4G"]);
     assert_eq!(both.status, Some(2));
     assert_eq!(alight(&["bench", "experts"]).status, Some(2));
+    alight(&["bench", "experts", "--replay", file, "--svg=x.svg"]).fails_as_usage("--svg");
+}
+
+#[test]
+fn a_picture_of_experts() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let moe = Moe { experts: 16, used: 3, width: 64, ..Moe::default() };
+    let spec = Spec { embd: 64, layers: 6, moe: Some(moe), ..Spec::qwen3moe() };
+    let model = wild::model_of(dir.path(), spec);
+    let svg = dir.path().join("experts.svg");
+    let drawn = |memory: &str| {
+        let svg = svg.to_str().unwrap();
+        alight(&["bench", "experts", &model, "--memory", memory, "-n", "8", "--svg", svg, "--json"])
+    };
+    let told = drawn("1");
+    told.fails(1, &["raise --memory"]);
+    let after = |words: &str| -> u64 {
+        let (_, rest) = told.stderr.split_once(words).unwrap();
+        rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+    };
+    // With room for the experts of two layers of six.
+    let memory = 2 * after("experts of one layer take ") + after("every token reads takes ");
+    drawn(&memory.to_string()).succeeds();
+    let text = fs::read_to_string(&svg).unwrap();
+    assert!(text.starts_with("<svg ") && text.contains("6 layers with experts, tokens 1 to 16"));
+    assert!(
+        text.contains("class=\"hit\" d=\"M") && text.contains("class=\"miss\" d=\"M"),
+        "{text}"
+    );
+    // It is not replaced unasked; and if all experts are in memory, there is nothing to draw.
+    drawn("8G").fails(1, &["experts.svg"]);
+    fs::remove_file(&svg).unwrap();
+    let whole = drawn("8G").succeeds();
+    assert!(whole.stderr.contains("no picture") && !svg.exists(), "{}", whole.stderr);
 }
 
 #[test]

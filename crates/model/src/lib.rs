@@ -132,7 +132,7 @@ mod weights;
 pub use alight_kernels::attention::KvType;
 pub use alight_kernels::matmul::Precision;
 pub use alight_pages::slots::replay::{Replayed, Rule};
-pub use alight_pages::slots::{SlotCounts, SlotOptions, SlotSizes};
+pub use alight_pages::slots::{Found, SlotCounts, SlotOptions, SlotSizes};
 pub use cache::reusable;
 pub use engine::{
     Constraint, DEFAULT_CONTEXT, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated,

@@ -154,11 +154,15 @@ fn what_was_guessed_is_there() {
     let (file, bytes) = file(&path, 1 << 20);
     let (groups, least) = even_groups();
     let slots = Slots::new(&[(&file, path)], &groups, least, SlotOptions::default()).unwrap();
+    let mut found_guessed = 0;
     for visit in 0..12 {
         // Two that stay, and one that is another in each cycle.
         let wanted = |visit: usize| (visit % 4, [0, 1, 5 + visit / 4]);
         let (group, pieces) = wanted(visit);
         let mut held = slots.hold(group, pieces.into_iter());
+        let found = held.found();
+        assert!(found.wanted == 3 && found.missed() <= if visit < 4 { 3 } else { 1 }, "{found:?}");
+        found_guessed += u64::from(found.guessed);
         held.wait();
         assert!(held.may_guess());
         let (next, guesses) = wanted(visit + 1);
@@ -170,6 +174,7 @@ fn what_was_guessed_is_there() {
         }
     }
     let right = slots.counts();
+    assert_eq!(found_guessed, right.guessed_right);
     assert!(right.guessed > 8 && right.guessed - right.guessed_right <= 1, "{right:?}");
     // What was read ahead and wanted counts as missed, and all but the last guess was.
     let most_wasted = 2 * 3 * 4096 + 12 * 3 * 8192;

@@ -9,6 +9,7 @@ mod experts;
 mod load;
 mod machine;
 mod report;
+mod svg;
 mod table;
 mod work;
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use alight_pages::slots::{Held, Slots};
+use alight_pages::slots::{Found, Held, Slots};
 use alight_pages::{Advice, Map, MapError, Region};
 
 use super::arrival::Arrival;
@@ -49,6 +49,11 @@ impl Chosen<'_> {
     /// Whether all experts are.
     pub(crate) fn all_here(&self) -> bool {
         self.held.as_ref().is_none_or(Held::all_here)
+    }
+
+    /// How many of them were there when they were chosen; `None` where there are no slots.
+    pub(crate) fn found(&self) -> Option<Found> {
+        self.held.as_ref().map(Held::found)
     }
 
     /// Returns when more experts are there than before.

@@ -14,6 +14,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use alight_pages::slots::Found;
 use alight_pages::slots::replay::{Replayed, Rule, Visited, replay};
 use thiserror::Error;
 
@@ -32,6 +33,8 @@ pub struct ExpertTrace {
     /// How many experts each layer has that has some.
     layers: Vec<usize>,
     visits: Vec<Visited>,
+    /// By visit, how many of its experts were in memory; empty if all experts are.
+    found: Vec<Found>,
 }
 
 /// A text that is no trace.
@@ -47,7 +50,7 @@ pub struct TraceError {
 impl ExpertTrace {
     /// An empty one, of layers with so many experts each.
     pub(crate) fn new(layers: Vec<usize>) -> ExpertTrace {
-        ExpertTrace { layers, visits: Vec::new() }
+        ExpertTrace { layers, ..ExpertTrace::default() }
     }
 
     /// Adds what a visit of a layer has chosen. An expert may be named twice.
@@ -56,6 +59,12 @@ impl ExpertTrace {
         wanted.sort_unstable();
         wanted.dedup();
         self.visits.push(Visited { group, wanted });
+    }
+
+    /// By visit, in their order: the layer, counted among those with experts, and how many of the experts that it chose were in
+    /// memory. Nothing if all experts are there; a text does not say it.
+    pub fn found(&self) -> impl Iterator<Item = (usize, Found)> {
+        self.visits.iter().zip(&self.found).map(|(visit, found)| (visit.group, *found))
     }
 
     /// How many experts all layers have.
@@ -173,12 +182,18 @@ impl Recorder {
         std::mem::take(&mut *self.trace.lock().unwrap_or_else(PoisonError::into_inner)).trace
     }
 
-    /// A visit of the layer that one of these matrices is of.
-    pub(crate) fn add(&self, matrix: &MatrixRef, experts: impl Iterator<Item = usize>) {
+    /// A visit of the layer that one of these matrices is of, and what it found in slots.
+    pub(crate) fn add(
+        &self,
+        matrix: &MatrixRef,
+        experts: impl Iterator<Item = usize>,
+        found: Option<Found>,
+    ) {
         if self.on.load(Ordering::Relaxed) {
             let mut recording = self.trace.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(group) = recording.groups.get(&key(matrix)).copied() {
                 recording.trace.add(group, experts);
+                recording.trace.found.extend(found);
             }
         }
     }

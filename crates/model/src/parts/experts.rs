@@ -575,14 +575,14 @@ impl ExpertsWeights {
         let store = step.store;
         let experts = &mut step.buffers.experts;
         let numbers = experts.places.iter().map(|place| place.matrix);
-        store.recorder().add(&self.down, numbers.clone());
         if store.asks_ahead() {
             let places = &experts.places;
             step.compute.pool.run_each(places.len(), &|place, _| {
                 self.ask_ahead(spec, places[place].matrix, store);
             });
         }
-        let mut chosen = store.choose(self.down.storage(), numbers);
+        let mut chosen = store.choose(self.down.storage(), numbers.clone());
+        store.recorder().add(&self.down, numbers, chosen.found());
         experts.coming.clone_from(&experts.places);
         experts.next_wave(&chosen);
         self.look_ahead(spec, step, &mut chosen);

@@ -129,6 +129,24 @@ pub struct SlotCounts {
     pub guessed_right: u64,
 }
 
+/// What a visit has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Pieces that it wants.
+    pub wanted: u32,
+    /// Of these, how many were there, and had not been guessed.
+    pub hits: u32,
+    /// Of these, how many had been read ahead for it, or were being read.
+    pub guessed: u32,
+}
+
+impl Found {
+    /// Pieces that had to be read, or that an earlier visit had not waited for.
+    pub fn missed(&self) -> u32 {
+        self.wanted - self.hits - self.guessed
+    }
+}
+
 /// Pieces in slots.
 pub struct Slots {
     shared: Arc<Shared>,
@@ -156,6 +174,8 @@ struct Visit {
     here: Vec<bool>,
     /// Whether all that are wanted are.
     all_here: bool,
+    /// What was there at its beginning.
+    found: Found,
     /// What reads, where threads of their own do not.
     #[cfg(target_os = "linux")]
     ring: Option<Ring>,
@@ -299,6 +319,7 @@ impl Slots {
             slot_of: vec![NONE; widest],
             here: vec![false; widest],
             all_here: true,
+            found: Found::default(),
             #[cfg(target_os = "linux")]
             ring: options.ring.then(|| Ring::new(&shared)).flatten(),
             shuffled,
@@ -366,6 +387,7 @@ impl Slots {
         visit.slot_of.fill(NONE);
         visit.here.fill(false);
         visit.all_here = true;
+        visit.found = Found::default();
         let mut state = shared.state();
         visit.turn(shared, &mut state);
         state.visits += 1;
@@ -381,6 +403,7 @@ impl Slots {
             let (cycle, now, slot) = (state.cycle, state.visits, state.slot_of[piece]);
             state.uses[piece].add(cycle);
             state.counts.wanted += 1;
+            visit.found.wanted += 1;
             if slot == NONE {
                 state.counts.missed_bytes += shared.layout.pieces[piece].bytes;
                 visit.slot_of[index] = COMING;
@@ -391,6 +414,9 @@ impl Slots {
             let there = held.left == 0 && visit.shuffled.is_none();
             if std::mem::take(&mut held.ahead) {
                 state.counts.missed_bytes += shared.layout.pieces[piece].bytes;
+                visit.found.guessed += 1;
+            } else {
+                visit.found.hits += u32::from(there);
             }
             state.counts.hits += u64::from(there);
             visit.slot_of[index] = slot;
@@ -429,6 +455,11 @@ impl Held<'_> {
     /// Whether all are.
     pub fn all_here(&self) -> bool {
         self.visit.all_here
+    }
+
+    /// What was there when it began.
+    pub fn found(&self) -> Found {
+        self.visit.found
     }
 
     /// Returns when all have come, or could not: see [`Slots::failure`].

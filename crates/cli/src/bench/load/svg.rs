@@ -2,6 +2,7 @@
 
 use super::cells::{State, Variant};
 use super::report::{CellReport, DiskReport, Report};
+use crate::bench::svg::text;
 use crate::units;
 
 const WIDTH: f64 = 760.0;
@@ -107,29 +108,6 @@ fn row(body: &mut String, y: f64, cell: &CellReport, x: &dyn Fn(f64) -> f64) {
         y - 4.0,
     );
     text(body, x(times.max) + 6.0, y, "", "start", &units::ms(times.median));
-}
-
-fn text(body: &mut String, x: f64, y: f64, class: &str, anchor: &str, content: &str) {
-    *body += &format!(
-        "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>\n",
-        escaped(content)
-    );
-}
-
-/// Text of XML, which has no control characters at all.
-fn escaped(text: &str) -> String {
-    let mut out = String::new();
-    for c in text.chars() {
-        match c {
-            '&' => out += "&amp;",
-            '<' => out += "&lt;",
-            '>' => out += "&gt;",
-            '"' => out += "&quot;",
-            c if c.is_control() => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 //! chosen. The command also replays the run's routing: for several sizes of memory and several eviction policies it tells the hit rate,
 //! which is the share of the chosen experts that would have been in memory.
 
+mod picture;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -9,6 +11,7 @@ use std::time::Instant;
 use alight_model::{
     ExpertTrace, Model, OpenOptions, Rule, Sampler, SamplerOptions, Session, SessionOptions,
 };
+use alight_pages::Input;
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 
@@ -40,8 +43,16 @@ pub struct ExpertsArgs {
     trace_experts: Option<PathBuf>,
 
     /// Measure nothing, and say which share of the experts in FILE, which --trace-experts wrote, would have been in memory
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "memory", "trace_experts"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "memory", "trace_experts", "svg"])]
     replay: Option<PathBuf>,
+
+    /// Draw into FILE which experts were in memory with the last size, token by token and layer by layer
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
+    /// Replace the file of --svg if it exists
+    #[arg(long, requires = "svg")]
+    force: bool,
 
     /// Tokens of the answer that are measured, after as many that are not
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64, value_parser = at_least_one, visible_alias = "n-gen")]
@@ -105,17 +116,17 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
     }
     let Some(path) = &args.model else { return Ok(()) };
     source::check_path(path)?;
-    let inputs = match &args.trace_experts {
-        Some(to) => {
-            let inputs = new_file::inputs([path.as_path()])?;
-            new_file::check(to, false, &inputs)?;
-            inputs
+    let writes = args.trace_experts.is_some() || args.svg.is_some();
+    let inputs = if writes { new_file::inputs([path.as_path()])? } else { Vec::new() };
+    for (to, force) in [(&args.trace_experts, false), (&args.svg, args.force)] {
+        if let Some(to) = to {
+            new_file::check(to, force, &inputs)?;
         }
-        None => Vec::new(),
-    };
+    }
     say::progress("measuring the disk");
     let disk = disk::rate(path)?;
     let mut first: Option<(Vec<u32>, ExpertTrace)> = None;
+    let mut drawn = None;
     if !args.json {
         let line = "   memory   room   hits  read/token  wait/token  idle/token  prompt t/s  answer t/s   roof t/s\n";
         output::report(line)?;
@@ -124,6 +135,10 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
         say::progress(&format!("{}: reading", units::bytes(*memory)));
         let (mut row, tokens, trace) = measure(path, args, *memory, disk)?;
         say::progress("");
+        if args.svg.is_some() {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            drawn = picture::draw(trace.found(), &name, &units::bytes(*memory));
+        }
         let (expected, _) = first.get_or_insert_with(|| (tokens.clone(), trace));
         row.same_answer = *expected == tokens;
         match args.json {
@@ -138,13 +153,23 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
     }
     let Some((_, trace)) = first else { return Ok(()) };
     if let Some(to) = &args.trace_experts {
-        let text = trace.to_string();
-        let file = new_file::create(to, false, &inputs, text.len() as u64)?;
-        let written = file.file().write_all(text.as_bytes());
-        written.with_context(|| format!("'{}'", to.display()))?;
-        file.commit().map_err(|e| anyhow!(e))?;
+        write(to, false, &inputs, &trace.to_string())?;
+    }
+    match (&args.svg, &drawn) {
+        (Some(to), Some(drawn)) => write(to, args.force, &inputs, drawn)?,
+        (Some(_), None) => {
+            say::note("no picture is drawn: with the last size, all experts are in memory");
+        }
+        (None, _) => {}
     }
     report_replay(&trace, args.json)
+}
+
+fn write(to: &Path, force: bool, inputs: &[Input], text: &str) -> Outcome {
+    let file = new_file::create(to, force, inputs, text.len() as u64)?;
+    let written = file.file().write_all(text.as_bytes());
+    written.with_context(|| format!("'{}'", to.display()))?;
+    Ok(file.commit().map_err(|e| anyhow!(e))?)
 }
 
 /// Says what share of the chosen experts would have been in memory, for several sizes of it. The first half of the trace is not counted.

@@ -1,0 +1,25 @@
+//! What the pictures of `alight bench` share: text.
+
+/// Adds text at a place. `class` is one of the picture's style, `anchor` start, middle or end.
+pub(super) fn text(body: &mut String, x: f64, y: f64, class: &str, anchor: &str, content: &str) {
+    *body += &format!(
+        "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>\n",
+        escaped(content)
+    );
+}
+
+/// Text of XML, which has no control characters at all.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '&' => out += "&amp;",
+            '<' => out += "&lt;",
+            '>' => out += "&gt;",
+            '"' => out += "&quot;",
+            c if c.is_control() => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
