@@ -6,7 +6,8 @@ its table; `--check` compares them instead, which `make test` does.
     roofline.svg       decoding several sequences, below what memory and the processor allow
     cp-page-cache.svg  what a copy leaves in the page cache, by tool
 
-A number that was never measured is in no picture. load-3b.svg is written by `alight bench load --svg`, as its section says.
+A number that was never measured is in no picture. load-3b.svg and experts.svg are written by `alight bench
+load --svg` and `alight bench experts --svg`, page*.png by `check page --pictures`, as the pages that show them say.
 """
 
 import re
