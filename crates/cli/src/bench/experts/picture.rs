@@ -26,6 +26,9 @@ text { font: 12px system-ui, sans-serif; fill: #222 }
 }
 ";
 
+/// How high a part of a cell's bar is, with what stands on it.
+type Height = fn(&Found) -> u32;
+
 /// Draws what was found, visit by visit with its layer, of a model with this name and this memory. `None`: there is nothing, since all
 /// experts are in memory.
 pub(super) fn draw(
@@ -89,7 +92,7 @@ pub(super) fn draw(
         "<g transform=\"translate({LEFT} {top}) scale({wide:.4} {each})\" shape-rendering=\"crispEdges\">"
     );
     // From the bottom up: what had to be read stands on what was guessed, and behind both is what was there.
-    let heights: [(&str, fn(&Found) -> u32); 3] = [
+    let heights: [(&str, Height); 3] = [
         ("hit", |cell| cell.wanted),
         ("guess", |cell| cell.guessed + cell.missed()),
         ("miss", Found::missed),
