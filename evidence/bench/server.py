@@ -11,6 +11,7 @@ With `--packed-in FOLDER` our server runs the same weights in a packed file. A s
 then on, and said.
 """
 
+import contextlib
 import http.client
 import json
 import random
@@ -85,15 +86,20 @@ class Server:
                (("pss_mib", "Pss"), ("anonymous_mib", "Anonymous"), ("peak_rss_mib", "VmHWM"))}
         return {name: value / 1024 for name, value in kib.items()}
 
+    @contextlib.contextmanager
+    def post(self, path: str, body: dict):
+        """The response to a request of its own connection, which ends with the block."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
+        with contextlib.closing(connection):
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            yield connection.getresponse()
+
     def ask(self, text: str, tokens: int, each=lambda: None) -> dict:
         """A streamed answer: its times in seconds, and its tokens. `each` is called when a piece has come."""
         body = {"messages": [{"role": "user", "content": text}], "max_tokens": tokens, "ignore_eos": True, "temperature": 0,
                 "stream": True, "stream_options": {"include_usage": True}}
         start = time.perf_counter()
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
-        try:
-            connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
-            response = connection.getresponse()
+        with self.post("/v1/chat/completions", body) as response:
             if response.status != 200:
                 # llama-server answers so while it loads.
                 raise ConnectionError(f"status {response.status}: {response.read(300)!r}")
@@ -107,8 +113,6 @@ class Server:
                 if any(choice["delta"].get("content") for choice in event.get("choices", [])):
                     times.append(time.perf_counter())
                     each()
-        finally:
-            connection.close()
         if not times or not told:
             raise Failed("an answer without text or without usage")
         gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
@@ -116,12 +120,8 @@ class Server:
 
     def count(self, text: str) -> int:
         """Its tokens."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
-        try:
-            connection.request("POST", "/tokenize", json.dumps({"content": text}), {"Content-Type": "application/json"})
-            return len(json.load(connection.getresponse())["tokens"])
-        finally:
-            connection.close()
+        with self.post("/tokenize", {"content": text}) as response:
+            return len(json.load(response)["tokens"])
 
     def first_answer_ms(self) -> float:
         """From the start of the process to the first piece of an answer: whoever is not answered yet asks again."""

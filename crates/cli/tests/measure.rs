@@ -245,7 +245,7 @@ fn a_picture_of_experts() {
         let (_, rest) = told.stderr.split_once(words).unwrap();
         rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
     };
-    // With room for the experts of two layers of six.
+    // The slots hold the experts of two of the six layers.
     let memory = 2 * after("experts of one layer take ") + after("every token reads takes ");
     drawn(&memory.to_string()).succeeds();
     let text = fs::read_to_string(&svg).unwrap();

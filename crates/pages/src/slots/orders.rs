@@ -28,7 +28,7 @@ fn groups() -> Groups {
     (0..PIECES).map(piece).collect::<Vec<_>>().chunks(2).map(<[_]>::to_vec).collect()
 }
 
-/// Runs `visits` in every order with at most `preemptions` of them, with room for so many pieces.
+/// Runs `visits` in every order of events that has at most `preemptions` preemptions, with slots for `room` pieces.
 fn every_order(preemptions: usize, room: u64, visits: fn(&Arc<Slots>)) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     for i in 0..2 * PIECES {
@@ -86,7 +86,7 @@ fn a_visit_that_does_not_wait() {
     });
 }
 
-/// What is wanted is being read already; or, with other room, has to give way.
+/// The second visit wants a piece that was guessed, which a reader may still be reading.
 #[test]
 fn a_guess_that_comes_late() {
     every_order(2, 3, |slots| {

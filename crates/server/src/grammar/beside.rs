@@ -1,7 +1,7 @@
 //! Masks that are found beside the forward pass: by a thread of their own, from the moment that a token is chosen until the next one is.
 //!
-//! Invariant: whoever asks for a mask gets it as soon as it would have found it itself. A mask that the thread has not begun when it is needed is
-//! found by who needs it, so one expensive grammar keeps no other answer waiting.
+//! Invariant: the mask of one grammar never delays an answer of another. The engine computes a mask itself if this thread has not begun it when the
+//! engine needs it, and otherwise waits for that one mask.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, Sender, channel};

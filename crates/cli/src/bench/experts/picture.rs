@@ -13,7 +13,7 @@ const WIDTH: f64 = 760.0;
 const LEFT: f64 = 44.0;
 const RIGHT: f64 = 748.0;
 
-/// Colours that differ in lightness as well, so that they are told apart without colours, too.
+/// The colours also differ in lightness, so readers who do not see colours can tell the parts of a bar apart.
 const STYLE: &str = "\
 text { font: 12px system-ui, sans-serif; fill: #222 }
 .ground { fill: #fff }
@@ -26,8 +26,8 @@ text { font: 12px system-ui, sans-serif; fill: #222 }
 }
 ";
 
-/// How high a part of a cell's bar is, with what stands on it.
-type Height = fn(&Found) -> u32;
+/// A number of experts of a cell.
+type Count = fn(&Found) -> u32;
 
 /// Draws what was found, visit by visit with its layer, of a model with this name and this memory. `None`: there is nothing, since all
 /// experts are in memory.
@@ -51,7 +51,7 @@ pub(super) fn draw(
     let first = tokens.len().saturating_sub(MOST_TOKENS);
     let shown = &tokens[first..];
     let cells = || shown.iter().flatten();
-    let sum = |part: fn(&Found) -> u32| cells().map(part).sum::<u32>();
+    let sum = |part: Count| cells().map(part).sum::<u32>();
     let all = sum(|cell| cell.wanted);
     let tall = cells().map(|cell| cell.wanted).max().filter(|tall| *tall > 0)?;
     let percent = |part: u32| format!("{:.0} %", 100.0 * f64::from(part) / f64::from(all));
@@ -92,7 +92,7 @@ pub(super) fn draw(
         "<g transform=\"translate({LEFT} {top}) scale({wide:.4} {each})\" shape-rendering=\"crispEdges\">"
     );
     // From the bottom up: what had to be read stands on what was guessed, and behind both is what was there.
-    let heights: [(&str, Height); 3] = [
+    let heights: [(&str, Count); 3] = [
         ("hit", |cell| cell.wanted),
         ("guess", |cell| cell.guessed + cell.missed()),
         ("miss", Found::missed),
