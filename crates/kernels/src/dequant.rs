@@ -19,6 +19,7 @@ pub fn dequantize_row(ty: WeightType, bytes: &[u8], out: &mut [f32]) {
     with_block!(ty, Q => dequantize::<Q>(bytes, out), dequantize_float(ty, bytes, out))
 }
 
+#[inline(never)]
 fn dequantize<Q: BlockFormat>(bytes: &[u8], out: &mut [f32]) {
     for (bytes, out) in bytes.chunks_exact(Q::BYTES).zip(out.chunks_exact_mut(Q::BLOCK)) {
         block::<Q>(bytes, out);

@@ -218,16 +218,19 @@ impl<'a> Matrix<'a> {
             Layout::Rows => dequantize_row(self.ty, self.row(r), out),
             Layout::Tiles => with_block!(
                 self.ty,
-                Q => {
-                    let mut buffer = [0; MAX_BYTES];
-                    for (i, out) in out.chunks_exact_mut(Q::BLOCK).enumerate() {
-                        dequant::block::<Q>(self.block::<Q>(r, i, &mut buffer), out);
-                    }
-                },
+                Q => self.dequantize_row_of_tile::<Q>(r, out),
                 for (k, out) in out.iter_mut().enumerate() {
                     *out = self.tile_float(r, k);
                 }
             ),
+        }
+    }
+
+    #[inline(never)]
+    fn dequantize_row_of_tile<Q: BlockFormat>(&self, r: usize, out: &mut [f32]) {
+        let mut buffer = [0; MAX_BYTES];
+        for (i, out) in out.chunks_exact_mut(Q::BLOCK).enumerate() {
+            dequant::block::<Q>(self.block::<Q>(r, i, &mut buffer), out);
         }
     }
 

@@ -58,41 +58,76 @@ pub fn quantize_row_weighted(
     isa.assert_available();
     match isa {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the CPU has the features, which was just checked.
-        Isa::Avx2 => unsafe { avx2(ty, x, weights, bytes) },
+        Isa::Avx2 => with_block!(
+            ty,
+            // SAFETY: the CPU has the features, which was just checked.
+            Q => unsafe { avx2::<Quantized<Q>>(ty, x, weights, bytes) },
+            // SAFETY: as above.
+            unsafe { avx2::<Floats>(ty, x, weights, bytes) }
+        ),
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Isa::Avx512 | Isa::Amx => unsafe { avx512(ty, x, weights, bytes) },
-        _ => blocks(ty, x, weights, bytes),
+        Isa::Avx512 | Isa::Amx => with_block!(
+            ty,
+            // SAFETY: as above.
+            Q => unsafe { avx512::<Quantized<Q>>(ty, x, weights, bytes) },
+            // SAFETY: as above.
+            unsafe { avx512::<Floats>(ty, x, weights, bytes) }
+        ),
+        _ => with_block!(
+            ty,
+            Q => portable::<Quantized<Q>>(ty, x, weights, bytes),
+            portable::<Floats>(ty, x, weights, bytes)
+        ),
     }
 }
 
-/// [`blocks`], compiled for AVX2.
+/// [`Row::make`], compiled for AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn avx2(ty: WeightType, x: &[f32], weights: &[f32], bytes: &mut [u8]) {
-    blocks(ty, x, weights, bytes);
+fn avx2<R: Row>(ty: WeightType, x: &[f32], weights: &[f32], bytes: &mut [u8]) {
+    R::make(ty, x, weights, bytes);
 }
 
-/// [`blocks`], compiled for AVX-512.
+/// [`Row::make`], compiled for AVX-512.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq")]
-fn avx512(ty: WeightType, x: &[f32], weights: &[f32], bytes: &mut [u8]) {
-    blocks(ty, x, weights, bytes);
+fn avx512<R: Row>(ty: WeightType, x: &[f32], weights: &[f32], bytes: &mut [u8]) {
+    R::make(ty, x, weights, bytes);
 }
 
-#[inline(always)]
-fn blocks(ty: WeightType, x: &[f32], weights: &[f32], bytes: &mut [u8]) {
-    with_block!(ty, Q => quantized::<Q>(x, weights, bytes), floats(ty, x, bytes));
+/// [`Row::make`]. A function for each type: one of all takes the compiler much longer.
+#[inline(never)]
+fn portable<R: Row>(ty: WeightType, x: &[f32], weights: &[f32], bytes: &mut [u8]) {
+    R::make(ty, x, weights, bytes);
 }
 
-#[inline(always)]
-fn quantized<Q: BlockFormat>(x: &[f32], weights: &[f32], bytes: &mut [u8]) {
-    // A loop and not a closure, which would be a function of its own without the level's features.
-    let blocks = x.chunks_exact(Q::BLOCK).zip(bytes.chunks_exact_mut(Q::BYTES));
-    for (i, (x, out)) in blocks.enumerate() {
-        let weights = weights.get(i * Q::BLOCK..(i + 1) * Q::BLOCK).unwrap_or_default();
-        Q::quantize(x, weights, out);
+/// How a row is made.
+trait Row {
+    fn make(ty: WeightType, x: &[f32], weights: &[f32], bytes: &mut [u8]);
+}
+
+/// Blocks.
+struct Quantized<Q>(std::marker::PhantomData<Q>);
+
+impl<Q: BlockFormat> Row for Quantized<Q> {
+    #[inline(always)]
+    fn make(_: WeightType, x: &[f32], weights: &[f32], bytes: &mut [u8]) {
+        // A loop and not a closure, which would be a function of its own without the level's features.
+        let blocks = x.chunks_exact(Q::BLOCK).zip(bytes.chunks_exact_mut(Q::BYTES));
+        for (i, (x, out)) in blocks.enumerate() {
+            let weights = weights.get(i * Q::BLOCK..(i + 1) * Q::BLOCK).unwrap_or_default();
+            Q::quantize(x, weights, out);
+        }
+    }
+}
+
+/// Floats of 16 and 32 bits.
+struct Floats;
+
+impl Row for Floats {
+    #[inline(always)]
+    fn make(ty: WeightType, x: &[f32], _: &[f32], bytes: &mut [u8]) {
+        floats(ty, x, bytes);
     }
 }
 

@@ -204,7 +204,7 @@ fn bits256(masks: &[u8], r: usize, l: usize) -> u32 {
 }
 
 /// `count` elements of `N` bytes of 16 blocks to their places.
-#[inline(always)]
+#[inline(never)]
 fn scatter<const N: usize>(blocks: &[u8], stride: usize, count: usize, part: &mut [u8]) {
     for r in 0..TILE_ROWS {
         let from = blocks[r * stride..][..N * count].chunks_exact(N);
@@ -215,7 +215,7 @@ fn scatter<const N: usize>(blocks: &[u8], stride: usize, count: usize, part: &mu
 }
 
 /// The inverse of [`scatter`].
-#[inline(always)]
+#[inline(never)]
 fn gather<const N: usize>(part: &[u8], count: usize, blocks: &mut [u8], stride: usize) {
     for r in 0..TILE_ROWS {
         let to = blocks[r * stride..][..N * count].chunks_exact_mut(N);
@@ -227,7 +227,7 @@ fn gather<const N: usize>(part: &[u8], count: usize, blocks: &mut [u8], stride: 
 
 /// Copies `count` elements (a multiple of four) of four bytes of 16 rows, in squares of four by
 /// four. Element `e` of row `r` is at `r · stride[0] + e · stride[1]`; one of the two is 4.
-#[inline(always)]
+#[inline(never)]
 fn transpose(from: &[u8], fs: [usize; 2], to: &mut [u8], ts: [usize; 2], count: usize) {
     for e in (0..count).step_by(4) {
         for r in (0..TILE_ROWS).step_by(4) {

@@ -21,7 +21,6 @@ const TILE_BYTES: usize = TILE * LINE;
 ///
 /// # Safety
 /// There is room for a panel, which begins with a line; the rows and columns are inside the matrix, which is of bf16 or quantised; the CPU has the level.
-#[inline(always)]
 pub(super) unsafe fn fill(
     w: &Matrix<'_>,
     base: usize,

@@ -14,85 +14,27 @@ use crate::matmul::{Matrix, Output, Tokens};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// Rows that are computed together.
-const ROWS: usize = 4;
+driver!("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c", RowsAvx512, 4, 4, 2);
 
-/// # Safety
-/// As for `dot::rows`; the CPU has AVX-512, as [`Isa::Avx512`](crate::Isa::Avx512) says.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
-pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
-    // SAFETY: rows and activations have the lengths that `matmul` checked.
-    unsafe {
-        with_block!(
-            w.weight_type(),
-            Q => quantized::<Q>(w, rows, x, out),
-            match w.weight_type() {
-                WeightType::F32 => float(rows, w, x, out, |p| _mm512_loadu_ps(p.cast())),
-                WeightType::F16 => {
-                    float(rows, w, x, out, |p| _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())))
-                }
-                _ => float(rows, w, x, out, |p| {
-                    let v = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
-                    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v))
-                }),
-            }
-        )
-    }
-}
-
-/// All tokens, as many at a time as fit.
-#[inline(always)]
-unsafe fn quantized<Q: RowsAvx512>(
-    w: &Matrix<'_>,
-    rows: Range<usize>,
-    x: &Tokens<'_>,
-    out: Output<'_>,
-) {
-    let mut t = 0;
-    while t < x.tokens() {
-        let rows = rows.clone();
-        // SAFETY: by the caller's promise.
-        t += unsafe {
-            match x.tokens() - t {
-                1 => some::<Q, ROWS, 1>(w, rows, x, t, out),
-                2 | 3 => some::<Q, ROWS, 2>(w, rows, x, t, out),
-                _ => some::<Q, 2, 4>(w, rows, x, t, out),
-            }
-        };
-    }
-}
-
-/// Rows for `T` tokens from token `t` on, `R` rows at a time; says how many tokens that are. (A function of its own for each `T`, so that registers are
-/// given out for each.)
+/// Rows of floats.
 ///
 /// # Safety
 /// As for [`rows`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
-unsafe fn some<Q: RowsAvx512, const R: usize, const T: usize>(
-    w: &Matrix<'_>,
-    rows: Range<usize>,
-    x: &Tokens<'_>,
-    t: usize,
-    out: Output<'_>,
-) -> usize {
-    let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
-    let whole = rows.end - rows.len() % R;
-    // SAFETY: `dot` reads whole rows of w and the activations of the tokens; the elements are ours by the caller's promise.
+unsafe fn floats(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
+    // SAFETY: by the caller's promise.
     unsafe {
-        for i in (rows.start..whole).step_by(R) {
-            let row = std::array::from_fn(|j| w.row(i + j).as_ptr());
-            for (j, sums) in dot::<Q, R, T>(row, w, &x).into_iter().enumerate() {
-                out.row_mut(t + j, i..i + R).copy_from_slice(&sums);
+        match w.weight_type() {
+            WeightType::F32 => float(rows, w, x, out, |p| _mm512_loadu_ps(p.cast())),
+            WeightType::F16 => {
+                float(rows, w, x, out, |p| _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())))
             }
-        }
-        for i in whole..rows.end {
-            for (j, x) in x.iter().enumerate() {
-                let [sums] = dot::<Q, 1, 1>([w.row(i).as_ptr()], w, &[*x]);
-                out.row_mut(t + j, i..i + 1).copy_from_slice(&sums);
-            }
+            _ => float(rows, w, x, out, |p| {
+                let v = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v))
+            }),
         }
     }
-    T
 }
 
 /// `R` rows for `T` tokens. The operations of each row and token, and their order, are the same for any `R` and `T`.

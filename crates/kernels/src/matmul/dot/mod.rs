@@ -1,6 +1,98 @@
 //! Tokens of 16 bits: dot products of rows with activations, the blocks read in place. What is made of the weights is shared by
 //! a few tokens; the operations of each, and their order, are those of one alone.
 
+/// What a SIMD level has around its `dot`, whose operations of each row and token, and their order, are the same for any number of
+/// rows and tokens: the level's features, its trait of block types, and how many rows are computed together for one, two and four
+/// tokens.
+///
+/// What chooses by type and number is compiled without the level's features. So the compiler keeps what it calls apart: all
+/// types in one function would take it minutes. (Beside `target_feature`, `inline(never)` has no effect in Rust 1.95.)
+macro_rules! driver {
+    ($features:literal, $level:ident, $one:literal, $two:literal, $four:literal) => {
+        /// # Safety
+        /// As for `dot::rows`; the CPU has the level.
+        pub(super) unsafe fn rows(
+            w: &Matrix<'_>,
+            rows: Range<usize>,
+            x: &Tokens<'_>,
+            out: Output<'_>,
+        ) {
+            // SAFETY: by the caller's promise.
+            unsafe {
+                with_block!(
+                    w.weight_type(),
+                    Q => quantized::<Q>(w, rows, x, out),
+                    floats(w, rows, x, out)
+                )
+            }
+        }
+
+        /// All tokens, as many at a time as fit.
+        unsafe fn quantized<Q: $level>(
+            w: &Matrix<'_>,
+            rows: Range<usize>,
+            x: &Tokens<'_>,
+            out: Output<'_>,
+        ) {
+            let mut t = 0;
+            while t < x.tokens() {
+                let rows = rows.clone();
+                // SAFETY: by the caller's promise.
+                t += unsafe {
+                    match x.tokens() - t {
+                        1 => some::<Q, $one, 1>(w, rows, x, t, out),
+                        2 | 3 => some::<Q, $two, 2>(w, rows, x, t, out),
+                        _ => some::<Q, $four, 4>(w, rows, x, t, out),
+                    }
+                };
+            }
+        }
+
+        /// Rows for `T` tokens from token `t` on, `R` rows at a time; says how many tokens that are. (A function of its own for each
+        /// `T`, so that registers are given out for each.)
+        ///
+        /// # Safety
+        /// As for [`rows`].
+        #[target_feature(enable = $features)]
+        unsafe fn some<Q: $level, const R: usize, const T: usize>(
+            w: &Matrix<'_>,
+            rows: Range<usize>,
+            x: &Tokens<'_>,
+            t: usize,
+            out: Output<'_>,
+        ) -> usize {
+            let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
+            let whole = rows.end - rows.len() % R;
+            // SAFETY: `dot` reads whole rows of w and the activations of the tokens; the elements are ours by the caller's promise.
+            unsafe {
+                for i in (rows.start..whole).step_by(R) {
+                    let row = std::array::from_fn(|j| w.row(i + j).as_ptr());
+                    for (j, sums) in dot::<Q, R, T>(row, w, &x).into_iter().enumerate() {
+                        out.row_mut(t + j, i..i + R).copy_from_slice(&sums);
+                    }
+                }
+                for i in whole..rows.end {
+                    for (j, x) in x.iter().enumerate() {
+                        out.row_mut(t + j, i..i + 1)[0] = one::<Q>(w.row(i).as_ptr(), w, x);
+                    }
+                }
+            }
+            T
+        }
+
+        /// A row that is left, for one token.
+        ///
+        /// # Safety
+        /// As for [`rows`].
+        #[target_feature(enable = $features)]
+        unsafe fn one<Q: $level>(row: *const u8, w: &Matrix<'_>, x: &Tokens<'_>) -> f32 {
+            // SAFETY: by the caller's promise.
+            let [[sum]] = unsafe { dot::<Q, 1, 1>([row], w, &[*x]) };
+            sum
+        }
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]

@@ -14,21 +14,21 @@ use crate::sdot::sdot;
 use std::arch::aarch64::*;
 use std::ops::Range;
 
+driver!("neon,dotprod", RowsNeon, 4, 2, 2);
+
+/// Rows of floats.
+///
 /// # Safety
-/// As for `dot::rows`; the CPU has NEON with dotprod.
+/// As for [`rows`].
 #[target_feature(enable = "neon,dotprod")]
-pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
-    // SAFETY: rows and activations have the lengths that `matmul` checked.
+unsafe fn floats(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
+    // SAFETY: by the caller's promise.
     unsafe {
-        with_block!(
-            w.weight_type(),
-            Q => quantized::<Q>(w, rows, x, out),
-            match w.weight_type() {
-                WeightType::F32 => float(rows, w, x, out, |p| Neon::load(p.cast())),
-                WeightType::F16 => float(rows, w, x, out, |p| Neon::load_f16(p.cast())),
-                _ => float(rows, w, x, out, |p| brain(p)),
-            }
-        )
+        match w.weight_type() {
+            WeightType::F32 => float(rows, w, x, out, |p| Neon::load(p.cast())),
+            WeightType::F16 => float(rows, w, x, out, |p| Neon::load_f16(p.cast())),
+            _ => float(rows, w, x, out, |p| brain(p)),
+        }
     }
 }
 
@@ -49,64 +49,11 @@ pub(in crate::matmul) unsafe fn brain(p: *const u8) -> [float32x4_t; 2] {
     }
 }
 
-/// All tokens, as many at a time as fit.
-#[inline(always)]
-unsafe fn quantized<Q: RowsNeon>(
-    w: &Matrix<'_>,
-    rows: Range<usize>,
-    x: &Tokens<'_>,
-    out: Output<'_>,
-) {
-    let mut t = 0;
-    while t < x.tokens() {
-        let rows = rows.clone();
-        // SAFETY: by the caller's promise.
-        t += unsafe {
-            match x.tokens() - t {
-                1 => some::<Q, 4, 1>(w, rows, x, t, out),
-                2 | 3 => some::<Q, 2, 2>(w, rows, x, t, out),
-                _ => some::<Q, 2, 4>(w, rows, x, t, out),
-            }
-        };
-    }
-}
-
-/// Rows for `T` tokens from token `t` on, `R` rows at a time; says how many tokens that are.
-///
-/// # Safety
-/// As for [`rows`].
-#[target_feature(enable = "neon,dotprod")]
-unsafe fn some<Q: RowsNeon, const R: usize, const T: usize>(
-    w: &Matrix<'_>,
-    rows: Range<usize>,
-    x: &Tokens<'_>,
-    t: usize,
-    out: Output<'_>,
-) -> usize {
-    let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
-    let whole = rows.end - rows.len() % R;
-    // SAFETY: `dot` reads whole rows of w and the activations of the tokens; the elements are ours by the caller's promise.
-    unsafe {
-        for i in (rows.start..whole).step_by(R) {
-            let row = std::array::from_fn(|j| w.row(i + j).as_ptr());
-            for (j, sums) in dot::<Q, R, T>(row, &x).into_iter().enumerate() {
-                out.row_mut(t + j, i..i + R).copy_from_slice(&sums);
-            }
-        }
-        for i in whole..rows.end {
-            for (j, x) in x.iter().enumerate() {
-                let [sums] = dot::<Q, 1, 1>([w.row(i).as_ptr()], &[*x]);
-                out.row_mut(t + j, i..i + 1).copy_from_slice(&sums);
-            }
-        }
-    }
-    T
-}
-
 /// `R` rows for `T` tokens. The operations of each row and token, and their order, are the same for any `R` and `T`.
 #[inline(always)]
 unsafe fn dot<Q: RowsNeon, const R: usize, const T: usize>(
     row: [*const u8; R],
+    _: &Matrix<'_>,
     x: &[Tokens<'_>; T],
 ) -> [[f32; R]; T] {
     // SAFETY: the caller passes whole rows of x.cols() weights, a multiple of 32, and tokens of 16 bits.

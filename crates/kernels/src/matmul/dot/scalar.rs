@@ -21,7 +21,7 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
 }
 
 /// Σ_g a_g Σ_b (d_b·Σ (q − ZERO)·x + m_b·Σ x), g over 256 values, b over 32 or 16.
-#[inline(always)]
+#[inline(never)]
 fn quantized<Q: BlockFormat>(w: &Matrix<'_>, r: usize, x: &Tokens<'_>) -> f32 {
     let (xq, scale) = (x.q16(), x.scale());
     let per_block = Q::BLOCK / 32;

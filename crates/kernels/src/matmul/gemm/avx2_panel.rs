@@ -34,7 +34,7 @@ unsafe fn put_line<Q: BlockFormat>(p: &mut Panel, line: usize, row: usize, codes
 /// # Safety
 /// `w` is packed, `rows` are whole tiles and at most those of a panel, `k` is a stretch of whole
 /// blocks; the CPU has AVX2, FMA and F16C.
-#[inline(always)]
+#[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn fill_tiles<Q: TilesAvx2>(
     w: &Matrix<'_>,
     rows: Range<usize>,
@@ -75,7 +75,7 @@ pub(super) unsafe fn fill_tiles<Q: TilesAvx2>(
 /// # Safety
 /// `w` is not packed, `rows` are at most those of a panel and not none, `k` is a stretch of whole blocks; the CPU has
 /// AVX2, FMA and F16C.
-#[inline(always)]
+#[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn fill_rows<Q: RowsAvx2>(
     w: &Matrix<'_>,
     rows: Range<usize>,

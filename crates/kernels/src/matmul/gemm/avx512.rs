@@ -14,9 +14,10 @@ use std::ops::Range;
 /// Tokens of a full tile.
 const TOKENS: usize = 6;
 
+/// (What chooses by type is compiled without the level's features, so that the types are functions of their own: see `dot`.)
+///
 /// # Safety
 /// As for `gemm::rows`; the CPU has the level.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
 pub(super) unsafe fn panel(
     w: &Matrix<'_>,
     rows: Range<usize>,
@@ -30,28 +31,32 @@ pub(super) unsafe fn panel(
         with_block!(
             w.weight_type(),
             Q => quantized::<Q>(w, rows, k, x, out, p),
-            match w.weight_type() {
-            WeightType::F32 => {
-                avx512_panel::fill_float(w, rows.clone(), k.clone(), p, |at, n| {
-                    _mm512_maskz_loadu_ps(first(n), at.cast())
-                });
+            {
+                fill_float(w, rows.clone(), k.clone(), p);
                 tokens::<Float>(rows, k, x, out, p);
-            }
-            WeightType::F16 => {
-                avx512_panel::fill_float(w, rows.clone(), k.clone(), p, |at, n| {
-                    _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), at.cast()))
-                });
-                tokens::<Float>(rows, k, x, out, p);
-            }
-            _ => {
-                avx512_panel::fill_float(w, rows.clone(), k.clone(), p, |at, n| {
-                    let v = _mm256_maskz_loadu_epi16(first(n), at.cast());
-                    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(v)))
-                });
-                tokens::<Float>(rows, k, x, out, p);
-            }
             }
         )
+    }
+}
+
+/// # Safety
+/// As for [`panel`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
+unsafe fn fill_float(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mut Panel) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match w.weight_type() {
+            WeightType::F32 => avx512_panel::fill_float(w, rows, k, p, |at, n| {
+                _mm512_maskz_loadu_ps(first(n), at.cast())
+            }),
+            WeightType::F16 => avx512_panel::fill_float(w, rows, k, p, |at, n| {
+                _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), at.cast()))
+            }),
+            _ => avx512_panel::fill_float(w, rows, k, p, |at, n| {
+                let v = _mm256_maskz_loadu_epi16(first(n), at.cast());
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(v)))
+            }),
+        }
     }
 }
 
@@ -61,7 +66,6 @@ fn first(n: u32) -> __mmask16 {
     ((1u32 << n) - 1) as __mmask16
 }
 
-#[inline(always)]
 unsafe fn quantized<Q: RowsAvx512>(
     w: &Matrix<'_>,
     rows: Range<usize>,
@@ -93,7 +97,6 @@ trait Tile {
 }
 
 /// All tokens, six at a time.
-#[inline(always)]
 unsafe fn tokens<T: Tile>(
     rows: Range<usize>,
     k: Range<usize>,

@@ -17,7 +17,7 @@ const TILE: usize = 16;
 ///
 /// # Safety
 /// The rows and columns are inside the matrix; the CPU has the level.
-#[inline(always)]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
 pub(in crate::matmul) unsafe fn fill<Q: RowsAvx512>(
     w: &Matrix<'_>,
     rows: Range<usize>,

@@ -18,9 +18,10 @@ use std::ops::Range;
 const ROWS: usize = 8;
 const TOKENS: usize = 4;
 
+/// (What chooses by type is compiled without the level's features, so that the types are functions of their own: see `dot`.)
+///
 /// # Safety
 /// As for `gemm::rows`; the CPU has the level.
-#[target_feature(enable = "neon,dotprod")]
 pub(super) unsafe fn panel(
     w: &Matrix<'_>,
     rows: Range<usize>,
@@ -46,18 +47,31 @@ pub(super) unsafe fn panel(
                 }
                 tokens::<Q>(whole.start, rows, k, x, out, p);
             },
-            {
-                scalar::fill_float(w, rows.clone(), k.clone(), p);
-                scalar::multiply_float(rows, k, x, out, p);
-            }
+            floats(w, rows, k, x, out, p)
         )
     }
 }
 
+/// The portable code for floats, compiled for the level.
+///
+/// # Safety
+/// As for [`panel`].
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn floats(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    k: Range<usize>,
+    x: &Tokens<'_>,
+    out: Output<'_>,
+    p: &mut Panel,
+) {
+    scalar::fill_float(w, rows.clone(), k.clone(), p);
+    // SAFETY: by the caller's promise.
+    unsafe { scalar::multiply_float(rows, k, x, out, p) }
+}
+
 /// # Safety
 /// As for [`neon_panel::fill_tiles`].
-#[target_feature(enable = "neon,dotprod")]
-#[inline(never)]
 unsafe fn fill_tiles(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mut Panel) {
     with_tiles!(
         w.weight_type(),
@@ -68,7 +82,7 @@ unsafe fn fill_tiles(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mu
 }
 
 /// All tokens; row `first` of the matrix is the panel's first.
-#[inline(always)]
+#[inline(never)]
 unsafe fn tokens<Q: BlockFormat>(
     first: usize,
     rows: Range<usize>,
@@ -126,7 +140,6 @@ unsafe fn some<Q: BlockFormat, const C: usize>(
 ///
 /// # Safety
 /// The panel has the rows and the columns, the tokens exist, the CPU has NEON with dotprod.
-#[inline]
 #[target_feature(enable = "neon,dotprod")]
 unsafe fn columns<Q: BlockFormat, const C: usize>(
     row: usize,

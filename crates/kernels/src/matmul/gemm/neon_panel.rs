@@ -27,7 +27,7 @@ unsafe fn put_line<Q: BlockFormat>(p: &mut Panel, line: usize, row: usize, codes
 /// # Safety
 /// `w` is packed, `rows` are whole tiles and at most those of a panel, `k` is a stretch of whole
 /// blocks; the CPU has NEON.
-#[inline(always)]
+#[target_feature(enable = "neon,dotprod")]
 pub(super) unsafe fn fill_tiles<Q: TilesNeon>(
     w: &Matrix<'_>,
     rows: Range<usize>,
@@ -71,7 +71,7 @@ pub(super) unsafe fn fill_tiles<Q: TilesNeon>(
 /// # Safety
 /// `w` is not packed, `rows` are at most those of a panel and not none, `k` is a stretch of whole blocks; the CPU has
 /// NEON.
-#[inline(always)]
+#[target_feature(enable = "neon,dotprod")]
 pub(super) unsafe fn fill_rows<Q: RowsNeon>(
     w: &Matrix<'_>,
     rows: Range<usize>,

@@ -35,13 +35,8 @@ pub(super) unsafe fn panel(
 }
 
 /// Unpacks the panel.
-#[inline(always)]
-pub(super) fn fill<Q: BlockFormat>(
-    w: &Matrix<'_>,
-    rows: Range<usize>,
-    k: Range<usize>,
-    p: &mut Panel,
-) {
+#[inline(never)]
+fn fill<Q: BlockFormat>(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mut Panel) {
     let per_block = Q::BLOCK / 32;
     for (i, r) in rows.enumerate() {
         let mut buffer = [0; MAX_BYTES];
@@ -82,6 +77,7 @@ fn group<Q: BlockFormat>(block: &[u8], g: usize, b: usize, i: usize, p: &mut Pan
 
 /// # Safety
 /// As for `gemm::rows`.
+#[inline(never)]
 unsafe fn multiply<Q: BlockFormat>(
     rows: Range<usize>,
     k: Range<usize>,

@@ -13,9 +13,10 @@ use std::ops::Range;
 /// How far ahead of its use memory is asked for, in bytes of the tiles' columns.
 const AHEAD: usize = 8192;
 
+/// (What chooses by type is compiled without the level's features, so that the types are functions of their own: see `dot`.)
+///
 /// # Safety
 /// As for `tiles::rows`; the tokens are of 16 bits; the CPU has AVX2, FMA and F16C.
-#[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
     let mut t = 0;
     while t < x.tokens() {
@@ -34,7 +35,6 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
 ///
 /// # Safety
 /// As for [`rows`].
-#[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn some<const T: usize>(
     w: &Matrix<'_>,
     rows: &Range<usize>,
@@ -50,24 +50,15 @@ unsafe fn some<const T: usize>(
         let tile = w.tile(i).as_ptr();
         let ahead = Ahead::new(tile, AHEAD, TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
         let mut sums = [[0f32; TILE_ROWS]; T];
-        for half in 0..2 {
-            // SAFETY: a whole tile; the caller's CPU has the level.
-            unsafe {
-                let halves: [__m256; T] = with_tiles!(
-                    w.weight_type(),
-                    Q => quantized::<Q, T>(tile, &ahead, half, &x),
-                    {
-                        let mut halves = [_mm256_setzero_ps(); T];
-                        for (sum, x) in halves.iter_mut().zip(&x) {
-                            *sum = float(w.weight_type(), tile, half, x.float(0));
-                        }
-                        halves
-                    }
-                );
-                for (sums, half_sums) in sums.iter_mut().zip(halves) {
-                    _mm256_storeu_ps(sums.as_mut_ptr().add(8 * half), half_sums);
+        // SAFETY: a whole tile; the caller's CPU has the level.
+        unsafe {
+            with_tiles!(
+                w.weight_type(),
+                Q => quantized::<Q, T>(tile, &ahead, &x, &mut sums),
+                for (sums, x) in sums.iter_mut().zip(&x) {
+                    float(w.weight_type(), tile, x.float(0), sums);
                 }
-            }
+            );
         }
         for (j, sums) in sums.iter().enumerate() {
             // SAFETY: the elements are ours by the caller's promise.
@@ -79,14 +70,34 @@ unsafe fn some<const T: usize>(
     T
 }
 
-/// The sums of rows `8·half ..` of a tile.
-#[inline(always)]
+/// The sums of all rows of a tile.
+///
+/// # Safety
+/// As for [`rows`].
+#[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn quantized<Q: TilesAvx2, const T: usize>(
     tile: *const u8,
     ahead: &Ahead,
-    half: usize,
     x: &[Tokens<'_>; T],
-) -> [__m256; T] {
+    sums: &mut [[f32; TILE_ROWS]; T],
+) {
+    // Copies, whose parts stay in registers. A half is a constant in the code of each.
+    let (x, ahead) = (*x, *ahead);
+    // SAFETY: by the caller's promise.
+    unsafe {
+        half::<Q, T, 0>(tile, &ahead, &x, sums);
+        half::<Q, T, 1>(tile, &ahead, &x, sums);
+    }
+}
+
+/// The sums of rows `8·HALF ..`.
+#[inline(always)]
+unsafe fn half<Q: TilesAvx2, const T: usize, const HALF: usize>(
+    tile: *const u8,
+    ahead: &Ahead,
+    x: &[Tokens<'_>; T],
+    sums: &mut [[f32; TILE_ROWS]; T],
+) {
     let groups = x[0].q16().len() / 32;
     let per_unit = Q::BLOCK / 32;
     // SAFETY: by the caller's promise.
@@ -95,12 +106,12 @@ unsafe fn quantized<Q: TilesAvx2, const T: usize>(
         let mut acc = [_mm256_setzero_ps(); T];
         for b in 0..groups {
             let unit = tile.add(b / per_unit * TILE_ROWS * Q::BYTES);
-            if half == 0 {
+            if HALF == 0 {
                 // The second half finds the tile in the cache.
                 let group = TILE_ROWS * Q::BYTES / per_unit;
                 prefetch::far(ahead.of(unit).wrapping_add(b % per_unit * group), group);
             }
-            group::<Q, T>(unit, b, half, x, &mut acc);
+            group::<Q, T>(unit, b, HALF, x, &mut acc);
             // The activations have one scale per 256.
             if b % 8 == 7 || b + 1 == groups {
                 for t in 0..T {
@@ -110,7 +121,9 @@ unsafe fn quantized<Q: TilesAvx2, const T: usize>(
                 }
             }
         }
-        total
+        for (sums, total) in sums.iter_mut().zip(total) {
+            _mm256_storeu_ps(sums.as_mut_ptr().add(8 * HALF), total);
+        }
     }
 }
 
@@ -175,23 +188,29 @@ unsafe fn group<Q: TilesAvx2, const T: usize>(
     }
 }
 
-/// The sums of rows `8·half ..` of a tile of 16-bit floats.
-#[inline(always)]
-unsafe fn float(ty: WeightType, tile: *const u8, half: usize, x: &[f32]) -> __m256 {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        // Independent sums hide the latency.
-        let mut acc = [_mm256_setzero_ps(); 4];
-        for (k, &x) in x.iter().enumerate() {
-            let v = _mm_loadu_si128(tile.add(2 * TILE_ROWS * k + 16 * half).cast());
-            let w = if ty == WeightType::F16 {
-                _mm256_cvtph_ps(v)
-            } else {
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(v)))
-            };
-            acc[k % 4] = _mm256_fmadd_ps(w, _mm256_set1_ps(x), acc[k % 4]);
+/// The sums of all rows of a tile of 16-bit floats.
+///
+/// # Safety
+/// As for [`rows`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn float(ty: WeightType, tile: *const u8, x: &[f32], sums: &mut [f32; TILE_ROWS]) {
+    for (half, sums) in sums.chunks_exact_mut(8).enumerate() {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            // Independent sums hide the latency.
+            let mut acc = [_mm256_setzero_ps(); 4];
+            for (k, &x) in x.iter().enumerate() {
+                let v = _mm_loadu_si128(tile.add(2 * TILE_ROWS * k + 16 * half).cast());
+                let w = if ty == WeightType::F16 {
+                    _mm256_cvtph_ps(v)
+                } else {
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(v)))
+                };
+                acc[k % 4] = _mm256_fmadd_ps(w, _mm256_set1_ps(x), acc[k % 4]);
+            }
+            let [a, b, c, d] = acc;
+            let sum = _mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d));
+            _mm256_storeu_ps(sums.as_mut_ptr(), sum);
         }
-        let [a, b, c, d] = acc;
-        _mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d))
     }
 }

@@ -29,10 +29,11 @@ const STRETCH: usize = 1024;
 /// Tokens of 16 bits that are multiplied together: their sums stay in registers.
 const FEW: usize = 4;
 
+/// (What chooses by type is compiled without the level's features, so that the types are functions of their own: see `dot`.)
+///
 /// # Safety
 /// As for `tiles::rows`; the CPU has the level. `sums` has room for
 /// [`SUMS`](crate::matmul::sizes::SUMS).
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
 pub(super) unsafe fn rows(
     w: &Matrix<'_>,
     rows: Range<usize>,
@@ -79,7 +80,6 @@ trait Tile {
     );
 }
 
-#[inline(always)]
 unsafe fn each_tile<W: Tile>(
     w: &Matrix<'_>,
     rows: Range<usize>,
@@ -126,16 +126,31 @@ unsafe fn each_tile<W: Tile>(
                     }
                 }
                 for (i, sums) in tiles.clone().zip(sums.iter()) {
-                    for (t, sums) in sums.chunks_exact(TILE_ROWS).take(tokens).enumerate() {
-                        let sums = _mm512_loadu_ps(sums.as_ptr());
-                        _mm512_mask_storeu_ps(
-                            at(out, TOKEN_BLOCK * block + t, i),
-                            mask(i, &rows),
-                            sums,
-                        );
-                    }
+                    store(sums, &rows, i, TOKEN_BLOCK * block, tokens, out);
                 }
             }
+        }
+    }
+}
+
+/// Stores the sums `[tokens][16 rows]` of tile `i`, as far as its rows are among `rows`; the first token is `t`.
+///
+/// # Safety
+/// As for `tiles::rows`; the CPU has the level.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
+unsafe fn store(
+    sums: &[f32; TOKEN_BLOCK * TILE_ROWS],
+    rows: &Range<usize>,
+    i: usize,
+    t: usize,
+    tokens: usize,
+    out: Output<'_>,
+) {
+    for (j, sums) in sums.chunks_exact(TILE_ROWS).take(tokens).enumerate() {
+        // SAFETY: masked lanes are not written; the others are ours by the caller's promise.
+        unsafe {
+            let sums = _mm512_loadu_ps(sums.as_ptr());
+            _mm512_mask_storeu_ps(at(out, t + j, i), mask(i, rows), sums);
         }
     }
 }

@@ -16,9 +16,10 @@ use std::ops::Range;
 /// Sums of 16 rows, `[half]`.
 type Sums = [[float32x4_t; 2]; 2];
 
+/// (What chooses by type is compiled without the level's features, so that the types are functions of their own: see `dot`.)
+///
 /// # Safety
 /// As for `tiles::rows`; the tokens are of 16 bits; the CPU has NEON with dotprod.
-#[target_feature(enable = "neon,dotprod")]
 pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
     let mut t = 0;
     while t < x.tokens() {
@@ -37,7 +38,6 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
 ///
 /// # Safety
 /// As for [`rows`].
-#[target_feature(enable = "neon,dotprod")]
 unsafe fn some<const T: usize>(
     w: &Matrix<'_>,
     rows: &Range<usize>,
@@ -51,31 +51,21 @@ unsafe fn some<const T: usize>(
         let (i, first) = (r / TILE_ROWS, r % TILE_ROWS);
         let end = rows.end.min(TILE_ROWS * (i + 1));
         let tile = w.tile(i).as_ptr();
+        let mut sums = [[0f32; TILE_ROWS]; T];
         // SAFETY: a whole tile; the caller's CPU has the level.
-        let sums: [Sums; T] = unsafe {
+        unsafe {
             with_tiles!(
                 w.weight_type(),
-                Q => quantized::<Q, T>(tile, &x),
-                {
-                    let mut sums = [[[vdupq_n_f32(0.0); 2]; 2]; T];
-                    for (sums, x) in sums.iter_mut().zip(&x) {
-                        for (half, sums) in sums.iter_mut().enumerate() {
-                            *sums = float(w.weight_type(), tile, half, x.float(0));
-                        }
-                    }
-                    sums
+                Q => quantized::<Q, T>(tile, &x, &mut sums),
+                for (sums, x) in sums.iter_mut().zip(&x) {
+                    float(w.weight_type(), tile, x.float(0), sums);
                 }
-            )
-        };
-        for (j, sums) in sums.into_iter().enumerate() {
-            let mut floats = [0f32; TILE_ROWS];
-            // SAFETY: 16 floats; the elements are ours by the caller's promise.
-            let out = unsafe {
-                Neon::store(floats.as_mut_ptr(), sums[0]);
-                Neon::store(floats.as_mut_ptr().add(8), sums[1]);
-                out.row_mut(t + j, r..end)
-            };
-            out.copy_from_slice(&floats[first..][..end - r]);
+            );
+        }
+        for (j, sums) in sums.iter().enumerate() {
+            // SAFETY: the elements are ours by the caller's promise.
+            let out = unsafe { out.row_mut(t + j, r..end) };
+            out.copy_from_slice(&sums[first..][..end - r]);
         }
         r = end;
     }
@@ -83,11 +73,15 @@ unsafe fn some<const T: usize>(
 }
 
 /// The sums of all rows of a tile, which is read from front to end.
-#[inline(always)]
+///
+/// # Safety
+/// As for [`rows`].
+#[target_feature(enable = "neon,dotprod")]
 unsafe fn quantized<Q: TilesNeon, const T: usize>(
     tile: *const u8,
     x: &[Tokens<'_>; T],
-) -> [Sums; T] {
+    sums: &mut [[f32; TILE_ROWS]; T],
+) {
     let groups = x[0].cols() / 32;
     let per_unit = Q::BLOCK / 32;
     // SAFETY: by the caller's promise.
@@ -110,7 +104,10 @@ unsafe fn quantized<Q: TilesNeon, const T: usize>(
                 }
             }
         }
-        total
+        for (sums, [first, second]) in sums.iter_mut().zip(total) {
+            Neon::store(sums.as_mut_ptr(), first);
+            Neon::store(sums.as_mut_ptr().add(8), second);
+        }
     }
 }
 
@@ -183,19 +180,25 @@ unsafe fn group<Q: TilesNeon, const T: usize>(
     }
 }
 
-/// The sums of rows `8·half ..` of a tile of 16-bit floats.
-#[inline(always)]
-unsafe fn float(ty: WeightType, tile: *const u8, half: usize, x: &[f32]) -> [float32x4_t; 2] {
+/// The sums of all rows of a tile of 16-bit floats.
+///
+/// # Safety
+/// As for [`rows`].
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn float(ty: WeightType, tile: *const u8, x: &[f32], sums: &mut [f32; TILE_ROWS]) {
     // SAFETY: by the caller's promise.
     unsafe {
-        // Independent sums hide the latency.
-        let mut acc = [Neon::splat(0.0); 4];
-        for (k, &x) in x.iter().enumerate() {
-            let p = tile.add(2 * TILE_ROWS * k + 16 * half);
-            let w = if ty == WeightType::F16 { Neon::load_f16(p.cast()) } else { brain(p) };
-            acc[k % 4] = Neon::fma(w, Neon::splat(x), acc[k % 4]);
+        for half in 0..2 {
+            // Independent sums hide the latency.
+            let mut acc = [Neon::splat(0.0); 4];
+            for (k, &x) in x.iter().enumerate() {
+                let p = tile.add(2 * TILE_ROWS * k + 16 * half);
+                let w = if ty == WeightType::F16 { Neon::load_f16(p.cast()) } else { brain(p) };
+                acc[k % 4] = Neon::fma(w, Neon::splat(x), acc[k % 4]);
+            }
+            let [a, b, c, d] = acc;
+            let sum = Neon::add(Neon::add(a, b), Neon::add(c, d));
+            Neon::store(sums.as_mut_ptr().add(8 * half), sum);
         }
-        let [a, b, c, d] = acc;
-        Neon::add(Neon::add(a, b), Neon::add(c, d))
     }
 }
