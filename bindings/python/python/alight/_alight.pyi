@@ -340,6 +340,10 @@ class Tensor:
     def offset(self) -> int:
         """Where its bytes begin in the file."""
     @property
+    def stride(self) -> int | None:
+        """Bytes from each expert to the next in the file, where those of other tensors lie in between (`alight pack` writes
+        them so). None: the bytes are contiguous."""
+    @property
     def aligned(self) -> bool:
         """Whether its address in the map is one that XLA uses in place: a multiple of 64. Of others,
         arrays are copies; `alight convert` writes files in which every tensor is aligned."""

@@ -193,8 +193,11 @@ impl Plan {
             };
             self.cut(shard, run, step, section, Work::Touch);
         }
-        // Here the gaps are left out: they might be part of another piece, and nothing may be written twice.
-        for (shard, run) in runs(at(Storage::Image).map(|m| m.file_range()), 0) {
+        // Here the gaps are left out: they might be part of another piece, and nothing may be written twice. Experts that lie side by
+        // side are one run, since their ranges overlap.
+        let mut copied: Vec<_> = at(Storage::Image).map(|m| m.file_range()).collect();
+        copied.sort_by_key(|(shard, bytes)| (*shard, bytes.start));
+        for (shard, run) in runs(copied.into_iter(), 0) {
             self.cut(shard, run, COPY_STEP, section, Work::Copy);
         }
         for matrix in matrices {
@@ -236,7 +239,7 @@ impl Plan {
     }
 }
 
-/// Joins ranges of one file that have less than `near` bytes between them.
+/// Joins ranges of one file that overlap, follow one another, or have less than `near` bytes between them.
 fn runs(
     ranges: impl Iterator<Item = (usize, Range<usize>)>,
     near: usize,
@@ -247,8 +250,7 @@ fn runs(
             Some((s, run))
                 if *s == shard
                     && bytes.start + near >= run.start
-                    && bytes.start <= run.end + near
-                    && (near > 0 || bytes.start == run.end) =>
+                    && bytes.start <= run.end + near =>
             {
                 run.start = run.start.min(bytes.start);
                 run.end = run.end.max(bytes.end);

@@ -119,6 +119,10 @@ pub struct SlotCounts {
     pub missed_bytes: u64,
     /// Bytes that were read: whole blocks of the disk, and also what was read ahead and never wanted.
     pub read_bytes: u64,
+    /// Pieces that were read, and the reads that it took: at least one for each span.
+    pub brought: u64,
+    /// Of these.
+    pub reads: u64,
     /// How long visits had to wait.
     pub waited: Duration,
     /// How long nothing was being read, from when a visit noticed it until the next read; only where reads go through a ring.
@@ -164,6 +168,8 @@ pub struct SlotSizes {
     pub slots: usize,
     /// Bytes of all slots.
     pub bytes: u64,
+    /// Spans of a piece, at most: places of the files that it is in.
+    pub spans: usize,
 }
 
 /// What a visit knows.
@@ -289,7 +295,7 @@ impl Slots {
         // No slot waits for two pieces.
         let most = slots * layout.pieces.iter().map(reads).max().unwrap_or(0);
         let widest = layout.groups.iter().map(Range::len).max().unwrap_or(0);
-        let sizes = SlotSizes { pieces, slots, bytes: region.len() as u64 };
+        let sizes = SlotSizes { pieces, slots, bytes: region.len() as u64, spans };
         let state = State {
             slots: vec![Slot { piece: NONE, left: 0, visit: 0, ahead: false }; slots],
             slot_of: vec![NONE; pieces],
@@ -662,9 +668,11 @@ impl Shared {
         state.slot_of[piece] = slot as u32;
         state.slots[slot].visit = now;
         state.slots[slot].ahead = ahead;
+        state.counts.brought += 1;
         for span in info.spans.clone() {
             state.counts.read_bytes +=
                 self.layout.aligned(&self.layout.spans[span].span.range).len() as u64;
+            state.counts.reads += self.layout.blocks(span) as u64;
             for block in 0..self.layout.blocks(span) {
                 state.slots[slot].left += 1;
                 state.queue.push_back(Job { slot, span, block });

@@ -26,6 +26,9 @@ from . import _ffi, _mesh
 LINE = 16
 """What a capacity is a multiple of."""
 
+PAGE = 4096
+"""What the way from an expert to the next is a multiple of, where experts lie side by side."""
+
 GATES = ("silu", "clamped_silu")
 """What is done to the gates of experts. The second is gpt-oss's."""
 
@@ -70,8 +73,8 @@ def file_array(catalog: Catalog, mesh: Mesh, file: int = 0) -> jax.Array:
 
 
 def places(tensors: Iterable[Tensor | None]) -> npt.NDArray[np.uint32]:
-    """The places of matrices in their file, `uint32[m, 4]`: offset (low, high), type, layout (0: rows, 1: tiles); zeros for one
-    that is not there."""
+    """The places of matrices in their file, `uint32[m, 4]`: offset (low, high), type, layout (0: rows, 1: tiles; for experts that
+    lie side by side with those of other tensors, plus twice the pages from one to the next); zeros for one that is not there."""
     found = []
     for tensor in tensors:
         if tensor is None:
@@ -81,7 +84,8 @@ def places(tensors: Iterable[Tensor | None]) -> npt.NDArray[np.uint32]:
             known = ", ".join(WEIGHT_TYPES)
             raise ValueError(f"tensor {tensor.name!r}: no kernels for its type {tensor.type}; there are some for {known}")
         offset = tensor.offset
-        found.append((offset & 0xFFFFFFFF, offset >> 32, WEIGHT_TYPES[tensor.type][0], int(tensor.packed)))
+        layout = int(tensor.packed) + 2 * ((tensor.stride or 0) // PAGE)
+        found.append((offset & 0xFFFFFFFF, offset >> 32, WEIGHT_TYPES[tensor.type][0], layout))
     return np.array(found, np.uint32).reshape(-1, 4)
 
 
