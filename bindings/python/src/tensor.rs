@@ -113,6 +113,19 @@ impl Info {
         Runs::new(shape, ranges.unwrap_or(&whole)).map_err(|problem| self.value(problem))
     }
 
+    /// Of a stack of matrices, how many there are.
+    pub fn experts(&self) -> Option<u64> {
+        match self.shape[..] {
+            [count @ 1.., _, _] => Some(count),
+            _ => None,
+        }
+    }
+
+    /// Where its bytes are in the file.
+    pub fn spread(&self) -> Spread {
+        self.spread
+    }
+
     /// Where a part is in the file, and whether nothing else lies in between.
     fn extent(&self, runs: &Runs) -> (Range<u64>, bool) {
         let at = |elements: usize| (elements * self.unit) as u64;

@@ -8,12 +8,14 @@ mod packed;
 use std::path::Path;
 
 use alight_formats::GgmlType;
+use alight_formats::gguf::write::Builder;
+use alight_formats::gguf::{TensorInfo, parse};
 use alight_model::{
     Engine, EngineOptions, Event, Load, LoadError, Model, ModelError, OpenOptions, PartName, Repack,
     Request, SamplerOptions, Session, SessionOptions, SlotOptions,
 };
 use common::{Moe, Spec, tokens};
-use packed::packed;
+use packed::{new, packed};
 
 fn open(path: &Path, threads: usize, memory: Option<u64>) -> Result<Model, ModelError> {
     Model::open(path, &OpenOptions { threads: Some(threads), memory, ..OpenOptions::default() })
@@ -221,30 +223,21 @@ fn only_experts_may_lie_side_by_side() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (source, _) = Spec { ty: GgmlType::F16, ..Spec::deepseek2() }.write(folder.path());
     let bytes = std::fs::read(&source).unwrap();
-    let gguf = alight_formats::gguf::parse(&bytes).unwrap();
+    let gguf = parse(&bytes).unwrap();
     // Matrices of heads, which are read in one run.
-    let is_of_heads = |name: &str| name == "blk.0.attn_k_b.weight" || name == "blk.0.attn_v_b.weight";
-    let (heads, others): (Vec<_>, Vec<_>) =
-        gguf.tensors.iter().partition(|info| is_of_heads(info.name));
+    let of_heads = ["blk.0.attn_k_b.weight", "blk.0.attn_v_b.weight"];
+    let (heads, others): (Vec<&TensorInfo<'_>>, Vec<_>) =
+        gguf.tensors.iter().partition(|info| of_heads.contains(&info.name));
     assert_eq!(heads.len(), 2);
-    let mut out = alight_formats::gguf::write::Builder::with_alignment(4096);
+    let mut out = Builder::with_alignment(4096);
     for (key, value) in gguf.metadata.iter().filter(|(key, _)| *key != "general.alignment") {
         out.value(key, value);
     }
     out.str("alight.layout", "tiles16").u32("alight.layout.version", 2);
     out.u32s("alight.layout.experts", &[0, 2]);
-    let both: Vec<_> = heads
-        .iter()
-        .map(|info| alight_formats::gguf::write::New {
-            name: info.name,
-            ty: info.ty,
-            packed: false,
-            shape: info.shape(),
-        })
-        .collect();
-    out.side_by_side(&both).unwrap();
+    out.side_by_side(&heads.iter().map(|info| new(info, false)).collect::<Vec<_>>()).unwrap();
     for info in &others {
-        out.tensor(info.name, info.ty, info.shape()).unwrap();
+        out.add(new(info, false)).unwrap();
     }
     let order: Vec<_> = heads.iter().chain(&others).collect();
     let file = out.file(|i, to| to.copy_from_slice(&order[i].data(&bytes).unwrap()));

@@ -61,10 +61,15 @@ pub(crate) fn in_stack(
     // What is wrong with the type is said where the matrix is made.
     let bytes = WeightType::from_gguf(ty).and_then(|ty| ty.row_bytes(cols)).unwrap_or(0);
     let offset = u64::from(high) << 32 | u64::from(low);
+    let matrix = bytes.checked_mul(rows);
     let one = match layout >> 1 {
-        0 => bytes.checked_mul(rows),
+        0 => matrix,
         pages => (pages as usize).checked_mul(PAGE),
     };
+    if one < matrix {
+        let text = "expected 0 (rows) or 1 (tiles), or that and twice the pages from a matrix to the next, which are as many as it takes";
+        return Err(Refusal::argument(format!("{name}: layout {layout}, {text}")));
+    }
     let before = one.and_then(|bytes| bytes.checked_mul(number));
     let offset = before.and_then(|bytes| offset.checked_add(bytes as u64)).ok_or_else(|| {
         Refusal::argument(format!(

@@ -20,6 +20,7 @@ __all__ = [
     "ComputeError",
     "ContextFullError",
     "Decoder",
+    "ExpertStore",
     "FileChangedError",
     "FormatError",
     "GPU_WEIGHT_TYPES",
@@ -260,6 +261,22 @@ class Config(Rope):
     """What the norm before the feed-forward part is called in the file."""
     post_norms: bool
     """Whether the outputs of attention and feed-forward are normed before they are added."""
+
+@final
+class ExpertStore:
+    """Experts of a model that memory cannot hold, for the JAX engine on CPU devices: they are read around the page cache when they
+    are chosen. Programs tell it by its number, and it is there as long as this object."""
+
+    def __new__(cls, layers: list[tuple[Tensor, Tensor, Tensor]], ranks: list[tuple[int, int, bool]], memory: int) -> ExpertStore:
+        """For layers with a stack `[experts, rows, columns]` of gates, of ups and of downs each, all of one file; of rank `i` for its
+        experts `(first, count, whether it is of this process)`. All slots together take `memory` bytes at most."""
+    @property
+    def number(self) -> int:
+        """What programs call it."""
+    @property
+    def counts(self) -> tuple[int, int, int, int, int, int]:
+        """Of all ranks of this process: experts, and those that have room at the same time; those that were wanted, and those of
+        them that were there; bytes read, and reads."""
 
 def share_memory(name: str, process: int, create: bool) -> None:
     """Shares memory with other processes of this host, once, under a name that begins with a slash and that nobody can

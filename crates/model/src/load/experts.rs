@@ -2,7 +2,7 @@
 
 use alight_formats::packed::PART_ALIGNMENT;
 use alight_pages::policy::{FITS_SHARE, WARM_SHARE};
-use alight_pages::slots::{Groups, SlotOptions, SlotSizes, Slots, Span};
+use alight_pages::slots::{Groups, SlotOptions, SlotSizes, Slots, Span, join};
 use alight_pages::{Facts, Kind, LoadRequest, ReadMethod, choose};
 
 use super::store::InSlots;
@@ -102,27 +102,12 @@ fn spans(
     expert: usize,
     experts: usize,
 ) -> (Vec<Span>, Vec<(usize, usize)>) {
-    let (mut spans, mut places) = (Vec::<Span>::new(), Vec::new());
-    for matrix in matrices {
-        let (file, _) = matrix.file_range();
+    let part = |matrix: &&MatrixRef| {
         let bytes = matrix.expert_range(expert, experts);
         let range = bytes.start as u64..bytes.end as u64;
-        let follows = |span: &Span| {
-            let near = (span.range.end..span.range.end + PART_ALIGNMENT).contains(&range.start);
-            span.file == file && near && matrix.is_side_by_side()
-        };
-        match spans.iter_mut().enumerate().find(|(_, span)| follows(span)) {
-            Some((index, span)) => {
-                places.push((index, (range.start - span.range.start) as usize));
-                span.range.end = range.end;
-            }
-            None => {
-                places.push((spans.len(), 0));
-                spans.push(Span { file, range });
-            }
-        }
-    }
-    (spans, places)
+        (Span { file: matrix.file_range().0, range }, matrix.is_side_by_side())
+    };
+    join(&matrices.iter().map(part).collect::<Vec<_>>(), PART_ALIGNMENT)
 }
 
 /// The pieces of every layer that has experts: of each expert its bytes of all matrices.

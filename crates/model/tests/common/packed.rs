@@ -6,6 +6,11 @@ use alight_formats::gguf::write::{Builder, New};
 use alight_formats::gguf::{TensorInfo, parse};
 use alight_kernels::{WeightType, tiles};
 
+/// A tensor as it is added to a new file.
+pub fn new<'a>(info: &'a TensorInfo<'_>, packed: bool) -> New<'a> {
+    New { name: info.name, ty: info.ty, packed, shape: info.shape() }
+}
+
 /// The packed form of a file, with experts side by side (version 2) or not (version 1), beside it.
 pub fn packed(path: &Path, version: u32) -> PathBuf {
     let bytes = std::fs::read(path).unwrap();
@@ -15,12 +20,6 @@ pub fn packed(path: &Path, version: u32) -> PathBuf {
         let read_by_row = info.name == "token_embd.weight";
         WeightType::of(info.ty)
             .filter(|ty| !read_by_row && info.n_dims > 1 && tiles::packable(*ty, rows, cols))
-    };
-    let new = |info: &TensorInfo<'_>| New {
-        name: info.name,
-        ty: info.ty,
-        packed: tiled(info).is_some(),
-        shape: info.shape(),
     };
     let group = |info: &TensorInfo<'_>| -> Option<String> {
         let of_experts = info.name.ends_with("_exps.weight") && version > 1;
@@ -37,11 +36,11 @@ pub fn packed(path: &Path, version: u32) -> PathBuf {
     let (mut runs, mut at) = (Vec::new(), 0_u32);
     for some in order.chunk_by(|a, b| group(a).is_some() && group(a) == group(b)) {
         if some.len() > 1 {
-            let some: Vec<_> = some.iter().map(|info| new(info)).collect();
+            let some: Vec<_> = some.iter().map(|info| new(info, tiled(info).is_some())).collect();
             out.side_by_side(&some).unwrap();
             runs.extend([at, some.len() as u32]);
         } else {
-            out.add(new(some[0])).unwrap();
+            out.add(new(some[0], tiled(some[0]).is_some())).unwrap();
         }
         at += some.len() as u32;
     }
