@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use alight_formats::GgmlType;
 use alight_formats::ggml::{Era, LegacyType};
-use alight_formats::gguf::write::Builder;
+use alight_formats::gguf::write::{Builder, New};
 use alight_formats::packed::{EXPERTS_KEY, LAYOUT, LAYOUT_KEY, LAYOUT_VERSION_KEY, has_tiles};
 use alight_formats::safetensors::Dtype;
 

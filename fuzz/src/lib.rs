@@ -114,7 +114,9 @@ fn new<'a>(tensor: &'a TensorInfo<'_>) -> New<'a> {
 }
 
 fn add(writer: &mut Builder, tensors: &[TensorInfo<'_>]) {
-    tensors.iter().for_each(|tensor| drop(writer.add(new(tensor)).expect("a good shape")));
+    for tensor in tensors {
+        writer.add(new(tensor)).expect("a good shape");
+    }
 }
 
 fn check_array(array: &Array<'_>) {

@@ -147,10 +147,10 @@ def stored(catalog, ranks, memory=SLOTS):
 
 @pytest.mark.parametrize("ranks", [1, 3, 8])
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_store_changes_no_bit(catalogs, tmp_path, ranks, packed):
+def test_a_store_changes_no_bit(catalogs, tmp_path, command, ranks, packed):
     catalog = catalogs["Q8_0"]
     if packed:
-        subprocess.run([ALIGHT, "pack", catalog.files[0], "-o", tmp_path / "packed.gguf"], check=True, capture_output=True)
+        subprocess.run([command, "pack", catalog.files[0], "-o", tmp_path / "packed.gguf"], check=True, capture_output=True)
         catalog = alight.open(tmp_path / "packed.gguf")
         assert all(catalog[name].stride for name in NAMES[:3])
     places = native.places(map(catalog.tensors.get, NAMES))

@@ -259,33 +259,39 @@ fn a_packed_file_is_in_the_order_of_use() {
 #[test]
 fn shards_become_one_file() {
     let dir = tempfile::tempdir().unwrap();
+    // The experts of a layer are in two of them.
+    let tensors: [(&str, GgmlType, &[u64]); 5] = [
+        ("output.weight", GgmlType::Q8_0, &[64, 32]),
+        ("blk.0.ffn_down_exps.weight", GgmlType::Q4_0, &[32, 48, 3]),
+        ("blk.0.attn_q.weight", GgmlType::F16, &[5, 16]),
+        ("blk.0.ffn_up_exps.weight", GgmlType::F16, &[7, 32, 3]),
+        ("a", GgmlType::F32, &[3]),
+    ];
     let whole = {
         let mut b = Builder::with_alignment(64);
         b.str("general.architecture", "llama");
-        b.tensor("output.weight", GgmlType::Q8_0, &[64, 32]).unwrap();
-        b.tensor("blk.0.attn_q.weight", GgmlType::F16, &[5, 16]).unwrap();
-        b.tensor("a", GgmlType::F32, &[3]).unwrap();
+        for (name, ty, shape) in tensors {
+            b.tensor(name, ty, shape).unwrap();
+        }
         b.file(|index, out| Random(index as u64).fill(out))
     };
-    for no in 0..3_u16 {
+    for (no, part) in [&tensors[..1], &tensors[1..3], &tensors[3..]].into_iter().enumerate() {
         let mut b = Builder::with_alignment(64);
         if no == 0 {
             b.str("general.architecture", "llama");
         }
-        b.u16("split.no", no).u16("split.count", 3).i32("split.tensors.count", 3);
-        let (name, ty, shape): (_, _, &[u64]) = match no {
-            0 => ("output.weight", GgmlType::Q8_0, &[64, 32]),
-            1 => ("blk.0.attn_q.weight", GgmlType::F16, &[5, 16]),
-            _ => ("a", GgmlType::F32, &[3]),
-        };
-        b.tensor(name, ty, shape).unwrap();
-        let bytes = b.file(|_, out| Random(no.into()).fill(out));
+        b.u16("split.no", no as u16).u16("split.count", 3).i32("split.tensors.count", 5);
+        for (name, ty, shape) in part {
+            b.tensor(name, *ty, shape).unwrap();
+        }
+        let first = [0, 1, 3][no];
+        let bytes = b.file(|index, out| Random((first + index) as u64).fill(out));
         fs::write(dir.path().join(format!("m-0000{}-of-00003.gguf", no + 1)), bytes).unwrap();
     }
     let [_, packed, back] = paths(dir.path());
     let done =
         pack(&dir.path().join("m-00002-of-00003.gguf"), &packed, Options::default(), &mut go_on());
-    assert_eq!(done.unwrap().packed, 2);
+    assert_eq!(done.unwrap().packed, 4);
     check_packed(&whole, &fs::read(&packed).unwrap());
     unpack(&packed, &back, Options::default(), &mut go_on()).unwrap();
     assert!(fs::read(&back).unwrap() == whole, "what merging the shards gives");
@@ -427,6 +433,8 @@ fn a_damaged_packed_file_is_not_unpacked() {
     b.str("general.name", "x");
     b.tensor("w", GgmlType::Q4_1, &[64, 64]).unwrap();
     b.tensor("v", GgmlType::F32, &[5]).unwrap();
+    b.tensor("blk.0.ffn_up_exps.weight", GgmlType::Q4_0, &[32, 16, 3]).unwrap();
+    b.tensor("blk.0.ffn_down_exps.weight", GgmlType::F32, &[5, 7, 3]).unwrap();
     let bytes = b.file(|index, out| Random(index as u64).fill(out));
     fs::write(&source, &bytes).unwrap();
     pack(&source, &packed, Options::default(), &mut go_on()).unwrap();
@@ -446,6 +454,10 @@ fn a_damaged_packed_file_is_not_unpacked() {
         let mut bad = good.clone();
         bad[info.offset as usize + 3] ^= 1;
         assert!(matches!(unpacked(&bad), Err(ConvertError::Checksum { .. })));
+        // Of the last expert, too.
+        let mut bad = good.clone();
+        bad[info.range().end - 1] ^= 1;
+        assert!(matches!(unpacked(&bad), Err(ConvertError::Checksum { .. })), "{}", info.name);
     }
     // Any byte of the header changed: an error or the same file, and never a panic.
     for at in 0..header {

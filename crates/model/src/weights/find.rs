@@ -307,6 +307,10 @@ impl LayerFinder<'_, '_, '_> {
     ) -> Result<MatrixRef, WeightError> {
         let name = self.name(&format!("{what}.weight"));
         let all = self.all.matrices_of(&name, &[cols, rows, experts])?;
+        // Those of heads, which a token reads all of, may be looked at in one run.
+        if all.stride.is_some() && !what.ends_with("_exps") {
+            return Err(WeightError::SideBySide { name });
+        }
         let rows = rows / parts;
         if all.layout == Layout::Tiles && !rows.is_multiple_of(TILE_ROWS) {
             let expected = format!("{parts} matrices of whole tiles of {TILE_ROWS} rows each");

@@ -127,7 +127,8 @@ def load_model(
         "norms": vectors.stack_specs,
     }
     catalog.check()
-    return Model(config, mesh, Programs(net, mesh, specs), params, context, lengths, catalog.check, dict(read_bytes))
+    store = ops.store if isinstance(ops, Native) else None
+    return Model(config, mesh, Programs(net, mesh, specs), params, context, lengths, catalog.check, dict(read_bytes), store)
 
 
 def _of_gguf(catalog: Catalog) -> tuple[Config, Tensors]:

@@ -60,6 +60,7 @@ class Native:
         self.heads = handlers.Heads(
             cut.head_slots, cut.kv_slots, c.key_dim, c.value_dim, capacity, c.attention_scale, c.attention_softcap
         )
+        self.store: ExpertStore | None = None
         stacked = [f"{EXPERTS[role]}.bias" for role in ("gate", "up", "down")]
 
         def places(found: Sequence[Tensor | None]) -> jax.Array:
