@@ -32,9 +32,9 @@ impl ExpertStore {
         // The JAX engine computes with models of one file.
         let map = &first.files[0];
         let stack = |tensor: &Py<Tensor>| tensor.get().info.stack();
-        let stacks = layers.iter().map(|[gate, up, down]| {
-            Ok::<_, PyErr>([stack(gate)?, stack(up)?, stack(down)?])
-        });
+        let stacks = layers
+            .iter()
+            .map(|[gate, up, down]| Ok::<_, PyErr>([stack(gate)?, stack(up)?, stack(down)?]));
         let stacks = stacks.collect::<PyResult<Vec<_>>>()?;
         let ranks: Vec<_> =
             ranks.into_iter().map(|(first, count, here)| (first..first + count, here)).collect();

@@ -42,7 +42,8 @@ pub(crate) const MOST_ENTRIES: u64 = 11;
 
 /// Whether a key belongs to packed files alone.
 pub(crate) fn is_reserved(key: &str) -> bool {
-    [LAYOUT_KEY, LAYOUT_VERSION_KEY, EXPERTS_KEY].contains(&key) || key.starts_with("alight.source.")
+    [LAYOUT_KEY, LAYOUT_VERSION_KEY, EXPERTS_KEY].contains(&key)
+        || key.starts_with("alight.source.")
 }
 
 /// The source of a packed file.

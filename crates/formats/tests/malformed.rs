@@ -454,7 +454,8 @@ fn experts_side_by_side() {
         (shape, Q4_0X16, 2 * 65536 + 768),
         (&[5], 0, 3 * 65536),
     ];
-    let all = SideBySide { runs: &[1, 2, 3, 3], tensors: &many, alignment: 65536, ..Default::default() };
+    let all =
+        SideBySide { runs: &[1, 2, 3, 3], tensors: &many, alignment: 65536, ..Default::default() };
     let all = SideBySide { data: 3 * 65536 + 20, ..all }.file();
     let file = measured(&all).unwrap();
     let strides: Vec<_> = file.tensors.iter().map(|tensor| tensor.stride.is_some()).collect();

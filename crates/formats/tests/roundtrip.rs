@@ -165,9 +165,12 @@ impl Model {
             pairs.extend([first as u32, parts.len() as u32]);
             let shapes: Vec<_> = parts
                 .iter()
-                .map(|(ty, blocks, rows)| [blocks * GgmlType::ALL[*ty].block_len(), *rows, *experts])
+                .map(|(ty, blocks, rows)| {
+                    [blocks * GgmlType::ALL[*ty].block_len(), *rows, *experts]
+                })
                 .collect();
-            let names: Vec<_> = (first..).take(parts.len()).map(|i| format!("tensor.{i}")).collect();
+            let names: Vec<_> =
+                (first..).take(parts.len()).map(|i| format!("tensor.{i}")).collect();
             let some = parts.iter().zip(&names).zip(&shapes).map(|(((ty, ..), name), shape)| New {
                 name,
                 ty: GgmlType::ALL[*ty],

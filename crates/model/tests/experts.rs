@@ -11,8 +11,8 @@ use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
 use alight_formats::gguf::{TensorInfo, parse};
 use alight_model::{
-    Engine, EngineOptions, Event, Load, LoadError, Model, ModelError, OpenOptions, PartName, Repack,
-    Request, SamplerOptions, Session, SessionOptions, SlotOptions,
+    Engine, EngineOptions, Event, Load, LoadError, Model, ModelError, OpenOptions, PartName,
+    Repack, Request, SamplerOptions, Session, SessionOptions, SlotOptions,
 };
 use common::{Moe, Spec, tokens};
 use packed::{new, packed};
@@ -171,7 +171,8 @@ fn experts_side_by_side_give_the_same_bits_by_one_read_each() {
         let expected = answers(&open(&tensors, 2, None).unwrap());
         for load in [Load::Auto, Load::Mmap, Load::Direct, Load::Read] {
             for repack in [Repack::Off, Repack::On] {
-                let options = OpenOptions { threads: Some(2), load, repack, ..OpenOptions::default() };
+                let options =
+                    OpenOptions { threads: Some(2), load, repack, ..OpenOptions::default() };
                 let model = Model::open(&path, &options).unwrap();
                 // What is no tile in the file may become one.
                 let same = model.load_report().packed == 0;

@@ -116,7 +116,8 @@ impl<'a> Stacks<'a> {
             place => place,
         };
         let number = u64::from(high) << 32 | u64::from(low);
-        let store = Store::of(number).filter(|store| one == 1 && store.places(layer as usize).is_some());
+        let store =
+            Store::of(number).filter(|store| one == 1 && store.places(layer as usize).is_some());
         let store = store.ok_or_else(|| {
             Refusal::argument(format!(
                 "places: the last is {:?}, expected the number of a store that is still there, one of its layers, and 1",

@@ -71,7 +71,8 @@ impl Store {
             if !here || own_of_rank.is_empty() || layers.is_empty() {
                 return Ok((own_of_rank.clone(), None));
             }
-            let pieces = |stacks| own_of_rank.clone().map(|expert| parts(stacks, expert).0).collect();
+            let pieces =
+                |stacks| own_of_rank.clone().map(|expert| parts(stacks, expert).0).collect();
             let groups = layers.iter().map(pieces).collect();
             let budget = (u128::from(memory) * own_of_rank.len() as u128 / own as u128) as u64;
             let slots = Slots::new(&[(file.0, file.1.clone())], &groups, budget, options)?;

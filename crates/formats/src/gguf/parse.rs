@@ -440,7 +440,11 @@ fn place(
             let on_page = tensor.packed || side_by_side.is_some();
             if index == 0 && on_page && !start.is_multiple_of(PACKED_ALIGNMENT) {
                 let alignment = PACKED_ALIGNMENT;
-                return Err(GgufError::PackedMisaligned { place: place(), found: start, alignment });
+                return Err(GgufError::PackedMisaligned {
+                    place: place(),
+                    found: start,
+                    alignment,
+                });
             }
             // Of experts side by side, all that the run takes.
             let left = file.saturating_sub(data_start + begin);

@@ -100,9 +100,8 @@ impl Finder<'_, '_> {
         let layout = if info.packed { Layout::Tiles } else { Layout::Rows };
         let (bytes, storage) = (info.range(), Storage::Map);
         // Both are less than the bytes of the file, which is mapped.
-        let stride = info
-            .stride
-            .map(|bytes| Stride { bytes: bytes as usize, experts: info.ne[2] as usize });
+        let stride =
+            info.stride.map(|bytes| Stride { bytes: bytes as usize, experts: info.ne[2] as usize });
         let (count, used, stays_rows, scales) = (1, 1, false, Box::default());
         Ok(MatrixRef {
             shard,

@@ -66,9 +66,7 @@ impl MatrixRef {
     fn bytes_of_matrices(&self) -> usize {
         match self.stride {
             None => self.bytes.len(),
-            Some(Stride { bytes, experts }) => {
-                experts * (self.bytes.len() - (experts - 1) * bytes)
-            }
+            Some(Stride { bytes, experts }) => experts * (self.bytes.len() - (experts - 1) * bytes),
         }
     }
 

@@ -56,7 +56,10 @@ fn heading(model: &Opened<'_>, view: View, out: &mut dyn Write) -> io::Result<()
             0 => String::new(),
             _ => format!("; experts of {beside} tensors side by side"),
         };
-        writeln!(out, "layout        {LAYOUT}: {packed} tensors in tiles of 16 rows (x16){experts}")?;
+        writeln!(
+            out,
+            "layout        {LAYOUT}: {packed} tensors in tiles of 16 rows (x16){experts}"
+        )?;
     }
     for (file, cached) in model.files.iter().zip(&model.cached.files) {
         writeln!(
