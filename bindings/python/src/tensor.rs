@@ -116,7 +116,7 @@ impl Info {
     /// Of a stack of matrices, how many there are.
     pub fn experts(&self) -> Option<u64> {
         match self.shape[..] {
-            [count @ 1.., _, _] => Some(count),
+            [count, _, _] if count > 0 => Some(count),
             _ => None,
         }
     }
