@@ -23,7 +23,7 @@ pub const EXPERTS_VERSION: u64 = 2;
 pub const PART_ALIGNMENT: u64 = 128;
 
 /// Where experts of several tensors lie that lie side by side: all parts of the first expert, all of the second, and so on. Each
-/// expert begins on a page, so that one contiguous read brings it.
+/// expert begins on a page, so that it is read in one run, without bytes of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SideBySide {
     /// By tensor: where its part of the first expert is, from where the experts begin.

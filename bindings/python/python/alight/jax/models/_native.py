@@ -16,6 +16,7 @@ import numpy as np
 
 from ... import Catalog, NotEnoughMemoryError, Tensor
 from ..._alight import WEIGHT_TYPES, ExpertStore
+from .. import _mesh
 from .. import _native as handlers
 from ._arithmetic import Arrays, Cache, Specs
 from ._config import Config
@@ -84,7 +85,7 @@ class Native:
         else:
             self.experts_of_ranks = _spans(cut.experts, 1)
             # Programs know it by its number alone.
-            self.store = _store(catalog, tensors, self.experts_of_ranks, mesh, memory)
+            self.store = _store(catalog, tensors, self.experts_of_ranks, mesh, axis, memory)
 
             def mixture(number: int, layer: Layer) -> np.ndarray[Any, np.dtype[np.uint32]]:
                 found = (layer.gate, layer.up, layer.down, *map(layer.vectors.get, stacked))
@@ -192,7 +193,7 @@ class Native:
 
 
 def _store(
-    catalog: Catalog, tensors: Tensors, spans: handlers.Spans, mesh: jax.sharding.Mesh, memory: int | None
+    catalog: Catalog, tensors: Tensors, spans: handlers.Spans, mesh: jax.sharding.Mesh, axis: str, memory: int | None
 ) -> ExpertStore | None:
     """The experts in what `memory` leaves beside what every token reads; None if all of the model fits."""
     stacks = [(layer.gate, layer.up, layer.down) for layer in tensors.layers]
@@ -200,7 +201,8 @@ def _store(
     whole = sum(tensor.nbytes for tensor in catalog.tensors.values())
     if memory is None or whole <= memory:
         return None
-    here = [device.process_index == jax.process_index() for device in mesh.devices.flat]
+    own_process = jax.process_index()
+    here = [any(device.process_index == own_process for device in group) for group in _mesh.groups(mesh, axis).T]
     ranks = [(first, count, own) for (first, count), own in zip(spans, here, strict=True)]
     always = whole - experts
     try:
