@@ -251,7 +251,7 @@ fn header(
         New { name: info.name, ty: info.ty, packed: tiles.is_ok(), shape: info.shape() }
     };
     let mut at = 0;
-    for run in experts.iter().cloned().chain([order.len()..order.len()]) {
+    for run in experts.iter().cloned().chain(std::iter::once(order.len()..order.len())) {
         for index in &order[at..run.start] {
             out.add(new(index))?;
         }

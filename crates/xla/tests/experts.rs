@@ -2,6 +2,7 @@
 //! lie in it and whatever of them is in memory; and what names no store, or no place, is an error.
 
 mod frames;
+#[allow(dead_code)] // other tests use the rest
 mod standin;
 
 use std::fs::File;

@@ -178,7 +178,7 @@ pub enum GgufError {
          [columns, rows, {expected}], and at least two experts",
         dims(.found)
     )]
-    ExpertsShape { place: GgufField, found: [u64; 4], expected: u64 },
+    ExpertsShape { place: GgufField, found: Box<[u64; 4]>, expected: u64 },
 
     // What a caller asks of a header that is in order:
     #[error("metadata {} is missing", shown(.key.as_bytes()))]

@@ -305,7 +305,7 @@ fn runs_of_experts(
         };
         for tensor in some {
             if tensor.ne[2] != some[0].ne[2] || tensor.ne[2] < 2 || tensor.ne[3] != 1 {
-                let (place, found) = (GgufField::Tensor(tensor.name.into()), tensor.ne);
+                let (place, found) = (GgufField::Tensor(tensor.name.into()), tensor.ne.into());
                 return Err(GgufError::ExpertsShape { place, found, expected: some[0].ne[2] });
             }
         }

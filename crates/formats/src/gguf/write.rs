@@ -228,7 +228,7 @@ impl Builder {
         };
         for tensor in tensors {
             if tensor.shape.len() != 3 || tensor.shape[2] != experts || experts < 2 {
-                let (place, mut found) = (GgufField::Tensor(tensor.name.into()), [1; 4]);
+                let (place, mut found) = (GgufField::Tensor(tensor.name.into()), Box::new([1; 4]));
                 found.iter_mut().zip(tensor.shape).for_each(|(to, from)| *to = *from);
                 return Err(GgufError::ExpertsShape { place, found, expected: experts });
             }

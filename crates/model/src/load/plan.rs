@@ -309,4 +309,30 @@ mod tests {
             assert_eq!(plan.missing, [found.len() as u32]);
         }
     }
+
+    /// Threads write the pieces of a copy beside one another.
+    #[test]
+    fn no_byte_of_experts_side_by_side_is_copied_twice() {
+        let (part, step, stride) = (2040, 2048, 8192);
+        let experts = |place: usize| {
+            let start = stride + place * step;
+            let all = MatrixRef::made_up(start..start + 3 * stride + part, 4, 2);
+            let mut all = all.with_stride(stride);
+            all.set_storage(Storage::Image);
+            assert_eq!(all.len(), 4 * part as u64);
+            assert_eq!(all.expert_range(2, 4), start + 2 * stride..start + 2 * stride + part);
+            all
+        };
+        let [gate, up, down] = [0, 1, 2].map(experts);
+        // What all tokens go through is used between gate and down.
+        let mut shared = MatrixRef::made_up(0..3400, 1, 1);
+        shared.set_storage(Storage::Image);
+        let prefetch = Prefetch::None;
+        let method = LoadMethod { read: ReadMethod::Direct, prefetch, prefetch_chosen: prefetch };
+        let mut plan = Plan { missing: vec![0], ..Plan::default() };
+        plan.section(&[&gate, &up, &shared, &down], &[method], Some(0));
+        let found: Vec<_> = plan.jobs.iter().map(|job| job.source.clone()).collect();
+        assert_eq!(found, [0..3400, stride..4 * stride + 2 * step + part]);
+        assert_eq!(plan.missing, [2]);
+    }
 }

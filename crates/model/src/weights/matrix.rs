@@ -146,6 +146,13 @@ impl MatrixRef {
         }
     }
 
+    /// The same, of experts with so many bytes from one to the next.
+    #[cfg(test)]
+    pub(crate) fn with_stride(self, bytes: usize) -> MatrixRef {
+        let stride = Some(Stride { bytes, experts: self.count });
+        MatrixRef { stride, ..self }
+    }
+
     /// Bytes of weights.
     pub(crate) fn len(&self) -> u64 {
         self.bytes_of_matrices() as u64
