@@ -2,6 +2,7 @@
 
     python -m evidence bench experts                        about 10 minutes, 6.5 GB of disk for the model, which is kept
     python -m evidence bench experts --part decode --share 0.28 -n 24
+    python -m evidence bench experts --packed --part roofs decode    by the packed file, beside which the model is kept
 
 Every process of a round runs in one memory control group (version 1 or 2, as root) with the same limit, so that the same share of the
 experts has room, from a file that is not cached. Tokens per second are counted from the first byte of the answer to the last, by the
@@ -194,12 +195,12 @@ def ours(args, path: Path, tokens: int, *more) -> list:
             "off", "-t", args.threads, "--explain-load", *more]
 
 
-def decoders(args, path: Path) -> dict:
-    prompt = f"--prompt={WORDS}"
+def decoders(args, model) -> dict:
+    path, prompt = model.path, f"--prompt={WORDS}"
     out = {"alight, slots": ours(args, path, args.tokens, prompt), "alight, map": ours(args, path, args.tokens, "--load", "mmap", prompt)}
     if peers.LLAMA_CPP in args.peers:
         out["llama.cpp, mmap"] = [
-            peers.LLAMA_CPP.tool(args, "llama-completion"), "-m", path, "-no-cnv", "--no-display-prompt", "--no-warmup", "-fit", "off", "--temp",
+            peers.LLAMA_CPP.tool(args, "llama-completion"), "-m", model.source, "-no-cnv", "--no-display-prompt", "--no-warmup", "-fit", "off", "--temp",
             1, "--seed", 3, "--ignore-eos", "-n", args.tokens, "-c", 1024, "-t", args.threads, "-p", WORDS]
     return out
 
@@ -219,15 +220,15 @@ def roofs(args, model, record) -> None:
 
 
 def decode(args, model, record) -> None:
-    runs = decoders(args, model.path)
+    runs = decoders(args, model)
     for round_ in range(args.rounds):
         for share in args.share:
             # So that what Alight takes by itself has room for this share.
             limit = int(model.budget(share) / FITS_SHARE)
             for who in runs if round_ % 2 == 0 else reversed(runs):
-                make_cold(model.path)
-                kib = PEER_READ_AHEAD if who.startswith("llama") else args.read_ahead
-                with read_ahead(model.path, kib) as truly, group_of(limit) as group:
+                file, kib = (model.source, PEER_READ_AHEAD) if who.startswith("llama") else (model.path, args.read_ahead)
+                make_cold(file)
+                with read_ahead(file, kib) as truly, group_of(limit) as group:
                     found = stream(runs[who], args.tokens, args.most, group)
                 record({"round": round_, "share": share, "who": who, "limit": limit if group else None, "read_ahead_kib": truly} | found)
 
@@ -300,7 +301,12 @@ def make_model(args) -> SimpleNamespace:
             maker = [sys.executable, "-m", "evidence", "make", "random-model", "a3b", path, "--layers", args.layers]
             subprocess.run([str(word) for word in maker], cwd=common.ROOT, check=True)
     always, experts = sizes_of_experts(path)
-    return SimpleNamespace(path=path.resolve(), always=always, experts=experts,
+    source = path.resolve()
+    if args.packed:
+        path = common.packed_file(common.alight(args.alight), source.stem, source, source.parent)
+        if path is None:
+            raise SystemExit(f"{source} cannot be packed")
+    return SimpleNamespace(path=path.resolve(), source=source, always=always, experts=experts,
                            budget=lambda share: int(always + args.beside * MIB + share * experts))
 
 
@@ -345,6 +351,7 @@ def compared(rows: list[dict]) -> list[dict]:
 def add_arguments(parser) -> None:
     parser.add_argument("--model-file", type=Path, metavar="FILE", help="a mixture of experts (default: one is made, and kept)")
     parser.add_argument("--layers", type=int, default=16, help="of the model that is made: 16 take 6.5 GB (default: %(default)s)")
+    parser.add_argument("--packed", action="store_true", help="Alight computes with the packed file, in which an expert is one run of bytes")
     parser.add_argument("--share", type=float, nargs="+", default=[0.28, 0.45], help="of the experts that fit into memory (default: 0.28 0.45)")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("-n", "--tokens", type=int, default=32, help="of an answer (default: %(default)s)")

@@ -92,6 +92,21 @@ def tolerant(path: Path) -> gguf.GGUFReader:
                     self.packed.add(bytes(field.parts[1]).decode())
                     field.parts[4] = kind & 0xFFFF
             super()._build_tensors(start_offs, fields)
+            # By tensor: bytes from one expert to the next, where they lie side by side with those of others.
+            self.strides = {}
+            runs = self.fields.get("alight.layout.experts")
+            numbers = [] if runs is None else [int(runs.parts[i][0]) for i in runs.data]
+            for first, count in zip(numbers[::2], numbers[1::2], strict=True):
+                run = self.tensors[first : first + count]
+                experts = int(run[0].shape[2])
+                begin = end = run[0].data_offset
+                assert begin % 4096 == 0 and experts > 1, run[0].name
+                for t in run:
+                    start = begin + (end - begin + 127) // 128 * 128
+                    assert len(t.shape) == 3 and t.shape[2] == experts and t.data_offset == start, t.name
+                    end = start + t.n_bytes // experts
+                for t in run:
+                    self.strides[t.name] = (end - begin + 4095) // 4096 * 4096
 
     return Tolerant(path)
 
@@ -103,14 +118,23 @@ def check(source: Path, packed: Path) -> tuple[int, int]:
     for t in ours.tensors:
         want = reference[t.name]
         assert (list(t.shape), t.tensor_type) == (list(want.shape), want.tensor_type), t.name
-        assert t.data_offset % 4096 == 0, t.name
-        data = np.frombuffer(np.ascontiguousarray(t.data).tobytes(), np.uint8)
+        stride = ours.strides.get(t.name)
+        if stride is None:
+            assert t.data_offset % 4096 == 0, t.name
+            data = np.frombuffer(np.ascontiguousarray(t.data).tobytes(), np.uint8)
+        else:
+            experts = int(t.shape[2])
+            part, whole = t.n_bytes // experts, np.memmap(packed, np.uint8, "r")
+            data = np.concatenate([whole[t.data_offset + e * stride :][:part] for e in range(experts)])
         assert not (t.name in ours.packed and t.tensor_type.name in ROWS), t.name
         if t.name in ours.packed:
             assert t.shape[1] % 16 == 0, t.name
             rows = int(np.prod(t.shape[1:]))
             data = unpack(t.tensor_type, t.n_bytes // rows, data)
         assert data.tobytes() == np.ascontiguousarray(want.data).tobytes(), f"{t.name} differs"
+    assert (int(ours.fields["alight.layout.version"].parts[-1][0]) == 2) == bool(ours.strides), "the version"
+    experts = {t.name for t in ours.tensors if t.name.endswith("_exps.weight")}
+    assert experts == ours.strides.keys(), "experts that lie side by side"
     told = bytes(ours.fields["alight.source.sha256"].parts[-1]).decode()
     assert told == hashlib.sha256(source.read_bytes()).hexdigest(), "the checksum of the source"
     return len(ours.packed), len(ours.tensors)
@@ -129,6 +153,12 @@ def every_type(path: Path) -> None:
         for cols, rows in ((1, 16), (3, 48), (2, 17)):
             data = random.integers(0, 256, (rows, cols * block), np.uint8)
             writer.add_tensor(f"blk.{rows}.{name}.weight", data, raw_dtype=gguf.GGMLQuantizationType[name])
+    # Experts: tiles of types whose parts are no multiples of 128 bytes, and rows beside tiles.
+    for layer, (gate, up, down) in enumerate((("Q4_0", "Q6_K", "Q8_0"), ("IQ3_S", "Q4_K", "F16"))):
+        for part, name, rows in (("down", down, 48), ("gate", gate, 16), ("up", up, 17 if layer else 32)):
+            block = {**ROWS, **{name: block for name, (block, _) in LAYOUT.items()}}[name]
+            data = random.integers(0, 256, (5, rows, 3 * block), np.uint8)
+            writer.add_tensor(f"blk.{layer}.ffn_{part}_exps.weight", data, raw_dtype=gguf.GGMLQuantizationType[name])
     gguf_files.finish(writer)
 
 

@@ -11,6 +11,8 @@ struct File {
     alignment: Option<Lie<u8>>,
     /// Layout (right, or these bytes) and its version: tensors are packed where they can be.
     packed: Option<(Option<Vec<u8>>, Lie<()>)>,
+    /// Of a packed file: the tensors from this one on lie side by side, expert by expert; so many of them.
+    experts: Option<(u8, Lie<u8>)>,
     entries: Vec<Entry>,
     tensors: Vec<Tensor>,
     counts: (Lie<()>, Lie<()>),
@@ -100,6 +102,13 @@ const TYPES: [(u64, u64, u64); 6] =
     [(0, 1, 4), (1, 1, 2), (2, 32, 18), (3, 32, 20), (12, 256, 144), (39, 32, 17)];
 
 impl File {
+    /// The first of the tensors whose experts lie side by side, and how many there are, as the file has it.
+    fn run(&self) -> Option<(u64, u64)> {
+        let (first, count) = self.experts.as_ref().filter(|_| self.packed.is_some())?;
+        let right = if let Lie::Right(more) = count { 2 + u64::from(more % 2) } else { 2 };
+        Some((u64::from(first % 4), count.of(right)))
+    }
+
     fn bytes(&self) -> Vec<u8> {
         let version = match self.version {
             0..200 => 3,
@@ -112,7 +121,8 @@ impl File {
         out.size(self.counts.0.of(self.tensors.len() as u64));
         let entries = self.entries.len()
             + usize::from(self.alignment.is_some())
-            + 2 * usize::from(self.packed.is_some());
+            + 2 * usize::from(self.packed.is_some())
+            + usize::from(self.run().is_some());
         out.size(self.counts.1.of(entries as u64));
         let mut alignment = 32;
         if let Some(lie) = &self.alignment {
@@ -133,7 +143,15 @@ impl File {
             out.string(layout.as_deref().unwrap_or(b"tiles16"), &Lie::Right(()));
             out.string(b"alight.layout.version", &Lie::Right(()));
             out.u32(4);
-            out.u32(version.of(1) as u32);
+            out.u32(version.of(2) as u32);
+        }
+        if let Some((first, count)) = self.run() {
+            out.string(b"alight.layout.experts", &Lie::Right(()));
+            out.u32(9);
+            out.u32(4);
+            out.size(2);
+            out.u32(first as u32);
+            out.u32(count as u32);
         }
         for entry in &self.entries {
             out.name(&entry.key);
@@ -176,7 +194,14 @@ impl File {
         }
         let mut offset = 0_u64;
         let mut end = 0_u64;
-        for tensor in &self.tensors {
+        let run = self.run().map_or(0..0, |(first, count)| first..first.saturating_add(count));
+        // Where the run begins, and the end of its parts of the first expert.
+        let (mut begin, mut part_end) = (0_u64, 0_u64);
+        for (index, tensor) in self.tensors.iter().enumerate() {
+            let beside = run.contains(&(index as u64));
+            if index as u64 == run.start {
+                (begin, part_end) = (offset, 0);
+            }
             out.name(&tensor.name);
             out.u32(tensor.n_dims.of(tensor.dims.len() as u64) as u32);
             let kind = if let Lie::Right(kind) = tensor.ty { kind } else { 0 };
@@ -187,6 +212,7 @@ impl File {
                 let right = match index {
                     0 => right * block,
                     1 if self.packed.is_some() => right * 16,
+                    2 if beside => 3,
                     _ => right,
                 };
                 let value = dim.of(right);
@@ -196,8 +222,17 @@ impl File {
             let packable = !matches!(id, 0 | 39) && tensor.dims.len() > 1;
             let tag = if self.packed.is_some() && packable { 0x416c_0000 } else { 0 };
             out.u32(tensor.ty.of(id | tag) as u32);
-            out.u64(tensor.offset.of(offset));
-            end = offset.saturating_add((elements / block).saturating_mul(block_bytes));
+            let bytes = (elements / block).saturating_mul(block_bytes);
+            if beside {
+                let start = part_end.checked_next_multiple_of(128).unwrap_or(part_end);
+                out.u64(tensor.offset.of(begin.saturating_add(start)));
+                part_end = start.saturating_add(bytes / 3);
+                let stride = part_end.checked_next_multiple_of(4096).unwrap_or(part_end);
+                end = begin.saturating_add(stride.saturating_mul(2)).saturating_add(part_end);
+            } else {
+                out.u64(tensor.offset.of(offset));
+                end = offset.saturating_add(bytes);
+            }
             offset = end.checked_next_multiple_of(alignment).unwrap_or(end);
         }
         let start = out.bytes.len().next_multiple_of(alignment as usize) as u64;

@@ -4,7 +4,9 @@ pub mod tokenizer;
 
 use std::collections::HashSet;
 
-use alight_formats::gguf::{self, Array, Gguf, Value, ValueType};
+use alight_formats::gguf::write::{Builder, New};
+use alight_formats::gguf::{self, Array, FromValue as _, Gguf, TensorInfo, Value, ValueType};
+use alight_formats::packed::EXPERTS_KEY;
 
 /// Parses `bytes` and, if that succeeds, checks every promise of the parser. Panics on a broken one.
 pub fn parse_and_check(bytes: &[u8]) -> Option<Gguf<'_>> {
@@ -43,46 +45,57 @@ fn check(file: &Gguf<'_>, bytes: &[u8]) {
 
     let mut names = HashSet::new();
     let mut end = file.data_start;
+    let mut taken = Vec::new();
     for (index, tensor) in file.tensors.iter().enumerate() {
         assert!(!tensor.name.is_empty() && names.insert(tensor.name));
         assert_eq!(file.tensor_index(tensor.name), Some(index));
         assert!((1..=4).contains(&tensor.n_dims) && tensor.ne.iter().all(|n| *n > 0));
         assert_eq!(tensor.shape().len(), tensor.n_dims as usize);
-        assert_eq!(tensor.offset, end.next_multiple_of(file.alignment));
+        // Experts that lie side by side with those of the tensor before begin ahead of its end.
+        let beside = tensor.offset < end;
+        assert!(beside || tensor.offset == end.next_multiple_of(file.alignment));
+        assert!(!beside || tensor.stride.is_some_and(|stride| file.packed && stride % 4096 == 0));
         let rows = tensor.elements() / tensor.ne[0];
         assert_eq!(tensor.row_bytes() * rows, tensor.nbytes);
         if tensor.packed {
-            assert!(file.packed && tensor.ne[1] % 16 == 0 && tensor.offset % 4096 == 0);
+            assert!(file.packed && tensor.ne[1] % 16 == 0 && (beside || tensor.offset % 4096 == 0));
         }
         let data = tensor.data(bytes).expect("the data lies in the file");
         assert_eq!(data.len() as u64, tensor.nbytes);
-        end = tensor.offset + tensor.nbytes;
+        taken.extend(tensor.pieces());
+        end = end.max(tensor.range().end as u64);
     }
     assert_eq!(file.data_end, end);
+    taken.sort_by_key(|piece| piece.start);
+    assert!(taken.windows(2).all(|two| two[0].end <= two[1].start), "no byte is of two tensors");
 
     // The header written anew means the same.
     let mut writer = match file.get("general.alignment") {
-        Some(_) => gguf::write::Builder::with_alignment(file.alignment as u32),
-        None => gguf::write::Builder::new(),
+        Some(_) => Builder::with_alignment(file.alignment as u32),
+        None => Builder::new(),
     };
     for (key, value) in &file.metadata {
         if *key != "general.alignment" {
             writer.value(key, value);
         }
     }
-    for tensor in &file.tensors {
-        let added = match tensor.packed {
-            true => writer.packed_tensor(tensor.name, tensor.ty, tensor.shape()),
-            false => writer.tensor(tensor.name, tensor.ty, tensor.shape()),
-        };
-        added.expect("a good shape");
+    let runs = file.get(EXPERTS_KEY).filter(|_| file.tensors.iter().any(|t| t.stride.is_some()));
+    let runs = runs.and_then(|runs| Array::from_value(EXPERTS_KEY, runs).ok()?.iter_u32());
+    let runs: Vec<u32> = runs.into_iter().flatten().collect();
+    let mut at = 0;
+    for run in runs.chunks(2).map(|run| run[0] as usize..(run[0] + run[1]) as usize) {
+        add(&mut writer, &file.tensors[at..run.start]);
+        let some: Vec<_> = file.tensors[run.clone()].iter().map(new).collect();
+        writer.side_by_side(&some).expect("good shapes");
+        at = run.end;
     }
+    add(&mut writer, &file.tensors[at..]);
     // Alignment and shapes are bounded by the file, so this is no larger than some files.
     if file.alignment > 4096 {
         return;
     }
     let copy = writer.file(|index, out| {
-        out.copy_from_slice(file.tensors[index].data(bytes).expect("the data lies in the file"));
+        out.copy_from_slice(&file.tensors[index].data(bytes).expect("the data lies in the file"));
     });
     let again = gguf::parse(&copy).expect("what we wrote is in order");
     assert_eq!(again.metadata.len(), file.metadata.len());
@@ -93,6 +106,16 @@ fn check(file: &Gguf<'_>, bytes: &[u8]) {
     for (a, b) in file.tensors.iter().zip(&again.tensors) {
         assert_eq!((a.name, a.ne, a.type_id(), a.nbytes), (b.name, b.ne, b.type_id(), b.nbytes));
         assert_eq!(a.data(bytes), b.data(&copy));
+    }
+}
+
+fn new<'a>(tensor: &'a TensorInfo<'_>) -> New<'a> {
+    New { name: tensor.name, ty: tensor.ty, packed: tensor.packed, shape: tensor.shape() }
+}
+
+fn add(writer: &mut Builder, tensors: &[TensorInfo<'_>]) {
+    for tensor in tensors {
+        writer.add(new(tensor)).expect("a good shape");
     }
 }
 

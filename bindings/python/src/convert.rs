@@ -3,7 +3,7 @@
 use alight_kernels::half::{f32_to_bf16, narrow_f16};
 use alight_kernels::{Isa, Layout, Matrix};
 
-use crate::geometry::Runs;
+use crate::geometry::{Runs, Spread};
 
 /// Bytes of result below which one more thread does not pay.
 const SHARE: usize = 4 << 20;
@@ -34,26 +34,33 @@ impl Float {
     }
 }
 
-/// Copies `runs` of elements of `unit` bytes each out of `from`, contiguous.
-pub fn copy(from: &[u8], runs: &Runs, unit: usize, to: &mut [u8]) {
+/// Copies `runs` of elements of `unit` bytes each, of a tensor that is spread so in the `file`.
+pub fn copy(file: &[u8], spread: Spread, runs: &Runs, unit: usize, to: &mut [u8]) {
     let run = runs.run * unit;
     // A run may be everything: threads share bytes, not runs.
     in_parallel(to, 1, |first, to| {
         let (mut at, mut rest) = (first, to);
         while !rest.is_empty() {
             let (i, skip) = (at / run, at % run);
-            let n = (run - skip).min(rest.len());
-            let start = runs.start(i) * unit + skip;
+            let start = (runs.start(i) * unit + skip) as u64;
+            let n = (run - skip).min(rest.len()).min(spread.run(start));
             let (now, later) = std::mem::take(&mut rest).split_at_mut(n);
-            now.copy_from_slice(&from[start..start + n]);
+            now.copy_from_slice(&file[spread.place(start) as usize..][..n]);
             (at, rest) = (at + n, later);
         }
     });
 }
 
-/// Converts the columns `cols` of rows `runs` of a matrix, row behind row. Floats are rounded to the
+/// Converts the columns `cols` of rows `runs` of matrices of the same shape, row behind row. Floats are rounded to the
 /// nearest, ties to even; what is narrowed has been an f32 before.
-pub fn floats(matrix: &Matrix<'_>, runs: &Runs, cols: (usize, usize), float: Float, to: &mut [u8]) {
+pub fn floats(
+    matrices: &[Matrix<'_>],
+    runs: &Runs,
+    cols: (usize, usize),
+    float: Float,
+    to: &mut [u8],
+) {
+    let Some(matrix) = matrices.first() else { return };
     let width = cols.1 - cols.0;
     let isa = Isa::best();
     // Of rows as GGUF has them, only the blocks that the columns touch are read.
@@ -67,6 +74,7 @@ pub fn floats(matrix: &Matrix<'_>, runs: &Runs, cols: (usize, usize), float: Flo
         let mut narrow = vec![0u16; if float == Float::F16 { width } else { 0 }];
         for (i, to) in to.chunks_exact_mut(width * float.bytes()).enumerate() {
             let row = runs.start((first + i) / runs.run) + (first + i) % runs.run;
+            let (matrix, row) = (&matrices[row / matrix.rows()], row % matrix.rows());
             match matrix.layout() {
                 Layout::Rows => {
                     let ty = matrix.weight_type();

@@ -2,6 +2,63 @@
 
 use std::ops::Range;
 
+use alight_formats::gguf::TensorInfo;
+
+/// Where the bytes of a tensor are in its file: from an offset on, or, of experts that lie side by side with those of other tensors,
+/// some bytes of each expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spread {
+    pub offset: u64,
+    /// Bytes that follow one another.
+    one: u64,
+    /// From the first of them to the first of the next.
+    stride: u64,
+}
+
+impl Spread {
+    pub fn of(info: &TensorInfo<'_>) -> Spread {
+        let (offset, nbytes) = (info.offset, info.nbytes);
+        match info.stride {
+            None => Spread::contiguous(offset, nbytes),
+            Some(stride) => Spread { offset, one: nbytes / info.ne[2], stride },
+        }
+    }
+
+    pub fn contiguous(offset: u64, nbytes: u64) -> Spread {
+        Spread { offset, one: nbytes.max(1), stride: nbytes.max(1) }
+    }
+
+    /// From an expert to the next, where they lie side by side with others'.
+    pub fn stride(&self) -> Option<u64> {
+        (self.stride != self.one).then_some(self.stride)
+    }
+
+    /// Where byte `at` of the tensor is in the file.
+    pub fn place(&self, at: u64) -> u64 {
+        self.offset + at / self.one * self.stride + at % self.one
+    }
+
+    /// Where some bytes of the tensor are, from the first to behind the last, and whether nothing else lies in between.
+    pub fn extent(&self, bytes: Range<u64>) -> (Range<u64>, bool) {
+        let Some(last) = bytes.end.checked_sub(1).filter(|last| *last >= bytes.start) else {
+            let place = self.place(bytes.start);
+            return (place..place, true);
+        };
+        let whole = self.stride().is_none() || bytes.start / self.one == last / self.one;
+        (self.place(bytes.start)..self.place(last) + 1, whole)
+    }
+
+    /// Bytes from `at` on that follow one another in the file.
+    pub fn run(&self, at: u64) -> usize {
+        if self.stride().is_none() { usize::MAX } else { (self.one - at % self.one) as usize }
+    }
+
+    /// Bytes that follow one another: of a tensor, or of an expert.
+    pub fn one(&self) -> usize {
+        self.one as usize
+    }
+}
+
 /// A part of an array in order: `count()` runs of `run` elements that lie side by side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runs {

@@ -32,6 +32,7 @@ mod convert;
 mod cuda;
 mod dlpack;
 mod error;
+mod experts;
 mod ffi;
 mod geometry;
 mod given;
@@ -75,6 +76,7 @@ fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<residency::Residency>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<block::Block>()?;
+    module.add_class::<experts::ExpertStore>()?;
     module.add_function(wrap_pyfunction!(cuda::cuda_accounts, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::cuda_errors, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::cuda_probe, module)?)?;

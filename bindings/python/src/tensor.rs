@@ -1,5 +1,6 @@
 //! One tensor of a catalog.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::block::Block;
 use crate::convert::{self, Float};
 use crate::dlpack::{self, Shared};
 use crate::error;
-use crate::geometry::Runs;
+use crate::geometry::{Runs, Spread};
 use crate::memory::Memory;
 use crate::numpy;
 use crate::residency::Residency;
@@ -41,7 +42,7 @@ pub struct Info {
     grain: u64,
     packed: bool,
     file: usize,
-    offset: u64,
+    spread: Spread,
     pub nbytes: u64,
 }
 
@@ -78,7 +79,7 @@ impl Info {
             grain,
             packed: info.packed,
             file,
-            offset: info.offset,
+            spread: Spread::of(info),
             nbytes: info.nbytes,
         }
     }
@@ -101,7 +102,7 @@ impl Info {
             grain: 1,
             packed: false,
             file,
-            offset: tensor.range.start,
+            spread: Spread::contiguous(tensor.range.start, tensor.bytes()),
             nbytes: tensor.bytes(),
         }
     }
@@ -110,6 +111,27 @@ impl Info {
     fn runs(&self, shape: &[u64], ranges: Option<&[(u64, u64)]>) -> PyResult<Runs> {
         let whole: Vec<(u64, u64)> = shape.iter().map(|&dim| (0, dim)).collect();
         Runs::new(shape, ranges.unwrap_or(&whole)).map_err(|problem| self.value(problem))
+    }
+
+    /// Of a stack of matrices, how many there are.
+    pub fn experts(&self) -> Option<u64> {
+        match self.shape[..] {
+            [count, _, _] if count > 0 => Some(count),
+            _ => None,
+        }
+    }
+
+    /// Where its bytes are in the file.
+    pub fn spread(&self) -> Spread {
+        self.spread
+    }
+
+    /// Where a part is in the file, and whether nothing else lies in between.
+    fn extent(&self, runs: &Runs) -> (Range<u64>, bool) {
+        let at = |elements: usize| (elements * self.unit) as u64;
+        let extent = runs.extent();
+        let (extent, whole) = self.spread.extent(at(extent.start)..at(extent.end));
+        (extent, whole && runs.count() <= 1)
     }
 
     fn value(&self, problem: impl std::fmt::Display) -> PyErr {
@@ -166,10 +188,16 @@ impl Tensor {
         &self.files[self.info.file]
     }
 
-    /// Its bytes in the map. The catalog's parser has checked that the file is that long.
-    fn bytes(&self) -> &[u8] {
-        let range = self.info.offset as usize..(self.info.offset + self.info.nbytes) as usize;
-        self.map().bytes().get(range).unwrap_or_default()
+    /// Its bytes in the map, if they are contiguous. The catalog's parser has checked that the file is that long.
+    fn bytes(&self) -> Result<&[u8], PyErr> {
+        let Info { spread, nbytes, name, .. } = &*self.info;
+        if spread.stride().is_some() {
+            return Err(PyBufferError::new_err(format!(
+                "tensor '{name}': its experts lie side by side with those of other tensors: read() copies them"
+            )));
+        }
+        let range = spread.offset as usize..(spread.offset + nbytes) as usize;
+        Ok(self.map().bytes().get(range).unwrap_or_default())
     }
 
     fn memory(&self, len: Option<usize>) -> PyResult<Memory> {
@@ -183,8 +211,9 @@ impl Tensor {
         let runs = info.runs(&info.stored, ranges)?;
         let shape = lengths(&info.stored, ranges);
         let len = runs.elements() * info.unit;
-        if runs.count() <= 1 {
-            let start = info.offset as usize + runs.extent().start * info.unit;
+        let (extent, whole) = info.extent(&runs);
+        if whole {
+            let start = extent.start as usize;
             // Maps begin at a page.
             if len == 0 || start.is_multiple_of(align) {
                 let block = Block::mapped(self.files.clone(), info.file, start, len, shape);
@@ -192,7 +221,7 @@ impl Tensor {
             }
         }
         let mut memory = self.memory(Some(len))?;
-        convert::copy(self.bytes(), &runs, info.unit, memory.bytes_mut());
+        convert::copy(self.map().bytes(), info.spread, &runs, info.unit, memory.bytes_mut());
         self.map().check().map_err(error::map)?;
         Ok(Block::copied(memory, shape))
     }
@@ -224,10 +253,19 @@ impl Tensor {
             let (cut, outer_parts) = (parts[outer.len()], &parts[..outer.len()]);
             let runs = Runs::new(outer, outer_parts).map_err(|problem| info.value(problem))?;
             let rows = outer.iter().product::<u64>() as usize;
-            let matrix = Matrix::with_layout(layout, ty, self.bytes(), rows, cols as usize)
-                .map_err(|e| info.value(e))?;
+            // Of experts that lie side by side with others', each is a matrix.
+            let count = (info.nbytes as usize).div_ceil(info.spread.one()).max(1);
+            let one = |index: usize| {
+                let at = index * info.spread.one();
+                let place = info.spread.place(at as u64) as usize;
+                let len = info.spread.one().min(info.nbytes as usize);
+                let bytes = self.map().bytes().get(place..place + len).unwrap_or_default();
+                Matrix::with_layout(layout, ty, bytes, rows / count, cols as usize)
+                    .map_err(|e| info.value(e))
+            };
+            let matrices = (0..count).map(one).collect::<PyResult<Vec<_>>>()?;
             let cut = (cut.0 as usize, cut.1 as usize);
-            convert::floats(&matrix, &runs, cut, float, memory.bytes_mut());
+            convert::floats(&matrices, &runs, cut, float, memory.bytes_mut());
         }
         self.map().check().map_err(error::map)?;
         Ok(Block::copied(memory, shape))
@@ -295,14 +333,21 @@ impl Tensor {
     /// Where its bytes begin in the file.
     #[getter]
     fn offset(&self) -> u64 {
-        self.info.offset
+        self.info.spread.offset
+    }
+
+    /// Bytes from each expert to the next in the file, where those of other tensors lie in between (`alight pack` writes them so);
+    /// `None`: the bytes are contiguous.
+    #[getter]
+    fn stride(&self) -> Option<u64> {
+        self.info.spread.stride()
     }
 
     /// Whether its address in the map is one that XLA uses in place: a multiple of 64. Of others, arrays
     /// are copies; `alight convert` writes files in which every tensor is aligned.
     #[getter]
     fn aligned(&self) -> bool {
-        self.info.offset.is_multiple_of(crate::memory::ALIGNMENT as u64)
+        self.info.spread.offset.is_multiple_of(crate::memory::ALIGNMENT as u64)
     }
 
     #[getter]
@@ -324,7 +369,10 @@ impl Tensor {
 
     /// How much of it is in the page cache now.
     fn residency(&self, py: Python<'_>) -> PyResult<Residency> {
-        py.detach(|| Residency::of(self.map(), self.info.offset, self.info.nbytes))
+        let Info { spread, nbytes, .. } = &*self.info;
+        // Of experts side by side, what is in between is as much in memory as they are.
+        let (extent, _) = spread.extent(0..*nbytes);
+        py.detach(|| Residency::of(self.map(), extent.start, extent.end - extent.start))
     }
 
     /// Its bytes, or those of a part: `ranges` has a (start, stop) for each dimension of
@@ -355,9 +403,8 @@ impl Tensor {
     #[pyo3(signature = (ranges=None))]
     fn extent(&self, ranges: Option<Vec<(u64, u64)>>) -> PyResult<(u64, u64, bool)> {
         let runs = self.info.runs(&self.info.stored, ranges.as_deref())?;
-        let at = |elements: usize| self.info.offset + (elements * self.info.unit) as u64;
-        let extent = runs.extent();
-        Ok((at(extent.start), at(extent.end), runs.count() <= 1))
+        let (extent, whole) = self.info.extent(&runs);
+        Ok((extent.start, extent.end, whole))
     }
 
     /// As a NumPy array: plain elements in place, read-only; blocks as float32. `dtype` ("float32", "float16", "bfloat16") converts.
@@ -392,7 +439,7 @@ impl Tensor {
                 info.name, info.ty
             )));
         };
-        let bytes = self.bytes();
+        let bytes = self.bytes()?;
         let shared = Shared {
             data: bytes.as_ptr().cast(),
             nbytes: bytes.len(),
@@ -415,7 +462,7 @@ impl Tensor {
         flags: std::os::raw::c_int,
     ) -> PyResult<()> {
         // SAFETY: the interpreter's view. The object is frozen and keeps the map that the bytes are in.
-        unsafe { crate::block::fill(slf.as_any(), slf.get().bytes(), view, flags) }
+        unsafe { crate::block::fill(slf.as_any(), slf.get().bytes()?, view, flags) }
     }
 
     fn __repr__(&self) -> String {

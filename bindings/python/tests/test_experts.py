@@ -1,12 +1,14 @@
 """`alight_experts`: a mixture's experts on the bytes of a file, against float64."""
 
 import dataclasses
+import subprocess
 from functools import partial
 
 import alight
 import jax
 import numpy as np
 import pytest
+from alight._alight import ExpertStore
 from alight.jax import _native as native
 from evidence.lib import tiny_models
 from evidence.lib.tiny_models import Tiny
@@ -50,6 +52,7 @@ def computed(catalog, ranks, x, chosen, shares, places=None, **more):
         jax.shard_map(lambda *a: body(*a)[None], mesh=mesh, in_specs=(P(),) * 5, out_specs=P("tp"), check_vma=False)
     )
     places = native.places(map(catalog.tensors.get, NAMES)) if places is None else places
+    places = places if len(places) == 7 else native.in_store(places, None, 0)
     return np.asarray(call(native.file_array(catalog, mesh), places, x, chosen, shares))
 
 
@@ -130,3 +133,50 @@ def test_what_a_program_may_not_say(catalogs):
         computed(catalogs["F32"], 1, x, chosen, shares, gate="gelu")
     with pytest.raises(ValueError, match="chosen: expected"):
         computed(catalogs["F32"], 1, x, chosen[:1], shares)
+
+
+# Q8_0's experts are 3 · 96 · 68 bytes, of which blocks of 4 KiB have room for 7 at least.
+SLOTS = 7 * 3 * 3 * 4096
+
+
+def stored(catalog, ranks, memory=SLOTS):
+    each = -(-COUNT // ranks)
+    own = [(min(r * each, COUNT), max(0, min(each, COUNT - r * each)), True) for r in range(ranks)]
+    return ExpertStore([tuple(catalog[name] for name in NAMES[:3])], own, memory)
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 8])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_store_changes_no_bit(catalogs, tmp_path, command, ranks, packed):
+    catalog = catalogs["Q8_0"]
+    if packed:
+        subprocess.run([command, "pack", catalog.files[0], "-o", tmp_path / "packed.gguf"], check=True, capture_output=True)
+        catalog = alight.open(tmp_path / "packed.gguf")
+        assert all(catalog[name].stride for name in NAMES[:3])
+    places = native.places(map(catalog.tensors.get, NAMES))
+    store = stored(catalog, ranks)
+    for tokens in (1, 2, 33):
+        given = inputs(tokens, tokens)
+        expected = computed(catalog, ranks, *given, places)
+        found = computed(catalog, ranks, *given, native.in_store(places, store, 0))
+        assert (found == expected).all()
+    experts, room, wanted, hits, read, reads = store.counts
+    assert experts == COUNT and 0 < room <= COUNT and wanted >= hits and read > 0
+    # Once read, all of them stay, since there is room; packed, an expert is one read.
+    assert reads == COUNT * (1 if packed else 3)
+
+
+def test_a_store_that_is_gone_is_an_error(catalogs):
+    catalog = catalogs["F32"]
+    places = native.places(map(catalog.tensors.get, NAMES))
+    store = stored(catalog, 1, 1 << 24)
+    kept = native.in_store(places, store, 0)
+    other = native.in_store(places, store, 1)
+    computed(catalog, 1, *inputs(2), kept)
+    with pytest.raises(XLA_ERRORS, match="alight_experts: places: the last is .* expected the number of a store"):
+        computed(catalog, 1, *inputs(2), other)
+    del store
+    with pytest.raises(XLA_ERRORS, match="alight_experts: places: the last is .* that is still there"):
+        computed(catalog, 1, *inputs(2), kept)
+    with pytest.raises(alight.NotEnoughMemoryError, match="bytes of slots are too few"):
+        stored(catalog, 1, 4096)

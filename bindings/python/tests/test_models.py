@@ -269,6 +269,34 @@ def test_tiles(experts, name, folder, tmp_path, command):
     assert apart(*found) < TOLERANCE
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("form", ["gguf", "packed"])
+def test_a_mixture_in_less_memory(form, ranks, folder, tmp_path, command):
+    """The same bits as with all of it in memory."""
+    tiny = hashable(QWEN3MOE, name="large", layers=4, embd=128, heads=4, head_dim=32, experts=8, used=2, expert_ff=128, kind="Q8_0")
+    path = written(folder, tiny)
+    if form == "packed":
+        subprocess.run([command, "pack", path, "-o", tmp_path / "packed.gguf"], check=True, capture_output=True)
+        path = tmp_path / "packed.gguf"
+    catalog = alight.open(path)
+    experts = sum(tensor.nbytes for name, tensor in catalog.tensors.items() if "_exps." in name)
+    whole = sum(tensor.nbytes for tensor in catalog.tensors.values())
+    prompt = ids_of(tiny, 20)
+    wanted = load_model(path, tp=ranks, context=96)
+    assert wanted.store is None and load_model(path, tp=ranks, context=96, memory=whole).store is None
+    model = load_model(path, tp=ranks, context=96, memory=whole - experts // 3)
+    assert (model.logits(prompt) == wanted.logits(prompt)).all()
+    found, expected = (list(one.generate(prompt, max_tokens=24)) for one in (model, wanted))
+    assert found == expected and len(found) == 24
+    pieces, room, asked, hits, read, reads = model.store.counts
+    assert 0 < room < pieces == 8 * 4 and 0 < hits < asked and read > 0
+    assert reads > pieces  # Some had to go, and to come again.
+    with pytest.raises(alight.NotEnoughMemoryError, match="every token reads .* bytes beside them, and memory is"):
+        load_model(path, tp=ranks, context=96, memory=whole - experts)
+    with pytest.raises(ValueError, match="memory: .*weights='native' on CPU devices only"):
+        load_model(path, tp=ranks, context=96, weights="f32", memory=whole)
+
+
 def test_bfloat16(folder, monkeypatch):
     prompt = ids_of(GEMMA2, 20)
     wanted = loaded(folder, GEMMA2, weights="f32", context=96).logits(prompt)

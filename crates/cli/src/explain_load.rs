@@ -59,8 +59,12 @@ fn expected(slots: &SlotsReport, chosen: usize) -> String {
         0 => String::new(),
         _ => format!("; a disk of 3 GB/s allows {} t/s", units::digits(DISK / read)),
     };
+    let places = match sizes.spans {
+        1 => "in one place of the file".to_owned(),
+        many => format!("in {many} places of the file"),
+    };
     format!(
-        "{} of {} experts fit into memory ({:.0} %), {}; a token chooses {chosen}. If it chooses like Qwen3-30B-A3B, {hits:.0} % of them are there, \
+        "{} of {} experts fit into memory ({:.0} %), {}, each {places}; a token chooses {chosen}. If it chooses like Qwen3-30B-A3B, {hits:.0} % of them are there, \
          and it reads {}{rate}",
         sizes.slots,
         sizes.pieces,
@@ -79,7 +83,7 @@ pub fn outcome(model: &Model) {
 pub fn experts(slots: &SlotsReport) -> String {
     let (sizes, counts) = (&slots.sizes, &slots.counts);
     format!(
-        "{} of {} fit into memory, {}; {} of {} that were chosen were there ({}), {} of {} guessed rightly; {} read; \
+        "{} of {} fit into memory, {}; {} of {} that were chosen were there ({}), {} of {} guessed rightly; {} read, {} experts by {} reads; \
          steps waited {} for them",
         sizes.slots,
         sizes.pieces,
@@ -90,6 +94,8 @@ pub fn experts(slots: &SlotsReport) -> String {
         counts.guessed_right,
         counts.guessed,
         units::bytes(counts.read_bytes),
+        counts.brought,
+        counts.reads,
         units::duration(counts.waited.as_secs_f64()),
     )
 }

@@ -98,6 +98,11 @@ where
 }
 
 impl EngineArgs {
+    /// Memory that the model may take, if there is a limit.
+    pub fn memory(&self) -> Option<u64> {
+        self.memory
+    }
+
     /// How activations of prompts are rounded.
     pub fn prompt_precision(&self) -> Precision {
         match self.prompt_precision {

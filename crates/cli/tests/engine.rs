@@ -107,7 +107,10 @@ fn the_engine_is_told_all_that_it_needs_and_its_tokens_are_the_answer() {
     let options = serde_json::json!({
         "tp": 4, "weights": "bf16", "coordinator": null, "processes": 1, "process": null, "no_cache": true
     });
-    assert_eq!(json("open"), serde_json::json!({"open": {"context": 33, "options": options}}));
+    assert_eq!(
+        json("open"),
+        serde_json::json!({"open": {"context": 33, "memory": null, "options": options}})
+    );
     let answer = &json("answer")["answer"];
     assert_eq!((&answer["ids"], &answer["stop"]), (&[1, 3, 3].into(), &[2].into()));
     let sampling = &answer["sampling"];

@@ -1,6 +1,10 @@
 //! The order in which a forward pass reads the tensors of a model, so that a file in that order is
 //! read from front to back.
 
+use std::ops::Range;
+
+use alight_formats::gguf::TensorInfo;
+
 /// What each part of a layer is called, in the order of use. What is not listed comes last, in the
 /// order of the source.
 const LAYER: &[&str] = &[
@@ -28,6 +32,7 @@ const LAYER: &[&str] = &[
     "ffn_gate",
     "ffn_up",
     "ffn_down",
+    "ffn_gate_up_exps",
     "ffn_gate_exps",
     "ffn_up_exps",
     "ffn_down_exps",
@@ -53,9 +58,11 @@ fn place(name: &str, tied: bool) -> (u8, u64, usize, bool) {
         && let Ok(layer) = layer.parse::<u64>()
     {
         let stem = part.rsplit_once('.').map_or(part, |(stem, _)| stem);
+        let bias = part.ends_with(".bias");
+        // A bias is added to what its matrix gives. Those of experts follow all of their matrices, which lie side by side.
+        let stem = if bias && is_of_experts(stem) { "ffn_down_exps" } else { stem };
         let rank = LAYER.iter().position(|known| *known == stem).unwrap_or(LAYER.len());
-        // A bias is added to what its matrix gives.
-        return (2, layer, rank, part.ends_with(".bias"));
+        return (2, layer, rank, bias);
     }
     match name {
         "token_embd.weight" if !tied => (0, 0, 0, false),
@@ -64,6 +71,26 @@ fn place(name: &str, tied: bool) -> (u8, u64, usize, bool) {
         _ if name.starts_with("output.") => (4, 0, 0, name.ends_with(".bias")),
         _ => (1, 0, 0, false),
     }
+}
+
+/// Whether what has that name within a layer is of experts.
+fn is_of_experts(stem: &str) -> bool {
+    stem.ends_with("_exps")
+}
+
+/// Runs of `tensors` whose experts are to lie side by side: two matrices or more of the same experts, which follow one another.
+pub(crate) fn experts_side_by_side(tensors: &[&TensorInfo<'_>]) -> Vec<Range<usize>> {
+    let layer = |tensor: &TensorInfo<'_>| -> Option<(u64, u64)> {
+        let (layer, part) = tensor.name.strip_prefix("blk.")?.split_once('.')?;
+        let matrices = is_of_experts(part.strip_suffix(".weight")?) && tensor.shape().len() == 3;
+        (matrices && tensor.ne[2] > 1).then_some((layer.parse().ok()?, tensor.ne[2]))
+    };
+    let mut at = 0;
+    let runs = tensors.chunk_by(|a, b| layer(a).is_some() && layer(a) == layer(b)).map(|run| {
+        at += run.len();
+        at - run.len()..at
+    });
+    runs.filter(|run| run.len() > 1).collect()
 }
 
 #[cfg(test)]
@@ -97,6 +124,21 @@ mod tests {
         expected.insert(0, "token_embd.weight");
         expected.push("output.weight");
         assert_eq!(ordered(&names), expected, "untied: a row of it at the beginning");
+    }
+
+    #[test]
+    fn biases_of_experts_follow_their_matrices() {
+        let names = [
+            "blk.0.ffn_gate_exps.weight",
+            "blk.0.ffn_gate_exps.bias",
+            "blk.0.ffn_up_exps.bias",
+            "blk.0.ffn_down_exps.bias",
+            "blk.0.ffn_down_exps.weight",
+            "blk.0.ffn_up_exps.weight",
+            "blk.0.ffn_gate_inp.weight",
+        ];
+        let expected = [6, 0, 5, 4, 1, 2, 3].map(|i: usize| names[i]);
+        assert_eq!(ordered(&names), expected);
     }
 
     #[test]

@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
 
-use alight_formats::gguf::write::Builder;
+use alight_formats::gguf::write::{Builder, New};
 use alight_formats::gguf::{Gguf, GgufError, MAX_ENTRIES, MAX_HEADER, TensorInfo, Value};
 use alight_formats::packed::{PACKED_ALIGNMENT, TILE_ROWS};
 use alight_formats::{GgmlType, Header, Source as _};
@@ -15,7 +16,7 @@ use alight_pages::{Map, Replacement};
 
 use crate::copy::{self, Hashed, MAX_TILE, Step, StepInput, Tiling};
 use crate::dest::Target;
-use crate::order::execution_order;
+use crate::order::{execution_order, experts_side_by_side};
 use crate::restore::{self, Original};
 use alight_files::Headers;
 
@@ -91,7 +92,8 @@ struct Item<'m> {
 /// Packs the model at `source` (of a split model, any shard) into a new file at `dest`.
 ///
 /// The new file is a GGUF of version 3 with the source's metadata and tensors. Tensors begin on
-/// pages and stand in the order in which they are used; matrices are in tiles where they can be.
+/// pages and stand in the order in which they are used; matrices are in tiles where they can be, and the matrices of an expert side
+/// by side, on pages of their own.
 /// [`unpack`](crate::unpack) makes the source of it again.
 ///
 /// # Errors
@@ -140,23 +142,24 @@ fn packed(
     let items = items(&headers, &maps);
     let names: Vec<&str> = items.iter().map(|item| item.info.name).collect();
     let order = execution_order(&names);
+    let ordered: Vec<_> = order.iter().map(|index| &items[*index].info).collect();
+    let experts = experts_side_by_side(&ordered);
     let invalid = |source| ConvertError::Header { path: maps[0].path().into(), source };
     let canonical = Canonical::of(&headers, &maps, &copies)?;
     let mut source = canonical.source(&headers, &maps, &order)?;
     let metadata = headers.metadata();
-    let builder = header(&metadata, &source, &items, &order).map_err(invalid)?;
+    let builder = header(&metadata, &source, &items, (&order, &experts)).map_err(invalid)?;
     let start = builder.header().len() as u64;
     let entries = metadata.len() as u64 + restore::MOST_ENTRIES;
     if builder.unpadded_header().len() > MAX_HEADER || entries > MAX_ENTRIES {
         let (found, limit) = (start, MAX_HEADER as u64);
         return Err(ConvertError::HeaderTooLong { path: maps[0].path().into(), found, limit });
     }
-    let mut places = vec![0; items.len()];
-    let mut end = start;
+    let mut places = vec![(0, None); items.len()];
     for (index, planned) in order.iter().zip(builder.layout()) {
-        places[*index] = start + planned.offset;
-        end = places[*index] + planned.nbytes;
+        places[*index] = (start + planned.offset, planned.stride);
     }
+    let end = start + builder.data_end();
     // To the end of a page, so that direct reads of the last tensor need no special care.
     let written = end.next_multiple_of(PACKED_ALIGNMENT);
 
@@ -167,7 +170,7 @@ fn packed(
     source.sha256 = sha256;
     maps.iter().try_for_each(Map::check_unchanged)?;
     // Only now the checksum is known. It is as long as the one that stood in for it.
-    let header = header(&metadata, &source, &items, &order).map_err(invalid)?.header();
+    let header = header(&metadata, &source, &items, (&order, &experts)).map_err(invalid)?.header();
     let step = Step {
         from: StepInput::Memory(&header),
         len: header.len() as u64,
@@ -234,7 +237,7 @@ fn header(
     metadata: &[(&str, Value<'_>)],
     source: &Original<'_>,
     items: &[Item<'_>],
-    order: &[usize],
+    (order, experts): (&[usize], &[Range<usize>]),
 ) -> Result<Builder, GgufError> {
     // As the source, if that asks for more than a page.
     let alignment = source.alignment().max(PACKED_ALIGNMENT) as u32;
@@ -242,13 +245,20 @@ fn header(
     if source.alignment.is_none() {
         out.alignment(alignment);
     }
-    source.write(&mut out);
-    for index in order {
+    source.write(&mut out, experts);
+    let new = |index: &usize| {
         let Item { info, tiles, .. } = &items[*index];
-        match tiles {
-            Ok(_) => out.packed_tensor(info.name, info.ty, info.shape())?,
-            Err(_) => out.tensor(info.name, info.ty, info.shape())?,
-        };
+        New { name: info.name, ty: info.ty, packed: tiles.is_ok(), shape: info.shape() }
+    };
+    let mut at = 0;
+    for run in experts.iter().cloned().chain(std::iter::once(order.len()..order.len())) {
+        for index in &order[at..run.start] {
+            out.add(new(index))?;
+        }
+        if !run.is_empty() {
+            out.side_by_side(&order[run.clone()].iter().map(new).collect::<Vec<_>>())?;
+        }
+        at = run.end;
     }
     Ok(out)
 }
@@ -376,11 +386,12 @@ impl<'m> Canonical<'m> {
     }
 }
 
-/// Everything that is read, in the order of the source.
+/// Everything that is read, in the order of the source. `places`: where each tensor goes, and the way from each of its experts to the
+/// next, if they lie side by side with those of others.
 fn steps<'a>(
     canonical: &'a Canonical<'a>,
     items: &[Item<'a>],
-    places: &[u64],
+    places: &[(u64, Option<u64>)],
     first: &'a Map,
 ) -> Vec<Step<'a>> {
     let header = &canonical.header[..];
@@ -398,8 +409,13 @@ fn steps<'a>(
             Ok(ty) => Tiling::Pack { ty, cols: item.info.ne[0] as usize },
             Err(_) => Tiling::Keep,
         };
-        let from = StepInput::File { map: item.map, at: item.info.offset };
-        out.push(step(from, item.info.nbytes, Some(*place), tiling));
+        let (place, stride) = *place;
+        let (count, stride) = stride.map_or((1, 0), |stride| (item.info.ne[2], stride));
+        let one = item.info.nbytes / count;
+        for expert in 0..count {
+            let from = StepInput::File { map: item.map, at: item.info.offset + expert * one };
+            out.push(step(from, one, Some(place + expert * stride), tiling));
+        }
         at += before + item.info.nbytes;
     }
     out.push(gap(at, canonical.gaps.last().copied().unwrap_or(0)));

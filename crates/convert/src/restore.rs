@@ -3,6 +3,7 @@
 //! | key | value |
 //! |---|---|
 //! | `alight.layout`, `alight.layout.version` | the layout of packed tensors |
+//! | `alight.layout.experts` | u32, for each run of tensors whose experts lie side by side the first of them and how many there are; absent if there are none |
 //! | `alight.source.version` | u32, the version of GGUF that the source was |
 //! | `alight.source.alignment` | u32, its `general.alignment`; absent if it had none |
 //! | `alight.source.order` | u32 for each of its tensors, in its order: which tensor of this file it is |
@@ -15,12 +16,15 @@
 //! `general.alignment`. The source of a split model is what it would be in one file.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use alight_formats::gguf::write::Builder;
 use alight_formats::gguf::{
     Array, DEFAULT_ALIGNMENT, Gguf, GgufError, MAX_ALIGNMENT, MIN_ALIGNMENT, TensorInfo, Value,
 };
-use alight_formats::packed::{LAYOUT, LAYOUT_KEY, LAYOUT_VERSION, LAYOUT_VERSION_KEY};
+use alight_formats::packed::{
+    EXPERTS_KEY, EXPERTS_VERSION, LAYOUT, LAYOUT_KEY, LAYOUT_VERSION_KEY,
+};
 use alight_pages::Map;
 
 use crate::ConvertError;
@@ -34,11 +38,12 @@ const HEADER: &str = "alight.source.header";
 const SHA256: &str = "alight.source.sha256";
 
 /// Metadata that packing adds, at most.
-pub(crate) const MOST_ENTRIES: u64 = 10;
+pub(crate) const MOST_ENTRIES: u64 = 11;
 
 /// Whether a key belongs to packed files alone.
 pub(crate) fn is_reserved(key: &str) -> bool {
-    key == LAYOUT_KEY || key == LAYOUT_VERSION_KEY || key.starts_with("alight.source.")
+    [LAYOUT_KEY, LAYOUT_VERSION_KEY, EXPERTS_KEY].contains(&key)
+        || key.starts_with("alight.source.")
 }
 
 /// The source of a packed file.
@@ -65,9 +70,15 @@ impl Original<'_> {
         self.alignment.map_or(DEFAULT_ALIGNMENT, u64::from)
     }
 
-    /// Adds the keys.
-    pub(crate) fn write(&self, to: &mut Builder) {
-        to.str(LAYOUT_KEY, LAYOUT).u32(LAYOUT_VERSION_KEY, LAYOUT_VERSION as u32);
+    /// Adds the keys. `experts` are the runs of tensors whose experts lie side by side. A file without any is of the version that has
+    /// none, which alights read that do not know of them.
+    pub(crate) fn write(&self, to: &mut Builder, experts: &[Range<usize>]) {
+        let version = if experts.is_empty() { EXPERTS_VERSION - 1 } else { EXPERTS_VERSION };
+        to.str(LAYOUT_KEY, LAYOUT).u32(LAYOUT_VERSION_KEY, version as u32);
+        if !experts.is_empty() {
+            let pairs = experts.iter().flat_map(|run| [run.start as u32, run.len() as u32]);
+            to.u32s(EXPERTS_KEY, &pairs.collect::<Vec<_>>());
+        }
         to.u32(VERSION, self.version);
         if let Some(alignment) = self.alignment {
             to.u32(ALIGNMENT, alignment);

@@ -117,7 +117,10 @@ fn steps<'a>(
         put(StepInput::Memory(known), known.len() as u64, Tiling::Keep);
         put(StepInput::Zeros, gap - known.len() as u64, Tiling::Keep);
         let Some(info) = tensors.get(index) else { continue };
-        put(StepInput::File { map, at: info.offset }, info.nbytes, tiling(map, info)?);
+        let tiling = tiling(map, info)?;
+        for piece in info.pieces() {
+            put(StepInput::File { map, at: piece.start }, piece.end - piece.start, tiling);
+        }
     }
     Ok(steps)
 }

@@ -25,6 +25,8 @@ struct Strange {
     values: Vec<Vec<u8>>,
     /// Type, blocks per row, rows, matrices.
     tensors: Vec<(usize, u64, u64, u64)>,
+    /// How many experts there are, and of each of their tensors the type, blocks per row, and rows: behind the others.
+    experts: (u64, Vec<(usize, u64, u64)>),
     /// Names that the order of use knows.
     named: bool,
     /// Whether padding is not zero.
@@ -35,17 +37,20 @@ struct Strange {
 
 fn strange() -> impl Strategy<Value = Strange> {
     let rows = prop_oneof![Just(1_u64), 2..40_u64, Just(16), Just(32), Just(48), Just(17)];
+    let part = (0..GgmlType::ALL.len(), 1..30_u64, rows.clone());
+    let experts = (1..5_u64, prop_oneof![2 => Just(Vec::new()), 1 => vec(part, 1..=EXPERTS.len())]);
     let tensor =
         (0..GgmlType::ALL.len(), 1..4_u64, rows, prop_oneof![4 => Just(1_u64), 1 => 2..4_u64]);
     (
         prop_oneof![1 => Just(1_u32), 2 => Just(2), 4 => Just(3)],
         proptest::option::of((3..14_u32, 0..4_usize)),
         vec(vec(any::<u8>(), 0..20), 0..4),
-        vec(tensor, 0..8),
+        (vec(tensor, 0..8), experts),
         (any::<bool>(), any::<bool>(), prop_oneof![Just(0_usize), 1..5000_usize], any::<u64>()),
     )
-        .prop_map(|(version, alignment, values, tensors, (named, dirty, tail, seed))| {
-            Strange { version, alignment, values, tensors, named, dirty, tail, seed }
+        .prop_map(|(version, alignment, values, (tensors, experts), rest)| {
+            let (named, dirty, tail, seed) = rest;
+            Strange { version, alignment, values, tensors, experts, named, dirty, tail, seed }
         })
 }
 
@@ -58,6 +63,16 @@ const NAMES: [&str; 8] = [
     "blk.10.attn_k.bias",
     "output_norm.weight",
     "blk.0.mystery",
+];
+
+/// Names of experts' tensors, of two layers, in an order that is not that of use.
+const EXPERTS: [&str; 6] = [
+    "blk.0.ffn_down_exps.weight",
+    "blk.0.ffn_gate_exps.bias",
+    "blk.0.ffn_gate_exps.weight",
+    "blk.1.ffn_gate_up_exps.weight",
+    "blk.0.ffn_up_exps.weight",
+    "blk.1.ffn_down_exps.weight",
 ];
 
 impl Strange {
@@ -81,6 +96,10 @@ impl Strange {
             let ty = GgmlType::ALL[*ty];
             let name = if self.named { NAMES[index].into() } else { format!("t{index}") };
             b.tensor(&name, ty, &[blocks * ty.block_len(), *rows, *matrices]).unwrap();
+        }
+        for ((ty, blocks, rows), name) in self.experts.1.iter().zip(EXPERTS) {
+            let ty = GgmlType::ALL[*ty];
+            b.tensor(name, ty, &[blocks * ty.block_len(), *rows, self.experts.0]).unwrap();
         }
         let mut random = Random(self.seed);
         let mut out = if self.version == 1 { narrow(&b) } else { b.unpadded_header() };
@@ -146,7 +165,14 @@ fn check_packed(source: &[u8], packed: &[u8]) {
     for info in &from.tensors {
         let new = to.tensor(info.name).unwrap();
         assert_eq!((new.ne, new.n_dims, new.ty), (info.ne, info.n_dims, info.ty));
-        assert!(new.offset.is_multiple_of(4096));
+        assert!(new.stride.is_some() || new.offset.is_multiple_of(4096));
+        let layer = info.name.split('.').nth(1).unwrap_or_default();
+        let beside = from.tensors.iter().filter(|other| {
+            let of_layer = other.name.starts_with(&format!("blk.{layer}."));
+            of_layer && other.name.ends_with("_exps.weight") && other.ne[2] == info.ne[2]
+        });
+        let experts = info.name.ends_with("_exps.weight") && info.ne[2] > 1 && beside.count() > 1;
+        assert_eq!(new.stride.is_some(), experts, "{info:?}");
         let lookup = info.name == "token_embd.weight" && !tied;
         let tiled = has_tiles(info.ty) && WeightType::of(info.ty).is_some();
         let expected = info.ne[1] % 16 == 0 && tiled && !lookup;
@@ -155,10 +181,14 @@ fn check_packed(source: &[u8], packed: &[u8]) {
         let mut tiled = canonical.to_vec();
         if expected {
             let ty = WeightType::of(info.ty).unwrap();
-            tiles::pack(ty, info.ne[0] as usize, canonical, &mut tiled);
+            tiles::pack(ty, info.ne[0] as usize, &canonical, &mut tiled);
         }
-        assert!(new.data(packed).unwrap() == tiled, "{}", info.name);
+        assert!(*new.data(packed).unwrap() == *tiled, "{}", info.name);
     }
+    // Who knows of no experts side by side reads files that have none.
+    let beside = to.tensors.iter().any(|info| info.stride.is_some());
+    let version = to.get_u32("alight.layout.version").unwrap();
+    assert_eq!(version, Some(if beside { 2 } else { 1 }));
     // All metadata of the source, in its order, and then ours.
     let alignment = |(key, _): &&(&str, gguf::Value<'_>)| *key != "general.alignment";
     let ours = to.metadata.iter().filter(alignment);
@@ -183,7 +213,7 @@ proptest! {
         check_packed(&bytes, &written);
         prop_assert_eq!(done.volume.read, bytes.len() as u64);
         prop_assert_eq!(done.volume.written, written.len() as u64);
-        prop_assert_eq!(done.packed + done.kept.len(), strange.tensors.len());
+        prop_assert_eq!(done.packed + done.kept.len(), strange.tensors.len() + strange.experts.1.len());
         let header = gguf::parse(&written).unwrap();
         prop_assert_eq!(header.get("alight.source.header").is_some(), strange.version == 1,
             "the header is only kept where it does not follow");
@@ -229,33 +259,39 @@ fn a_packed_file_is_in_the_order_of_use() {
 #[test]
 fn shards_become_one_file() {
     let dir = tempfile::tempdir().unwrap();
+    // The experts of a layer are in two of them.
+    let tensors: [(&str, GgmlType, &[u64]); 5] = [
+        ("output.weight", GgmlType::Q8_0, &[64, 32]),
+        ("blk.0.ffn_down_exps.weight", GgmlType::Q4_0, &[32, 48, 3]),
+        ("blk.0.attn_q.weight", GgmlType::F16, &[5, 16]),
+        ("blk.0.ffn_up_exps.weight", GgmlType::F16, &[7, 32, 3]),
+        ("a", GgmlType::F32, &[3]),
+    ];
     let whole = {
         let mut b = Builder::with_alignment(64);
         b.str("general.architecture", "llama");
-        b.tensor("output.weight", GgmlType::Q8_0, &[64, 32]).unwrap();
-        b.tensor("blk.0.attn_q.weight", GgmlType::F16, &[5, 16]).unwrap();
-        b.tensor("a", GgmlType::F32, &[3]).unwrap();
+        for (name, ty, shape) in tensors {
+            b.tensor(name, ty, shape).unwrap();
+        }
         b.file(|index, out| Random(index as u64).fill(out))
     };
-    for no in 0..3_u16 {
+    for (no, part) in [&tensors[..1], &tensors[1..3], &tensors[3..]].into_iter().enumerate() {
         let mut b = Builder::with_alignment(64);
         if no == 0 {
             b.str("general.architecture", "llama");
         }
-        b.u16("split.no", no).u16("split.count", 3).i32("split.tensors.count", 3);
-        let (name, ty, shape): (_, _, &[u64]) = match no {
-            0 => ("output.weight", GgmlType::Q8_0, &[64, 32]),
-            1 => ("blk.0.attn_q.weight", GgmlType::F16, &[5, 16]),
-            _ => ("a", GgmlType::F32, &[3]),
-        };
-        b.tensor(name, ty, shape).unwrap();
-        let bytes = b.file(|_, out| Random(no.into()).fill(out));
+        b.u16("split.no", no as u16).u16("split.count", 3).i32("split.tensors.count", 5);
+        for (name, ty, shape) in part {
+            b.tensor(name, *ty, shape).unwrap();
+        }
+        let first = [0, 1, 3][no];
+        let bytes = b.file(|index, out| Random((first + index) as u64).fill(out));
         fs::write(dir.path().join(format!("m-0000{}-of-00003.gguf", no + 1)), bytes).unwrap();
     }
     let [_, packed, back] = paths(dir.path());
     let done =
         pack(&dir.path().join("m-00002-of-00003.gguf"), &packed, Options::default(), &mut go_on());
-    assert_eq!(done.unwrap().packed, 2);
+    assert_eq!(done.unwrap().packed, 4);
     check_packed(&whole, &fs::read(&packed).unwrap());
     unpack(&packed, &back, Options::default(), &mut go_on()).unwrap();
     assert!(fs::read(&back).unwrap() == whole, "what merging the shards gives");
@@ -397,6 +433,8 @@ fn a_damaged_packed_file_is_not_unpacked() {
     b.str("general.name", "x");
     b.tensor("w", GgmlType::Q4_1, &[64, 64]).unwrap();
     b.tensor("v", GgmlType::F32, &[5]).unwrap();
+    b.tensor("blk.0.ffn_up_exps.weight", GgmlType::Q4_0, &[32, 16, 3]).unwrap();
+    b.tensor("blk.0.ffn_down_exps.weight", GgmlType::F32, &[5, 7, 3]).unwrap();
     let bytes = b.file(|index, out| Random(index as u64).fill(out));
     fs::write(&source, &bytes).unwrap();
     pack(&source, &packed, Options::default(), &mut go_on()).unwrap();
@@ -416,6 +454,10 @@ fn a_damaged_packed_file_is_not_unpacked() {
         let mut bad = good.clone();
         bad[info.offset as usize + 3] ^= 1;
         assert!(matches!(unpacked(&bad), Err(ConvertError::Checksum { .. })));
+        // Of the last expert, too.
+        let mut bad = good.clone();
+        bad[info.range().end - 1] ^= 1;
+        assert!(matches!(unpacked(&bad), Err(ConvertError::Checksum { .. })), "{}", info.name);
     }
     // Any byte of the header changed: an error or the same file, and never a panic.
     for at in 0..header {

@@ -14,3 +14,37 @@ pub const PACKED_ALIGNMENT: u64 = 4096;
 pub const LAYOUT_KEY: &str = "alight.layout";
 /// Key of the layout's version.
 pub const LAYOUT_VERSION_KEY: &str = "alight.layout.version";
+/// Key of the tensors whose experts lie side by side: u32, for each run of such tensors the index of the first and how many
+/// there are.
+pub const EXPERTS_KEY: &str = "alight.layout.experts";
+/// The first version of the layout that has that key.
+pub const EXPERTS_VERSION: u64 = 2;
+/// Where one tensor's part of an expert ends, that of the next begins at a multiple of this many bytes: pairs of cache lines.
+pub const PART_ALIGNMENT: u64 = 128;
+
+/// Where experts of several tensors lie that lie side by side: all parts of the first expert, all of the second, and so on. Each
+/// expert begins on a page, so that it is read in one run, without bytes of others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SideBySide {
+    /// By tensor: where its part of the first expert is, from where the experts begin.
+    pub(crate) starts: Vec<u64>,
+    /// From an expert to the next.
+    pub(crate) stride: u64,
+    /// The end of the last part of the last expert, from where they begin.
+    pub(crate) len: u64,
+}
+
+impl SideBySide {
+    /// Of `experts`, whose parts are so long. `None`: that is more than can be counted in 63 bits, or there is nothing.
+    pub(crate) fn new(experts: u64, parts: impl Iterator<Item = u64>) -> Option<SideBySide> {
+        let (mut starts, mut end) = (Vec::new(), 0_u64);
+        for part in parts {
+            let start = end.checked_next_multiple_of(PART_ALIGNMENT)?;
+            starts.push(start);
+            end = start.checked_add(part)?;
+        }
+        let stride = end.checked_next_multiple_of(PACKED_ALIGNMENT)?;
+        let len = experts.checked_sub(1)?.checked_mul(stride)?.checked_add(end)?;
+        i64::try_from(len).is_ok().then_some(SideBySide { starts, stride, len })
+    }
+}

@@ -44,7 +44,7 @@ fn the_small_file_is_in_order() {
     let second = file.tensor("second").unwrap();
     assert_eq!((second.ty, second.shape(), second.nbytes), (GgmlType::F32, &[3][..], 12));
     assert_eq!(second.offset, file.data_start + 96);
-    assert_eq!(second.data(&bytes).unwrap(), [0xab; 12]);
+    assert_eq!(*second.data(&bytes).unwrap(), [0xab; 12]);
     assert_eq!(file.data_end, bytes.len() as u64);
 }
 
@@ -305,7 +305,7 @@ fn class_6_alignment() {
         let file = measured(&bytes).unwrap();
         assert_eq!(file.alignment, u64::from(value));
         assert!(file.tensors.iter().all(|tensor| tensor.offset.is_multiple_of(file.alignment)));
-        assert_eq!(file.tensors[1].data(&bytes), Some(&[0xab; 4][..]));
+        assert_eq!(file.tensors[1].data(&bytes).as_deref(), Some(&[0xab; 4][..]));
     }
 }
 
@@ -345,7 +345,7 @@ fn packed_tensors() {
         "no layout's name", packed(Some(""), Some(1), 0, &[32]), E::UnknownLayout { .. }, ["\"\""];
         "unknown layout, nothing packed", packed(Some("x"), Some(1), 0, &[32, 16]), E::UnknownLayout { .. }, [];
         "version 0", packed(Some("tiles16"), Some(0), id, &[32, 16]), E::OutOfRange { found: 0, .. }, ["alight.layout.version"];
-        "version 2", packed(Some("tiles16"), Some(2), id, &[32, 16]), E::NewerLayout { found: 2, known: 1 }, ["2", "newer alight", "update"];
+        "version 3", packed(Some("tiles16"), Some(3), id, &[32, 16]), E::NewerLayout { found: 3, known: 2 }, ["3", "newer alight", "update"];
         "newer and unknown", packed(Some("x"), Some(u32::MAX), 77, &[32, 16]), E::NewerLayout { .. }, ["4294967295"];
         "layout is a number", typed(U64, U64), E::OutOfRange { .. }, [];
         "version is text", typed(STR, STR), E::WrongType { found: ValueType::Str, .. }, ["alight.layout.version", "integer"];
@@ -386,6 +386,131 @@ fn packed_tensors() {
     for len in 0..bytes.len() - 16 * 256 * 4 {
         measured(&bytes[..len]).expect_err("a cut file is not whole");
     }
+}
+
+/// What a file says of tensors whose experts lie side by side.
+struct SideBySide<'a> {
+    version: u32,
+    alignment: u32,
+    runs: &'a [u32],
+    /// Shape, type and offset of each.
+    tensors: &'a [(&'a [u64], u32, u64)],
+    data: usize,
+}
+
+const Q4_0X16: u32 = PACKED_BASE | 2;
+/// A part of an expert: 16 rows of 32 weights.
+const PART: usize = 16 * 18;
+/// Two parts, each of which begins at a multiple of 128.
+const EXPERT: usize = 384 + PART;
+const TWO: &[(&[u64], u32, u64)] = &[(&[32, 16, 3], Q4_0X16, 0), (&[32, 16, 3], Q4_0X16, 384)];
+
+impl Default for SideBySide<'_> {
+    fn default() -> Self {
+        let data = 2 * 4096 + EXPERT;
+        SideBySide { version: 2, alignment: 4096, runs: &[0, 2], tensors: TWO, data }
+    }
+}
+
+impl SideBySide<'_> {
+    fn file(&self) -> Vec<u8> {
+        let mut raw = Raw::v3(self.tensors.len() as u64, 4);
+        raw.key("general.alignment", U32).u32(self.alignment);
+        raw.key("alight.layout", STR).string("tiles16");
+        raw.key("alight.layout.version", U32).u32(self.version);
+        raw.array("alight.layout.experts", U32, self.runs.len() as u64);
+        for number in self.runs {
+            raw.u32(*number);
+        }
+        for (index, (ne, ty, offset)) in self.tensors.iter().enumerate() {
+            raw.tensor(format!("blk.{index}"), ne, *ty, *offset);
+        }
+        raw.data(self.alignment as usize, self.data).done()
+    }
+}
+
+#[test]
+fn experts_side_by_side() {
+    let good = SideBySide::default().file();
+    let file = measured(&good).unwrap();
+    assert_eq!(file.data_end, good.len() as u64);
+    for (tensor, first) in file.tensors.iter().zip([0, 384]) {
+        let start = file.data_start + first;
+        let experts: Vec<_> = (0..3).map(|e| start + e * 4096..start + e * 4096 + 288).collect();
+        assert_eq!(tensor.pieces().collect::<Vec<_>>(), experts);
+        assert_eq!((0..3).map(|e| tensor.expert(e)).collect::<Vec<_>>(), experts);
+        assert_eq!((tensor.stride, tensor.nbytes), (Some(4096), 3 * 288));
+        assert_eq!(tensor.range(), start as usize..start as usize + 2 * 4096 + 288);
+        assert_eq!(*tensor.data(&good).unwrap(), [0xab; 3 * PART]);
+    }
+    // Others before and behind, two runs, and larger alignments.
+    let shape: &[u64] = &[32, 16, 3];
+    let many = [
+        (&[3_u64][..], 0, 0),
+        (shape, Q4_0X16, 65536),
+        (shape, 2, 65536 + 384),
+        (shape, Q4_0X16, 2 * 65536),
+        (shape, Q4_0X16, 2 * 65536 + 384),
+        (shape, Q4_0X16, 2 * 65536 + 768),
+        (&[5], 0, 3 * 65536),
+    ];
+    let all =
+        SideBySide { runs: &[1, 2, 3, 3], tensors: &many, alignment: 65536, ..Default::default() };
+    let all = SideBySide { data: 3 * 65536 + 20, ..all }.file();
+    let file = measured(&all).unwrap();
+    let strides: Vec<_> = file.tensors.iter().map(|tensor| tensor.stride.is_some()).collect();
+    assert_eq!(strides, [false, true, true, true, true, true, false]);
+    assert_eq!(file.data_end, all.len() as u64);
+
+    let with = |runs: &[u32]| SideBySide { runs, ..Default::default() }.file();
+    let of = |tensors: &[(&[u64], u32, u64)]| SideBySide { tensors, ..Default::default() }.file();
+    let pair = |shape: &[u64]| of(&[(&[32, 16, 3], Q4_0X16, 0), (shape, Q4_0X16, 384)]);
+    let both = |shape: &[u64], second| of(&[(shape, Q4_0X16, 0), (shape, Q4_0X16, second)]);
+    let aligned = |alignment| SideBySide { alignment, ..Default::default() }.file();
+    let rows = [(&[32_u64, 3, 3][..], 2, 0), (&[32, 3, 3], 2, 128)];
+    let mut number = Raw::v3(0, 3);
+    number.key("alight.layout", STR).string("tiles16").key("alight.layout.version", U32).u32(2);
+    let number = number.key("alight.layout.experts", U32).u32(0).done();
+    let mut wide = Raw::v3(0, 3);
+    wide.key("alight.layout", STR).string("tiles16").key("alight.layout.version", U32).u32(2);
+    let wide = wide.array("alight.layout.experts", U64, 2).u64(0).u64(2).done();
+    table! {
+        "no list", number, E::WrongType { .. }, ["alight.layout.experts", "array"];
+        "another element type", wide, E::WrongElementType { .. }, ["alight.layout.experts", "u32"];
+        "no pair", with(&[0]), E::ExpertsPairs { found: 1 }, ["alight.layout.experts", "pairs"];
+        "a run of one", with(&[0, 1]), E::ExpertsRun { count: 1, .. }, ["at least two"];
+        "a run of none", with(&[0, 0]), E::ExpertsRun { count: 0, .. }, [];
+        "beyond the tensors", with(&[1, 2]), E::ExpertsRun { first: 1, .. }, ["2 tensors from 1 on"];
+        "far beyond", with(&[u32::MAX, u32::MAX]), E::ExpertsRun { .. }, [];
+        "twice", with(&[0, 2, 0, 2]), E::ExpertsRun { .. }, ["behind"];
+        "overlapping", with(&[0, 2, 1, 2]), E::ExpertsRun { first: 1, .. }, [];
+        "not all have them", with(&[]), E::Misaligned { found: 384, .. }, ["384"];
+        "of another number", pair(&[32, 16, 2]), E::ExpertsShape { expected: 3, .. }, ["\"blk.1\"", "[32, 16, 2]", "3"];
+        "a matrix", pair(&[32, 16]), E::ExpertsShape { .. }, [];
+        "four dimensions", pair(&[32, 16, 3, 2]), E::ExpertsShape { .. }, [];
+        "one expert", both(&[32, 16, 1], 384), E::ExpertsShape { .. }, ["at least two experts"];
+        "too close", both(&[32, 16, 3], 256), E::Overlap { found: 256, expected: 384, .. }, ["384"];
+        "at the same place", both(&[32, 16, 3], 0), E::Overlap { found: 0, .. }, [];
+        "too far", both(&[32, 16, 3], 512), E::Gap { found: 512, expected: 384, .. }, ["384"];
+        "one after the other", both(&[32, 16, 3], 4096), E::Gap { .. }, [];
+        "far away", both(&[32, 16, 3], u64::MAX), E::Gap { .. }, [];
+        "more experts than the file has", both(&[32, 16, 4], 384), E::PastEnd { .. }, ["\"blk.0\""];
+        "more than can be counted", both(&[32, 16, 1 << 52], 384), E::ShapeOverflow { .. }, ["\"blk.0\""];
+        "more rows than can be counted", both(&[32, 1 << 57, 2], 384), E::ShapeOverflow { .. }, [];
+        "version 1", SideBySide { version: 1, ..Default::default() }.file(), E::Misaligned { found: 384, .. }, [];
+        "version 3", SideBySide { version: 3, ..Default::default() }.file(), E::NewerLayout { found: 3, known: 2 }, ["update"];
+        "not on a page", aligned(64), E::PackedMisaligned { .. }, ["4096"];
+        "rows, not on a page", SideBySide { tensors: &rows, alignment: 64, ..Default::default() }.file(), E::PackedMisaligned { .. }, [];
+        "the first is not where it should be", of(&[(&[32, 16, 3], Q4_0X16, 4096), (&[32, 16, 3], Q4_0X16, 4480)]), E::Gap { found: 4096, expected: 0, .. }, [];
+    }
+    for len in file_start(&good)..good.len() {
+        fails("cut short", &good[..len], |e| matches!(e, E::PastEnd { .. }), &["cut short"]);
+    }
+}
+
+/// Where the data begins.
+fn file_start(bytes: &[u8]) -> usize {
+    parse(bytes).unwrap().data_start as usize
 }
 
 #[test]

@@ -4,8 +4,11 @@
 mod support;
 
 use alight_formats::GgmlType;
-use alight_formats::gguf::write::Builder;
+use alight_formats::gguf::write::{Builder, New};
 use alight_formats::gguf::{Gguf, Value, parse};
+use alight_formats::packed::{
+    EXPERTS_KEY, EXPERTS_VERSION, LAYOUT, LAYOUT_KEY, LAYOUT_VERSION_KEY,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -123,12 +126,22 @@ struct Model {
     values: Vec<Owned>,
     /// Type, blocks of the first dimension, the other dimensions.
     tensors: Vec<(usize, u64, Vec<u64>)>,
+    /// Behind them, runs of tensors whose experts lie side by side: how many experts there are, and of each tensor the type, the
+    /// blocks of a row, and the rows.
+    runs: Vec<(u64, Vec<(usize, u64, u64)>)>,
 }
 
 fn model() -> impl Strategy<Value = Model> {
     let tensor = (0..GgmlType::ALL.len(), 1..3_u64, vec(1..4_u64, 0..=3));
-    (proptest::option::of(3..13_u32), vec(owned(), 0..8), vec(tensor, 0..6))
-        .prop_map(|(alignment, values, tensors)| Model { alignment, values, tensors })
+    let part = (0..GgmlType::ALL.len(), 1..40_u64, 1..20_u64);
+    let runs = prop_oneof![2 => Just(Vec::new()), 1 => vec((2..5_u64, vec(part, 2..5)), 1..3)];
+    (proptest::option::of(3..13_u32), vec(owned(), 0..8), vec(tensor, 0..6), runs).prop_map(
+        |(alignment, values, tensors, runs)| {
+            // They begin on pages.
+            let alignment = if runs.is_empty() { alignment } else { Some(12) };
+            Model { alignment, values, tensors, runs }
+        },
+    )
 }
 
 impl Model {
@@ -146,7 +159,43 @@ impl Model {
                 std::iter::once(blocks * ty.block_len()).chain(rest.iter().copied()).collect();
             out.tensor(&format!("tensor.{index}"), ty, &shape).unwrap();
         }
+        let mut first = self.tensors.len();
+        let mut pairs = Vec::new();
+        for (experts, parts) in &self.runs {
+            pairs.extend([first as u32, parts.len() as u32]);
+            let shapes: Vec<_> = parts
+                .iter()
+                .map(|(ty, blocks, rows)| {
+                    [blocks * GgmlType::ALL[*ty].block_len(), *rows, *experts]
+                })
+                .collect();
+            let names: Vec<_> =
+                (first..).take(parts.len()).map(|i| format!("tensor.{i}")).collect();
+            let some = parts.iter().zip(&names).zip(&shapes).map(|(((ty, ..), name), shape)| New {
+                name,
+                ty: GgmlType::ALL[*ty],
+                packed: false,
+                shape,
+            });
+            out.side_by_side(&some.collect::<Vec<_>>()).unwrap();
+            first += parts.len();
+        }
+        if !pairs.is_empty() {
+            out.str(LAYOUT_KEY, LAYOUT).u32(LAYOUT_VERSION_KEY, EXPERTS_VERSION as u32);
+            out.u32s(EXPERTS_KEY, &pairs);
+        }
         out
+    }
+
+    /// How many tensors there are.
+    fn count(&self) -> usize {
+        self.tensors.len() + self.runs.iter().map(|(_, parts)| parts.len()).sum::<usize>()
+    }
+
+    /// How many entries of metadata there are.
+    fn entries(&self) -> usize {
+        let layout = if self.runs.is_empty() { 0 } else { 3 };
+        self.values.len() + usize::from(self.alignment.is_some()) + layout
     }
 
     fn file(&self) -> Vec<u8> {
@@ -167,7 +216,9 @@ fn use_all(file: &Gguf<'_>, bytes: &[u8]) {
         }
     }
     for tensor in &file.tensors {
-        assert_eq!(tensor.data(bytes).map(<[u8]>::len), Some(tensor.nbytes as usize));
+        assert_eq!(tensor.data(bytes).map(|data| data.len()), Some(tensor.nbytes as usize));
+        let pieces: u64 = tensor.pieces().map(|piece| piece.end - piece.start).sum();
+        assert_eq!(pieces, tensor.nbytes);
         assert_eq!(file.tensor(tensor.name), Some(tensor));
     }
 }
@@ -182,21 +233,37 @@ proptest! {
         let file = parse(&bytes).unwrap();
         prop_assert_eq!(file.version, 3);
         prop_assert_eq!(file.alignment, model.alignment.map_or(32, |shift| 1 << shift));
-        prop_assert_eq!(file.metadata.len(), model.values.len() + usize::from(model.alignment.is_some()));
+        prop_assert_eq!(file.metadata.len(), model.entries());
         for (index, value) in model.values.iter().enumerate() {
             let read = file.get(&format!("key.{index}")).unwrap();
             let read = value.of(read);
             prop_assert_eq!(read.as_ref(), Some(value));
         }
-        prop_assert_eq!(file.tensors.len(), model.tensors.len());
+        prop_assert_eq!(file.tensors.len(), model.count());
         prop_assert_eq!(file.data_start as usize, builder.header().len());
         for (index, (planned, tensor)) in builder.layout().iter().zip(&file.tensors).enumerate() {
             prop_assert_eq!(&planned.name, tensor.name);
             prop_assert_eq!(&planned.shape[..], tensor.shape());
             prop_assert_eq!((planned.ty, planned.nbytes), (tensor.ty, tensor.nbytes));
             prop_assert_eq!(file.data_start + planned.offset, tensor.offset);
+            prop_assert_eq!(planned.stride, tensor.stride);
             let data = tensor.data(&bytes).unwrap();
             prop_assert!(data.iter().all(|byte| *byte == index as u8 + 1));
+        }
+        prop_assert_eq!(file.data_end, file.data_start + builder.data_end());
+        // Nothing overlaps, and experts begin on pages.
+        let mut taken: Vec<_> = file.tensors.iter().flat_map(|tensor| tensor.pieces()).collect();
+        taken.sort_by_key(|piece| piece.start);
+        prop_assert!(taken.windows(2).all(|two| two[0].end <= two[1].start));
+        let mut first = model.tensors.len();
+        for (experts, parts) in &model.runs {
+            let some = &file.tensors[first..first + parts.len()];
+            for expert in 0..*experts {
+                let all: Vec<_> = some.iter().map(|tensor| tensor.expert(expert)).collect();
+                prop_assert!(all[0].start.is_multiple_of(4096));
+                prop_assert!(all.windows(2).all(|two| two[1].start - two[0].end < 128));
+            }
+            first += parts.len();
         }
         use_all(&file, &bytes);
     }
@@ -218,7 +285,7 @@ proptest! {
             copy.tensor(tensor.name, tensor.ty, tensor.shape()).unwrap();
         }
         let again = copy.file(|index, data| data.fill(index as u8 + 1));
-        prop_assert!(again == bytes);
+        prop_assert!(!model.runs.is_empty() || again == bytes);
     }
 
     #[test]

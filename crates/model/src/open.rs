@@ -120,9 +120,14 @@ fn samples(files: &[Gguf<'_>], catalog: &Catalog<'_>) -> Vec<Sample> {
     let headers = files.iter().enumerate();
     let headers = headers.map(|(shard, gguf)| Sample { shard, bytes: 0..gguf.data_start });
     let tensors = catalog.tensors.iter().map(|tensor| {
-        let (start, len) = (tensor.info.offset, tensor.info.nbytes);
+        let info = &tensor.info;
+        let bytes = match info.stride {
+            None => info.offset..info.offset + info.nbytes,
+            Some(_) => info.expert(info.ne[2] / 2),
+        };
+        let len = bytes.end - bytes.start;
         let sample = len.min(SAMPLE);
-        let start = start + (len - sample) / 2;
+        let start = bytes.start + (len - sample) / 2;
         Sample { shard: tensor.shard, bytes: start..start + sample }
     });
     headers.chain(tensors).collect()

@@ -2,15 +2,20 @@
 //! that names it.
 
 mod common;
+#[path = "common/packed.rs"]
+mod packed;
 
 use std::path::Path;
 
 use alight_formats::GgmlType;
+use alight_formats::gguf::write::Builder;
+use alight_formats::gguf::{TensorInfo, parse};
 use alight_model::{
-    Engine, EngineOptions, Event, LoadError, Model, ModelError, OpenOptions, PartName, Request,
-    SamplerOptions, Session, SessionOptions, SlotOptions,
+    Engine, EngineOptions, Event, Load, LoadError, Model, ModelError, OpenOptions, PartName,
+    Repack, Request, SamplerOptions, Session, SessionOptions, SlotOptions,
 };
 use common::{Moe, Spec, tokens};
+use packed::{new, packed};
 
 fn open(path: &Path, threads: usize, memory: Option<u64>) -> Result<Model, ModelError> {
     Model::open(path, &OpenOptions { threads: Some(threads), memory, ..OpenOptions::default() })
@@ -148,6 +153,100 @@ fn an_answer_has_the_same_bits_with_any_memory() {
             both.into_iter().for_each(|one| assert!(one.join().unwrap() == expected));
         });
     }
+}
+
+/// The same bits as from the file in which they lie tensor by tensor, in every way of loading and with any memory; and one read for an
+/// expert that is not there.
+#[test]
+fn experts_side_by_side_give_the_same_bits_by_one_read_each() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut specs = models();
+    // Rows that are no whole tiles stay as they are. (gpt-oss's gates and ups take turns in rows, which tiles would part.)
+    let width = Moe { width: 72, ..specs[2].moe.unwrap() };
+    specs.push(Spec { moe: Some(width), ..Spec { ty: GgmlType::F16, ..Spec::qwen3moe() } });
+    for spec in specs.into_iter().filter(|spec| spec.arch != "gpt-oss") {
+        let (source, _) = spec.write(folder.path());
+        let [tensors, path] = [1, 2].map(|version| packed(&source, version));
+        let arch = spec.arch;
+        let expected = answers(&open(&tensors, 2, None).unwrap());
+        for load in [Load::Auto, Load::Mmap, Load::Direct, Load::Read] {
+            for repack in [Repack::Off, Repack::On] {
+                let options =
+                    OpenOptions { threads: Some(2), load, repack, ..OpenOptions::default() };
+                let model = Model::open(&path, &options).unwrap();
+                // What is no tile in the file may become one.
+                let same = model.load_report().packed == 0;
+                assert!(!same || answers(&model) == expected, "{arch}: {load}, {repack:?}");
+                assert!(same || repack == Repack::On, "{arch}: {load}");
+                assert!(model.resident().iter().all(|part| part.resident <= Some(part.bytes)));
+            }
+        }
+        let [least_of_tensors, _] = least(&tensors);
+        let [least, layer] = least(&path);
+        for (file, memory, one) in [
+            (&path, least, true),
+            (&path, least + layer / 2, true),
+            (&tensors, least_of_tensors, false),
+        ] {
+            let model = open(file, 2, Some(memory)).unwrap();
+            assert!(answers(&model) == expected, "{arch}: {memory} bytes");
+            let slots = model.load_report().slots.unwrap();
+            assert!(slots.sizes.slots < slots.sizes.pieces, "{arch}: {slots:?}");
+            assert_eq!(slots.sizes.spans == 1, one, "{arch}");
+            let (counts, spans) = (slots.counts, slots.sizes.spans as u64);
+            assert!(counts.brought > 0, "{arch}");
+            assert_eq!(counts.reads, counts.brought * spans, "{arch}: {counts:?}");
+            let own = layer / slots.sizes.pieces as u64;
+            assert!(counts.read_bytes >= counts.brought * own / 2, "{arch}: {counts:?}");
+        }
+        for slots in [
+            SlotOptions { ring: false, ..SlotOptions::default() },
+            SlotOptions { direct: false, ..SlotOptions::default() },
+            SlotOptions { shuffled: Some(3), ..SlotOptions::default() },
+        ] {
+            let (threads, memory) = (Some(2), Some(least));
+            let options = OpenOptions { threads, memory, slots, ..OpenOptions::default() };
+            let model = Model::open(&path, &options).unwrap();
+            assert!(answers(&model) == expected, "{arch}: {slots:?}");
+        }
+        // Which experts are there is known of each by itself.
+        let model = open(&path, 2, Some(least)).unwrap();
+        let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+        session.feed(&tokens(3, model.spec().vocab, 1)).unwrap();
+        let resident = model.resident();
+        let shares = resident.iter().flat_map(|part| &part.experts);
+        assert!(shares.clone().any(|share| *share == 1.0) && shares.clone().any(|s| *s == 0.0));
+    }
+}
+
+#[test]
+fn only_experts_may_lie_side_by_side() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (source, _) = Spec { ty: GgmlType::F16, ..Spec::deepseek2() }.write(folder.path());
+    let bytes = std::fs::read(&source).unwrap();
+    let gguf = parse(&bytes).unwrap();
+    // Matrices of heads, which are read in one run.
+    let of_heads = ["blk.0.attn_k_b.weight", "blk.0.attn_v_b.weight"];
+    let (heads, others): (Vec<&TensorInfo<'_>>, Vec<_>) =
+        gguf.tensors.iter().partition(|info| of_heads.contains(&info.name));
+    assert_eq!(heads.len(), 2);
+    let mut out = Builder::with_alignment(4096);
+    for (key, value) in gguf.metadata.iter().filter(|(key, _)| *key != "general.alignment") {
+        out.value(key, value);
+    }
+    out.str("alight.layout", "tiles16").u32("alight.layout.version", 2);
+    out.u32s("alight.layout.experts", &[0, 2]);
+    out.side_by_side(&heads.iter().map(|info| new(info, false)).collect::<Vec<_>>()).unwrap();
+    for info in &others {
+        out.add(new(info, false)).unwrap();
+    }
+    let order: Vec<_> = heads.iter().chain(&others).collect();
+    let file = out.file(|i, to| to.copy_from_slice(&order[i].data(&bytes).unwrap()));
+    let path = folder.path().join("heads.gguf");
+    std::fs::write(&path, file).unwrap();
+    let error = open(&path, 1, None).err().unwrap().to_string();
+    let parts = ["heads.gguf", "blk.0.attn_", "side by side", "pack the original"];
+    assert!(parts.iter().all(|part| error.contains(part)), "{error}");
 }
 
 #[test]

@@ -11,8 +11,8 @@ use crate::{GgmlType, TypeError};
 pub const TILE_ROWS: u64 = 16;
 /// The one layout there is: tiles of 16 rows.
 pub const LAYOUT: &str = "tiles16";
-/// The newest version of it that is understood here.
-pub const LAYOUT_VERSION: u64 = 1;
+/// The newest version of it that is understood here. Version 1 is version 2 without experts side by side.
+pub const LAYOUT_VERSION: u64 = 2;
 /// Type ids of packed tensors begin here ("Al" in the upper half); the canonical id is added.
 pub const PACKED_BASE: u32 = 0x416c_0000;
 

@@ -1,8 +1,8 @@
 //! `alight_experts`: what a rank's experts of a mixture add, on the bytes of a model file.
 //!
-//! Arguments: file `u8[N]`, places `u32[6, 4]` (see [`crate::places`]) of the stacks of gates, ups and downs, and of their biases
-//! (F32, a row for each expert; a place of zeros is none), x `f32[T, C]`, chosen `s32[T, K]`, shares `f32[T, K]`. Result:
-//! `f32[T, C]`.
+//! Arguments: file `u8[N]`, places `u32[7, 4]` (see [`crate::places`]) of the stacks of gates, ups and downs, of their biases
+//! (F32, a row for each expert; a place of zeros is none), and of the matrices of a model that memory cannot hold (see below; zeros: they
+//! are computed with in the file), x `f32[T, C]`, chosen `s32[T, K]`, shares `f32[T, K]`. Result: `f32[T, C]`.
 //!
 //! Attributes: `devices` (their numbers, group by group, in the order of the ranks); `experts` (an int64), of which a stack
 //! has a matrix each, `width` (an int64) between the two products, `gate` (an int64): 0 for SiLU, 1 for gpt-oss's clamped SiLU;
@@ -13,13 +13,18 @@
 //! order in which they were chosen; gate, up and down are products with a matrix, plus its bias. Each expert is read once for
 //! all of its tokens, and others are not touched. Bits do not depend on the number of threads, nor on the tokens beside one
 //! (but one token alone is rounded to 16 bits, several to 8).
+//!
+//! The last place is the number of a [`Store`] (lower and upper 32 bits), which of its layers this is, and 1. Experts are taken from its
+//! slots then: those that are there are computed while the others are read, and these as they come. Bits are the same.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use alight_kernels::gate::{clamped_silu_mul, silu_mul};
 use alight_kernels::matmul::{Precision, RowCounts};
 use alight_kernels::parallel::{Product, Rows, multiply, pack};
 use alight_kernels::{ActivationFormats, Isa, Layout, Matrix, WeightType, vec};
+use alight_pages::slots::Held;
 
 use crate::api::{CallFrame, Error, Handler};
 use crate::arrays::{expect, size, slice, slice_mut, two};
@@ -27,6 +32,7 @@ use crate::frame::{Frame, Refusal, handle};
 use crate::matmul::{list, rank};
 use crate::places;
 use crate::scratch::{MOST_TOKENS, with_activations, with_floats};
+use crate::store::Store;
 use crate::team::Team;
 use crate::{Stage, Target};
 
@@ -76,7 +82,51 @@ struct Three<T> {
 /// The place of a bias that is not there. (No tensor is where a file begins.)
 const NONE: [u32; 4] = [0; 4];
 
+/// The place of matrices that are in no store.
+const IN_FILE: [u32; 4] = [0; 4];
+
 impl<'a> Stacks<'a> {
+    /// The matrices of an expert, out of slots that hold them: `piece` of a layer, whose parts are at `parts`.
+    fn held<'h>(
+        &self,
+        expert: usize,
+        held: &'h Held<'_>,
+        piece: usize,
+        parts: &[(usize, usize); 3],
+    ) -> Result<Three<Matrix<'h>>, Refusal> {
+        let (width, cols) = (self.width, self.cols);
+        let one = |i: usize, what: &str, rows: usize, cols: usize| {
+            let name = format!("the {what} of expert {expert}, in slots");
+            let [_, _, ty, layout] = places::in_stack(&self.places[i], 0, rows, cols, &name)?;
+            let (span, at) = parts[i];
+            let bytes = held.bytes(piece, span).get(at..).unwrap_or_default();
+            places::matrix(bytes, &[0, 0, ty, layout], rows, cols, &name)
+        };
+        Ok(Three {
+            gate: one(0, "gate", width, cols)?,
+            up: one(1, "up", width, cols)?,
+            down: one(2, "down", cols, width)?,
+        })
+    }
+
+    /// The store that the matrices are in, if they are in one, and which of its layers they are.
+    fn store(&self) -> Result<Option<(Arc<Store>, usize)>, Refusal> {
+        let [low, high, layer, one] = match self.places[6] {
+            IN_FILE => return Ok(None),
+            place => place,
+        };
+        let number = u64::from(high) << 32 | u64::from(low);
+        let store =
+            Store::of(number).filter(|store| one == 1 && store.places(layer as usize).is_some());
+        let store = store.ok_or_else(|| {
+            Refusal::argument(format!(
+                "places: the last is {:?}, expected the number of a store that is still there, one of its layers, and 1",
+                self.places[6]
+            ))
+        })?;
+        Ok(Some((store, layer as usize)))
+    }
+
     /// The matrices of an expert.
     fn of(&self, expert: usize) -> Result<Three<Matrix<'a>>, Refusal> {
         let (width, cols) = (self.width, self.cols);
@@ -142,7 +192,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
             slice_mut::<f32>("the result", result)?,
         )
     };
-    let places = places::all(numbers, places.dims, 6)?;
+    let places = places::all(numbers, places.dims, 7)?;
     let experts = size("experts", frame.integer("experts")?)?;
     let width = size("width", frame.integer("width")?)?;
     let gate: Gate = match frame.integer("gate")? {
@@ -178,11 +228,21 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     let precision = RowCounts::of_call(tokens).precision(0);
     // An output for each pair, so that a token's are summed in its own order.
     with_floats(chosen.len() * cols, |outputs| {
-        for group in pairs.chunk_by(|a, b| a.0 == b.0) {
-            let matrices = stacks.of(group[0].0)?;
+        let mut compute = |group: &[Pair], matrices: &Three<Matrix<'_>>| {
             for part in group.chunks(MOST_TOKENS) {
                 let how = (precision, gate);
-                expert(&mut team, how, (&matrices, &biases), (values, part), outputs);
+                expert(&mut team, how, (matrices, &biases), (values, part), outputs);
+            }
+        };
+        let groups = pairs.chunk_by(|a, b| a.0 == b.0);
+        match stacks.store()? {
+            None => {
+                for group in groups {
+                    compute(group, &stacks.of(group[0].0)?);
+                }
+            }
+            Some((store, layer)) => {
+                by_slots(&stacks, (&store, layer, rank), groups.collect(), &mut compute)?;
             }
         }
         pairs.sort_unstable_by_key(|(_, _, pair)| *pair);
@@ -192,6 +252,40 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
         }
         Ok(())
     })
+}
+
+/// Computes the experts of `groups` out of a store: those that are there, and the others as they come.
+fn by_slots(
+    stacks: &Stacks<'_>,
+    (store, layer, rank): (&Store, usize, usize),
+    mut groups: Vec<&[Pair]>,
+    compute: &mut dyn FnMut(&[Pair], &Three<Matrix<'_>>),
+) -> Result<(), Refusal> {
+    let wrong = |text: &str| Refusal::argument(format!("the store of rank {rank} {text}"));
+    let (own, slots) = store.of_rank(rank).ok_or_else(|| wrong("has no experts"))?;
+    let parts = store.places(layer).ok_or_else(|| wrong("has no such layer"))?;
+    if let Some(group) = groups.iter().find(|group| !own.contains(&group[0].0)) {
+        return Err(wrong(&format!("does not have expert {}", group[0].0)));
+    }
+    let piece = |group: &[Pair]| group[0].0 - own.start;
+    let mut held = slots.hold(layer, groups.iter().map(|group| piece(group)));
+    loop {
+        let (here, coming): (Vec<_>, Vec<_>) =
+            groups.into_iter().partition(|group| held.is_here(piece(group)));
+        for group in here {
+            compute(group, &stacks.held(group[0].0, &held, piece(group), parts)?);
+        }
+        if coming.is_empty() {
+            break;
+        }
+        groups = coming;
+        held.wait_for_more();
+    }
+    drop(held);
+    match slots.failure() {
+        None => Ok(()),
+        Some(error) => Err(Refusal::argument(error.to_string())),
+    }
 }
 
 /// Computes one expert for some pairs, into their rows of `outputs`. `values` are `x`.

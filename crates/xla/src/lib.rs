@@ -5,7 +5,7 @@
 //! safe to use, `state` is what call sites keep, `allreduce_norm` is the collective of `alight-collective` for CPU devices, `shared` the memory for those of
 //! several processes, `cuda` the collective and products for GPUs. `matmul`, `embed` and `attend` are
 //! the kernels of `alight-kernels` on the bytes of a model file, which is an array as it lies (`places`), with XLA's own
-//! threads to help (`team`).
+//! threads to help (`team`); `store` has experts that memory cannot hold.
 //!
 //! The library has no initialiser: whoever loads it registers what [`targets`] lists, the states' types with
 //! `jax.ffi.register_ffi_type` and then the targets with `jax.ffi.register_ffi_target`.
@@ -22,8 +22,8 @@
 //! finds nothing to do. Bits depend neither on threads nor, where only rows are cut, on the number of ranks.
 //!
 //! **Invariant:** a state belongs to its call site: made at instantiation, shared by the devices of that site, deleted by XLA.
-//! Nothing is global but the number of its type, and the memory that this process shares with others (`shared`), which is
-//! handed over once.
+//! Nothing is global but the number of its type, the memory that this process shares with others (`shared`), which is
+//! handed over once, and the list of stores of experts, which programs name by number.
 //!
 //! **Invariant:** whatever goes wrong is an error of XLA's with words; a panic too, where the profile unwinds (`python`, not
 //! `release`).
@@ -43,6 +43,7 @@ mod places;
 mod scratch;
 pub mod shared;
 mod state;
+pub mod store;
 mod team;
 
 /// A stage of a custom call. Every target has [`Stage::Execute`]; the others are run before it, if they are there.

@@ -1,11 +1,15 @@
 //! Matrices by their places in a file, which is an array of bytes.
 //!
 //! A place is four numbers: the offset's lower and upper 32 bits, the type's id in GGUF files, and the layout (0: rows, 1: tiles).
+//! Of a stack whose matrices lie side by side with those of others, the layout has twice the pages from one to the next in addition.
 //! It is data and may say anything: everything in it is checked against the array before it is used.
 
 use alight_kernels::{Layout, Matrix, WeightType};
 
 use crate::frame::Refusal;
+
+/// What the way from a matrix to the next is a multiple of, where a stack lies side by side with others.
+const PAGE: usize = 4096;
 
 /// The `[rows, cols]` matrix at a place; `name` is what an error calls it.
 pub(crate) fn matrix<'a>(
@@ -23,7 +27,10 @@ pub(crate) fn matrix<'a>(
     let layout = match layout {
         0 => Layout::Rows,
         1 => Layout::Tiles,
-        _ => return Err(refuse(format!("layout {layout}, expected 0 (rows) or 1 (tiles)"))),
+        _ => {
+            let text = "expected 0 (rows) or 1 (tiles), and of a stack only the pages from one matrix to the next";
+            return Err(refuse(format!("layout {layout}, {text}")));
+        }
     };
     let offset = u64::from(high) << 32 | u64::from(low);
     let bytes = ty.row_bytes(cols).ok_or_else(|| {
@@ -54,13 +61,22 @@ pub(crate) fn in_stack(
     // What is wrong with the type is said where the matrix is made.
     let bytes = WeightType::from_gguf(ty).and_then(|ty| ty.row_bytes(cols)).unwrap_or(0);
     let offset = u64::from(high) << 32 | u64::from(low);
-    let stride = bytes.checked_mul(rows).and_then(|bytes| bytes.checked_mul(number));
-    let offset = stride.and_then(|bytes| offset.checked_add(bytes as u64)).ok_or_else(|| {
+    let matrix = bytes.checked_mul(rows);
+    let one = match layout >> 1 {
+        0 => matrix,
+        pages => (pages as usize).checked_mul(PAGE),
+    };
+    if one < matrix {
+        let text = "expected 0 (rows) or 1 (tiles), or that and twice the pages from a matrix to the next, which are as many as it takes";
+        return Err(Refusal::argument(format!("{name}: layout {layout}, {text}")));
+    }
+    let before = one.and_then(|bytes| bytes.checked_mul(number));
+    let offset = before.and_then(|bytes| offset.checked_add(bytes as u64)).ok_or_else(|| {
         Refusal::argument(format!(
             "{name}: {number} times {rows} rows of {bytes} bytes are no place"
         ))
     })?;
-    Ok([offset as u32, (offset >> 32) as u32, ty, layout])
+    Ok([offset as u32, (offset >> 32) as u32, ty, layout & 1])
 }
 
 /// The types that have kernels, with their ids.

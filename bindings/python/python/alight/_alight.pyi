@@ -20,6 +20,7 @@ __all__ = [
     "ComputeError",
     "ContextFullError",
     "Decoder",
+    "ExpertStore",
     "FileChangedError",
     "FormatError",
     "GPU_WEIGHT_TYPES",
@@ -261,6 +262,22 @@ class Config(Rope):
     post_norms: bool
     """Whether the outputs of attention and feed-forward are normed before they are added."""
 
+@final
+class ExpertStore:
+    """Experts of a model that memory cannot hold, for the JAX engine on CPU devices: they are read around the page cache when they
+    are chosen. Programs tell it by its number, and it is there as long as this object."""
+
+    def __new__(cls, layers: list[tuple[Tensor, Tensor, Tensor]], ranks: list[tuple[int, int, bool]], memory: int) -> ExpertStore:
+        """For layers with a stack `[experts, rows, columns]` of gates, of ups and of downs each, all of one file; of rank `i` for its
+        experts `(first, count, whether it is of this process)`. All slots together take `memory` bytes at most."""
+    @property
+    def number(self) -> int:
+        """What programs call it."""
+    @property
+    def counts(self) -> tuple[int, int, int, int, int, int]:
+        """Of all ranks of this process: experts, and those that have room at the same time; those that were wanted, and those of
+        them that were there; bytes read, and reads."""
+
 def share_memory(name: str, process: int, create: bool) -> None:
     """Shares memory with other processes of this host, once, under a name that begins with a slash and that nobody can
     guess: makes it, or opens what another process has made."""
@@ -339,6 +356,10 @@ class Tensor:
     @property
     def offset(self) -> int:
         """Where its bytes begin in the file."""
+    @property
+    def stride(self) -> int | None:
+        """Bytes from each expert to the next in the file, where those of other tensors lie in between (`alight pack` writes
+        them so). None: the bytes are contiguous."""
     @property
     def aligned(self) -> bool:
         """Whether its address in the map is one that XLA uses in place: a multiple of 64. Of others,

@@ -32,7 +32,11 @@ def of_tensor(tensor: "Tensor", dtype: str | None) -> "np.ndarray[Any, Any]":
 
     stored = tensor.dtype
     wanted = dtype or stored or "float32"
-    bytes = memoryview(tensor) if wanted == stored else memoryview(tensor.read(None, wanted))
+    if wanted == stored:
+        # Experts that lie side by side with those of other tensors are copied.
+        bytes = memoryview(tensor if tensor.stride is None else tensor.read())
+    else:
+        bytes = memoryview(tensor.read(None, wanted))
     made: np.ndarray[Any, Any] = np.frombuffer(bytes, _dtype(wanted)).reshape(tensor.shape)
     return made
 

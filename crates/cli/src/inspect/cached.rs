@@ -115,22 +115,22 @@ pub struct FileCached {
 }
 
 impl Cached {
-    /// Asks the system about files, and about tensors of which each is a range of bytes in a file.
-    pub fn of<'a>(
+    /// Asks the system about files, and about tensors of which each is some ranges of bytes in a file.
+    pub fn of<'a, R: IntoIterator<Item = Range<u64>>>(
         maps: impl IntoIterator<Item = &'a Map>,
-        tensors: impl Iterator<Item = (usize, Range<u64>)>,
+        tensors: impl Iterator<Item = (usize, R)>,
         found: &AsFound,
     ) -> Cached {
         let maps: Vec<&Map> = maps.into_iter().collect();
         let now = |map: &Map| of_file(map.file(), map.len() as u64);
         let files = maps.iter().map(|map| found.file(map).cloned().or_else(|| now(map)));
         let files: Vec<_> = files.collect();
-        let tensor = |(file, range): (usize, Range<u64>)| {
+        let tensor = |(file, ranges): (usize, R)| {
             // Samples of each tensor would be many reads.
             if files[file].as_ref()?.source == CacheProbe::Sampled.name() {
                 return None;
             }
-            found.bytes(maps[file], range)
+            ranges.into_iter().try_fold(0, |sum, range| Some(sum + found.bytes(maps[file], range)?))
         };
         let tensors = tensors.map(tensor).collect();
         Cached { files, tensors }

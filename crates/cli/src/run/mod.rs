@@ -224,7 +224,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
                 trained: text.trained,
                 model: None,
             };
-            engine.open(&about, clock.elapsed())?;
+            engine.open(&about, clock.elapsed(), args.engine.memory())?;
             let style = style(&about, &args, given)?;
             front.run(&mut engine, &about, style, sampling, phases)
         }

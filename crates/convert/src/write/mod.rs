@@ -86,8 +86,7 @@ impl Plan {
         }
         let start = header.len() as u64;
         let starts: Vec<u64> = builder.layout().iter().map(|t| start + t.offset).collect();
-        let end = builder.layout().last().map_or(start, |last| start + last.offset + last.nbytes);
-        let len = end.next_multiple_of(alignment);
+        let len = (start + builder.data_end()).next_multiple_of(alignment);
         Ok(Plan { header, items, importance: HashMap::new(), starts, len })
     }
 

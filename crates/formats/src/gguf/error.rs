@@ -162,6 +162,24 @@ pub enum GgufError {
     #[error("{place}: is packed and begins at byte {found}, expected a multiple of {alignment}")]
     PackedMisaligned { place: GgufField, found: u64, alignment: u64 },
 
+    #[error(
+        "metadata \"alight.layout.experts\" has {found} numbers, expected pairs: the first of some tensors, and how many there are"
+    )]
+    ExpertsPairs { found: usize },
+
+    #[error(
+        "metadata \"alight.layout.experts\" names {count} tensors from {first} on, expected at least two of the file's {tensors}, \
+         behind those that it has named before"
+    )]
+    ExpertsRun { first: u32, count: u32, tensors: usize },
+
+    #[error(
+        "{place}: has the shape {}, but its experts are said to lie side by side with {expected} of other tensors: expected \
+         [columns, rows, {expected}], and at least two experts",
+        dims(.found)
+    )]
+    ExpertsShape { place: GgufField, found: Box<[u64; 4]>, expected: u64 },
+
     // What a caller asks of a header that is in order:
     #[error("metadata {} is missing", shown(.key.as_bytes()))]
     MissingKey { key: Box<str> },

@@ -18,7 +18,8 @@
 //! after it are ignored.
 //!
 //! Files that `alight pack` wrote have tensors in another layout, under type ids of their own; see
-//! [`packed`]. Only alight reads those.
+//! [`packed`]. Only alight reads those. In some of them experts of several tensors lie side by side. The rule is the same for these:
+//! each expert, and each tensor's part of one, is at the first place that its alignment allows.
 
 mod cursor;
 mod error;
@@ -26,6 +27,7 @@ mod parse;
 mod value;
 pub mod write;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -94,8 +96,12 @@ pub struct TensorInfo<'a> {
     pub packed: bool,
     /// Where its data begins, in bytes from the start of the file.
     pub offset: u64,
-    /// Bytes of data, without padding; `offset + nbytes` is at most the length of the file.
+    /// Bytes of data, without padding. They are all in the file: `offset + nbytes` is at most its length, and so is the end
+    /// of [`TensorInfo::range`].
     pub nbytes: u64,
+    /// Bytes from each of the `ne[2]` experts to the next, if other tensors' parts of them lie in between. `None`: nothing does,
+    /// and the data is `nbytes` from `offset` on.
+    pub stride: Option<u64>,
 }
 
 impl<'a> TensorInfo<'a> {
@@ -121,14 +127,37 @@ impl<'a> TensorInfo<'a> {
         packed.unwrap_or(self.ty.id())
     }
 
-    /// Where the data lies in the file.
+    /// From the first byte of its data in the file to the last. Data of other tensors is in between if [`TensorInfo::stride`] says so.
     pub fn range(&self) -> Range<usize> {
-        self.offset as usize..(self.offset + self.nbytes) as usize
+        let end = match self.stride {
+            None => self.offset + self.nbytes,
+            Some(stride) => self.offset + (self.ne[2] - 1) * stride + self.nbytes / self.ne[2],
+        };
+        self.offset as usize..end as usize
     }
 
-    /// The data, out of the bytes of the file; `None` if these are not the bytes that were parsed.
-    pub fn data<'f>(&self, file: &'f [u8]) -> Option<&'f [u8]> {
-        file.get(self.range())
+    /// Where the data lies in the file, in its order: one range, or one for each expert.
+    pub fn pieces(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+        let count = if self.stride.is_some() { self.ne[2] } else { 1 };
+        let (offset, one, stride) = (self.offset, self.nbytes / count, self.stride.unwrap_or(0));
+        (0..count).map(move |piece| offset + piece * stride..offset + piece * stride + one)
+    }
+
+    /// Where the data of one of the `ne[2]` experts lies.
+    pub fn expert(&self, expert: u64) -> Range<u64> {
+        let one = self.nbytes / self.ne[2];
+        let start = self.offset + expert * self.stride.unwrap_or(one);
+        start..start + one
+    }
+
+    /// The data, out of the bytes of the file: in place, or a copy if other tensors' experts lie in between. `None` if these are not
+    /// the bytes that were parsed.
+    pub fn data<'f>(&self, file: &'f [u8]) -> Option<Cow<'f, [u8]>> {
+        let whole = file.get(self.range())?;
+        let Some(stride) = self.stride else { return Some(Cow::Borrowed(whole)) };
+        let one = (self.nbytes / self.ne[2]) as usize;
+        let experts = whole.chunks(stride as usize).flat_map(|expert| &expert[..one]);
+        Some(Cow::Owned(experts.copied().collect()))
     }
 }
 

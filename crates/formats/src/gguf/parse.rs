@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ops::Range;
 
 use super::cursor::Cursor;
 use super::value::{Array, Value, ValueType};
@@ -14,7 +15,8 @@ use super::{
 };
 use crate::Source;
 use crate::packed::{
-    LAYOUT, LAYOUT_KEY, LAYOUT_VERSION, LAYOUT_VERSION_KEY, PACKED_ALIGNMENT, TILE_ROWS, type_of,
+    EXPERTS_KEY, EXPERTS_VERSION, LAYOUT, LAYOUT_KEY, LAYOUT_VERSION, LAYOUT_VERSION_KEY,
+    PACKED_ALIGNMENT, SideBySide, TILE_ROWS, type_of,
 };
 use crate::text::shown;
 use alight_types::GgmlType;
@@ -71,13 +73,16 @@ fn read<'a>(file: &dyn Source<'a>) -> Result<Gguf<'a>, GgufError> {
     };
 
     let entry = |key| keys.get(key).map(|index| &metadata[*index as usize].1);
-    let packed = layout(entry(LAYOUT_KEY), entry(LAYOUT_VERSION_KEY))?;
+    let version_of_layout = layout(entry(LAYOUT_KEY), entry(LAYOUT_VERSION_KEY))?;
+    let packed = version_of_layout.is_some();
 
     let (mut tensors, names) = tensors(&mut cursor, n_tensors, packed)?;
+    let experts = entry(EXPERTS_KEY).filter(|_| version_of_layout >= Some(EXPERTS_VERSION));
+    let runs = experts.map_or(Ok(Vec::new()), |value| runs_of_experts(value, &tensors))?;
     let header_len = cursor.pos();
     // Both terms are below 2^30, see MAX_HEADER and MAX_ALIGNMENT.
     let data_start = header_len.next_multiple_of(alignment);
-    let data_end = place(&mut tensors, data_start, alignment, file.len())?;
+    let data_end = place(&mut tensors, &runs, data_start, alignment, file.len())?;
 
     Ok(Gguf {
         version,
@@ -244,10 +249,13 @@ fn alignment(value: &Value<'_>) -> Result<u64, GgufError> {
     }
 }
 
-/// Whether the file names a layout, which then has to be the one that is known here. The version is
+/// The version of the layout that the file names, if it names one; it has to be the one that is known here. The version is
 /// looked at first: a newer alight may have changed the rest.
-fn layout(layout: Option<&Value<'_>>, version: Option<&Value<'_>>) -> Result<bool, GgufError> {
-    if let Some(version) = version {
+fn layout(
+    layout: Option<&Value<'_>>,
+    version: Option<&Value<'_>>,
+) -> Result<Option<u64>, GgufError> {
+    let version = version.map(|version| {
         let found = u64::from_value(LAYOUT_VERSION_KEY, version)?;
         if found > LAYOUT_VERSION {
             return Err(GgufError::NewerLayout { found, known: LAYOUT_VERSION });
@@ -256,16 +264,55 @@ fn layout(layout: Option<&Value<'_>>, version: Option<&Value<'_>>) -> Result<boo
             let (key, found) = (LAYOUT_VERSION_KEY.into(), i128::from(found));
             return Err(GgufError::OutOfRange { key, found, expected: "a layout's version" });
         }
-    }
-    let Some(layout) = layout else { return Ok(false) };
+        Ok(found)
+    });
+    let version = version.transpose()?;
+    let Some(layout) = layout else { return Ok(None) };
     let found = <&[u8]>::from_value(LAYOUT_KEY, layout)?;
     if found != LAYOUT.as_bytes() {
         return Err(GgufError::UnknownLayout { found: found.into() });
     }
     match version {
-        Some(_) => Ok(true),
+        Some(version) => Ok(Some(version)),
         None => Err(GgufError::MissingKey { key: LAYOUT_VERSION_KEY.into() }),
     }
+}
+
+/// The runs of tensors whose experts lie side by side.
+fn runs_of_experts(
+    value: &Value<'_>,
+    tensors: &[TensorInfo<'_>],
+) -> Result<Vec<Range<usize>>, GgufError> {
+    let array = Array::from_value(EXPERTS_KEY, value)?;
+    let numbers = array.iter_u32().ok_or_else(|| GgufError::WrongElementType {
+        key: EXPERTS_KEY.into(),
+        found: array.elem_type(),
+        expected: "u32",
+    })?;
+    let numbers: Vec<u32> = numbers.collect();
+    let (pairs, rest) = numbers.as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err(GgufError::ExpertsPairs { found: numbers.len() });
+    }
+    let (mut runs, mut after) = (Vec::new(), 0);
+    for [first, count] in pairs {
+        // Both are far below the range of usize.
+        let run = *first as usize..*first as usize + *count as usize;
+        let some = tensors.get(run.clone()).filter(|_| run.start >= after && *count > 1);
+        let Some(some) = some else {
+            let tensors = tensors.len();
+            return Err(GgufError::ExpertsRun { first: *first, count: *count, tensors });
+        };
+        for tensor in some {
+            if tensor.ne[2] != some[0].ne[2] || tensor.ne[2] < 2 || tensor.ne[3] != 1 {
+                let (place, found) = (GgufField::Tensor(tensor.name.into()), tensor.ne.into());
+                return Err(GgufError::ExpertsShape { place, found, expected: some[0].ne[2] });
+            }
+        }
+        after = run.end;
+        runs.push(run);
+    }
+    Ok(runs)
 }
 
 /// The tensors, with offsets still relative to the data, and the index of their names.
@@ -319,7 +366,7 @@ fn tensor<'a>(cursor: &mut Cursor<'_, 'a>, name: &'a str) -> Result<TensorInfo<'
         return Err(GgufError::PackedRows { place: place(), found: ne[1], tile: TILE_ROWS });
     }
     let offset = cursor.u64("data offset").map_err(cursor.at(place))?;
-    Ok(TensorInfo { name, n_dims, ne, ty, packed, offset, nbytes })
+    Ok(TensorInfo { name, n_dims, ne, ty, packed, offset, nbytes, stride: None })
 }
 
 /// Bytes of data of a tensor; both its elements and its bytes are countable in 63 bits.
@@ -346,41 +393,70 @@ pub(super) fn nbytes(
     }
 }
 
-/// Checks where the tensors lie and makes their offsets absolute. Returns where the last one ends.
+/// Checks where the tensors lie and makes their offsets absolute; `runs` are those whose experts lie side by side. Returns where the
+/// last one ends.
 fn place(
     tensors: &mut [TensorInfo<'_>],
+    runs: &[Range<usize>],
     data_start: u64,
     alignment: u64,
     file: u64,
 ) -> Result<u64, GgufError> {
     // Where the next tensor has to begin, from `data_start`. No sum overflows: `data_start` is below
-    // 2^31, every `nbytes` below 2^63, and `expected` grows only by what was found in the file.
+    // 2^31, what a tensor or a run takes below 2^63, and `expected` grows only by what was found in the file.
     let mut expected = 0_u64;
     let mut end = data_start;
-    for tensor in tensors {
-        let place = || GgufField::Tensor(tensor.name.into());
-        let found = tensor.offset;
-        if !found.is_multiple_of(alignment) {
-            return Err(GgufError::Misaligned { place: place(), found, alignment });
+    let mut runs = runs.iter();
+    let mut next_run = runs.next();
+    let mut first = 0;
+    while first < tensors.len() {
+        let run = next_run.filter(|run| run.start == first);
+        next_run = if run.is_some() { runs.next() } else { next_run };
+        let some = &mut tensors[first..run.map_or(first + 1, |run| run.end)];
+        let experts = some[0].ne[2];
+        let side_by_side = run.map(|_| {
+            let parts = some.iter().map(|tensor| tensor.nbytes / experts);
+            SideBySide::new(experts, parts).ok_or_else(|| {
+                let place = GgufField::Tensor(some[0].name.into());
+                GgufError::ShapeOverflow { place, ne: some[0].ne }
+            })
+        });
+        let side_by_side = side_by_side.transpose()?;
+        let len = side_by_side.as_ref().map_or(some[0].nbytes, |all| all.len);
+        let begin = expected;
+        for (index, tensor) in some.iter_mut().enumerate() {
+            let place = || GgufField::Tensor(tensor.name.into());
+            let (found, start) = (tensor.offset, data_start.saturating_add(tensor.offset));
+            if index == 0 && !found.is_multiple_of(alignment) {
+                return Err(GgufError::Misaligned { place: place(), found, alignment });
+            }
+            let expected = begin + side_by_side.as_ref().map_or(0, |all| all.starts[index]);
+            if found > expected {
+                return Err(GgufError::Gap { place: place(), found, expected });
+            }
+            if found < expected {
+                return Err(GgufError::Overlap { place: place(), found, expected });
+            }
+            let on_page = tensor.packed || side_by_side.is_some();
+            if index == 0 && on_page && !start.is_multiple_of(PACKED_ALIGNMENT) {
+                let alignment = PACKED_ALIGNMENT;
+                return Err(GgufError::PackedMisaligned {
+                    place: place(),
+                    found: start,
+                    alignment,
+                });
+            }
+            // Of experts side by side, all that the run takes.
+            let left = file.saturating_sub(data_start + begin);
+            if len > left {
+                return Err(GgufError::PastEnd { place: place(), start, nbytes: len, file });
+            }
+            tensor.offset = start;
+            tensor.stride = side_by_side.as_ref().map(|all| all.stride);
         }
-        if found > expected {
-            return Err(GgufError::Gap { place: place(), found, expected });
-        }
-        if found < expected {
-            return Err(GgufError::Overlap { place: place(), found, expected });
-        }
-        let start = data_start + found;
-        if tensor.packed && !start.is_multiple_of(PACKED_ALIGNMENT) {
-            let alignment = PACKED_ALIGNMENT;
-            return Err(GgufError::PackedMisaligned { place: place(), found: start, alignment });
-        }
-        if tensor.nbytes > file.saturating_sub(start) {
-            let nbytes = tensor.nbytes;
-            return Err(GgufError::PastEnd { place: place(), start, nbytes, file });
-        }
-        tensor.offset = start;
-        end = start + tensor.nbytes;
-        expected = (found + tensor.nbytes).next_multiple_of(alignment);
+        end = data_start + begin + len;
+        expected = (begin + len).next_multiple_of(alignment);
+        first += some.len();
     }
     Ok(end)
 }

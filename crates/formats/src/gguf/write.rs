@@ -7,7 +7,7 @@
 
 use super::parse::nbytes;
 use super::{DEFAULT_ALIGNMENT, GgufError, GgufField, Value, ValueType};
-use crate::packed::packed_id;
+use crate::packed::{SideBySide, packed_id};
 use alight_types::{GgmlType, TypeError};
 
 /// Collects metadata and tensors; [`Builder::header`] makes bytes of them.
@@ -20,6 +20,8 @@ pub struct Builder {
     entries: Vec<u8>,
     n_entries: u64,
     tensors: Vec<Planned>,
+    /// Where the data of the last of them ends.
+    end: u64,
 }
 
 /// A tensor whose place is settled.
@@ -37,6 +39,21 @@ pub struct Planned {
     pub offset: u64,
     /// Bytes of data, without padding.
     pub nbytes: u64,
+    /// As [`TensorInfo::stride`](super::TensorInfo::stride).
+    pub stride: Option<u64>,
+}
+
+/// A tensor that is to be added.
+#[derive(Clone, Copy, Debug)]
+pub struct New<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Type of the elements.
+    pub ty: GgmlType,
+    /// Whether its data is in tiles.
+    pub packed: bool,
+    /// Extents, innermost first.
+    pub shape: &'a [u64],
 }
 
 impl Default for Builder {
@@ -71,7 +88,7 @@ impl Builder {
     pub fn new() -> Self {
         let entries = Vec::new();
         let tensors = Vec::new();
-        Builder { version: 3, alignment: DEFAULT_ALIGNMENT, entries, n_entries: 0, tensors }
+        Builder { version: 3, alignment: DEFAULT_ALIGNMENT, entries, n_entries: 0, tensors, end: 0 }
     }
 
     /// Writes version 2 instead of 3: the same, but for the number.
@@ -175,7 +192,7 @@ impl Builder {
         ty: GgmlType,
         shape: &[u64],
     ) -> Result<&mut Self, GgufError> {
-        self.add(name, ty, ty.id(), shape)
+        self.add(New { name, ty, packed: false, shape })
     }
 
     /// As [`Builder::tensor`], for one whose data is in tiles. The rest of what a packed file needs
@@ -189,46 +206,94 @@ impl Builder {
         ty: GgmlType,
         shape: &[u64],
     ) -> Result<&mut Self, GgufError> {
-        let id = packed_id(ty).ok_or_else(|| GgufError::TensorType {
-            place: GgufField::Tensor(name.into()),
-            reason: TypeError::NotPackable { id: ty.id(), ty },
-        })?;
-        self.add(name, ty, id, shape)
+        self.add(New { name, ty, packed: true, shape })
     }
 
-    fn add(
-        &mut self,
-        name: &str,
-        ty: GgmlType,
-        id: u32,
-        shape: &[u64],
-    ) -> Result<&mut Self, GgufError> {
-        let place = || GgufField::Tensor(name.into());
-        let mut ne = [1; 4];
-        match ne.get_mut(..shape.len()) {
-            Some(head) if !shape.is_empty() => head.copy_from_slice(shape),
-            _ => return Err(GgufError::Dimensions { place: place(), found: shape.len() as u32 }),
-        }
-        if let Some(index) = shape.iter().position(|n| *n == 0) {
-            return Err(GgufError::Dimension { place: place(), index, found: 0 });
-        }
-        let nbytes = nbytes(ty, &ne, place)?;
-        let offset = match self.tensors.last() {
-            None => 0,
-            Some(last) => last
-                .offset
-                .checked_add(last.nbytes)
-                .and_then(|end| end.checked_next_multiple_of(self.alignment))
-                .ok_or_else(|| GgufError::ShapeOverflow { place: place(), ne })?,
+    /// Adds a tensor behind those that are there.
+    ///
+    /// # Errors
+    /// As [`Builder::packed_tensor`].
+    pub fn add(&mut self, tensor: New<'_>) -> Result<&mut Self, GgufError> {
+        self.add_some(&[tensor])
+    }
+
+    /// Adds tensors whose experts lie side by side; the caller writes the [key](crate::packed::EXPERTS_KEY) that says so.
+    ///
+    /// # Errors
+    /// As [`Builder::packed_tensor`], and they are not of three dimensions and equally many experts.
+    pub fn side_by_side(&mut self, tensors: &[New<'_>]) -> Result<&mut Self, GgufError> {
+        let Some(experts) = tensors.first().and_then(|first| first.shape.get(2).copied()) else {
+            let name = tensors.first().map_or("", |first| first.name);
+            return Err(GgufError::Dimensions { place: GgufField::Tensor(name.into()), found: 0 });
         };
-        let (name, shape) = (name.into(), shape.into());
-        self.tensors.push(Planned { name, shape, ty, id, offset, nbytes });
+        for tensor in tensors {
+            if tensor.shape.len() != 3 || tensor.shape[2] != experts || experts < 2 {
+                let (place, mut found) = (GgufField::Tensor(tensor.name.into()), Box::new([1; 4]));
+                found.iter_mut().zip(tensor.shape).for_each(|(to, from)| *to = *from);
+                return Err(GgufError::ExpertsShape { place, found, expected: experts });
+            }
+        }
+        self.add_some(tensors)
+    }
+
+    /// Adds a tensor, or several whose experts lie side by side.
+    fn add_some(&mut self, some: &[New<'_>]) -> Result<&mut Self, GgufError> {
+        let mut planned = Vec::with_capacity(some.len());
+        let mut ne = [1; 4];
+        for New { name, ty, packed, shape } in some {
+            let place = || GgufField::Tensor((*name).into());
+            ne = [1; 4];
+            match ne.get_mut(..shape.len()) {
+                Some(head) if !shape.is_empty() => head.copy_from_slice(shape),
+                _ => {
+                    return Err(GgufError::Dimensions {
+                        place: place(),
+                        found: shape.len() as u32,
+                    });
+                }
+            }
+            if let Some(index) = shape.iter().position(|n| *n == 0) {
+                return Err(GgufError::Dimension { place: place(), index, found: 0 });
+            }
+            let id = if *packed { packed_id(*ty) } else { Some(ty.id()) };
+            let id = id.ok_or_else(|| GgufError::TensorType {
+                place: place(),
+                reason: TypeError::NotPackable { id: ty.id(), ty: *ty },
+            })?;
+            let nbytes = nbytes(*ty, &ne, place)?;
+            let (name, shape, ty) = ((*name).into(), (*shape).into(), *ty);
+            planned.push(Planned { name, shape, ty, id, offset: 0, nbytes, stride: None });
+        }
+        let too_large = || {
+            let name = some.first().map_or("", |first| first.name);
+            GgufError::ShapeOverflow { place: GgufField::Tensor(name.into()), ne }
+        };
+        let begin = self.end.checked_next_multiple_of(self.alignment).ok_or_else(too_large)?;
+        let len = if let [one] = &mut planned[..] {
+            one.offset = begin;
+            one.nbytes
+        } else {
+            let parts = planned.iter().map(|one| one.nbytes / ne[2]);
+            let all = SideBySide::new(ne[2], parts).ok_or_else(too_large)?;
+            for (one, start) in planned.iter_mut().zip(all.starts) {
+                one.offset = begin.checked_add(start).ok_or_else(too_large)?;
+                one.stride = Some(all.stride);
+            }
+            all.len
+        };
+        self.end = begin.checked_add(len).ok_or_else(too_large)?;
+        self.tensors.append(&mut planned);
         Ok(self)
     }
 
     /// The tensors and where their data goes, relative to the end of [`Builder::header`].
     pub fn layout(&self) -> &[Planned] {
         &self.tensors
+    }
+
+    /// Where the data of the last tensor ends, relative to the end of [`Builder::header`].
+    pub fn data_end(&self) -> u64 {
+        self.end
     }
 
     /// The header, padded to the alignment: tensor data begins right behind it.
@@ -264,10 +329,21 @@ impl Builder {
     pub fn file(&self, mut fill: impl FnMut(usize, &mut [u8])) -> Vec<u8> {
         let mut out = self.header();
         let start = out.len();
+        out.resize(start + self.end as usize, 0);
+        let mut data = Vec::new();
         for (index, tensor) in self.tensors.iter().enumerate() {
             let begin = start + tensor.offset as usize;
-            out.resize(begin + tensor.nbytes as usize, 0);
-            fill(index, &mut out[begin..]);
+            let Some(stride) = tensor.stride else {
+                fill(index, &mut out[begin..begin + tensor.nbytes as usize]);
+                continue;
+            };
+            data.clear();
+            data.resize(tensor.nbytes as usize, 0);
+            fill(index, &mut data);
+            let one = data.len() / tensor.shape[2] as usize;
+            for (expert, from) in data.chunks_exact(one).enumerate() {
+                out[begin + expert * stride as usize..][..one].copy_from_slice(from);
+            }
         }
         let padded = out.len().next_multiple_of(self.alignment as usize);
         out.resize(padded, 0);

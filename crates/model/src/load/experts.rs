@@ -1,7 +1,8 @@
 //! Experts of a model that memory cannot hold: whether they come into slots when they are chosen, and which pieces they are.
 
+use alight_formats::packed::PART_ALIGNMENT;
 use alight_pages::policy::{FITS_SHARE, WARM_SHARE};
-use alight_pages::slots::{Groups, SlotOptions, SlotSizes, Slots, Span};
+use alight_pages::slots::{Groups, SlotOptions, SlotSizes, Slots, Span, join};
 use alight_pages::{Facts, Kind, LoadRequest, ReadMethod, choose};
 
 use super::store::InSlots;
@@ -94,18 +95,26 @@ pub(super) fn in_slots<'w>(matrices: &[&'w MatrixRef]) -> Option<(Vec<&'w Matrix
     Some((some, experts))
 }
 
+/// The spans of an expert, and for each of `matrices` which of them its bytes are in, and where in it. What lies side by side in the
+/// file is one span. This is so for all experts of a layer or for none: what does not lie side by side is a page apart at least.
+fn spans(
+    matrices: &[&MatrixRef],
+    expert: usize,
+    experts: usize,
+) -> (Vec<Span>, Vec<(usize, usize)>) {
+    let part = |matrix: &&MatrixRef| {
+        let bytes = matrix.expert_range(expert, experts);
+        let range = bytes.start as u64..bytes.end as u64;
+        (Span { file: matrix.file_range().0, range }, matrix.is_side_by_side())
+    };
+    join(&matrices.iter().map(part).collect::<Vec<_>>(), PART_ALIGNMENT)
+}
+
 /// The pieces of every layer that has experts: of each expert its bytes of all matrices.
 fn groups(weights: &Weights) -> Groups {
     let layers = weights.layers.iter().filter_map(|layer| in_slots(&layer.matrices()));
     let group = |(matrices, experts): (Vec<&MatrixRef>, usize)| {
-        let span = |matrix: &MatrixRef, expert: usize| {
-            let (file, bytes) = matrix.file_range();
-            let one = bytes.len() / experts;
-            let start = (bytes.start + expert * one) as u64;
-            Span { file, range: start..start + one as u64 }
-        };
-        let piece = |expert| matrices.iter().map(|matrix| span(matrix, expert)).collect();
-        (0..experts).map(piece).collect()
+        (0..experts).map(|expert| spans(&matrices, expert, experts).0).collect()
     };
     layers.map(group).collect()
 }
@@ -114,12 +123,15 @@ fn groups(weights: &Weights) -> Groups {
 fn mark(weights: &mut Weights) {
     let mut group = 0;
     for layer in &mut weights.layers {
-        let Some((_, experts)) = in_slots(&layer.matrices()) else { continue };
+        let Some((some, experts)) = in_slots(&layer.matrices()) else { continue };
+        // Those of all experts are alike.
+        let (_, places) = spans(&some, 0, experts);
         let some = layer.matrices_mut().into_iter().filter(|matrix| matrix.fits_slots());
-        for (span, matrix) in (0..).zip(some) {
+        for ((span, at), matrix) in places.into_iter().zip(some) {
             // One, or an expert's gate and up.
             let per_piece = (matrix.count() / experts) as u16;
-            matrix.set_storage(Storage::Slots(InSlots { group, span, per_piece }));
+            let span = span as u16;
+            matrix.set_storage(Storage::Slots(InSlots { group, span, at, per_piece }));
         }
         group += 1;
     }

@@ -400,7 +400,7 @@ impl Shared {
             }
             let (shard, range) = matrix.file_range();
             let map = &self.store.maps()[shard];
-            bytes += range.len() as u64;
+            bytes += matrix.len();
             let locked = match (matrix.storage(), self.store.image(shard), self.store.tiles()) {
                 (Storage::Tiles(at), _, Some(tiles)) => tiles.lock_range(at..at + range.len()),
                 (Storage::Image, Some(image), _) => image.lock_range(range),

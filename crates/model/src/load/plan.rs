@@ -193,8 +193,11 @@ impl Plan {
             };
             self.cut(shard, run, step, section, Work::Touch);
         }
-        // Here the gaps are left out: they might be part of another piece, and nothing may be written twice.
-        for (shard, run) in runs(at(Storage::Image).map(|m| m.file_range()), 0) {
+        // Here the gaps are left out: they might be part of another piece, and nothing may be written twice. Experts that lie side by
+        // side are one run, since their ranges overlap.
+        let mut copied: Vec<_> = at(Storage::Image).map(|m| m.file_range()).collect();
+        copied.sort_by_key(|(shard, bytes)| (*shard, bytes.start));
+        for (shard, run) in runs(copied.into_iter(), 0) {
             self.cut(shard, run, COPY_STEP, section, Work::Copy);
         }
         for matrix in matrices {
@@ -236,7 +239,7 @@ impl Plan {
     }
 }
 
-/// Joins ranges of one file that have less than `near` bytes between them.
+/// Joins ranges of one file that overlap, follow one another, or have less than `near` bytes between them.
 fn runs(
     ranges: impl Iterator<Item = (usize, Range<usize>)>,
     near: usize,
@@ -247,8 +250,7 @@ fn runs(
             Some((s, run))
                 if *s == shard
                     && bytes.start + near >= run.start
-                    && bytes.start <= run.end + near
-                    && (near > 0 || bytes.start == run.end) =>
+                    && bytes.start <= run.end + near =>
             {
                 run.start = run.start.min(bytes.start);
                 run.end = run.end.max(bytes.end);
@@ -306,5 +308,31 @@ mod tests {
             assert!(plan.jobs.iter().all(waits));
             assert_eq!(plan.missing, [found.len() as u32]);
         }
+    }
+
+    /// Threads write the pieces of a copy beside one another.
+    #[test]
+    fn no_byte_of_experts_side_by_side_is_copied_twice() {
+        let (part, step, stride) = (2040, 2048, 8192);
+        let experts = |place: usize| {
+            let start = stride + place * step;
+            let all = MatrixRef::made_up(start..start + 3 * stride + part, 4, 2);
+            let mut all = all.with_stride(stride);
+            all.set_storage(Storage::Image);
+            assert_eq!(all.len(), 4 * part as u64);
+            assert_eq!(all.expert_range(2, 4), start + 2 * stride..start + 2 * stride + part);
+            all
+        };
+        let [gate, up, down] = [0, 1, 2].map(experts);
+        // What all tokens go through is used between gate and down.
+        let mut shared = MatrixRef::made_up(0..3400, 1, 1);
+        shared.set_storage(Storage::Image);
+        let prefetch = Prefetch::None;
+        let method = LoadMethod { read: ReadMethod::Direct, prefetch, prefetch_chosen: prefetch };
+        let mut plan = Plan { missing: vec![0], ..Plan::default() };
+        plan.section(&[&gate, &up, &shared, &down], &[method], Some(0));
+        let found: Vec<_> = plan.jobs.iter().map(|job| job.source.clone()).collect();
+        assert_eq!(found, [0..3400, stride..4 * stride + 2 * step + part]);
+        assert_eq!(plan.missing, [2]);
     }
 }

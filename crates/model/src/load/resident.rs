@@ -93,12 +93,13 @@ impl Known<'_> {
         pieces: usize,
         section: usize,
     ) -> Option<u64> {
-        let (shard, bytes) = matrix.file_range();
-        let len = bytes.len() / pieces;
+        let (shard, _) = matrix.file_range();
+        let bytes = matrix.expert_range(piece, pieces);
+        let len = bytes.len();
         match matrix.storage() {
             Storage::Map => {
-                let start = (bytes.start + piece * len) as u64;
-                let found = residency(self.store.maps()[shard].file(), start..start + len as u64);
+                let range = bytes.start as u64..bytes.end as u64;
+                let found = residency(self.store.maps()[shard].file(), range);
                 // Pages at the ends are in part of other weights.
                 found.ok().map(|found| (found.share() * len as f64).round() as u64)
             }

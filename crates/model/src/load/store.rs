@@ -30,6 +30,8 @@ pub(crate) struct InSlots {
     pub(crate) group: u32,
     /// Which span of each piece has those of the stack.
     pub(crate) span: u16,
+    /// Where they begin in it.
+    pub(crate) at: usize,
     /// How many there are in it, one after the other.
     pub(crate) per_piece: u16,
 }
@@ -84,13 +86,12 @@ impl Chosen<'_> {
         }
     }
 
-    /// The bytes of matrix `index` of a stack in slots.
-    pub(crate) fn bytes(&self, place: InSlots, index: usize) -> &[u8] {
+    /// The bytes of matrix `index` of a stack in slots, each of which has `one`.
+    pub(crate) fn bytes(&self, place: InSlots, index: usize, one: usize) -> &[u8] {
         let held = self.held.as_ref().expect("the experts of a layer in slots");
         let per_piece = usize::from(place.per_piece);
-        let all = held.bytes(index / per_piece, place.span.into());
-        let one = all.len() / per_piece;
-        &all[index % per_piece * one..][..one]
+        let span = held.bytes(index / per_piece, place.span.into());
+        &span[place.at + index % per_piece * one..][..one]
     }
 
     /// The memory of all other weights.

@@ -337,6 +337,8 @@ pub(crate) struct ExpertsWeights {
 }
 
 /// The two projections that make a gate and what it is multiplied with, and their biases; or the one where there is no gate.
+// There is one for each layer, so its size is of no account.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 enum GateUp {
     /// `[experts][intermediate, width]` each; biases `[experts][1, intermediate]`.

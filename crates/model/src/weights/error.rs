@@ -55,6 +55,15 @@ pub enum WeightError {
         /// The first expert's.
         name: String,
     },
+    /// What is needed in one run is not.
+    #[error(
+        "tensor \"{name}\" lies side by side with others, matrix by matrix, expected in one run: only experts lie so; pack the original \
+         again"
+    )]
+    SideBySide {
+        /// The tensor.
+        name: String,
+    },
     /// The embedding and the vocabulary disagree.
     #[error(
         "tensor \"{name}\" has rows for {rows} tokens, expected {tokens}, the length of \

@@ -14,6 +14,7 @@ use alight_kernels::tiles::TILE_ROWS;
 use alight_kernels::{Layout, WeightType};
 use alight_pages::Map;
 
+use super::matrix::Stride;
 use super::{MatrixRef, WeightError};
 use crate::load::Storage;
 use crate::parts::norm::{Norm, NormKind};
@@ -78,8 +79,17 @@ impl Finder<'_, '_> {
         Ok(self.optional(&format!("{stem}{SCALE}"), count)?.unwrap_or_default().into())
     }
 
-    /// A matrix of that shape, or several. Their products are not scaled.
+    /// A matrix of that shape, or several that follow one another. Their products are not scaled.
     fn matrix_of(&self, name: &str, shape: &[usize]) -> Result<MatrixRef, WeightError> {
+        let matrix = self.matrices_of(name, shape)?;
+        match matrix.stride {
+            None => Ok(matrix),
+            Some(_) => Err(WeightError::SideBySide { name: name.into() }),
+        }
+    }
+
+    /// A matrix of that shape, or several, which need not follow one another if they are experts'.
+    fn matrices_of(&self, name: &str, shape: &[usize]) -> Result<MatrixRef, WeightError> {
         let (shard, info) = self.tensor(name, shape)?;
         let (cols, rows) = (shape[0], shape[1..].iter().product());
         let ty = WeightType::of(info.ty).ok_or_else(|| WeightError::Type {
@@ -89,10 +99,14 @@ impl Finder<'_, '_> {
         })?;
         let layout = if info.packed { Layout::Tiles } else { Layout::Rows };
         let (bytes, storage) = (info.range(), Storage::Map);
+        // Both are less than the bytes of the file, which is mapped.
+        let stride =
+            info.stride.map(|bytes| Stride { bytes: bytes as usize, experts: info.ne[2] as usize });
         let (count, used, stays_rows, scales) = (1, 1, false, Box::default());
         Ok(MatrixRef {
             shard,
             bytes,
+            stride,
             storage,
             layout,
             ty,
@@ -291,7 +305,11 @@ impl LayerFinder<'_, '_, '_> {
         used: usize,
     ) -> Result<MatrixRef, WeightError> {
         let name = self.name(&format!("{what}.weight"));
-        let all = self.all.matrix_of(&name, &[cols, rows, experts])?;
+        let all = self.all.matrices_of(&name, &[cols, rows, experts])?;
+        // Those of heads, which a token reads all of, may be looked at in one run.
+        if all.stride.is_some() && !what.ends_with("_exps") {
+            return Err(WeightError::SideBySide { name });
+        }
         let rows = rows / parts;
         if all.layout == Layout::Tiles && !rows.is_multiple_of(TILE_ROWS) {
             let expected = format!("{parts} matrices of whole tiles of {TILE_ROWS} rows each");

@@ -7,12 +7,15 @@ use alight_kernels::{Layout, WeightType, tiles};
 
 use crate::load::{Chosen, Storage, Store};
 
-/// A matrix, or several of the same shape that follow one another (experts): which bytes of which file, and which memory
-/// holds them.
+/// A matrix, or several of the same shape (experts), which follow one another or lie side by side with those of other references:
+/// which bytes of which file, and which memory holds them.
 #[derive(Clone, Debug)]
 pub(crate) struct MatrixRef {
     pub(super) shard: usize,
+    /// From the first of its bytes to the last. Where it has a stride, bytes of others are in between.
     pub(super) bytes: Range<usize>,
+    /// Bytes from an expert's matrices to the next's, and how many experts there are, where others' lie in between.
+    pub(super) stride: Option<Stride>,
     pub(super) storage: Storage,
     /// How the weights are arranged in that memory.
     pub(super) layout: Layout,
@@ -30,21 +33,55 @@ pub(crate) struct MatrixRef {
     pub(super) scales: Box<[f32]>,
 }
 
+/// See [`MatrixRef::stride`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stride {
+    pub(super) bytes: usize,
+    pub(super) experts: usize,
+}
+
 impl MatrixRef {
     /// Borrowed view of one of several matrices.
     pub(crate) fn part<'m>(&self, index: usize, store: &'m Store) -> Matrix<'m> {
-        self.scaled_part(
-            index,
-            self.view(store).rows_in(index * self.rows..(index + 1) * self.rows),
-        )
+        let Some(Stride { experts, .. }) = self.stride else {
+            let rows = index * self.rows..(index + 1) * self.rows;
+            return self.scaled_part(index, self.view(store).rows_in(rows));
+        };
+        let per_expert = self.count / experts;
+        let expert = self.expert_range(index / per_expert, experts);
+        let one = expert.len() / per_expert;
+        let start = expert.start + index % per_expert * one;
+        let data = store.bytes(self.shard, start..start + one, self.storage);
+        self.scaled_part(index, self.one(data))
+    }
+
+    /// The bytes of the file that the matrices of one of `experts` are in.
+    pub(crate) fn expert_range(&self, expert: usize, experts: usize) -> Range<usize> {
+        let one = self.bytes_of_matrices() / experts;
+        let start = self.bytes.start + expert * self.stride.map_or(one, |stride| stride.bytes);
+        start..start + one
+    }
+
+    /// Bytes of all matrices, without what is in between.
+    fn bytes_of_matrices(&self) -> usize {
+        match self.stride {
+            None => self.bytes.len(),
+            Some(Stride { bytes, experts }) => experts * (self.bytes.len() - (experts - 1) * bytes),
+        }
+    }
+
+    /// One of the matrices.
+    fn one<'m>(&self, data: &'m [u8]) -> Matrix<'m> {
+        // The parser has checked that rows are whole blocks, and the length follows from the shape.
+        Matrix::with_layout(self.layout, self.ty, data, self.rows, self.cols)
+            .expect("a checked matrix")
     }
 
     /// [`MatrixRef::part`] of one that was chosen.
     pub(crate) fn chosen<'m>(&self, index: usize, chosen: &'m Chosen<'_>) -> Matrix<'m> {
         let Storage::Slots(place) = self.storage else { return self.part(index, chosen.store()) };
-        let bytes = chosen.bytes(place, index);
-        let part = Matrix::with_layout(self.layout, self.ty, bytes, self.rows, self.cols);
-        self.scaled_part(index, part.expect("a checked matrix"))
+        let bytes = chosen.bytes(place, index, self.bytes_of_matrices() / self.count);
+        self.scaled_part(index, self.one(bytes))
     }
 
     fn scaled_part<'m>(&self, index: usize, part: Matrix<'m>) -> Matrix<'m> {
@@ -57,9 +94,7 @@ impl MatrixRef {
     /// Asks the system to read, of `experts` that follow one another, the matrices of one, if they are in the map.
     pub(crate) fn ask_ahead(&self, expert: usize, experts: usize, store: &Store) {
         if self.storage == Storage::Map {
-            let one = self.bytes.len() / experts;
-            let start = self.bytes.start + expert * one;
-            store.ask_ahead(self.shard, start..start + one);
+            store.ask_ahead(self.shard, self.expert_range(expert, experts));
         }
     }
 
@@ -68,13 +103,19 @@ impl MatrixRef {
         self.is_chosen_from() && self.rows > 1
     }
 
+    /// Whether others' matrices lie between those of its experts.
+    pub(crate) fn is_side_by_side(&self) -> bool {
+        self.stride.is_some()
+    }
+
     /// How many matrices there are.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Borrowed view of all rows. The caller must have waited for the section of this matrix.
+    /// Borrowed view of all rows, which follow one another. The caller must have waited for the section of this matrix.
     pub(crate) fn view<'m>(&self, store: &'m Store) -> Matrix<'m> {
+        assert!(self.stride.is_none(), "experts side by side are looked at one by one");
         let data = store.bytes(self.shard, self.bytes.clone(), self.storage);
         // The parser has checked that rows are whole blocks, and the length follows from the
         // shape; a mistake here would be ours, not the file's.
@@ -88,13 +129,33 @@ impl MatrixRef {
     pub(crate) fn made_up(bytes: Range<usize>, count: usize, used: usize) -> MatrixRef {
         let (storage, layout, ty) = (Storage::Map, Layout::Rows, WeightType::Q8_0);
         let rows = bytes.len() / count / 34;
-        let (shard, cols, stays_rows, scales) = (0, 32, false, Box::default());
-        MatrixRef { shard, bytes, storage, layout, ty, rows, cols, count, used, stays_rows, scales }
+        let (shard, cols, stride, stays_rows, scales) = (0, 32, None, false, Box::default());
+        MatrixRef {
+            shard,
+            bytes,
+            stride,
+            storage,
+            layout,
+            ty,
+            rows,
+            cols,
+            count,
+            used,
+            stays_rows,
+            scales,
+        }
+    }
+
+    /// The same, of experts with so many bytes from one to the next.
+    #[cfg(test)]
+    pub(crate) fn with_stride(self, bytes: usize) -> MatrixRef {
+        let stride = Some(Stride { bytes, experts: self.count });
+        MatrixRef { stride, ..self }
     }
 
     /// Bytes of weights.
     pub(crate) fn len(&self) -> u64 {
-        self.bytes.len() as u64
+        self.bytes_of_matrices() as u64
     }
 
     /// Bytes of weights that one token reads.
@@ -111,6 +172,7 @@ impl MatrixRef {
     pub(crate) fn packable(&self) -> bool {
         self.layout == Layout::Rows
             && !self.stays_rows
+            && self.stride.is_none()
             && tiles::packable(self.ty, self.rows, self.cols)
     }
 
@@ -152,7 +214,7 @@ impl MatrixRef {
         }
     }
 
-    /// Its bytes in the files: shard and range.
+    /// Its bytes in the files: shard and range. Where others' lie in between, these are in the range as well.
     pub(crate) fn file_range(&self) -> (usize, Range<usize>) {
         (self.shard, self.bytes.clone())
     }

@@ -24,10 +24,14 @@ fn is_finite(map: &Map, tensor: &TensorInfo<'_>) -> bool {
     let mut stored = vec![0; row * TILE_ROWS];
     let mut rows = vec![0; row * TILE_ROWS];
     let mut weights = vec![0.0; cols];
-    let range = tensor.range();
-    range.clone().step_by(stored.len()).all(|at| {
-        let stored = &mut stored[..(range.end - at).min(row * TILE_ROWS)];
-        if map.read(stored, at as u64).is_err() {
+    let most = stored.len();
+    let mut runs = tensor.pieces().flat_map(|piece| {
+        let end = piece.end;
+        piece.step_by(most).map(move |at| (at, (end - at).min(most as u64) as usize))
+    });
+    runs.all(|(at, len)| {
+        let stored = &mut stored[..len];
+        if map.read(stored, at).is_err() {
             return true;
         }
         let rows = &mut rows[..stored.len()];

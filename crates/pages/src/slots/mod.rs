@@ -68,6 +68,30 @@ pub struct Span {
     pub range: Range<u64>,
 }
 
+/// The spans of a piece that has these parts, and for each part which span it is in and where in it. A part that may follow (`true`)
+/// is of the same span as one that ends fewer than `near` bytes before it, what is in between included.
+pub fn join(parts: &[(Span, bool)], near: u64) -> (Vec<Span>, Vec<(usize, usize)>) {
+    let (mut spans, mut places) = (Vec::<Span>::new(), Vec::with_capacity(parts.len()));
+    for (part, may_follow) in parts {
+        let start = part.range.start;
+        let before = spans.iter_mut().enumerate().find(|(_, span)| {
+            let is_near = start >= span.range.end && start - span.range.end < near;
+            *may_follow && span.file == part.file && is_near
+        });
+        match before {
+            Some((index, span)) => {
+                places.push((index, (start - span.range.start) as usize));
+                span.range.end = part.range.end;
+            }
+            None => {
+                places.push((spans.len(), 0));
+                spans.push(part.clone());
+            }
+        }
+    }
+    (spans, places)
+}
+
 /// The spans of every piece of every group.
 pub type Groups = Vec<Vec<Vec<Span>>>;
 
@@ -119,6 +143,10 @@ pub struct SlotCounts {
     pub missed_bytes: u64,
     /// Bytes that were read: whole blocks of the disk, and also what was read ahead and never wanted.
     pub read_bytes: u64,
+    /// Pieces that were read, and the reads that it took: at least one for each span.
+    pub brought: u64,
+    /// Of these.
+    pub reads: u64,
     /// How long visits had to wait.
     pub waited: Duration,
     /// How long nothing was being read, from when a visit noticed it until the next read; only where reads go through a ring.
@@ -164,6 +192,8 @@ pub struct SlotSizes {
     pub slots: usize,
     /// Bytes of all slots.
     pub bytes: u64,
+    /// Spans of a piece, at most: places of the files that it is in.
+    pub spans: usize,
 }
 
 /// What a visit knows.
@@ -289,7 +319,7 @@ impl Slots {
         // No slot waits for two pieces.
         let most = slots * layout.pieces.iter().map(reads).max().unwrap_or(0);
         let widest = layout.groups.iter().map(Range::len).max().unwrap_or(0);
-        let sizes = SlotSizes { pieces, slots, bytes: region.len() as u64 };
+        let sizes = SlotSizes { pieces, slots, bytes: region.len() as u64, spans };
         let state = State {
             slots: vec![Slot { piece: NONE, left: 0, visit: 0, ahead: false }; slots],
             slot_of: vec![NONE; pieces],
@@ -662,9 +692,11 @@ impl Shared {
         state.slot_of[piece] = slot as u32;
         state.slots[slot].visit = now;
         state.slots[slot].ahead = ahead;
+        state.counts.brought += 1;
         for span in info.spans.clone() {
             state.counts.read_bytes +=
                 self.layout.aligned(&self.layout.spans[span].span.range).len() as u64;
+            state.counts.reads += self.layout.blocks(span) as u64;
             for block in 0..self.layout.blocks(span) {
                 state.slots[slot].left += 1;
                 state.queue.push_back(Job { slot, span, block });

@@ -113,3 +113,31 @@ fn a_read_that_fails_is_named_and_nothing_waits_for_ever() {
         assert!(failure.contains("weights") && failure.contains(&error), "{failure}");
     }
 }
+
+#[test]
+fn parts_that_may_follow_are_one_span_and_others_are_not() {
+    let at = |file, start, end| Span { file, range: start..end };
+    let parts = [
+        (at(0, 4096, 5000), true),
+        (at(0, 5100, 6000), true),
+        // As near, but by itself.
+        (at(0, 6000, 6100), false),
+        // In another file, before, too far, and behind the second.
+        (at(1, 6000, 6100), true),
+        (at(0, 4000, 4096), true),
+        (at(0, 6228, 6300), true),
+        (at(0, 6000, 6001), true),
+    ];
+    let (spans, places) = super::join(&parts, 128);
+    let expected = [
+        at(0, 4096, 6001),
+        at(0, 6000, 6100),
+        at(1, 6000, 6100),
+        at(0, 4000, 4096),
+        at(0, 6228, 6300),
+    ];
+    assert_eq!(spans, expected);
+    let all = [(0, 0), (0, 1004), (1, 0), (2, 0), (3, 0), (4, 0), (0, 1904)];
+    assert_eq!(places, all);
+    assert_eq!(super::join(&parts, 0).0.len(), parts.len(), "nothing is that near");
+}

@@ -3,7 +3,7 @@
 The command sends orders on one pipe and gets reports on another, one JSON value a line. Standard error is the
 user's. Times are in seconds.
 
-    {"open": {"context": 4096, "options": {…}}}                     {"ready": {"jax": 0.6, "model": 0.4}}
+    {"open": {"context": 4096, "memory": null, "options": {…}}}     {"ready": {"jax": 0.6, "model": 0.4}}
     {"answer": {"ids": […], "max_tokens": 9, "stop": […], …}}       {"kept": 0} {"token": 17} … "done"
     "stop"                                                          the answer ends before its next token: "done"
                                                                     {"error": "…"}, and the process ends
@@ -122,7 +122,7 @@ def serve(front: Front, path: str) -> None:
 
     imported = time.perf_counter()
     catalog = open_catalog(path)
-    model = load_model(catalog, tp=options["tp"], weights=weights, context=context)
+    model = load_model(catalog, tp=options["tp"], weights=weights, context=context, memory=order["open"]["memory"])
     front.done({"ready": {"jax": imported - began, "model": time.perf_counter() - imported}})
     while (order := front.orders.get()) is not None:
         answer(front, model, **order["answer"])

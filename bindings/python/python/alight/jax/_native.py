@@ -20,11 +20,14 @@ import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .. import Catalog, Tensor
-from .._alight import WEIGHT_TYPES
+from .._alight import WEIGHT_TYPES, ExpertStore
 from . import _ffi, _mesh
 
 LINE = 16
 """What a capacity is a multiple of."""
+
+PAGE = 4096
+"""What the way from an expert to the next is a multiple of, where experts lie side by side."""
 
 GATES = ("silu", "clamped_silu")
 """What is done to the gates of experts. The second is gpt-oss's."""
@@ -70,8 +73,8 @@ def file_array(catalog: Catalog, mesh: Mesh, file: int = 0) -> jax.Array:
 
 
 def places(tensors: Iterable[Tensor | None]) -> npt.NDArray[np.uint32]:
-    """The places of matrices in their file, `uint32[m, 4]`: offset (low, high), type, layout (0: rows, 1: tiles); zeros for one
-    that is not there."""
+    """The places of matrices in their file, `uint32[m, 4]`: offset (low, high), type, layout (0: rows, 1: tiles; for experts that
+    lie side by side with those of other tensors, plus twice the pages from one to the next); zeros for one that is not there."""
     found = []
     for tensor in tensors:
         if tensor is None:
@@ -81,8 +84,17 @@ def places(tensors: Iterable[Tensor | None]) -> npt.NDArray[np.uint32]:
             known = ", ".join(WEIGHT_TYPES)
             raise ValueError(f"tensor {tensor.name!r}: no kernels for its type {tensor.type}; there are some for {known}")
         offset = tensor.offset
-        found.append((offset & 0xFFFFFFFF, offset >> 32, WEIGHT_TYPES[tensor.type][0], int(tensor.packed)))
+        layout = int(tensor.packed) + 2 * ((tensor.stride or 0) // PAGE)
+        found.append((offset & 0xFFFFFFFF, offset >> 32, WEIGHT_TYPES[tensor.type][0], layout))
     return np.array(found, np.uint32).reshape(-1, 4)
+
+
+def in_store(places: npt.NDArray[np.uint32], store: ExpertStore | None, layer: int) -> npt.NDArray[np.uint32]:
+    """The places `uint32[6, 4]` of a layer's experts with that of their matrices in a store, `uint32[7, 4]`; without a store they are
+    computed with in the file."""
+    number = 0 if store is None else store.number
+    place = (0, 0, 0, 0) if store is None else (number & 0xFFFFFFFF, number >> 32, layer, 1)
+    return np.concatenate([places, np.array([place], np.uint32)])
 
 
 def matmul(
@@ -162,15 +174,16 @@ def experts(
 ) -> jax.Array:
     """What a rank's experts of a mixture add: `float32[T, C]` of `x` `float32[T, C]`.
 
-    `places` `uint32[6, 4]` are those of the stacks of `count` gates, ups and downs, `[width, C]`, `[width, C]` and `[C, width]`
-    each, and of their biases, float32 `[count, width]`, `[count, width]` and `[count, C]`, or zeros; token `t` goes through the
+    `places` `uint32[7, 4]` are those of the stacks of `count` gates, ups and downs, `[width, C]`, `[width, C]` and `[C, width]`
+    each, and of their biases, float32 `[count, width]`, `[count, width]` and `[count, C]`, or zeros, and in which store the matrices
+    are (`in_store`); token `t` goes through the
     experts `chosen` `int32[T, K]`, whose outputs are multiplied by `shares` `float32[T, K]` and summed in this order, those
     that the rank has by `spans`. Each is read once for all of its tokens. `gate` is one of `GATES`; `threads` is as for
     `matmul`.
     """
     ranks = _axis("experts", mesh, axis)
     _file(file)
-    _array("places", places, (6, 4), np.uint32)
+    _array("places", places, (7, 4), np.uint32)
     _array("x", x, (None, None), np.float32)
     _array("chosen", chosen, (x.shape[0], None), np.int32)
     _array("shares", shares, chosen.shape, np.float32)

@@ -79,6 +79,9 @@ struct Row {
     read_bytes_per_token: f64,
     /// Of experts that were chosen and not there, or had been read ahead.
     missed_bytes_per_token: f64,
+    /// Of experts that were read, how many reads each took, and how many bytes each of these had.
+    reads_per_expert: Option<f64>,
+    bytes_per_read: Option<f64>,
     /// How long nothing was being read, at least.
     idle_ms_per_token: f64,
     waited_ms_per_token: f64,
@@ -128,7 +131,7 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
     let mut first: Option<(Vec<u32>, ExpertTrace)> = None;
     let mut drawn = None;
     if !args.json {
-        let line = "   memory   room   hits  read/token  wait/token  idle/token  prompt t/s  answer t/s   roof t/s\n";
+        let line = "   memory   room   hits  read/token  reads/expert  wait/token  idle/token  prompt t/s  answer t/s   roof t/s\n";
         output::report(line)?;
     }
     for memory in &args.memory {
@@ -254,6 +257,8 @@ fn measure(
     let limits = machine::measure(model.threads(), model.isa(), spare_memory(&model));
     let work = Work::decode(&model, PROMPT + args.predict, args.predict);
     let read = change(|counts| counts.read_bytes as f64) / n;
+    let (brought, reads) =
+        (change(|counts| counts.brought as f64), change(|counts| counts.reads as f64));
     let roofs = [limits.read_bytes_per_second / (work.bytes() / n), disk / read];
     let row = Row {
         memory,
@@ -262,6 +267,8 @@ fn measure(
         hits: (wanted > 0.0).then(|| change(|counts| counts.hits as f64) / wanted),
         read_bytes_per_token: read,
         missed_bytes_per_token: change(|counts| counts.missed_bytes as f64) / n,
+        reads_per_expert: (brought > 0.0).then(|| reads / brought),
+        bytes_per_read: (reads > 0.0).then(|| read * n / reads),
         idle_ms_per_token: change(|counts| counts.idle.as_secs_f64() * 1e3) / n,
         waited_ms_per_token: change(|counts| counts.waited.as_secs_f64() * 1e3) / n,
         prompt_tokens_per_second: prompt_rate,
@@ -278,11 +285,12 @@ fn human(row: &Row) -> String {
     let percent = |share: f64| format!("{:.0} %", (100.0 * share).floor());
     let room = row.room.zip(row.experts).map(|(room, all)| room as f64 / all as f64);
     format!(
-        "{:>9} {:>6} {:>6} {:>11} {:>11} {:>11} {:>11} {:>11} {:>10}\n",
+        "{:>9} {:>6} {:>6} {:>11} {:>13} {:>11} {:>11} {:>11} {:>11} {:>10}\n",
         units::bytes(row.memory),
         room.map_or("all".into(), percent),
         row.hits.map_or("all".into(), percent),
         units::bytes(row.read_bytes_per_token as u64),
+        row.reads_per_expert.map_or("none".into(), units::digits),
         units::ms(row.waited_ms_per_token),
         units::ms(row.idle_ms_per_token),
         units::digits(row.prompt_tokens_per_second),

@@ -51,10 +51,8 @@ impl Experts {
         parts?;
         let cached = |expert: u64| {
             stacks.iter().try_fold(0u64, |sum, stack| {
-                let each = stack.info.nbytes / count;
-                let start = stack.info.offset + expert * each;
                 as_found
-                    .bytes(&maps[stack.shard], start..start + each)
+                    .bytes(&maps[stack.shard], stack.info.expert(expert))
                     .map(|found| sum.saturating_add(found))
             })
         };

@@ -51,7 +51,15 @@ fn heading(model: &Opened<'_>, view: View, out: &mut dyn Write) -> io::Result<()
     totals(&model.summary, model.catalog.tensors.len(), out)?;
     if gguf.packed {
         let packed = model.catalog.tensors.iter().filter(|t| t.info.packed).count();
-        writeln!(out, "layout        {LAYOUT}: {packed} tensors in tiles of 16 rows (x16)")?;
+        let beside = model.catalog.tensors.iter().filter(|t| t.info.stride.is_some()).count();
+        let experts = match beside {
+            0 => String::new(),
+            _ => format!("; experts of {beside} tensors side by side"),
+        };
+        writeln!(
+            out,
+            "layout        {LAYOUT}: {packed} tensors in tiles of 16 rows (x16){experts}"
+        )?;
     }
     for (file, cached) in model.files.iter().zip(&model.cached.files) {
         writeln!(

@@ -8,8 +8,9 @@
 //!   files: [{path, bytes, version, alignment, header_bytes, data_start, data_end, tensors,
 //!            cached_bytes, cached_source}],
 //!   metadata: [{key, type, elem_type?, len?, value}],
-//!   tensors: [{name, type, layout, shape, elements, bytes, file, offset, alignment, cached_bytes}] }
+//!   tensors: [{name, type, layout, shape, elements, bytes, file, offset, stride?, alignment, cached_bytes}] }
 //! ```
+//! `stride` is there where experts of several tensors lie side by side: bytes from each expert to the next.
 //! `cached_bytes` are in the page cache now, null where the system does not say, as to tensors in
 //! somebody else's file; `cached_source` is cachestat, mincore or sampled.
 //! Text that is not UTF-8 has U+FFFD where it is not; floats that are not finite are null.
@@ -116,6 +117,8 @@ struct Tensor<'a> {
     /// Index into `files`.
     file: usize,
     offset: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stride: Option<u64>,
     alignment: u64,
     cached_bytes: Option<u64>,
 }
@@ -132,6 +135,7 @@ impl<'a> Tensor<'a> {
             bytes: info.nbytes,
             file: placed.shard,
             offset: info.offset,
+            stride: info.stride,
             alignment: alignment_of(info.offset),
             cached_bytes: *cached,
         }

@@ -40,7 +40,7 @@ pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
             .collect(),
         cached: Cached::of(
             &maps,
-            catalog.tensors.iter().map(|t| (t.shard, t.info.offset..t.info.offset + t.info.nbytes)),
+            catalog.tensors.iter().map(|t| (t.shard, t.info.pieces())),
             found,
         ),
         summary: Summary::of(
@@ -70,7 +70,8 @@ pub fn placed(path: &Path) -> anyhow::Result<(Vec<Map>, Vec<Placed>)> {
         let placed = catalog.tensors.iter().map(|t| Placed {
             name: t.info.name.to_owned(),
             file: t.shard,
-            range: t.info.offset..t.info.offset + t.info.nbytes,
+            // Of experts side by side, what is in between is as much in memory as they are.
+            range: t.info.offset..t.info.range().end as u64,
         });
         placed.collect()
     };

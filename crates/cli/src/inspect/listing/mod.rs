@@ -84,7 +84,7 @@ impl Tensor {
 
 impl Listing {
     fn cached(&self, found: &AsFound) -> Cached {
-        let tensors = self.tensors.iter().map(|t| (t.file, t.range.clone()));
+        let tensors = self.tensors.iter().map(|t| (t.file, [t.range.clone()]));
         Cached::of(self.files.iter().map(|file| &file.map), tensors, found)
     }
 

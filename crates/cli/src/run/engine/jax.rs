@@ -123,7 +123,7 @@ impl JaxArgs {
 #[serde(rename_all = "snake_case")]
 enum Order<'o> {
     /// The first order: load the model. [`Report::Ready`] follows.
-    Open { context: usize, options: &'o JaxArgs },
+    Open { context: usize, memory: Option<u64>, options: &'o JaxArgs },
     /// [`Report::Kept`], tokens, and [`Report::Done`] follow.
     Answer { ids: &'o [u32], max_tokens: usize, stop: &'o [u32], sampling: Sampling },
     /// The answer, if there is one, ends early.
@@ -207,14 +207,14 @@ impl Jax {
         })
     }
 
-    /// Has it load the model, which took `open` to open here.
-    pub fn open(&mut self, about: &About<'_>, open: Duration) -> Outcome {
+    /// Has it load the model, which took `open` to open here, into `memory` bytes at most.
+    pub fn open(&mut self, about: &About<'_>, open: Duration, memory: Option<u64>) -> Outcome {
         let tokenizer = &about.vocabulary.tokenizer;
         (self.context, self.trained) = (about.context, about.trained);
         self.vocab = tokenizer.vocab_size();
         self.ends = tokenizer.ends().to_vec();
         self.start = vec![("open", open)];
-        let order = Order::Open { context: self.context, options: &self.args }.line()?;
+        let order = Order::Open { context: self.context, memory, options: &self.args }.line()?;
         self.order(&order)
     }
 

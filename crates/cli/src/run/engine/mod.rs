@@ -153,6 +153,7 @@ impl EngineChoice {
         };
         let only_jax = ids(JaxArgs::augment_args(Command::new("jax")));
         let mut only_native = ids(EngineArgs::augment_args(Command::new("native")));
+        only_native.retain(|id| id != "memory");
         only_native.extend(ids(CacheArgs::augment_args(Command::new("cache"))));
         only_native.extend(ONLY_NATIVE.map(str::to_owned));
         match self.kind {

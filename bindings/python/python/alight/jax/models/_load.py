@@ -50,6 +50,7 @@ def load_model(
     chunks: Sequence[int] | None = None,
     unroll: bool | None = None,
     limit: float = LIMIT,
+    memory: int | None = None,
 ) -> Model:
     """A model of a GGUF file, or of a folder of Hugging Face's, on `tp` devices, or on those along the axis `tp` of a mesh.
 
@@ -69,6 +70,10 @@ def load_model(
     otherwise, so that a step is one CUDA graph. On CPU devices they are a loop, which compiles sooner.
 
     `limit`: seconds that a device waits for another in a collective (`alight.jax.allreduce_norm`); `math.inf` for as long as it takes.
+
+    `memory`: bytes that weights may take, with `weights="native"` on CPU devices, in each process. If a mixture of experts is larger,
+    its experts are read around the page cache when they are chosen, as by the native engine, and the answer is the same. What every token reads
+    stays in the map of the file.
 
     The devices of `mesh` need not be here (`jax.experimental.topologies`): then no matrix is read, and the model has no
     answers, but programs that can be compiled (`Model.lower`).
@@ -97,6 +102,8 @@ def load_model(
     _native.check(catalog, tensors) if in_place else _convertible(tensors)
     if native and not in_place and (reason := _gpu_blocks.problem(mesh)) is not None:
         raise ValueError(f"weights: 'native' does not work on these devices, 'bf16' does: {reason}")
+    if memory is not None and not in_place:
+        raise ValueError("memory: experts are read when they are chosen with weights='native' on CPU devices only")
     grains = _native.grains(config, tensors) if native else (1, 1)
     parts = _cut(config, mesh.shape[AXIS], *grains)
     # The shortest chunk fits anywhere.
@@ -106,7 +113,7 @@ def load_model(
     ops: Arithmetic
     with tallied() as read_bytes:
         if in_place:
-            ops = Native(config, parts, catalog, tensors, layers, capacity)
+            ops = Native(config, parts, catalog, tensors, layers, capacity, memory)
         else:
             kind = FLOATS["bf16" if native else weights]
             ops = Xla(config, parts, tensors, layers, capacity, kind, _stream(mesh, kind), native)
@@ -120,7 +127,8 @@ def load_model(
         "norms": vectors.stack_specs,
     }
     catalog.check()
-    return Model(config, mesh, Programs(net, mesh, specs), params, context, lengths, catalog.check, dict(read_bytes))
+    store = ops.store if isinstance(ops, Native) else None
+    return Model(config, mesh, Programs(net, mesh, specs), params, context, lengths, catalog.check, dict(read_bytes), store)
 
 
 def _of_gguf(catalog: Catalog) -> tuple[Config, Tensors]:

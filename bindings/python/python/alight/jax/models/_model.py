@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh
 
-from ..._alight import reusable
+from ..._alight import ExpertStore, reusable
 from .._cuda import check_collectives
 from ._arithmetic import Cache
 from ._blocks import Params
@@ -57,6 +57,7 @@ class Model:
         chunks: tuple[int, ...],
         check: Callable[[], None],
         read_bytes: dict[int | None, int],
+        store: ExpertStore | None = None,
     ) -> None:
         """`check` raises if the weights are not what they were: their file may be cut short under its map."""
         self.config, self.mesh, self.context, self.chunks = config, mesh, context, chunks
@@ -65,6 +66,8 @@ class Model:
         self.read_bytes = read_bytes
         """Bytes of the file that were read for each rank, and for `None` what all of them have: nothing with native weights on CPU devices
         but norms and biases."""
+        self.store = store
+        """The experts of a mixture that memory cannot hold."""
         self.kept = 0
         """Tokens of the last prompt that were in the cache already."""
         self._free: list[tuple[Cache, list[int]]] = []

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ... import Catalog, Tensor
-from ..._alight import WEIGHT_TYPES
+from ... import Catalog, NotEnoughMemoryError, Tensor
+from ..._alight import WEIGHT_TYPES, ExpertStore
+from .. import _mesh
 from .. import _native as handlers
 from ._arithmetic import Arrays, Cache, Specs
 from ._config import Config
@@ -51,7 +52,7 @@ class Native:
     """Products by handlers, out of the map."""
 
     def __init__(
-        self, config: Config, cut: Cut, catalog: Catalog, tensors: Tensors, layers: Layers, capacity: int
+        self, config: Config, cut: Cut, catalog: Catalog, tensors: Tensors, layers: Layers, capacity: int, memory: int | None
     ) -> None:
         mesh, axis = layers.mesh, layers.axis
         self.config, self.mesh, self.axis = config, mesh, axis
@@ -60,6 +61,7 @@ class Native:
         self.heads = handlers.Heads(
             cut.head_slots, cut.kv_slots, c.key_dim, c.value_dim, capacity, c.attention_scale, c.attention_softcap
         )
+        self.store: ExpertStore | None = None
         stacked = [f"{EXPERTS[role]}.bias" for role in ("gate", "up", "down")]
 
         def places(found: Sequence[Tensor | None]) -> jax.Array:
@@ -81,11 +83,18 @@ class Native:
         if c.experts is None:
             stacks |= {"gate_up": stack(lambda layer: (layer.gate, layer.up)), "down": stack(lambda layer: (layer.down,))}
         else:
+            self.experts_of_ranks = _spans(cut.experts, 1)
+            # Programs know it by its number alone.
+            self.store = _store(catalog, tensors, self.experts_of_ranks, mesh, axis, memory)
+
+            def mixture(number: int, layer: Layer) -> np.ndarray[Any, np.dtype[np.uint32]]:
+                found = (layer.gate, layer.up, layer.down, *map(layer.vectors.get, stacked))
+                return handlers.in_store(handlers.places(found), self.store, number)
+
             stacks |= {
-                "experts": stack(lambda layer: (layer.gate, layer.up, layer.down, *map(layer.vectors.get, stacked))),
+                "experts": layers.same(np.stack([mixture(*numbered) for numbered in enumerate(tensors.layers)])),
                 "router": stack(lambda layer: [layer.router] if layer.router else []),
             }
-            self.experts_of_ranks = _spans(cut.experts, 1)
         self.stacks, self.stack_specs = layers.together(stacks)
         self.cuts: dict[str, tuple[handlers.Cut, ...]]
 
@@ -181,6 +190,25 @@ class Native:
 
     def logits(self, weights: Arrays, x: jax.Array) -> jax.Array:
         return self._products(weights, "output", weights["output"], x)[0]
+
+
+def _store(
+    catalog: Catalog, tensors: Tensors, spans: handlers.Spans, mesh: jax.sharding.Mesh, axis: str, memory: int | None
+) -> ExpertStore | None:
+    """The experts in what `memory` leaves beside what every token reads; None if all of the model fits."""
+    stacks = [(layer.gate, layer.up, layer.down) for layer in tensors.layers]
+    experts = sum(tensor.nbytes for layer in stacks for tensor in layer)
+    whole = sum(tensor.nbytes for tensor in catalog.tensors.values())
+    if memory is None or whole <= memory:
+        return None
+    own_process = jax.process_index()
+    here = [any(device.process_index == own_process for device in group) for group in _mesh.groups(mesh, axis).T]
+    ranks = [(first, count, own) for (first, count), own in zip(spans, here, strict=True)]
+    always = whole - experts
+    try:
+        return ExpertStore(stacks, ranks, max(0, memory - always))
+    except NotEnoughMemoryError as problem:
+        raise NotEnoughMemoryError(f"{problem}; every token reads {always} bytes beside them, and memory is {memory}") from None
 
 
 def _spans(parts: tuple[Span, ...], unit: int) -> handlers.Spans:
