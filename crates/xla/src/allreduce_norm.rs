@@ -92,15 +92,7 @@ unsafe extern "C" fn alight_allreduce_norm_execute(frame: *mut CallFrame) -> *mu
 }
 
 fn instantiate(frame: Frame<'_>) -> Result<(), Refusal> {
-    let Attributes { devices, ranks, capacity, limit } = Attributes::read(frame)?;
-    let processes = frame.integers("processes")?;
-    if processes.len() != devices.len() {
-        return Err(Refusal::argument(format!(
-            "{} numbers of processes, expected one for each of {} devices",
-            processes.len(),
-            devices.len()
-        )));
-    }
+    let Attributes { devices, processes, ranks, capacity, limit } = Attributes::read(frame)?;
     let kind = (&devices, &processes, ranks, capacity, frame.integer("bias")?);
     let mut key = None;
     let mut groups = vec![];

@@ -12,6 +12,8 @@ use crate::frame::{Array, Frame, Refusal};
 pub(crate) struct Attributes {
     /// Group by group, each in the order of its ranks; none is there twice.
     pub(crate) devices: Vec<i64>,
+    /// The number of each device's process.
+    pub(crate) processes: Vec<i64>,
     /// Devices of a group, at least one.
     pub(crate) ranks: usize,
     /// Bytes of an operand.
@@ -41,8 +43,16 @@ impl Attributes {
         if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(Refusal::argument(format!("a device is twice in {devices:?}")));
         }
+        let processes = frame.integers("processes")?;
+        if processes.len() != devices.len() {
+            return Err(Refusal::argument(format!(
+                "{} numbers of processes, expected one for each of {} devices",
+                processes.len(),
+                devices.len()
+            )));
+        }
         let limit = Duration::from_millis(size("limit_ms")? as u64);
-        Ok(Attributes { ranks, capacity: size("capacity")?, limit, devices })
+        Ok(Attributes { ranks, capacity: size("capacity")?, limit, devices, processes })
     }
 }
 

@@ -116,6 +116,9 @@ class Native:
     def cache(self, batch: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
         return *self.heads.cache(self.config.layers * batch), jnp.float16
 
+    def pages(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+        raise ValueError("weights: 'native' on CPU devices has no cache of pages; 'f32' and 'bf16' have one")
+
     def embed(self, weights: Arrays, tokens: jax.Array, scale: float) -> jax.Array:
         shape = (self.config.vocab, self.config.embedding)
         return handlers.embed(weights["file"], weights["embedding"][0], tokens, shape=shape, scale=scale)
