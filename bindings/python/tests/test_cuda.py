@@ -45,7 +45,7 @@ def check_call(text):
     assert len(calls) == 1
     for attribute in ATTRIBUTES:
         assert attribute in calls[0].replace("array<i64: 0, 1, 2, 3>", "dense<[0, 1, 2, 3]> : tensor<4xi64>")
-    shapes = "(tensor<3x64xbf16>, tensor<3x64xbf16>, tensor<64xf32>, tensor<64xf32>) -> (tensor<3x64xbf16>, tensor<3x64xbf16>)"
+    shapes = "(tensor<3x64xbf16>, tensor<3x64xbf16>, tensor<64xf32>, tensor<64xf32>, tensor<i32>) -> (tensor<3x64xbf16>, tensor<3x64xbf16>)"
     assert shapes in calls[0]
 
 

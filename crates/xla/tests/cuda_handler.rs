@@ -224,6 +224,27 @@ fn a_missing_rank(spec: &Spec) {
     assert_eq!(errors(), []);
 }
 
+/// Two ranks that the program has the other way round: with groups of other devices, sums would be of other operands, silently.
+fn a_mesh_in_another_order(spec: &Spec) {
+    let inputs = Inputs::random(3, spec, 5);
+    let mut program = Program::new(spec, &inputs, &[0, 1, 2], 3, 20_000);
+    for (at, place) in [(1, 2), (2, 1)] {
+        *program.arrays[at].0.last_mut().unwrap() = Array::place(place);
+    }
+    for result in program.run() {
+        result.unwrap();
+    }
+    program.wait();
+    for (_, results) in &program.arrays {
+        assert!(numbers(spec.element, &results[0].bytes()).iter().all(|x| x.is_nan()));
+    }
+    for at in 0..3 {
+        let (code, message) = program.stage(Stage::Execute, at).unwrap_err();
+        assert_eq!(code, api::code::INVALID_ARGUMENT);
+        assert!(message.contains("rank 1 is another device in the shard_map"), "{message}");
+    }
+}
+
 fn what_cannot_work(spec: &Spec) {
     let inputs = Inputs::random(2, spec, 6);
     let fails = |program: &mut Program, code: c_int, expected: &str| {
@@ -389,6 +410,7 @@ fn the_custom_call() {
     channels(&spec);
     memory_that_nobody_has_is_used_again();
     a_missing_rank(&spec);
+    a_mesh_in_another_order(&spec);
     what_cannot_work(&spec);
     blocks();
 

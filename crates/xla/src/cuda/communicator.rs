@@ -13,6 +13,7 @@ use super::kernel::{CALL, DONE, HEADER, Params, RANKS, Shape};
 
 /// Errors of the kernel: the highest byte of a report.
 const TIMED_OUT: u64 = 1;
+const MISPLACED: u64 = 4;
 
 /// Where the arrays of a call lie, on the rank's GPU.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +30,8 @@ pub struct Arrays {
     pub normed: u64,
     /// `[rows, hidden]`.
     pub new_residual: u64,
+    /// An int32, the rank's place as the program has it, and the one that it has to be; 0 where nobody asks.
+    pub index: (u64, u32),
 }
 
 /// What a communicator has done.
@@ -257,6 +260,7 @@ impl Communicator {
                     call,
                     limit: self.limit,
                 }),
+                MISPLACED => Some(CudaError::Misplaced { rank }),
                 _ => Some(CudaError::InFlight { rank, call }),
             }
         });
@@ -310,6 +314,7 @@ impl Communicator {
             normed: arrays.normed,
             new_residual: arrays.new_residual,
             report: self.report.address(),
+            index: arrays.index.0,
             slot: self.slot,
             limit: u64::try_from(self.limit.as_nanos()).unwrap_or(u64::MAX),
             stride: 0,
@@ -323,6 +328,8 @@ impl Communicator {
             delay_phase: 0,
             bias: f32::from(u8::from(spec.bias)),
             epsilon: spec.epsilon,
+            place: arrays.index.1,
+            reserved: 0,
         })
     }
 

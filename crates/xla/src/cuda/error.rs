@@ -80,6 +80,14 @@ pub enum CudaError {
         /// The number of the call.
         call: u64,
     },
+    /// The program has its devices in another order.
+    #[error(
+        "rank {rank} is another device in the shard_map around the call than in the mesh that allreduce_norm was given"
+    )]
+    Misplaced {
+        /// The rank.
+        rank: usize,
+    },
     /// A rank of another process has given up; it says there for whom it has waited.
     #[error(
         "rank {rank}: a rank of another process has given up waiting, and no call passes any more"

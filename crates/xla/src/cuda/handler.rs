@@ -205,6 +205,7 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
         post_weight: call.post_weight.as_ref().map_or(0, at),
         normed: at(&call.normed),
         new_residual: at(&call.new_residual),
+        index: (call.index.as_ref().map_or(0, at), place as u32),
     };
     let rank = place % site.attributes.ranks;
     let params = communicator.params(rank, &call.spec, &arrays).map_err(refusal)?;
@@ -225,7 +226,7 @@ fn refusal(error: CudaError) -> Refusal {
 pub(super) fn code_of(error: &CudaError) -> std::ffi::c_int {
     match error {
         CudaError::TimedOut { .. } => code::DEADLINE_EXCEEDED,
-        CudaError::Unsupported(_) => code::INVALID_ARGUMENT,
+        CudaError::Unsupported(_) | CudaError::Misplaced { .. } => code::INVALID_ARGUMENT,
         CudaError::Call { .. } => code::INTERNAL,
         _ => code::FAILED_PRECONDITION,
     }

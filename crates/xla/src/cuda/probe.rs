@@ -68,6 +68,7 @@ pub(super) fn run(
             post_weight: 0,
             normed: place(3),
             new_residual: place(4),
+            index: (0, 0),
         };
         let params = communicator.params(rank, &spec, &arrays)?;
         let function = Variant::of(&spec, &shape).load(driver, ordinal)?;

@@ -100,6 +100,11 @@ impl Array {
         Array(dtype, dims.to_vec(), words)
     }
 
+    /// The place of a device among all, as the program has it.
+    pub fn place(place: i64) -> Array {
+        Array(data_type::S32, vec![], vec![place as u64])
+    }
+
     pub fn bytes(&self) -> Vec<u8> {
         self.2.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
@@ -312,6 +317,7 @@ impl Program {
             if spec.post_norm {
                 arguments.push(Array::new(spec.weight, &rows[1..], &inputs.post_weight));
             }
+            arguments.push(Array::place(*at as i64));
             let nothing = Array::new(spec.element, rows, &vec![0xff; inputs.residual.len()]);
             (arguments, vec![nothing.clone(), nothing])
         });

@@ -93,7 +93,7 @@ def allreduce_norm(
 
     @jax.custom_batching.custom_vmap
     def one(*operands: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return _call(operands, mesh, groups, ranks, epsilon, bias, limit, channel)
+        return _call(operands, mesh, axis, groups, ranks, epsilon, bias, limit, channel)
 
     @one.def_vmap
     def several(count: int, batched: list[bool], *operands: jax.Array) -> tuple[tuple[jax.Array, jax.Array], tuple[bool, bool]]:
@@ -122,6 +122,7 @@ def allreduce_norm(
 def _call(
     operands: tuple[jax.Array, ...],
     mesh: Mesh,
+    axis: str,
     groups: np.ndarray[Any, Any],
     ranks: int,
     epsilon: float,
@@ -130,13 +131,15 @@ def _call(
     channel: int,
 ) -> tuple[jax.Array, jax.Array]:
     """The custom call."""
-    partial, groups = operands[0], _distinct(groups)
+    partial, every = operands[0], groups
+    groups = _distinct(every)
     across = _across(groups)
     like = jax.ShapeDtypeStruct(partial.shape, partial.dtype)  # type: ignore[no-untyped-call, unused-ignore]
     # On CPUs in place, where XLA needs the operands no more: in a loop that saves copying what it carries.
     in_place = {0: 0, 1: 1} if mesh.devices.flat[0].platform == "cpu" else None
     normed, new_residual = jax.ffi.ffi_call("alight_allreduce_norm", (like, like), input_output_aliases=in_place)(
         *operands,
+        *_place(mesh, axis, every, groups),
         devices=np.array([_number(device, across) for device in groups.flat], np.int64),
         processes=np.array([device.process_index for device in groups.flat], np.int64),
         ranks=np.int64(ranks),
@@ -187,6 +190,23 @@ def _check(
         if not unbounded and (isinstance(number, jax.core.Tracer) or not math.isfinite(number) or number < least):
             raise ValueError(f"{name}: expected a number that is known when the program is traced, 0 or more, found {number}")
     return ranks
+
+
+def _place(mesh: Mesh, axis: str, every: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> tuple[jax.Array, ...]:
+    """The place of this device, among those of the groups that the handler knows, as the `shard_map` around the call has it: a number on the
+    device, that the handler compares with its own. What devices the `shard_map` has is known only when the program runs."""
+    try:
+        others = [(int(mesh.shape[name]), lax.axis_index(name)) for name in mesh.axis_names if name != axis]
+        rank = lax.axis_index(axis)
+    except NameError:  # an axis that is not the shard_map's
+        return ()
+    # Groups of which the handler knows one, because they have the same numbers in their processes, share its places.
+    rows = [[_cuda.number(device) for device in group] for group in known] if len(known) < len(every) else []
+    numbers = [rows.index([_cuda.number(device) for device in group]) for group in every] if rows else range(len(every))
+    group: Any = jnp.int32(0)
+    for count, index in others:
+        group = group * count + index
+    return (jnp.asarray(jnp.asarray(list(numbers), jnp.int32)[group] * known.shape[-1] + rank, jnp.int32),)
 
 
 def _number(device: Any, across: bool) -> int:
