@@ -77,9 +77,9 @@ def connect(mesh: Mesh | None = None) -> bool:
         _hosts[:] = firsts
     if jax.local_devices()[0].platform == "gpu":
         # What has failed among the GPUs of one process fails among those of several.
-        labels, found = ([], _gpus) if _gpus is not None else _arenas.share(firsts, _gather)
+        labels, why = ([], _gpus) if _gpus is not None else _arenas.share(firsts, _gather)
         _groups[:] = labels
-        _gpus_across = f"its GPUs are in several processes, which share no memory of them ({found or 'they are not of one host'})"
+        _gpus_across = f"its GPUs are in several processes, which share no memory of them ({why or 'they are not of one host'})"
     if not _connected():
         log.warning("allreduce_norm will be lax.psum and a norm: %s", gpus_across([me]) if _groups or _gpus else _problem)
     return _connected()

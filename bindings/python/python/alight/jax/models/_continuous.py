@@ -18,6 +18,7 @@ import numpy as np
 
 from ._arithmetic import Cache
 from ._attention import PAGE
+from ._place import SAME
 from ._programs import NONE, Request, State
 from ._sample import Draws, Sampling, arguments
 
@@ -82,7 +83,7 @@ class ContinuousBatch:
         """Of places where there is no sequence."""
         zeros = np.zeros(count, np.int32)
         one = State(zeros, zeros, zeros, np.ones(count, bool))  # type: ignore[arg-type]
-        same = jax.sharding.NamedSharding(self._programs.mesh, jax.sharding.PartitionSpec())
+        same = jax.sharding.NamedSharding(self._programs.mesh, SAME)
         placed: State = jax.tree.map(lambda x: jax.device_put(x, same), one)
         return placed
 

@@ -152,7 +152,8 @@ class Model:
         """An empty KV cache for `batch` sequences of up to `context` tokens each."""
         if batch < 1:
             raise ValueError(f"batch: expected 1 or more, found {batch}")
-        return KVCache(*self._programs.empty(batch), jnp.zeros(batch, jnp.int32))
+        keys, values = self._programs.empty(batch)
+        return KVCache(keys, values, jnp.zeros(batch, jnp.int32))
 
     def forward(
         self, params: Params, tokens: jax.Array, cache: KVCache, counts: jax.Array | None = None

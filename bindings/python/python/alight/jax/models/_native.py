@@ -141,16 +141,15 @@ class Native:
         window: jax.Array,
         sinks: jax.Array | None,
     ) -> tuple[jax.Array, Cache]:
-        batch, found = pos.shape[0], []
+        batch, found, (keys, values) = pos.shape[0], [], cache
         # To the handler, sequences are layers.
         for number, (q, k, v) in enumerate(zip(*(jnp.split(x, batch) for x in qkv), strict=True)):
             at = layer * batch + number
-            out, *cached = handlers.attend(
-                q, k, v, *cache, at, pos[number], window, self.heads, sinks=sinks, mesh=self.mesh, axis=self.axis
+            out, keys, values = handlers.attend(
+                q, k, v, keys, values, at, pos[number], window, self.heads, sinks=sinks, mesh=self.mesh, axis=self.axis
             )
             found.append(out)
-            cache = cached[0], cached[1]
-        return jnp.concatenate(found), cache
+        return jnp.concatenate(found), (keys, values)
 
     def output(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
         return self._products(weights, "o", layer["o"], x)[0]
