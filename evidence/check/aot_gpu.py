@@ -9,6 +9,7 @@ collectives, for GPUs that are only described, with our handlers registered. Wha
 - all steps of a launch of decoding are one graph;
 - nothing of a weight's size is copied, and temporary memory is bounded;
 - how many kernels a layer takes;
+- the same of a running batch of 8 sequences over a cache of pages, which is written in place;
 - the same of decoding with the blocks of a Q4_K and a Q4_0 file: our products with them are in the same graph, and no matrix is made floats.
 
 With --loop the layers are a loop over stacked weights, as on CPU devices: what that would be on GPUs. The packages (1.3 GB) are
@@ -41,6 +42,8 @@ models = lazily("alight.jax.models")
 VENV = common.ROOT / ".venv-aot"
 REQUIREMENTS = common.ROOT / "evidence/requirements-aot.txt"
 MODEL_LAYERS, CHAIN, STEPS, CHUNK = 6, 8, 8, 128
+SEQUENCES, PAGES = 8, 256
+"""Of a running batch."""
 MIB = 1 << 20
 
 # --- GPUs -------------------------------------------------------------------------------------
@@ -198,6 +201,10 @@ HELD = ("parameter", "get-tuple-element", "tuple", "bitcast", "while", "dynamic-
 """Instructions that write nothing of their own, or in place."""
 
 
+IN_PLACE = ("dynamic-update-slice", "dynamic_update_slice", "scatter")
+"""Of a fusion's name: it changes an operand. If that cannot be, a copy stands before it, which has a line of its own."""
+
+
 def large(text: str, smallest: int) -> tuple[str, ...]:
     """Instructions outside fusions that write so many bytes or more. An update of the cache in place is none."""
     found, fused = [], False
@@ -208,7 +215,7 @@ def large(text: str, smallest: int) -> tuple[str, ...]:
         if line and not line.startswith(" "):
             fused = line.split(" (")[0] in inner
         match = re.match(r"\s+(?:ROOT )?(%?[\w.-]+) = (\w+)\[([\d,]*)\]\S* ([\w-]+)\(", line)
-        if fused or not match or match[4] in HELD or "dynamic-update-slice" in match[1] or "dynamic_update_slice" in match[1]:
+        if fused or not match or match[4] in HELD or any(name in match[1] for name in IN_PLACE):
             continue
         size = BYTES.get(match[2], 4)
         for length in filter(None, match[3].split(",")):
@@ -270,8 +277,11 @@ def measure(arguments) -> None:
                 ("decode", model.lower("decode", STEPS), 2 * MODEL_LAYERS + 2, few),
                 ("prefill", model.lower("prefill", CHUNK), 2 * MODEL_LAYERS + 1, more),
             ]
+            if not arguments.loop:
+                running = model.lower("decode", STEPS, batch=SEQUENCES, pages=PAGES)
+                programs.append((f"decode, {SEQUENCES} sequences on pages", running, 2 * MODEL_LAYERS + 2, 2 * few))
             for name, lowered, calls, most in programs:
-                made = compiled(lowered, MODEL_LAYERS, smallest, int(name == "decode"))
+                made = compiled(lowered, MODEL_LAYERS, smallest, int(name.startswith("decode")))
                 show(name, target, made)
                 if not arguments.loop:
                     wrong += problems(name, made, target, calls, most)

@@ -1,5 +1,5 @@
-//! What Python has to ask of GPUs: whether the collective works among some and how its calls went, and whether there can be products with
-//! blocks of weights, of which types.
+//! What Python has to ask of GPUs, and tell them: whether the collective works among some and how its calls went, and whether there can be products with
+//! blocks of weights, of which types; and memory that GPUs of several processes share.
 
 use pyo3::prelude::*;
 
@@ -43,17 +43,90 @@ pub fn cuda_errors(py: Python<'_>) -> Vec<String> {
     py.detach(system::errors)
 }
 
+/// An arena that a process offers: JAX's number of its GPU, the number of the process, and what it is opened by.
+type Offer = (i64, i64, Vec<u8>);
+
+/// Whether memory of all GPUs with these numbers of CUDA's can be opened by processes of other hosts.
+#[pyfunction]
+pub fn cuda_has_fabric(py: Python<'_>, ordinals: Vec<i64>) -> bool {
+    py.detach(|| system::has_fabric(&ordinals))
+}
+
+/// Makes arenas of so many bytes on GPUs of this process, and gives what other processes open each by; with `fabric` those of other hosts.
+#[pyfunction]
+pub fn cuda_offer(
+    py: Python<'_>,
+    ordinals: Vec<i64>,
+    bytes: usize,
+    fabric: bool,
+) -> PyResult<Vec<Vec<u8>>> {
+    py.detach(|| system::offer(&ordinals, bytes, fabric))
+        .map_err(pyo3::exceptions::PyRuntimeError::new_err)
+}
+
+/// Opens the arenas of other processes; `offers` are those, and our own in the order in which they were made.
+#[pyfunction]
+pub fn cuda_open(py: Python<'_>, process: i64, offers: Vec<Offer>) -> PyResult<()> {
+    py.detach(|| system::open(process, offers)).map_err(pyo3::exceptions::PyRuntimeError::new_err)
+}
+
+/// Why the collective does not work among these GPUs of several processes, by JAX's numbers; all of them try it at the same time. `folders`
+/// and `limit` as for `cuda_probe`.
+#[pyfunction]
+pub fn cuda_trial(
+    py: Python<'_>,
+    devices: Vec<i64>,
+    folders: Vec<std::path::PathBuf>,
+    limit: f64,
+) -> Option<String> {
+    py.detach(|| system::trial(&devices, folders, limit))
+}
+
+/// Closes the arenas of other processes; afterwards, once all have done so, frees ours (`free`).
+#[pyfunction]
+pub fn cuda_close(py: Python<'_>, free: bool) {
+    py.detach(|| system::close(free));
+}
+
 #[cfg(target_os = "linux")]
 mod system {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use alight_xla::cuda;
+    use alight_xla::cuda::{self, Shareable, arena};
 
     pub fn probe(ordinals: &[i64], folders: Vec<PathBuf>, limit: f64) -> Option<String> {
         cuda::nvrtc::look_in(folders);
         let limit = Duration::try_from_secs_f64(limit).unwrap_or(Duration::MAX);
         cuda::probe(ordinals, limit).err().map(|error| error.to_string())
+    }
+
+    pub fn has_fabric(ordinals: &[i64]) -> bool {
+        arena::has_fabric(ordinals)
+    }
+
+    pub fn offer(ordinals: &[i64], bytes: usize, fabric: bool) -> Result<Vec<Vec<u8>>, String> {
+        let handles = arena::offer(ordinals, bytes, fabric).map_err(|error| error.to_string())?;
+        Ok(handles.iter().map(|handle| handle.0.to_vec()).collect())
+    }
+
+    pub fn open(process: i64, offers: Vec<super::Offer>) -> Result<(), String> {
+        let offer = |(device, process, handle): super::Offer| {
+            let handle = handle.try_into().map_err(|_| "a handle is not of 64 bytes".to_owned())?;
+            Ok::<_, String>(arena::Offer { device, process, handle: Shareable(handle) })
+        };
+        let offers = offers.into_iter().map(offer).collect::<Result<Vec<_>, _>>()?;
+        arena::open(process, &offers).map_err(|error| error.to_string())
+    }
+
+    pub fn trial(devices: &[i64], folders: Vec<PathBuf>, limit: f64) -> Option<String> {
+        cuda::nvrtc::look_in(folders);
+        let limit = Duration::try_from_secs_f64(limit).unwrap_or(Duration::MAX);
+        arena::trial(devices, limit).err().map(|error| error.to_string())
+    }
+
+    pub fn close(free: bool) {
+        if free { arena::free() } else { arena::close() }
     }
 
     pub fn problem(ordinals: &[i64], folders: Vec<PathBuf>) -> Option<String> {
@@ -82,6 +155,24 @@ mod system {
     pub fn probe(_: &[i64], _: Vec<PathBuf>, _: f64) -> Option<String> {
         Some("the handler for GPUs is for Linux".into())
     }
+
+    pub fn has_fabric(_: &[i64]) -> bool {
+        false
+    }
+
+    pub fn offer(_: &[i64], _: usize, _: bool) -> Result<Vec<Vec<u8>>, String> {
+        Err("the handler for GPUs is for Linux".into())
+    }
+
+    pub fn open(_: i64, _: Vec<super::Offer>) -> Result<(), String> {
+        Err("the handler for GPUs is for Linux".into())
+    }
+
+    pub fn trial(_: &[i64], _: Vec<PathBuf>, _: f64) -> Option<String> {
+        Some("the handler for GPUs is for Linux".into())
+    }
+
+    pub fn close(_: bool) {}
 
     pub fn problem(_: &[i64], _: Vec<PathBuf>) -> Option<String> {
         Some("the kernels for GPUs are for Linux".into())

@@ -78,9 +78,14 @@ fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<block::Block>()?;
     module.add_class::<experts::ExpertStore>()?;
     module.add_function(wrap_pyfunction!(cuda::cuda_accounts, module)?)?;
+    module.add_function(wrap_pyfunction!(cuda::cuda_close, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::cuda_errors, module)?)?;
+    module.add_function(wrap_pyfunction!(cuda::cuda_has_fabric, module)?)?;
+    module.add_function(wrap_pyfunction!(cuda::cuda_offer, module)?)?;
+    module.add_function(wrap_pyfunction!(cuda::cuda_open, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::cuda_probe, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::cuda_problem, module)?)?;
+    module.add_function(wrap_pyfunction!(cuda::cuda_trial, module)?)?;
     module.add_class::<staging::Staging>()?;
     module.add_function(wrap_pyfunction!(staging::how_to_copy, module)?)?;
     module.add_function(wrap_pyfunction!(ffi::ffi_interface, module)?)?;

@@ -1,5 +1,6 @@
 """One of several processes of `test_processes.py`: CASE, its number, how many there are, the coordinator's port, and a folder."""
 
+import ctypes
 import functools
 import logging
 import os
@@ -7,6 +8,7 @@ import secrets
 import signal
 import sys
 import time
+import types
 from pathlib import Path
 
 import jax
@@ -18,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import alight.jax
 from alight import _alight
-from alight.jax import _connect
+from alight.jax import _arenas, _connect, _cuda
 from collective_oracle import EPSILON, inputs, oracle, ulps
 
 DEVICES = 2
@@ -180,6 +182,45 @@ def alone(folder, reason):
     assert len(texts) == 1 and words[reason] in texts[0], messages.texts
 
 
+class Gpu:
+    """One of two of this process, as far as it is looked at; the emulated driver has it."""
+
+    platform = "gpu"
+
+    def __init__(self, number):
+        self.local_hardware_id, self.process_index = number, jax.process_index()
+        self.id = 2 * self.process_index + number
+        self.client = type("Client", (), {"platform_version": "cuda 13000"})()
+
+
+def gpus(folder, how):
+    """Memory of GPUs that processes open from each other, and the trial among them: by the emulated driver, with its own processes."""
+    messages = Messages()
+    logging.getLogger("alight.jax").addHandler(messages)
+    _arenas.BYTES = 4 << 20
+    _cuda.PROBE = 2.0 if how == "lost" else 100.0
+    if how == "refused" and jax.process_index() == 1 or how == "lost":
+        os.environ["ALIGHT_EMULATED_PEERS"] = "no" if how == "refused" else "lost"
+        # Among the GPUs of one process it works.
+        _cuda.probe = lambda ordinals: None
+    if how in ("hosts", "fabric"):
+        _connect._host = lambda: secrets.token_bytes(16)
+    if how == "fabric":
+        os.environ["ALIGHT_EMULATED_FABRIC"] = "yes"
+    mine = [Gpu(0), Gpu(1)]
+    seen = types.SimpleNamespace(process_count=jax.process_count, process_index=jax.process_index, local_devices=lambda: mine)
+    _connect.jax = _arenas.jax = seen
+    works = how in ("works", "fabric")
+    assert alight.jax.connect() == works == alight.jax.connect()
+    assert (_connect.gpus_across([0, 1]) is None) == works, _connect.gpus_across([0, 1])
+    assert works == (not messages.texts), messages.texts
+    said = {"refused": ("has no access", "another process"), "hosts": ("host of its own",), "lost": ("waited", "wrong results", "given up")}
+    assert works or any(words in messages.texts[0] for words in said[how]), messages.texts
+    pieces = ctypes.CDLL(os.environ["ALIGHT_LIBCUDA"]).alight_shared_pieces()
+    # The own arenas and those of the other, as each GPU has opened them, or mapped once with its allocation; or nothing.
+    assert pieces == {"works": 2 + 4, "fabric": 2 + 2}.get(how, 0), pieces
+
+
 def cached(folder):
     """A compiled program that another run has left works, although everything that is shared is another."""
     jax.config.update("jax_compilation_cache_dir", str(folder / "cache"))
@@ -199,7 +240,7 @@ def main():
     jax.config.update("jax_num_cpu_devices", DEVICES)
     jax.distributed.initialize(f"127.0.0.1:{port}", int(count), int(number))
     name, *rest = case.split(":")
-    {"works": works, "killed": killed, "alone": alone, "cached": cached}[name](Path(folder), *rest)
+    {"works": works, "killed": killed, "alone": alone, "cached": cached, "gpus": gpus}[name](Path(folder), *rest)
     print("done", flush=True)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alight.jax.models import _attention
-from alight.jax.models._attention import BLOCK, KERNEL_BLOCK, Attention
+from alight.jax.models._attention import BLOCK, KERNEL_BLOCK, PAGE, Attention
 
 LAYERS, LAYER = 2, 1
 SHAPES = [
@@ -98,6 +98,42 @@ def test_a_sequence_has_the_bits_that_it_has_alone():
         one = slice(number, number + 1)
         alone = jax.jit(of)(q[one], keys[:, :, one], values[:, :, one], LAYER, pos[one], 300, None)
         assert (np.asarray(alone[0]).view(np.int32) == np.asarray(together[number]).view(np.int32)).all()
+
+
+@pytest.mark.parametrize("kernel", [False, True], ids=["loop", "kernel"])
+@pytest.mark.parametrize("window", [0, 100])
+@pytest.mark.parametrize("tokens", [1, 37])
+def test_pages_in_any_order_have_the_bits_of_a_cache_without_them(kernel, window, tokens):
+    """Each sequence has pages as far as it goes, and no other is read: they are NaN."""
+    pos = np.array([min(at, 600 - tokens) for at in POSITIONS], np.int32)
+    of, q, keys, values = case(SHAPES[0], kernel, tokens, pos)
+    # What a block reads of a page that a sequence does not have comes from the last one, and is not seen.
+    count, most = 64, -(-600 // PAGE)
+    order, table = iter(np.random.default_rng(3).permutation(count - 1)), np.full((len(pos), most), count, np.int32)
+    paged = [np.full(shape, np.nan, np.float32) for shape in of.pages(LAYERS, count)]
+    for half in paged:
+        half[LAYER, :, -1] = 0
+    for number, at in enumerate(pos):
+        for page in range((at + tokens - 1) // PAGE + 1):
+            table[number, page] = next(order)
+            for half, whole in zip(paged, (keys, values), strict=True):
+                part = whole[LAYER, :, number, page * PAGE : (page + 1) * PAGE]
+                half[LAYER, :, table[number, page]] = 0
+                half[LAYER, :, table[number, page], : part.shape[1]] = part
+    found, wanted = (np.asarray(jax.jit(of)(q, *halves, LAYER, pos, window, None, *more)) for halves, more in ((paged, [table]), ((keys, values), [])))
+    assert (found.view(np.int32) == wanted.view(np.int32)).all()
+
+
+def test_derivatives_with_pages():
+    of, q, keys, values = case(SHAPES[0], False, 3, np.array([70], np.int32), capacity=128)
+    pages = [jnp.asarray(half.reshape(*half.shape[:2], 2, PAGE, -1)[:, :, ::-1]) for half in (keys, values)]
+    table = jnp.array([[1, 0]])
+
+    def loss(q, halves, *more):
+        return (of(q, *halves, LAYER, np.array([70], np.int32), 0, None, *more) ** 2).sum()
+
+    wanted, found = jax.grad(loss)(q, (keys, values)), jax.grad(loss)(q, tuple(pages), table)
+    assert np.abs(found - wanted).max() < 1e-5 < np.abs(wanted).max()
 
 
 def test_the_kernel_is_for_gpus():

@@ -104,6 +104,17 @@ def test_a_loop_of_ones_own(folder):
     assert answer(changed, model.empty_cache(2), np.array(prompts)).tolist() != wanted
 
 
+@pytest.mark.parametrize("options", [{}, {"batch": 3, "pages": 9}], ids=["one", "pages"])
+@pytest.mark.parametrize("program", ["prefill", "decode"])
+def test_devices_meet_once_before_the_first_collective_of_ours(program, options, folder):
+    """Where layers are apart, as on GPUs. XLA lets devices wait for each other before the first kernel only if it knows of a collective, and one
+    in each step would cut its CUDA graph."""
+    text = loaded(folder, NETWORKS[1], tp=2, unroll=True).lower(program, 4, **options).as_text()
+    assert text.count("stablehlo.all_reduce") + text.count("stablehlo.all_gather") == 1
+    assert "stablehlo.maximum" in text[text.index("stablehlo.all_reduce") :][:400]
+    assert text.index("stablehlo.all_reduce") < text.index("@alight_allreduce_norm")
+
+
 def test_derivatives_of_a_loss(folder):
     """Of weights, through all layers and the collective, by finite differences."""
     model = loaded(folder, dataclasses.replace(NETWORKS[0], name="one", layers=1), tp=2, context=32, unroll=True)

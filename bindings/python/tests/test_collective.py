@@ -262,6 +262,26 @@ def test_a_device_that_never_comes_is_an_error_in_time():
             jax.block_until_ready(step(partials, residual, weight))
 
 
+@pytest.mark.parametrize("order", [[[0, 2], [1, 3]], [[1, 0], [2, 3]]], ids=["other groups", "another order"])
+def test_a_mesh_of_the_same_shape_with_other_devices_is_an_error(order):
+    """The sums would be of other operands, and nobody would notice."""
+    names = ("dp", "tp")
+    around, ours = mesh_of(2, 2, names=names), Mesh(np.array(jax.devices())[np.array(order)], names)
+    residual, weight = np.zeros((2, 8), np.float32), np.ones(8, np.float32)
+    partials = np.arange(4, dtype=np.float32)[:, None, None] * np.ones((1, 2, 8), np.float32)
+
+    def sums(mesh):
+        def run(partial, residual, weight):
+            return alight.jax.allreduce_norm(partial[0], residual, weight, mesh=mesh, epsilon=EPSILON, limit=0.5)[1][None]
+
+        specs = dict(in_specs=(P(names), P(), P()), out_specs=P(names))
+        return jax.jit(jax.shard_map(run, mesh=around, check_vma=False, **specs))(partials, residual, weight)
+
+    assert np.asarray(sums(around))[:, 0, 0].tolist() == [1, 1, 5, 5]
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"in the shard_map around this call, and \d in the mesh that allreduce_norm was given"):
+        jax.block_until_ready(sums(ours))
+
+
 def test_a_mesh_with_other_groups_is_an_error():
     """Of the same sizes: `tp` has two devices in both."""
     partials, residual, weight, _ = inputs(4, (2, 64), DTYPES[2], DTYPES[2])

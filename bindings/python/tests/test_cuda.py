@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec as P
 
 import alight.jax
 from alight import _alight
-from alight.jax import _collective, _connect, _cuda
+from alight.jax import _arenas, _collective, _connect, _cuda
 from alight.jax.models import _programs
 
 
@@ -45,7 +45,7 @@ def check_call(text):
     assert len(calls) == 1
     for attribute in ATTRIBUTES:
         assert attribute in calls[0].replace("array<i64: 0, 1, 2, 3>", "dense<[0, 1, 2, 3]> : tensor<4xi64>")
-    shapes = "(tensor<3x64xbf16>, tensor<3x64xbf16>, tensor<64xf32>, tensor<64xf32>) -> (tensor<3x64xbf16>, tensor<3x64xbf16>)"
+    shapes = "(tensor<3x64xbf16>, tensor<3x64xbf16>, tensor<64xf32>, tensor<64xf32>, tensor<i32>) -> (tensor<3x64xbf16>, tensor<3x64xbf16>)"
     assert shapes in calls[0]
 
 
@@ -126,11 +126,55 @@ def test_groups_of_several_processes_each_in_one(monkeypatch):
     # A program is the same everywhere: it cannot say that a GPU is of two groups.
     other = np.array([*pairs[:2], hosts[1][[0, 2]], hosts[1][[1, 3]]])
     assert _collective._no_handler(other, partial, False) == "processes have cut their GPUs into groups differently"
-    assert _collective._no_handler(hosts.T, partial, False) == "the GPUs of a group are in several processes"
+    assert "call alight.jax.connect()" in _collective._no_handler(hosts.T, partial, False)
     assert "at most 20480" in _collective._no_handler(hosts, jax.ShapeDtypeStruct((1, 20488), jnp.bfloat16), False)
     monkeypatch.setattr(_connect, "_gpus", "the trial among the GPUs of process 1 has failed")
     assert _collective._no_handler(hosts, partial, False) == "the trial among the GPUs of process 1 has failed"
     assert _connect.state() != before
+
+
+def test_groups_across_processes(monkeypatch):
+    """A process for each GPU: groups of processes that share memory of theirs, as all processes say alike."""
+    partial = jax.ShapeDtypeStruct((1, 4608), jnp.bfloat16)
+    gpus = np.array([Gpu(0, process=process) for process in range(4)])
+    monkeypatch.setattr(_cuda, "probe", lambda ordinals: pytest.fail("one process may say what another does not"))
+    monkeypatch.setattr(_connect, "_gpus", None)
+    before = _connect.state()
+    monkeypatch.setattr(_connect, "_groups", [0, 0, 2, 2])
+    assert _connect.state() != before
+    monkeypatch.setattr(_connect, "_gpus_across", "no memory")
+    pairs = gpus.reshape(2, 2)
+    assert _collective._no_handler(pairs, partial, False) is None
+    assert _collective._distinct(pairs) is pairs
+    assert "some of which" in _collective._no_handler(gpus[None], partial, False)
+    monkeypatch.setattr(_connect, "_groups", [0, 0, -1, -1])
+    assert _collective._no_handler(pairs, partial, False) == "no memory"
+    assert _collective._no_handler(pairs[:1], partial, False) is None
+    monkeypatch.setattr(_connect, "_gpus", "no compiler")
+    assert _collective._no_handler(pairs[:1], partial, False) == "no compiler"
+
+
+def test_a_program_for_several_processes_names_gpus_by_numbers_that_all_know(monkeypatch):
+    gpus = np.array([[Gpu(local, process=process) for process in (0, 1) for local in (0, 1)]])
+    monkeypatch.setattr(_collective._mesh, "groups", lambda mesh, axis: gpus)
+    monkeypatch.setattr(_connect, "_gpus", None)
+    monkeypatch.setattr(_connect, "_groups", [0, 0])
+    function, shapes = program(4)
+    text = function.trace(*shapes).lower(lowering_platforms=("cuda",)).as_text()
+    [call] = re.findall(r"stablehlo\.custom_call @alight_allreduce_norm\(.*", text)
+    call = re.sub(r"array<i64: ([\d, ]+)>", r"dense<[\1]> : tensor<4xi64>", call)
+    assert "devices = dense<[100, 101, 110, 111]>" in call and "processes = dense<[0, 0, 1, 1]>" in call
+
+
+def test_processes_that_see_each_other():
+    see = np.array([[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]], bool)
+    assert _arenas._together(see) == [0, 0, 2, -1]
+    assert _arenas._together(np.ones((3, 3), bool)) == [0, 0, 0]
+    one_way = np.array([[1, 1], [0, 1]], bool)
+    assert _arenas._together(one_way) == [0, 1]
+    offers = [[(0, 0, b"")] * 8] * 5
+    assert [_arenas._trial_group([0] * 5, offers, me) for me in range(5)] == [[0, 1], [0, 1], [2, 3], [2, 3], [4]]
+    assert _arenas._trial_group([0, -1, 0], offers, 1) == []
 
 
 @pytest.mark.parametrize(("own", "all_of_them", "said"), [

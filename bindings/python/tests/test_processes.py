@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,13 +20,13 @@ def left():
     return {path.name for path in SHARED.glob("alight-*") if re.fullmatch(r"alight-[0-9a-f]{32}", path.name)}
 
 
-def run(case, folder, count=2):
+def run(case, folder, count=2, **more):
     """Runs the processes of a case. Returns their exit statuses and what they said; nothing may be left behind."""
     before = left()
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
+    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"} | more
     command = [sys.executable, str(CHILD), case]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     processes = [subprocess.Popen([*command, str(i), str(count), str(port), str(folder)], **pipes) for i in range(count)]
@@ -40,8 +41,8 @@ def run(case, folder, count=2):
     return [process.returncode for process in processes], said
 
 
-def succeeds(case, folder):
-    statuses, said = run(case, folder)
+def succeeds(case, folder, **more):
+    statuses, said = run(case, folder, **more)
     assert statuses == [0, 0], "\n".join(said)
     assert all("done" in one for one in said)
     return said
@@ -66,3 +67,21 @@ def test_compiled_programs_can_be_kept(tmp_path):
     hits = [[int(re.search(r"hits (\d+)", one)[1]) for one in succeeds("cached", tmp_path)] for _ in range(2)]
     # JAX keeps those of the first process: it loads what the other one compiles, and their call sites find each other.
     assert hits[0][0] < hits[1][0], hits
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory):
+    """The stand-in for CUDA's driver that crates/xla is tested with."""
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    source = Path(__file__).resolve().parents[3] / "crates/xla/cuda/emulated/driver.cpp"
+    path = tmp_path_factory.mktemp("emulated") / "libcuda_emulated.so"
+    options = ["-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-U_FORTIFY_SOURCE", "-w"]
+    subprocess.run([compiler, *options, "-o", path, source], check=True)
+    return {"ALIGHT_LIBCUDA": str(path), "ALIGHT_LIBNVRTC": str(path)}
+
+
+@pytest.mark.parametrize("how", ["works", "fabric", "hosts", "refused", "lost"])
+def test_gpus_of_processes_share_memory_or_all_say_why_not(how, emulated, tmp_path):
+    succeeds(f"gpus:{how}", tmp_path, **emulated)

@@ -1,4 +1,4 @@
-// One-shot all-reduce, post-norm, residual and RMSNorm among the GPUs of one process, in one kernel.
+// One-shot all-reduce, post-norm, residual and RMSNorm among GPUs, of one process or of several, in one kernel.
 //
 // What is computed, and where it is rounded, is docs/explanation/collective.md's; the protocol and why it suffices is docs/explanation/cuda.md.
 // ALIGHT_HOST makes C++17 of it, with emulated/shim.h before it: the same text is run by threads on a CPU, where the protocol is
@@ -76,7 +76,8 @@ struct Params {
     u64 partial, residual;    // [rows, hidden]
     u64 weight, post_weight;  // [hidden]
     u64 normed, new_residual; // [rows, hidden]
-    u64 report;               // u64[ranks] in the host's memory: a rank's error, or 0
+    u64 report;               // u64[2][ranks] in the host's memory: a rank's error, or 0; whether it has passed no more, for whatever reason
+    u64 index;                // of an s32 on the device, the rank's place as the program has it, or 0
     u64 slot;                 // bytes of a slot, a multiple of 16
     u64 limit;                // nanoseconds to wait at most
     u64 stride;               // bytes from a rank's arrays to the next one's, if one GPU plays several (gridDim.y)
@@ -85,10 +86,11 @@ struct Params {
     u32 rank, ranks, rows, hidden;
     u32 delay_rank, delay_phase;
     float bias, epsilon;
+    u32 place, reserved; // what is expected at `index`
 };
 
 // Errors, in the highest byte of a report; then the missing rank, the block (16 bits) and the call (32 bits).
-enum { TIMED_OUT = 1, IN_FLIGHT = 2 };
+enum { TIMED_OUT = 1, IN_FLIGHT = 2, MISPLACED = 4 };
 // What is none.
 enum { ARRIVED = 0, POISONED = 3 };
 
@@ -288,6 +290,7 @@ DEVICE void allreduce_norm(const Params& p) {
     if (thread == 0 && exchange(&own->started[block], call) == call) {
         error = IN_FLIGHT;
     }
+    if (thread == 0 && error == 0 && p.index != 0 && *reinterpret_cast<const u32*>(p.index) != p.place) error = MISPLACED;
 
     // 2. All threads have written; one for each peer says so, at system scope, and waits for the peer's.
     failed = barrier_or(failed || error != 0);
@@ -310,8 +313,10 @@ DEVICE void allreduce_norm(const Params& p) {
         }
 #endif
     }
-    if (error == TIMED_OUT || error == IN_FLIGHT) fail(p, rank, error, missing, block, call);
+    if (error == TIMED_OUT || error == IN_FLIGHT || error == MISPLACED) fail(p, rank, error, missing, block, call);
     failed = barrier_or(failed || error != 0);
+    // Who gave up may be of another process, whose report this one's host does not see.
+    if (failed && thread == 0) store_relaxed(reinterpret_cast<u64*>(p.report) + p.ranks + rank, 1);
     held_up(p, rank, 2);
 
     // 3. Every rank computes everything for itself. After an error the rows are not a number, so that nobody takes them for

@@ -1,7 +1,7 @@
 //! `alight_allreduce_norm`: the collective among CPU devices of one process, or of several on one host.
 //!
-//! Arguments: partial `[…, hidden]`, residual of the same shape, weight `[hidden]`, and post-weight `[hidden]` if there is a
-//! post-norm. Results: normed, new residual, both like the partial, and perhaps in the memory of partial and residual.
+//! Arguments: partial `[…, hidden]`, residual of the same shape, weight `[hidden]`, post-weight `[hidden]` if there is a
+//! post-norm, and perhaps an int32, the device's place among all as the program has them, which has to be that of `devices`. Results: normed, new residual, both like the partial, and perhaps in the memory of partial and residual.
 //!
 //! Attributes: `devices` (int64 array: the numbers of the devices, group by group, in the order of the ranks), `ranks` (int64:
 //! devices of a group), `processes` (int64 array: for each device the number of its process), `capacity` (int64: bytes of the partial), `limit_ms` (int64: the longest wait), `bias` (int64: 0 or
@@ -55,11 +55,15 @@ struct Site {
 }
 
 impl Site {
-    /// A device's group, and its rank there.
-    fn place(&self, device: i64) -> Option<(&Group, usize)> {
-        let at = self.devices.iter().position(|other| *other == device)?;
+    /// A device's place among all.
+    fn place(&self, device: i64) -> Option<usize> {
+        self.devices.iter().position(|other| *other == device)
+    }
+
+    /// The group of a place, and the rank there.
+    fn group(&self, place: usize) -> (&Group, usize) {
         let ranks = self.devices.len() / self.groups.len();
-        Some((&self.groups[at / ranks], at % ranks))
+        (&self.groups[place / ranks], place % ranks)
     }
 }
 
@@ -92,15 +96,7 @@ unsafe extern "C" fn alight_allreduce_norm_execute(frame: *mut CallFrame) -> *mu
 }
 
 fn instantiate(frame: Frame<'_>) -> Result<(), Refusal> {
-    let Attributes { devices, ranks, capacity, limit } = Attributes::read(frame)?;
-    let processes = frame.integers("processes")?;
-    if processes.len() != devices.len() {
-        return Err(Refusal::argument(format!(
-            "{} numbers of processes, expected one for each of {} devices",
-            processes.len(),
-            devices.len()
-        )));
-    }
+    let Attributes { devices, processes, ranks, capacity, limit } = Attributes::read(frame)?;
     let kind = (&devices, &processes, ranks, capacity, frame.integer("bias")?);
     let mut key = None;
     let mut groups = vec![];
@@ -136,10 +132,20 @@ fn instantiate(frame: Frame<'_>) -> Result<(), Refusal> {
 fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
     let site = STATE.get(frame)?;
     let device = frame.device()?;
-    let (group, rank) = site.place(device).ok_or_else(|| {
+    let place = site.place(device).ok_or_else(|| {
         Refusal::argument(format!("device {device} is not among the ranks {:?}", site.devices))
     })?;
+    let (group, rank) = site.group(place);
     let call = Call::read(frame)?;
+    if let Some(index) = &call.index {
+        // SAFETY: an int32 of XLA's, on the host.
+        let index = unsafe { index.data.cast::<i32>().read() };
+        if usize::try_from(index) != Ok(place) {
+            return Err(Refusal::argument(format!(
+                "device {device} has place {index} in the shard_map around this call, and {place} in the mesh that allreduce_norm was given"
+            )));
+        }
+    }
     let spec = &call.spec;
     // SAFETY: XLA's arrays have the sizes that it says, dense and row-major (the default layout of a custom call), live for the
     // call, and results overlap nothing but the arguments whose memory they were given as a whole.

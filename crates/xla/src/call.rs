@@ -12,6 +12,8 @@ use crate::frame::{Array, Frame, Refusal};
 pub(crate) struct Attributes {
     /// Group by group, each in the order of its ranks; none is there twice.
     pub(crate) devices: Vec<i64>,
+    /// The number of each device's process.
+    pub(crate) processes: Vec<i64>,
     /// Devices of a group, at least one.
     pub(crate) ranks: usize,
     /// Bytes of an operand.
@@ -41,8 +43,16 @@ impl Attributes {
         if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(Refusal::argument(format!("a device is twice in {devices:?}")));
         }
+        let processes = frame.integers("processes")?;
+        if processes.len() != devices.len() {
+            return Err(Refusal::argument(format!(
+                "{} numbers of processes, expected one for each of {} devices",
+                processes.len(),
+                devices.len()
+            )));
+        }
         let limit = Duration::from_millis(size("limit_ms")? as u64);
-        Ok(Attributes { ranks, capacity: size("capacity")?, limit, devices })
+        Ok(Attributes { ranks, capacity: size("capacity")?, limit, devices, processes })
     }
 }
 
@@ -53,6 +63,8 @@ pub(crate) struct Call<'a> {
     pub(crate) residual: Array<'a>,
     pub(crate) weight: Array<'a>,
     pub(crate) post_weight: Option<Array<'a>>,
+    /// The place of the device among all, by the program: a number on the device, which has to be the one by `devices`.
+    pub(crate) index: Option<Array<'a>>,
     pub(crate) normed: Array<'a>,
     pub(crate) new_residual: Array<'a>,
 }
@@ -65,15 +77,21 @@ impl<'a> Call<'a> {
             (&arguments[..], &results[..])
         else {
             return Err(Refusal::argument(format!(
-                "{} arguments and {} results, expected partial, residual, weight and perhaps post-weight, and two results",
+                "{} arguments and {} results, expected partial, residual, weight, perhaps post-weight and a place, and two results",
                 arguments.len(),
                 results.len()
             )));
         };
+        let (index, rest) = match rest {
+            [rest @ .., last] if last.dtype == api::data_type::S32 && last.dims.is_empty() => {
+                (Some(*last), rest)
+            }
+            rest => (None, rest),
+        };
         let post_weight = match rest {
             [] => None,
             [post_weight] => Some(post_weight),
-            _ => return Err(Refusal::argument("more than four arguments")),
+            _ => return Err(Refusal::argument("more than four arguments and a place")),
         };
         let hidden =
             *partial.dims.last().ok_or_else(|| Refusal::argument("the partial is a scalar"))?;
@@ -109,6 +127,7 @@ impl<'a> Call<'a> {
             residual: *residual,
             weight: *weight,
             post_weight: post_weight.copied(),
+            index,
             normed: *normed,
             new_residual: *new_residual,
         })

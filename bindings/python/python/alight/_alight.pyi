@@ -39,9 +39,14 @@ __all__ = [
     "check_new_file",
     "config",
     "cuda_accounts",
+    "cuda_close",
     "cuda_errors",
+    "cuda_has_fabric",
+    "cuda_offer",
+    "cuda_open",
     "cuda_probe",
     "cuda_problem",
+    "cuda_trial",
     "ffi_interface",
     "ffi_targets",
     "how_to_copy",
@@ -154,6 +159,21 @@ def cuda_probe(ordinals: list[int], folders: list[str], limit: float) -> str | N
 def cuda_problem(ordinals: list[int], folders: list[str]) -> str | None:
     """Why kernels cannot be compiled for the GPUs with these numbers of CUDA's; `None` if they can. `folders` are where the
     run-time compiler may be."""
+
+def cuda_has_fabric(ordinals: list[int]) -> bool:
+    """Whether memory of all these GPUs can be opened by processes of other hosts."""
+
+def cuda_offer(ordinals: list[int], bytes: int, fabric: bool) -> list[bytes]:
+    """Makes arenas on GPUs of this process, and gives what other processes open each by."""
+
+def cuda_open(process: int, offers: list[tuple[int, int, bytes]]) -> None:
+    """Opens arenas of other processes: JAX's number of the GPU, the process, the handle; our own in the order in which they were made."""
+
+def cuda_trial(devices: list[int], folders: list[str], limit: float) -> str | None:
+    """Why the collective does not work among GPUs of several processes, which all try it at the same time."""
+
+def cuda_close(free: bool) -> None:
+    """Closes the arenas of other processes; or frees ours, once all have closed them."""
 
 def cuda_accounts() -> list[tuple[int, int, int]]:
     """For each communicator that lives: launches by the host, launches that were captured into graphs, both of all

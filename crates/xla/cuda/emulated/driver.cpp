@@ -5,7 +5,11 @@
 //     g++ -std=c++17 -O2 -fPIC -shared -pthread -ffp-contract=off -o libcuda_emulated.so driver.cpp
 //
 // The environment says what to play: ALIGHT_EMULATED_DEVICES (8), ALIGHT_EMULATED_PEERS=no (no peer access),
-// ALIGHT_EMULATED_PEERS=lost (it is said to be there, and what is written does not arrive).
+// ALIGHT_EMULATED_PEERS=lost (it is said to be there, and what is written does not arrive), ALIGHT_EMULATED_FABRIC=yes (memory can be
+// opened on other hosts).
+//
+// Memory of 2 MiB and more is a file without a name, which another process opens by a handle for CUDA's IPC or fabric: what is written there
+// arrives, as it does between GPUs, and a process that is killed leaves nothing.
 //
 // It is as strict about captures as CUDA may be: while a stream of a context captures, whatever waits for the context, or may, is
 // refused, by whichever thread, and the capture is invalid.
@@ -13,6 +17,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -22,6 +28,13 @@
 #include <thread>
 
 #include "kernels.h"
+
+// Of <unistd.h>, whose `pause` is another than the kernel's.
+extern "C" {
+int close(int) noexcept(false);
+int ftruncate(int, off_t) noexcept;
+int getpid() noexcept;
+}
 
 namespace {
 
@@ -164,7 +177,10 @@ std::string peers() {
     return text ? text : "yes";
 }
 
-enum { OK = 0, INVALID = 1, NO_CONTEXT = 201, NOT_FOUND = 500, NO_PEERS = 217, ALREADY = 704, CAPTURE = 900, INVALIDATED = 901 };
+bool fabric() { return getenv("ALIGHT_EMULATED_FABRIC") != nullptr; }
+
+enum { OK = 0, INVALID = 1, NO_CONTEXT = 201, NOT_FOUND = 500, NO_PEERS = 217, ALREADY = 704, CAPTURE = 900, INVALIDATED = 901, NO_HANDLE = 400,
+       NOT_SUPPORTED = 801 };
 
 std::mutex& captures_mutex = *new std::mutex;
 // Those that capture.
@@ -179,6 +195,69 @@ int wait_for_context() {
         if (stream->context == contexts.back()) stream->invalid = true, code = CAPTURE;
     }
     return code;
+}
+
+// --- memory of several processes ---
+
+constexpr size_t SHAREABLE = 2 << 20;
+enum Kind { IPC = 1, FABRIC = 2 };
+
+// A map of a file without a name. Those of others have no descriptor.
+struct Shared {
+    void* at;
+    size_t size;
+    int fd;
+};
+std::mutex& shared_mutex = *new std::mutex;
+std::vector<Shared>& shared = *new std::vector<Shared>;
+std::atomic<size_t> allocations{0};
+
+struct Handle {
+    int pid, fd, kind;
+    u64 size;
+    char rest[40];
+};
+static_assert(sizeof(Handle) == 64);
+struct Allocation {
+    int kind, handles, location_kind, location;
+    void* windows;
+    char flags[8];
+};
+static_assert(sizeof(Allocation) == 32);
+struct Access {
+    int kind, id, flags;
+};
+
+u64 remember(const Shared& one) {
+    std::unique_lock<std::mutex> lock(shared_mutex);
+    shared.push_back(one);
+    return reinterpret_cast<u64>(one.at);
+}
+bool forget(u64 at) {
+    std::unique_lock<std::mutex> lock(shared_mutex);
+    for (size_t i = 0; i < shared.size(); i++) {
+        if (reinterpret_cast<u64>(shared[i].at) != at) continue;
+        munmap(shared[i].at, shared[i].size);
+        if (shared[i].fd >= 0) close(shared[i].fd);
+        shared.erase(shared.begin() + i);
+        return true;
+    }
+    return false;
+}
+Shared new_shared(size_t size) {
+    Shared made{nullptr, size, memfd_create("alight-emulated", MFD_CLOEXEC)};
+    if (made.fd < 0 || ftruncate(made.fd, size) != 0) return made;
+    made.at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, made.fd, 0);
+    if (made.at == MAP_FAILED) made.at = nullptr;
+    return made;
+}
+Handle handle_of(const Shared& one, Kind kind) { return Handle{getpid(), one.fd, kind, one.size, {}}; }
+// The file of a handle, if its process has it still.
+int open_handle(const Handle& handle, Kind kind, Shared* opened) {
+    if (handle.kind != kind || handle.size == 0) return NO_HANDLE;
+    const std::string path = "/proc/" + std::to_string(handle.pid) + "/fd/" + std::to_string(handle.fd);
+    *opened = {nullptr, handle.size, open(path.c_str(), O_RDWR | O_CLOEXEC)};
+    return opened->fd < 0 ? NO_HANDLE : OK;
 }
 
 } // namespace
@@ -197,6 +276,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     case 16: return *value = 132, OK; // multiprocessors
     case 75: return *value = 9, OK;   // compute capability
     case 76: return *value = 0, OK;
+    case 128: return *value = fabric(), OK;
     default: return INVALID;
     }
 }
@@ -222,6 +302,12 @@ int cuCtxEnablePeerAccess(void* peer, unsigned) {
 }
 int cuMemAlloc_v2(u64* at, size_t size) {
     if (contexts.empty()) return NO_CONTEXT;
+    if (size >= SHAREABLE) {
+        Shared made = new_shared(size);
+        if (!made.at) return 2;
+        memset(made.at, 0xa5, size);
+        return *at = remember(made), OK;
+    }
     void* memory = nullptr;
     if (posix_memalign(&memory, 256, size) != 0) return 2;
     memset(memory, 0xa5, size);
@@ -229,8 +315,87 @@ int cuMemAlloc_v2(u64* at, size_t size) {
 }
 int cuMemFree_v2(u64 at) {
     if (int code = wait_for_context()) return code;
-    return free(reinterpret_cast<void*>(at)), OK;
+    if (!forget(at)) free(reinterpret_cast<void*>(at));
+    return OK;
 }
+
+// --- memory of several processes ---
+
+int cuIpcGetMemHandle(Handle* handle, u64 at) {
+    std::unique_lock<std::mutex> lock(shared_mutex);
+    for (const Shared& one : shared) {
+        if (reinterpret_cast<u64>(one.at) == at && one.fd >= 0) return *handle = handle_of(one, IPC), OK;
+    }
+    return INVALID;
+}
+int cuIpcOpenMemHandle_v2(u64* at, Handle handle, unsigned flags) {
+    // A process cannot open its own, and peer access has to be asked for.
+    if (contexts.empty() || handle.pid == getpid()) return NO_CONTEXT;
+    if (flags != 1) return INVALID;
+    if (peers() == "no") return NO_PEERS;
+    Shared opened;
+    if (int code = open_handle(handle, IPC, &opened)) return code;
+    opened.at = mmap(nullptr, opened.size, PROT_READ | PROT_WRITE, MAP_SHARED, opened.fd, 0);
+    close(opened.fd);
+    opened.fd = -1;
+    if (opened.at == MAP_FAILED) return 2;
+    return *at = remember(opened), OK;
+}
+int cuIpcCloseMemHandle(u64 at) { return forget(at) ? OK : INVALID; }
+
+int cuMemGetAllocationGranularity(size_t* size, const Allocation* wanted, int) {
+    if (wanted->kind != 1 || wanted->handles != 8 || wanted->location_kind != 1) return INVALID;
+    return *size = SHAREABLE, OK;
+}
+// An allocation is a descriptor of its file, which maps keep after it has been released.
+int cuMemCreate(u64* allocation, size_t size, const Allocation* wanted, u64) {
+    if (!fabric()) return NOT_SUPPORTED;
+    if (wanted->handles != 8 || size % SHAREABLE != 0) return INVALID;
+    int fd = memfd_create("alight-emulated", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, size) != 0) return 2;
+    allocations++;
+    return *allocation = static_cast<u64>(fd) << 32 | size >> 12, OK;
+}
+int cuMemRelease(u64 allocation) { return close(static_cast<int>(allocation >> 32)), allocations--, OK; }
+int cuMemExportToShareableHandle(Handle* handle, u64 allocation, int type, u64) {
+    if (type != 8) return INVALID;
+    Shared one{nullptr, (allocation & 0xffffffff) << 12, static_cast<int>(allocation >> 32)};
+    return *handle = handle_of(one, FABRIC), OK;
+}
+int cuMemImportFromShareableHandle(u64* allocation, Handle* handle, int type) {
+    if (type != 8) return INVALID;
+    if (!fabric() || peers() == "no") return NOT_SUPPORTED;
+    Shared opened;
+    if (int code = open_handle(*handle, FABRIC, &opened)) return code;
+    allocations++;
+    return *allocation = static_cast<u64>(opened.fd) << 32 | opened.size >> 12, OK;
+}
+int cuMemAddressReserve(u64* at, size_t size, size_t, u64, u64) {
+    void* place = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return place == MAP_FAILED ? 2 : (*at = reinterpret_cast<u64>(place), OK);
+}
+int cuMemAddressFree(u64 at, size_t size) { return munmap(reinterpret_cast<void*>(at), size), OK; }
+// Nobody may touch it before access is given.
+int cuMemMap(u64 at, size_t size, size_t, u64 allocation, u64) {
+    void* place = mmap(reinterpret_cast<void*>(at), size, PROT_NONE, MAP_SHARED | MAP_FIXED, static_cast<int>(allocation >> 32), 0);
+    return place == MAP_FAILED ? 2 : OK;
+}
+int cuMemUnmap(u64 at, size_t size) {
+    return mmap(reinterpret_cast<void*>(at), size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0), OK;
+}
+int cuMemSetAccess(u64 at, size_t size, const Access* given, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (given[i].kind != 1 || given[i].id < 0 || given[i].id >= devices() || given[i].flags != 3) return INVALID;
+    }
+    if (count == 0) return INVALID;
+    return mprotect(reinterpret_cast<void*>(at), size, PROT_READ | PROT_WRITE), OK;
+}
+// How much of it there is: pieces of memory that others can open or that were opened, and allocations.
+size_t alight_shared_pieces() {
+    std::unique_lock<std::mutex> lock(shared_mutex);
+    return shared.size() + allocations;
+}
+
 int cuMemHostAlloc(void** at, size_t size, unsigned) { return *at = aligned_alloc(4096, (size + 4095) / 4096 * 4096), OK; }
 int cuMemFreeHost(void* at) {
     if (int code = wait_for_context()) return code;

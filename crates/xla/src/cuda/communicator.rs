@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use alight_collective::Spec;
 
+use super::arena::Arenas;
 use super::driver::{Driver, Function, HostMemory, Memory, Stream};
 use super::error::CudaError;
 use super::kernel::{CALL, DONE, HEADER, Params, RANKS, Shape};
 
 /// Errors of the kernel: the highest byte of a report.
 const TIMED_OUT: u64 = 1;
+const MISPLACED: u64 = 4;
 
 /// Where the arrays of a call lie, on the rank's GPU.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +30,8 @@ pub struct Arrays {
     pub normed: u64,
     /// `[rows, hidden]`.
     pub new_residual: u64,
+    /// An int32, the rank's place as the program has it, and the one that it has to be; 0 where nobody asks.
+    pub index: (u64, u32),
 }
 
 /// What a communicator has done.
@@ -37,7 +41,7 @@ pub struct Account {
     pub launched: u64,
     /// Launches that were captured into a graph instead of being run.
     pub captured: u64,
-    /// Calls that the GPU of rank 0 has ended, by its own counter: replays of graphs too.
+    /// Calls that the GPU of the first rank of this process has ended, by its own counter: replays of graphs too.
     pub ended: u64,
 }
 
@@ -45,10 +49,20 @@ pub struct Account {
 ///
 /// Whoever drops it has waited for its calls, whose memory the next one gets. XLA does: a run keeps its program, and with it the state of
 /// its call sites, until everything on the device's stream has ended, on every device. Waiting here could make a capture of its invalid.
+///
+/// The ranks are GPUs of this process ([`Communicator::new`]), or of several, each of which has a communicator for its own
+/// ([`Communicator::across`]).
 pub struct Communicator {
     driver: &'static Driver,
-    ordinals: Vec<i64>,
+    /// Where the workspaces of all ranks lie, as each rank's GPU sees them; nothing for ranks of other processes.
+    tables: Vec<Option<[u64; RANKS]>>,
+    /// The first rank of this process has its workspace on this GPU, and here.
+    first: (i64, u64),
+    /// Those that are this communicator's.
     workspaces: Vec<Memory>,
+    /// That of which the workspaces are parts.
+    _arenas: Option<Arc<Arenas>>,
+    /// A word for each rank, what went wrong on it first; and another, whether it found that no call passes any more.
     report: HostMemory,
     slot: u64,
     limit: Duration,
@@ -59,13 +73,31 @@ pub struct Communicator {
 /// All that live, for [`accounts`] and [`errors`].
 static ALL: Mutex<Vec<Weak<Communicator>>> = Mutex::new(vec![]);
 
+/// The GPUs of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Members {
+    /// Of this process: CUDA's numbers.
+    Here(Vec<i64>),
+    /// Of several: JAX's numbers; and the key of their call site.
+    Across(Vec<i64>, u64),
+}
+
 /// What call sites have in common that share a communicator.
 #[derive(PartialEq, Eq)]
 struct Shared {
     channel: i64,
-    ordinals: Vec<i64>,
+    members: Members,
     capacity: usize,
     limit: Duration,
+}
+
+/// Room for an operand of the calls of a channel: sites share a communicator if their operands are of about one size, up to the same power
+/// of two.
+pub(super) fn room(channel: i64, capacity: usize) -> usize {
+    match channel {
+        0 => capacity,
+        _ => capacity.checked_next_power_of_two().unwrap_or(capacity),
+    }
 }
 
 /// Those that are shared.
@@ -88,29 +120,35 @@ pub fn errors() -> Vec<CudaError> {
 }
 
 impl Communicator {
-    /// [`Communicator::new`] for a call site. Those of a channel other than 0 with the same GPUs and the same limit share one, if their operands
-    /// are of about one size: up to the same power of two. So a program has one workspace instead of one for each of its calls.
+    /// That of a call site. Those of a channel other than 0 with the same GPUs, the same limit and [`room`] share one. So a program has one
+    /// workspace instead of one for each of its calls.
     ///
     /// The calls of a channel come one after the other on each rank, in the same order on all of them: those of a program if each needs a result of
     /// the one before, and those of several programs because XLA runs them on one stream of a device. The kernel notices if they do not.
-    pub fn of_channel(
+    pub(super) fn of_channel(
         channel: i64,
-        ordinals: &[i64],
+        members: Members,
         capacity: usize,
         limit: Duration,
     ) -> Result<Arc<Communicator>, CudaError> {
+        let capacity = room(channel, capacity);
+        let make = |members: &Members| match members {
+            Members::Here(ordinals) => Communicator::new(ordinals, capacity, limit),
+            Members::Across(devices, key) => {
+                Communicator::across(&super::arena::current()?, *key, devices, capacity, limit)
+            }
+        };
         if channel == 0 {
-            return Communicator::new(ordinals, capacity, limit);
+            return make(&members);
         }
-        let capacity = capacity.checked_next_power_of_two().unwrap_or(capacity);
-        let wanted = Shared { channel, ordinals: ordinals.to_vec(), capacity, limit };
+        let wanted = Shared { channel, members, capacity, limit };
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         shared.retain(|(_, one)| one.strong_count() > 0);
         let found = shared.iter().find(|(of, _)| *of == wanted).and_then(|(_, one)| one.upgrade());
         if let Some(communicator) = found {
             return Ok(communicator);
         }
-        let made = Communicator::new(ordinals, capacity, limit)?;
+        let made = make(&wanted.members)?;
         shared.push((wanted, Arc::downgrade(&made)));
         Ok(made)
     }
@@ -123,14 +161,8 @@ impl Communicator {
         limit: Duration,
     ) -> Result<Arc<Communicator>, CudaError> {
         let driver = Driver::get()?;
-        let ranks = ordinals.len();
-        if !(1..=RANKS).contains(&ranks) {
-            return Err(CudaError::Unsupported(format!(
-                "{ranks} ranks, the kernel takes 1 to {RANKS}"
-            )));
-        }
-        let slot = capacity.next_multiple_of(16);
-        let communicator = driver.relaxed(|| {
+        let (slot, bytes) = sizes(ordinals.len(), capacity)?;
+        let (workspaces, report) = driver.relaxed(|| {
             for from in ordinals {
                 for to in ordinals {
                     if from != to {
@@ -138,33 +170,85 @@ impl Communicator {
                     }
                 }
             }
-            let bytes = HEADER + 2 * ranks * slot;
-            let workspaces: Result<Vec<_>, _> =
-                ordinals.iter().map(|ordinal| driver.allocate(*ordinal, bytes)).collect();
-            Ok(Communicator {
-                driver,
-                ordinals: ordinals.to_vec(),
-                workspaces: workspaces?,
-                report: driver.allocate_host(ordinals[0], ranks)?,
-                slot: slot as u64,
-                limit,
-                launched: AtomicU64::new(0),
-                captured: AtomicU64::new(0),
-            })
+            let all = ordinals.iter().map(|ordinal| driver.allocate(*ordinal, bytes));
+            let workspaces = all.collect::<Result<Vec<_>, _>>()?;
+            Ok((workspaces, driver.allocate_host(ordinals[0], 2 * ordinals.len())?))
         })?;
-        let communicator = Arc::new(communicator);
+        let mut table = [0; RANKS];
+        for (address, memory) in table.iter_mut().zip(&workspaces) {
+            *address = memory.address();
+        }
+        let communicator = Arc::new(Communicator {
+            driver,
+            tables: vec![Some(table); ordinals.len()],
+            first: (ordinals[0], table[0]),
+            workspaces,
+            _arenas: None,
+            report,
+            slot: slot as u64,
+            limit,
+            launched: AtomicU64::new(0),
+            captured: AtomicU64::new(0),
+        });
         all_push(&communicator);
         Ok(communicator)
     }
 
-    /// The workspace of a rank, for tests.
+    /// The ranks of this process among those on the GPUs `devices`, by JAX's numbers, of several processes, with workspaces in the place of `key` in
+    /// their arenas. Of a key all processes have one communicator, or more whose calls come one after the other.
+    pub(super) fn across(
+        arenas: &Arc<Arenas>,
+        key: u64,
+        devices: &[i64],
+        capacity: usize,
+        limit: Duration,
+    ) -> Result<Arc<Communicator>, CudaError> {
+        let driver = Driver::get()?;
+        let (slot, bytes) = sizes(devices.len(), capacity)?;
+        let (offset, report, first) = driver.relaxed(|| {
+            let offset = arenas.place(key, devices, bytes)? as u64;
+            let ours = devices.iter().find_map(|id| Some((*id, arenas.ordinal(*id)?)));
+            let (device, ordinal) = ours.ok_or(CudaError::NotConnected)?;
+            let first = (ordinal, arenas.address(device, ordinal)? + offset);
+            Ok((offset, driver.allocate_host(ordinal, 2 * devices.len())?, first))
+        })?;
+        let mut tables = vec![];
+        for device in devices {
+            let Some(ordinal) = arenas.ordinal(*device) else {
+                tables.push(None);
+                continue;
+            };
+            let mut table = [0; RANKS];
+            for (address, other) in table.iter_mut().zip(devices) {
+                *address = arenas.address(*other, ordinal)? + offset;
+            }
+            tables.push(Some(table));
+        }
+        let communicator = Arc::new(Communicator {
+            driver,
+            tables,
+            first,
+            workspaces: vec![],
+            _arenas: Some(arenas.clone()),
+            report,
+            slot: slot as u64,
+            limit,
+            launched: AtomicU64::new(0),
+            captured: AtomicU64::new(0),
+        });
+        all_push(&communicator);
+        Ok(communicator)
+    }
+
+    /// The workspace of a rank, of a communicator that has its own: for tests.
     pub fn workspace(&self, rank: usize) -> &Memory {
         &self.workspaces[rank]
     }
 
     /// What went wrong first on the first rank that failed. It does not wait for calls that run.
     pub fn error(&self) -> Option<CudaError> {
-        (0..self.ordinals.len()).find_map(|rank| {
+        let ranks = self.tables.len();
+        let own = (0..ranks).find_map(|rank| {
             let report = self.report.get(rank);
             let call = report & 0xffff_ffff;
             match report >> 56 {
@@ -176,15 +260,21 @@ impl Communicator {
                     call,
                     limit: self.limit,
                 }),
+                MISPLACED => Some(CudaError::Misplaced { rank }),
                 _ => Some(CudaError::InFlight { rank, call }),
             }
-        })
+        });
+        // Of another process, whose report is there.
+        let given_up = || (0..ranks).find(|rank| self.report.get(ranks + rank) != 0);
+        own.or_else(|| Some(CudaError::GivenUp { rank: given_up()? }))
     }
 
     /// What it has done. The number of ended calls is exact when nothing runs.
     pub fn account(&self) -> Result<Account, CudaError> {
         let mut done = [0; 8];
-        self.workspaces[0].read(DONE, &mut done)?;
+        let (ordinal, address) = self.first;
+        // SAFETY: a word of the rank's workspace, which is there as long as this is.
+        unsafe { self.driver.read(ordinal, address + DONE as u64, &mut done) }?;
         Ok(Account {
             launched: self.launched.load(Ordering::Relaxed),
             captured: self.captured.load(Ordering::Relaxed),
@@ -212,10 +302,9 @@ impl Communicator {
                 "an array does not begin at a multiple of 16 bytes".into(),
             ));
         }
-        let mut workspace = [0; RANKS];
-        for (address, memory) in workspace.iter_mut().zip(&self.workspaces) {
-            *address = memory.address();
-        }
+        let Some(workspace) = self.tables[rank] else {
+            return Err(CudaError::Unsupported(format!("rank {rank} is of another process")));
+        };
         Ok(Params {
             workspace,
             partial: arrays.partial,
@@ -225,19 +314,22 @@ impl Communicator {
             normed: arrays.normed,
             new_residual: arrays.new_residual,
             report: self.report.address(),
+            index: arrays.index.0,
             slot: self.slot,
             limit: u64::try_from(self.limit.as_nanos()).unwrap_or(u64::MAX),
             stride: 0,
             delay: 0,
             inverse_hidden: 1.0 / spec.hidden as f64,
             rank: rank as u32,
-            ranks: self.ordinals.len() as u32,
+            ranks: self.tables.len() as u32,
             rows: spec.rows as u32,
             hidden: spec.hidden as u32,
             delay_rank: 0,
             delay_phase: 0,
             bias: f32::from(u8::from(spec.bias)),
             epsilon: spec.epsilon,
+            place: arrays.index.1,
+            reserved: 0,
         })
     }
 
@@ -275,6 +367,17 @@ impl Communicator {
             )
         }
     }
+}
+
+/// Bytes of a slot, and of a workspace.
+fn sizes(ranks: usize, capacity: usize) -> Result<(usize, usize), CudaError> {
+    if !(1..=RANKS).contains(&ranks) {
+        return Err(CudaError::Unsupported(format!(
+            "{ranks} ranks, the kernel takes 1 to {RANKS}"
+        )));
+    }
+    let slot = capacity.next_multiple_of(16);
+    Ok((slot, HEADER + 2 * ranks * slot))
 }
 
 fn all_push(communicator: &Arc<Communicator>) {

@@ -32,6 +32,19 @@ functions! {
         cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Handle);
         cuMemcpyDtoHAsync_v2(*mut c_void, u64, usize, Handle);
         cuMemcpyDtoDAsync_v2(u64, u64, usize, Handle);
+        cuIpcGetMemHandle(*mut Shareable, u64);
+        cuIpcOpenMemHandle_v2(*mut u64, Shareable, c_uint);
+        cuIpcCloseMemHandle(u64);
+        cuMemGetAllocationGranularity(*mut usize, *const Allocation, c_int);
+        cuMemCreate(*mut u64, usize, *const Allocation, u64);
+        cuMemRelease(u64);
+        cuMemExportToShareableHandle(*mut c_void, u64, c_int, u64);
+        cuMemImportFromShareableHandle(*mut u64, *mut c_void, c_int);
+        cuMemAddressReserve(*mut u64, usize, usize, u64, u64);
+        cuMemAddressFree(u64, usize);
+        cuMemMap(u64, usize, usize, u64, u64);
+        cuMemUnmap(u64, usize);
+        cuMemSetAccess(u64, usize, *const Access, usize);
         cuModuleLoadData(*mut Handle, *const c_void);
         cuModuleGetFunction(*mut Handle, Handle, *const c_char);
         cuFuncSetAttribute(Handle, c_int, c_int);
@@ -72,6 +85,47 @@ const NON_BLOCKING: c_uint = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`, `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
 const RELAXED: c_int = 2;
 const THREAD_LOCAL: c_int = 1;
+
+/// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED`.
+const FABRIC_SUPPORTED: c_int = 128;
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
+const LAZY_PEERS: c_uint = 1;
+/// `CU_MEM_HANDLE_TYPE_FABRIC`.
+const FABRIC: c_int = 8;
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`, `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+const PINNED: c_int = 1;
+const ON_DEVICE: c_int = 1;
+const READ_WRITE: c_int = 3;
+
+/// What another process opens memory of a GPU by: `CUipcMemHandle` and `CUmemFabricHandle`, which are 64 bytes each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Shareable(pub [u8; 64]);
+
+/// `CUmemAllocationProp`.
+#[repr(C)]
+pub(super) struct Allocation {
+    kind: c_int,
+    handles: c_int,
+    location: Location,
+    windows: *mut c_void,
+    flags: [u8; 8],
+}
+
+/// `CUmemLocation`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Location {
+    kind: c_int,
+    id: c_int,
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+pub(super) struct Access {
+    location: Location,
+    flags: c_int,
+}
 
 /// The driver.
 ///
@@ -300,6 +354,42 @@ impl Driver {
         };
         self.on(ordinal, || run(stream))?;
         self.wait(ordinal, stream)
+    }
+
+    /// Writes bytes to the GPU's memory, and waits until they are there; for nothing that others do with it.
+    ///
+    /// # Safety
+    /// So many bytes are there, for the GPU `ordinal`.
+    pub(super) unsafe fn write(
+        &self,
+        ordinal: i64,
+        to: u64,
+        bytes: &[u8],
+    ) -> Result<(), CudaError> {
+        self.apart(ordinal, |stream| {
+            let (from, copy) = (bytes.as_ptr(), self.functions.cuMemcpyHtoDAsync_v2);
+            // SAFETY: by the contract; `apart` waits while `bytes` are there.
+            let code = unsafe { copy(to, from.cast(), bytes.len(), handle(stream.0)) };
+            self.check("cuMemcpyHtoDAsync", code)
+        })
+    }
+
+    /// Reads bytes of the GPU's memory. It waits for nothing that others do with it.
+    ///
+    /// # Safety
+    /// So many bytes are there, for the GPU `ordinal`.
+    pub(super) unsafe fn read(
+        &self,
+        ordinal: i64,
+        from: u64,
+        bytes: &mut [u8],
+    ) -> Result<(), CudaError> {
+        self.apart(ordinal, |stream| {
+            let (to, copy) = (bytes.as_mut_ptr(), self.functions.cuMemcpyDtoHAsync_v2);
+            // SAFETY: by the contract; `apart` waits while `bytes` are there.
+            let code = unsafe { copy(to.cast(), from, bytes.len(), handle(stream.0)) };
+            self.check("cuMemcpyDtoHAsync", code)
+        })
     }
 
     /// Memory of the GPU, zeros. Whoever drops it has waited for everything that uses it.
@@ -667,13 +757,8 @@ impl Memory {
     /// If they are more than there is room for.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), CudaError> {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes));
-        self.driver.apart(self.ordinal, |stream| {
-            let to = self.address + offset as u64;
-            let (from, copy) = (bytes.as_ptr(), self.driver.functions.cuMemcpyHtoDAsync_v2);
-            // SAFETY: within the memory; `apart` waits while `bytes` are there.
-            let code = unsafe { copy(to, from.cast(), bytes.len(), handle(stream.0)) };
-            self.driver.check("cuMemcpyHtoDAsync", code)
-        })
+        // SAFETY: within the memory.
+        unsafe { self.driver.write(self.ordinal, self.address + offset as u64, bytes) }
     }
 
     /// Reads bytes at an offset. It waits for nothing that others do with the memory.
@@ -682,13 +767,8 @@ impl Memory {
     /// If they are more than there are.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes));
-        self.driver.apart(self.ordinal, |stream| {
-            let from = self.address + offset as u64;
-            let (to, copy) = (bytes.as_mut_ptr(), self.driver.functions.cuMemcpyDtoHAsync_v2);
-            // SAFETY: within the memory; `apart` waits while `bytes` are there.
-            let code = unsafe { copy(to.cast(), from, bytes.len(), handle(stream.0)) };
-            self.driver.check("cuMemcpyDtoHAsync", code)
-        })
+        // SAFETY: within the memory.
+        unsafe { self.driver.read(self.ordinal, self.address + offset as u64, bytes) }
     }
 }
 
@@ -757,6 +837,192 @@ impl Drop for LockedPages {
             // SAFETY: registered by `lock_pages`, and once.
             let code = unsafe { (self.driver.functions.cuMemHostUnregister)(self.start.cast()) };
             self.driver.check("cuMemHostUnregister", code)
+        });
+    }
+}
+
+/// Memory of a GPU that other processes can open, or that another process has let this one open. Freeing it may wait for the whole GPU, so
+/// it is for memory that lives as long as the process.
+pub(super) struct SharedMemory {
+    driver: &'static Driver,
+    ordinal: i64,
+    address: u64,
+    bytes: usize,
+    origin: Origin,
+}
+
+/// How the memory has come to be, and so how it goes.
+enum Origin {
+    /// `cuMemAlloc`.
+    Allocated,
+    /// `cuIpcOpenMemHandle`.
+    Opened,
+    /// A map of an allocation, ours or another process's.
+    Mapped { allocation: u64 },
+}
+
+impl Driver {
+    /// Whether memory of the GPU can be opened in processes of other hosts, over NVLink.
+    pub fn has_fabric(&self, ordinal: i64) -> bool {
+        self.attribute(ordinal, FABRIC_SUPPORTED).is_ok_and(|value| value != 0)
+    }
+
+    /// New memory of the GPU that other processes can open, and by what; it is not zeros. With `fabric` those of other hosts, too, and all GPUs of
+    /// `users`, of this process, can use it; else [`Driver::enable_peer`] lets them.
+    pub(super) fn share(
+        &'static self,
+        ordinal: i64,
+        bytes: usize,
+        fabric: bool,
+        users: &[i64],
+    ) -> Result<(SharedMemory, Shareable), CudaError> {
+        let mut shareable = Shareable([0; 64]);
+        if !fabric {
+            let address = self.new_memory(ordinal, bytes)?;
+            let origin = Origin::Allocated;
+            let memory = SharedMemory { driver: self, ordinal, address, bytes, origin };
+            self.on(ordinal, || {
+                // SAFETY: writes a handle of memory that is there.
+                let code = unsafe { (self.functions.cuIpcGetMemHandle)(&mut shareable, address) };
+                self.check("cuIpcGetMemHandle", code)
+            })?;
+            return Ok((memory, shareable));
+        }
+        let wanted = Allocation {
+            kind: PINNED,
+            handles: FABRIC,
+            location: Location { kind: ON_DEVICE, id: self.device(ordinal)? },
+            windows: null_mut(),
+            flags: [0; 8],
+        };
+        let mut unit = 0;
+        let get = self.functions.cuMemGetAllocationGranularity;
+        // SAFETY: writes a number; 0 asks for the least.
+        self.check("cuMemGetAllocationGranularity", unsafe { get(&mut unit, &wanted, 0) })?;
+        let bytes = bytes.next_multiple_of(unit.max(1));
+        let mut allocation = 0;
+        // SAFETY: writes a handle.
+        let code = unsafe { (self.functions.cuMemCreate)(&mut allocation, bytes, &wanted, 0) };
+        self.check("cuMemCreate", code)?;
+        let memory = self.map(ordinal, allocation, bytes, unit, users)?;
+        let to = std::ptr::from_mut(&mut shareable).cast();
+        // SAFETY: writes a handle of that type; the allocation is there.
+        let code =
+            unsafe { (self.functions.cuMemExportToShareableHandle)(to, allocation, FABRIC, 0) };
+        self.check("cuMemExportToShareableHandle", code)?;
+        Ok((memory, shareable))
+    }
+
+    /// Opens memory of another process for the GPU `ordinal` of this one; with `fabric` for all of `users`.
+    pub(super) fn open_shared(
+        &'static self,
+        ordinal: i64,
+        mut shareable: Shareable,
+        bytes: usize,
+        fabric: bool,
+        users: &[i64],
+    ) -> Result<SharedMemory, CudaError> {
+        if !fabric {
+            return self.on(ordinal, || {
+                let (mut address, open) = (0, self.functions.cuIpcOpenMemHandle_v2);
+                // SAFETY: writes an address.
+                let code = unsafe { open(&mut address, shareable, LAZY_PEERS) };
+                self.check("cuIpcOpenMemHandle", code)?;
+                let origin = Origin::Opened;
+                Ok(SharedMemory { driver: self, ordinal, address, bytes, origin })
+            });
+        }
+        let mut allocation = 0;
+        let from = std::ptr::from_mut(&mut shareable).cast();
+        self.on(ordinal, || {
+            let import = self.functions.cuMemImportFromShareableHandle;
+            // SAFETY: reads a handle of that type, and writes one.
+            self.check("cuMemImportFromShareableHandle", unsafe {
+                import(&mut allocation, from, FABRIC)
+            })
+        })?;
+        self.map(ordinal, allocation, bytes, 0, users)
+    }
+
+    /// Maps an allocation, which the result owns, for the GPUs `users`.
+    fn map(
+        &'static self,
+        ordinal: i64,
+        allocation: u64,
+        bytes: usize,
+        unit: usize,
+        users: &[i64],
+    ) -> Result<SharedMemory, CudaError> {
+        let mut address = 0;
+        // SAFETY: writes an address.
+        let mut code =
+            unsafe { (self.functions.cuMemAddressReserve)(&mut address, bytes, unit, 0, 0) };
+        let mut function = "cuMemAddressReserve";
+        if code == 0 {
+            // SAFETY: an address range that is ours, as large as the allocation.
+            code = unsafe { (self.functions.cuMemMap)(address, bytes, 0, allocation, 0) };
+            function = "cuMemMap";
+            if code != 0 {
+                // SAFETY: reserved above, and nothing is mapped there.
+                unsafe { (self.functions.cuMemAddressFree)(address, bytes) };
+            }
+        }
+        if let Err(error) = self.check(function, code) {
+            // SAFETY: an allocation that nobody else has.
+            unsafe { (self.functions.cuMemRelease)(allocation) };
+            return Err(error);
+        }
+        let origin = Origin::Mapped { allocation };
+        let memory = SharedMemory { driver: self, ordinal, address, bytes, origin };
+        let mut all = vec![];
+        for user in users {
+            let location = Location { kind: ON_DEVICE, id: self.device(*user)? };
+            all.push(Access { location, flags: READ_WRITE });
+        }
+        let set = self.functions.cuMemSetAccess;
+        // SAFETY: what was just mapped, and a list of so many.
+        self.check("cuMemSetAccess", unsafe { set(address, bytes, all.as_ptr(), all.len()) })?;
+        Ok(memory)
+    }
+}
+
+impl SharedMemory {
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Sets all bytes to zero, and waits until they are.
+    pub(super) fn clear(&self) -> Result<(), CudaError> {
+        self.driver.apart(self.ordinal, |stream| {
+            let set = self.driver.functions.cuMemsetD8Async;
+            // SAFETY: all of the memory, and a stream.
+            let code = unsafe { set(self.address, 0, self.bytes, handle(stream.0)) };
+            self.driver.check("cuMemsetD8Async", code)
+        })
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        let functions = &self.driver.functions;
+        let _ = self.driver.on(self.ordinal, || {
+            // SAFETY: each as it has come to be, and once.
+            unsafe {
+                match self.origin {
+                    Origin::Allocated => {
+                        (functions.cuMemFree_v2)(self.address);
+                    }
+                    Origin::Opened => {
+                        (functions.cuIpcCloseMemHandle)(self.address);
+                    }
+                    Origin::Mapped { allocation } => {
+                        (functions.cuMemUnmap)(self.address, self.bytes);
+                        (functions.cuMemAddressFree)(self.address, self.bytes);
+                        (functions.cuMemRelease)(allocation);
+                    }
+                }
+            }
+            Ok(())
         });
     }
 }

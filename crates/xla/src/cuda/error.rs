@@ -80,4 +80,43 @@ pub enum CudaError {
         /// The number of the call.
         call: u64,
     },
+    /// The program has its devices in another order.
+    #[error(
+        "rank {rank} is another device in the shard_map around the call than in the mesh that allreduce_norm was given"
+    )]
+    Misplaced {
+        /// The rank.
+        rank: usize,
+    },
+    /// A rank of another process has given up; it says there for whom it has waited.
+    #[error(
+        "rank {rank}: a rank of another process has given up waiting, and no call passes any more"
+    )]
+    GivenUp {
+        /// The first rank here that has seen it.
+        rank: usize,
+    },
+    /// There is no memory that GPUs of several processes share.
+    #[error(
+        "the program is for GPUs of several processes, which share no memory here; call alight.jax.connect() first"
+    )]
+    NotConnected,
+    /// The memory that processes share is used up.
+    #[error(
+        "a call needs {wanted} bytes of the memory that GPUs of several processes share, and {left} are left"
+    )]
+    Full {
+        /// What a call needs.
+        wanted: usize,
+        /// What there is.
+        left: usize,
+    },
+    /// Another process has something else at this place.
+    #[error(
+        "the process of GPU {device} has loaded another program in this one's turn; all have to load the same ones in the same order"
+    )]
+    Apart {
+        /// JAX's number of the GPU.
+        device: i64,
+    },
 }

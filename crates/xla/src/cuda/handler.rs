@@ -1,5 +1,6 @@
-//! `alight_allreduce_norm` for the platform CUDA. Arguments, results and attributes are those of the one for CPUs; `devices` are the
-//! numbers that XLA gives the GPUs of this process.
+//! `alight_allreduce_norm` for the platform CUDA. Arguments, results and attributes are those of the one for CPUs. If each group is of one
+//! process, `devices` are the numbers that XLA gives the GPUs of a process, which are the same in all of them. If a group is of several
+//! (`processes`), they are JAX's numbers of all GPUs, which `arena` translates.
 //!
 //! *instantiate* makes the state of the call site, without touching a GPU. *initialize* allocates and compiles, once: it is not
 //! called while a graph is captured. *execute* launches, and nothing else, so that it may be captured; where a graph is
@@ -11,7 +12,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::communicator::{Arrays, Communicator};
+use alight_collective::Spec;
+
+use super::arena;
+use super::communicator::{Arrays, Communicator, Members, room};
 use super::driver::{Driver, Function, Stream};
 use super::error::CudaError;
 use super::kernel::{Shape, Variant};
@@ -40,6 +44,10 @@ pub(crate) const TARGETS: &[Target] = &[Target {
 struct Site {
     attributes: Attributes,
     channel: i64,
+    /// Whether groups are of several processes.
+    across: bool,
+    /// If so, the number of the site in all of them: taken when it is first used, since who compiles may make call sites that never run.
+    key: OnceLock<u64>,
     /// One for each group.
     communicators: Vec<OnceLock<Result<Arc<Communicator>, CudaError>>>,
     /// One for each device: what a call site launches there is always the same.
@@ -47,26 +55,51 @@ struct Site {
 }
 
 impl Site {
-    /// The place of a device among all.
-    fn place(&self, device: i64) -> Result<usize, Refusal> {
+    /// The place of a device among all; XLA's number of it is CUDA's.
+    fn place(&self, ordinal: i64) -> Result<usize, Refusal> {
         let devices = &self.attributes.devices;
-        devices.iter().position(|other| *other == device).ok_or_else(|| {
-            Refusal::argument(format!("device {device} is not among the ranks {devices:?}"))
+        let device = match self.across {
+            false => Some(ordinal),
+            true => arena::current().map_err(refusal)?.device(ordinal),
+        };
+        let place = device.and_then(|one| devices.iter().position(|other| *other == one));
+        place.ok_or_else(|| {
+            Refusal::argument(format!("device {ordinal} is not among the ranks {devices:?}"))
         })
     }
 
-    /// What a call needs. The first that comes makes it, for all ranks, while the others wait: no rank writes to a workspace that is
-    /// not there yet.
+    /// The GPUs of a group.
+    fn members(&self, group: usize, spec: &Spec) -> Result<Members, CudaError> {
+        let Attributes { devices, processes, ranks, capacity, limit } = &self.attributes;
+        let members = devices[group * ranks..][..*ranks].to_vec();
+        if !self.across {
+            return Ok(Members::Here(members));
+        }
+        let arenas = arena::current()?;
+        let key = self.key.get_or_init(|| {
+            let room = room(self.channel, *capacity);
+            let kind = arena::hash((devices, processes, ranks, room, limit, self.channel));
+            // Sites of a channel share their place, whatever they compute, whenever they are made.
+            match self.channel {
+                0 => arenas.next_site(arena::hash((kind, spec.to_string()))),
+                _ => kind,
+            }
+        });
+        Ok(Members::Across(members, *key))
+    }
+
+    /// What a call needs on the GPU `ordinal`. The first that comes makes it, for all ranks of this process, while the others wait: no rank
+    /// writes to a workspace that is not there yet.
     fn ready(
         &self,
-        place: usize,
+        (place, ordinal): (usize, i64),
         call: &Call<'_>,
         shape: &Shape,
     ) -> Result<(&Arc<Communicator>, Function), CudaError> {
-        let Attributes { devices, ranks, capacity, limit } = &self.attributes;
+        let Attributes { ranks, capacity, limit, .. } = &self.attributes;
         let group = place / ranks;
         let communicator = self.communicators[group].get_or_init(|| {
-            let members = &devices[group * ranks..][..*ranks];
+            let members = self.members(group, &call.spec)?;
             Communicator::of_channel(self.channel, members, *capacity, *limit)
         });
         let communicator = communicator.as_ref().map_err(Clone::clone)?;
@@ -78,12 +111,12 @@ impl Site {
         }
         let driver = Driver::get()?;
         let function = driver.relaxed(|| {
-            let function = variant.load(driver, devices[place])?;
-            let resident = driver.resident(devices[place], function, shape.threads)?;
+            let function = variant.load(driver, ordinal)?;
+            let resident = driver.resident(ordinal, function, shape.threads)?;
             if resident < shape.blocks as usize {
                 return Err(CudaError::Unsupported(format!(
-                    "GPU {} runs {resident} blocks at once, the call has {}",
-                    devices[place], shape.blocks
+                    "GPU {ordinal} runs {resident} blocks at once, the call has {}",
+                    shape.blocks
                 )));
             }
             Ok(function)
@@ -128,10 +161,14 @@ unsafe extern "C" fn alight_allreduce_norm_cuda_execute(frame: *mut CallFrame) -
 fn instantiate(frame: Frame<'_>) -> Result<(), Refusal> {
     let attributes = Attributes::read(frame)?;
     let count = attributes.devices.len();
+    let mut groups = attributes.processes.chunks(attributes.ranks);
+    let across = groups.any(|group| group.iter().any(|process| *process != group[0]));
     let site = Site {
         communicators: (0..count / attributes.ranks).map(|_| OnceLock::new()).collect(),
         functions: (0..count).map(|_| OnceLock::new()).collect(),
         channel: frame.integer("channel")?,
+        across,
+        key: OnceLock::new(),
         attributes,
     };
     STATE.give(frame, site)
@@ -139,13 +176,14 @@ fn instantiate(frame: Frame<'_>) -> Result<(), Refusal> {
 
 fn initialize(frame: Frame<'_>) -> Result<(), Refusal> {
     let site = STATE.get(frame)?;
-    let place = site.place(frame.device()?)?;
+    let ordinal = frame.device()?;
+    let place = site.place(ordinal)?;
     let call = Call::read(frame)?;
     if call.spec.rows == 0 {
         return Ok(());
     }
     let shape = Shape::of(&call.spec).map_err(refusal)?;
-    site.ready(place, &call, &shape).map_err(refusal)?;
+    site.ready((place, ordinal), &call, &shape).map_err(refusal)?;
     Ok(())
 }
 
@@ -158,7 +196,7 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
         return Ok(());
     }
     let shape = Shape::of(&call.spec).map_err(refusal)?;
-    let (communicator, function) = site.ready(place, &call, &shape).map_err(refusal)?;
+    let (communicator, function) = site.ready((place, device), &call, &shape).map_err(refusal)?;
     let at = |array: &crate::frame::Array<'_>| array.data.addr() as u64;
     let arrays = Arrays {
         partial: at(&call.partial),
@@ -167,6 +205,7 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
         post_weight: call.post_weight.as_ref().map_or(0, at),
         normed: at(&call.normed),
         new_residual: at(&call.new_residual),
+        index: (call.index.as_ref().map_or(0, at), place as u32),
     };
     let rank = place % site.attributes.ranks;
     let params = communicator.params(rank, &call.spec, &arrays).map_err(refusal)?;
@@ -187,7 +226,7 @@ fn refusal(error: CudaError) -> Refusal {
 pub(super) fn code_of(error: &CudaError) -> std::ffi::c_int {
     match error {
         CudaError::TimedOut { .. } => code::DEADLINE_EXCEEDED,
-        CudaError::Unsupported(_) => code::INVALID_ARGUMENT,
+        CudaError::Unsupported(_) | CudaError::Misplaced { .. } => code::INVALID_ARGUMENT,
         CudaError::Call { .. } => code::INTERNAL,
         _ => code::FAILED_PRECONDITION,
     }

@@ -134,6 +134,7 @@ pub struct Params {
     pub normed: u64,
     pub new_residual: u64,
     pub report: u64,
+    pub index: u64,
     pub slot: u64,
     pub limit: u64,
     pub stride: u64,
@@ -147,6 +148,8 @@ pub struct Params {
     pub delay_phase: u32,
     pub bias: f32,
     pub epsilon: f32,
+    pub place: u32,
+    pub reserved: u32,
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
-//! The collective among the GPUs of one process, and products with blocks of weights: kernels, launched through CUDA's driver.
+//! The collective among GPUs, and products with blocks of weights: kernels, launched through CUDA's driver.
 //! docs/explanation/cuda.md explains them.
 //!
 //! Nothing of CUDA is needed to build, and its absence is an error like any other: the driver and the run-time compiler are opened
 //! when they are first needed. Of the collective, `kernel` is the kernel and its variants, `communicator` the ranks with their memory, `handler`
-//! the stages of the custom call, `probe` the trial at the start. `blocks` are matrices in blocks and their kernels, `blocks_handler`
+//! the stages of the custom call, `probe` the trial at the start, `arena` the memory of GPUs of several processes. `blocks` are matrices in blocks and their kernels, `blocks_handler`
 //! the stages of their custom calls. `code` compiles and loads a kernel.
 
+pub mod arena;
 pub mod blocks;
 pub(crate) mod blocks_handler;
 mod code;
@@ -19,6 +20,8 @@ pub mod nvrtc;
 mod probe;
 
 pub use communicator::{Account, Arrays, Communicator, accounts, errors};
-pub use driver::{Driver, Event, Function, Graph, HostMemory, LockedPages, Memory, Stream};
+pub use driver::{
+    Driver, Event, Function, Graph, HostMemory, LockedPages, Memory, Shareable, Stream,
+};
 pub use error::CudaError;
 pub use probe::probe;

@@ -107,6 +107,7 @@ impl Ranks {
             post_weight: if spec.post_norm { at(self.weights() + 2 * self.capacity) } else { 0 },
             normed: at(self.offset(2, rank)),
             new_residual: at(self.offset(3, rank)),
+            index: (0, 0),
         };
         let mut params = self.communicator.params(rank, spec, &arrays).map_err(said)?;
         params.stride = self.capacity as u64;

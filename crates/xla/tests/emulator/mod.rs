@@ -63,16 +63,31 @@ pub fn emulated() -> bool {
     })
 }
 
-/// What the emulated driver, at that path, says of a type of blocks.
-pub fn sizes_of_blocks(path: &str, ty: i32) -> [usize; 3] {
+/// A function of the emulated driver, at that path, which is loaded already.
+fn function(path: &str, name: &std::ffi::CStr) -> *mut std::ffi::c_void {
     let path = std::ffi::CString::new(path).unwrap();
-    // SAFETY: the library is ours, loaded already, and has this function of two numbers.
+    // SAFETY: the library is ours.
     unsafe {
         let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
         assert!(!library.is_null());
-        let function = libc::dlsym(library, c"alight_sizes_of_blocks".as_ptr());
+        let function = libc::dlsym(library, name.as_ptr());
         assert!(!function.is_null());
-        let sizes: extern "C" fn(i32, i32) -> usize = std::mem::transmute(function);
-        [0, 1, 2].map(|field| sizes(ty, field))
+        function
     }
+}
+
+/// What the emulated driver says of a type of blocks.
+pub fn sizes_of_blocks(path: &str, ty: i32) -> [usize; 3] {
+    // SAFETY: a function of two numbers.
+    let sizes: extern "C" fn(i32, i32) -> usize =
+        unsafe { std::mem::transmute(function(path, c"alight_sizes_of_blocks")) };
+    [0, 1, 2].map(|field| sizes(ty, field))
+}
+
+/// How many pieces of memory there are in this process that others can open, or that it has opened.
+pub fn shared_pieces(path: &str) -> usize {
+    // SAFETY: a function without arguments.
+    let count: extern "C" fn() -> usize =
+        unsafe { std::mem::transmute(function(path, c"alight_shared_pieces")) };
+    count()
 }

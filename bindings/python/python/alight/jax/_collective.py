@@ -61,8 +61,8 @@ def allreduce_norm(
     bit. `bias` is 0 (Llama) or 1 (Gemma).
 
     On CPU devices of one process it is one custom call, on those of several of one host, once these are connected
-    (`alight.jax.connect`), and among CUDA's GPUs, those of a group in one process (of several processes, once they are connected), if a trial among them works (see `check_collectives` for
-    errors there). A device that does not come within `limit` seconds is an error on the others, and of every later call of
+    (`alight.jax.connect`), and among CUDA's GPUs, of one process or of several that are connected, if a trial among them works (see
+    `check_collectives` for errors there). A device that does not come within `limit` seconds is an error on the others, and of every later call of
     the program, until it is compiled or loaded anew; `math.inf` waits for as long as it takes, as `lax.psum` does: for a
     debugger, a process that is suspended, a program that keeps one device busy. `mesh` has the devices of the `shard_map` in
     its order. Elsewhere it is `lax.psum` and the same norm; why is logged once ("alight.jax").
@@ -93,7 +93,7 @@ def allreduce_norm(
 
     @jax.custom_batching.custom_vmap
     def one(*operands: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return _call(operands, mesh, groups, ranks, epsilon, bias, limit, channel)
+        return _call(operands, mesh, axis, groups, ranks, epsilon, bias, limit, channel)
 
     @one.def_vmap
     def several(count: int, batched: list[bool], *operands: jax.Array) -> tuple[tuple[jax.Array, jax.Array], tuple[bool, bool]]:
@@ -122,6 +122,7 @@ def allreduce_norm(
 def _call(
     operands: tuple[jax.Array, ...],
     mesh: Mesh,
+    axis: str,
     groups: np.ndarray[Any, Any],
     ranks: int,
     epsilon: float,
@@ -130,13 +131,16 @@ def _call(
     channel: int,
 ) -> tuple[jax.Array, jax.Array]:
     """The custom call."""
-    partial, groups = operands[0], _distinct(groups)
+    partial, every = operands[0], groups
+    groups = _distinct(every)
+    across = _across(groups)
     like = jax.ShapeDtypeStruct(partial.shape, partial.dtype)  # type: ignore[no-untyped-call, unused-ignore]
     # On CPUs in place, where XLA needs the operands no more: in a loop that saves copying what it carries.
     in_place = {0: 0, 1: 1} if mesh.devices.flat[0].platform == "cpu" else None
     normed, new_residual = jax.ffi.ffi_call("alight_allreduce_norm", (like, like), input_output_aliases=in_place)(
         *operands,
-        devices=np.array([_number(device) for device in groups.flat], np.int64),
+        *_place(mesh, axis, every, groups),
+        devices=np.array([_number(device, across) for device in groups.flat], np.int64),
         processes=np.array([device.process_index for device in groups.flat], np.int64),
         ranks=np.int64(ranks),
         capacity=np.int64(partial.size * partial.dtype.itemsize),
@@ -188,15 +192,38 @@ def _check(
     return ranks
 
 
-def _number(device: Any) -> int:
-    """What XLA calls a device when it calls a handler."""
-    return _cuda.number(device) if device.platform == "gpu" else int(device.id)
+def _place(mesh: Mesh, axis: str, every: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> tuple[jax.Array, ...]:
+    """The place of this device, among those of the groups that the handler knows, as the `shard_map` around the call has it: a number on the
+    device, that the handler compares with its own. What devices the `shard_map` has is known only when the program runs."""
+    try:
+        others = [(int(mesh.shape[name]), lax.axis_index(name)) for name in mesh.axis_names if name != axis]
+        rank = lax.axis_index(axis)
+    except NameError:  # an axis that is not the shard_map's
+        return ()
+    # Groups of which the handler knows one, because they have the same numbers in their processes, share its places.
+    rows = [[_cuda.number(device) for device in group] for group in known] if len(known) < len(every) else []
+    numbers = [rows.index([_cuda.number(device) for device in group]) for group in every] if rows else range(len(every))
+    group: Any = jnp.int32(0)
+    for count, index in others:
+        group = group * count + index
+    return (jnp.asarray(jnp.asarray(list(numbers), jnp.int32)[group] * known.shape[-1] + rank, jnp.int32),)
+
+
+def _number(device: Any, across: bool) -> int:
+    """What XLA calls a device when it calls a handler; a GPU of a program whose groups are of several processes has the number that is the same in
+    all of them, which the handler knows since `connect`."""
+    return _cuda.number(device) if device.platform == "gpu" and not across else int(device.id)
+
+
+def _across(groups: np.ndarray[Any, Any]) -> bool:
+    """Whether a group is of several processes."""
+    return any(len({device.process_index for device in group}) > 1 for group in groups)
 
 
 def _distinct(groups: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The groups that the handlers of a process tell apart. On GPUs a process sees its own alone, by their numbers in it: groups of
-    several processes with the same numbers are one group to each of them, and the program is the same for all."""
-    if groups.flat[0].platform != "gpu":
+    """The groups that the handlers of a process tell apart. If each is of one process, on GPUs, a process sees its own alone, by their numbers in
+    it: groups of several processes with the same numbers are one group to each of them, and the program is the same for all."""
+    if groups.flat[0].platform != "gpu" or _across(groups):
         return groups
     rows = [[_cuda.number(device) for device in group] for group in groups]
     return groups[[at for at, row in enumerate(rows) if row not in rows[:at]]]
@@ -208,14 +235,17 @@ def _no_handler(groups: np.ndarray[Any, Any], partial: jax.Array, assumed: bool)
     if platforms not in ({"cpu"}, {"gpu"}):
         return f"there is no handler for devices of {', '.join(sorted(platforms))}"
     if platforms == {"gpu"}:
-        if any(len({device.process_index for device in group}) > 1 for group in groups):
-            return "the GPUs of a group are in several processes"
         several = len({device.process_index for device in groups.flat}) > 1
         if several and (problem := _connect.gpus()) is not None:
             return problem
-        numbers = [_cuda.number(device) for device in _distinct(groups).flat]
-        if len(set(numbers)) < len(numbers):
-            return "processes have cut their GPUs into groups differently"
+        if _across(groups):
+            for group in groups:
+                if (problem := _connect.gpus_across(sorted({device.process_index for device in group}))) is not None:
+                    return problem
+        else:
+            numbers = [_cuda.number(device) for device in _distinct(groups).flat]
+            if len(set(numbers)) < len(numbers):
+                return "processes have cut their GPUs into groups differently"
         hidden = partial.shape[-1]
         # Of several processes, the trial has been before: all have to say the same.
         return _cuda.problem(groups, hidden, partial.dtype.itemsize, assumed or several, partial.size // hidden)

@@ -1,4 +1,4 @@
-"""Memory that the processes of a host share, for collectives across them.
+"""Memory that the processes of a host share, for collectives across them, of CPU devices and of GPUs (`_arenas`).
 
 The processes agree on a name by a collective of JAX's, one makes the memory, the others open it, and the name goes. It is
 handed to the library once, not to programs: these are the same in every run, so compiled ones can be kept.
@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .. import _alight
-from . import _cuda
+from . import _arenas, _cuda
 
 log = logging.getLogger("alight.jax")
 
@@ -29,20 +29,25 @@ _hosts: list[int] = []
 _problem: str | None = NOT_CALLED
 _gpus: str | None = NOT_CALLED
 """Why the collective does not work among the GPUs of each process, alike in all of them."""
+_gpus_across: str = NOT_CALLED
+"""Why this process shares no memory of its GPUs with others, if it does not."""
+_groups: list[int] = []
+"""For each process a number that those have in common whose GPUs share memory."""
 
 
 def connect(mesh: Mesh | None = None) -> bool:
-    """Connects the processes of a host, so that `allreduce_norm` works across them by memory that they share.
+    """Connects processes, so that `allreduce_norm` works across them: on CPU devices by memory that those of a host share, and on CUDA's GPUs by
+    memory of theirs that the others open, on one host or, where NVLink connects hosts and the GPUs offer that, on several.
 
     To be called by all processes, once, after `jax.distributed.initialize` and before programs are traced. Does nothing
-    if there is one process, or if all devices of `mesh` are in one. Returns whether processes are connected; why they are
-    not is logged ("alight.jax"), and then `allreduce_norm` is `lax.psum` and a norm.
+    if there is one process, or if all devices of `mesh` are in one. Returns whether this process is connected to another; why it
+    is not is logged ("alight.jax"), and then `allreduce_norm` is `lax.psum` and a norm.
     """
-    global _problem, _gpus
+    global _problem, _gpus, _gpus_across
     if jax.process_count() == 1 or (mesh is not None and not mesh.is_multi_process):
         return False
     if _problem != NOT_CALLED:
-        return _problem is None
+        return _connected()
     _gpus = _tried()
     me = jax.process_index()
     told = _gather(np.frombuffer(_host() + secrets.token_bytes(16), np.uint8))
@@ -70,8 +75,19 @@ def connect(mesh: Mesh | None = None) -> bool:
     else:
         _problem = None
         _hosts[:] = firsts
-    if _problem is not None:
-        log.warning("allreduce_norm will be lax.psum and a norm: %s", _problem)
+    if jax.local_devices()[0].platform == "gpu":
+        # What has failed among the GPUs of one process fails among those of several.
+        labels, why = ([], _gpus) if _gpus is not None else _arenas.share(firsts, _gather)
+        _groups[:] = labels
+        _gpus_across = f"its GPUs are in several processes, which share no memory of them ({why or 'they are not of one host'})"
+    if not _connected():
+        log.warning("allreduce_norm will be lax.psum and a norm: %s", gpus_across([me]) if _groups or _gpus else _problem)
+    return _connected()
+
+
+def _connected() -> bool:
+    if jax.local_devices()[0].platform == "gpu":
+        return gpus_across([jax.process_index()]) is None
     return _problem is None
 
 
@@ -86,7 +102,15 @@ def problem(processes: list[int]) -> str | None:
 
 def state() -> tuple[Any, ...]:
     """What programs depend on."""
-    return (_problem is None, _gpus, *_hosts)
+    return (_problem is None, _gpus, *_hosts, "gpus", *_groups)
+
+
+def gpus_across(processes: list[int]) -> str | None:
+    """Why the GPUs of these processes, of one group, cannot work together, if they cannot. Alike in all processes, but for the words."""
+    numbers = {_groups[process] if _groups else _arenas.NOBODY for process in processes}
+    if _arenas.NOBODY in numbers:
+        return _gpus_across
+    return None if len(numbers) == 1 else "its GPUs are in several processes, some of which share no memory of theirs"
 
 
 def gpus() -> str | None:

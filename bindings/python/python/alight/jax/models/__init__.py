@@ -22,8 +22,9 @@ What must stay true:
   uses as it is. `alight.jax.plan` says which and why, from the header alone. Devices that hold the same part show the same memory.
 """
 
+from ._continuous import ContinuousBatch
 from ._load import load_model
 from ._model import KVCache, Model
 from ._sample import Sampling
 
-__all__ = ["KVCache", "Model", "Sampling", "load_model"]
+__all__ = ["ContinuousBatch", "KVCache", "Model", "Sampling", "load_model"]

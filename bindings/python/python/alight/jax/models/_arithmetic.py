@@ -10,8 +10,8 @@ from jax.sharding import PartitionSpec
 
 Arrays: TypeAlias = Mapping[str, jax.Array]
 Specs: TypeAlias = Mapping[str, PartitionSpec]
-Cache: TypeAlias = tuple[jax.Array, jax.Array]
-"""Keys and values of all layers, on one rank."""
+Cache: TypeAlias = tuple[jax.Array, ...]
+"""Keys and values of all layers, on one rank; of a cache of pages also the table `[B, n]` of those that each sequence has."""
 
 
 class Arithmetic(Protocol):
@@ -33,6 +33,9 @@ class Arithmetic(Protocol):
 
     def cache(self, batch: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
         """Shapes of keys and values of so many sequences on a rank, `[…, what is cut between ranks, …]`, and their type."""
+
+    def pages(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+        """The same of so many pages, which `attend` finds by a table. Raises `ValueError` where there is no such cache."""
 
     def embed(self, weights: Arrays, tokens: jax.Array, scale: float) -> jax.Array:
         """`[tokens, embedding]`, the same on every rank."""

@@ -26,8 +26,10 @@ except ImportError:  # a jaxlib without them
 
 BLOCK = 256
 """Positions of a turn of the loop."""
-KERNEL_BLOCK = 64
-"""The same of the kernel. What a program of it holds fits into the shared memory of an A100, with heads of 256."""
+PAGE = 64
+"""Positions of a page: a cache of pages has them in any order, and a table says which ones a sequence has."""
+KERNEL_BLOCK = PAGE
+"""Positions of a turn of the kernel. What a program of it holds fits into the shared memory of an A100, with heads of 256."""
 PROGRAMS = 128
 """Programs of the kernel that are made at least, if there are positions for them: about as many as a GPU runs at once."""
 LOW = np.float32(-1e30)
@@ -56,9 +58,15 @@ class Attention:
 
     def cache(self, layers: int, batch: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shapes of keys and of values. The kernel takes blocks of powers of two."""
-        capacity = -(-self.capacity // KERNEL_BLOCK) * KERNEL_BLOCK if self.kernel else self.capacity
+        return self._shapes(layers, batch, -(-self.capacity // KERNEL_BLOCK) * KERNEL_BLOCK if self.kernel else self.capacity)
+
+    def pages(self, layers: int, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The same of a cache of so many pages."""
+        return self._shapes(layers, count, PAGE)
+
+    def _shapes(self, layers: int, count: int, positions: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         keys, values = (max(16, 1 << (width - 1).bit_length()) if self.kernel else width for width in (self.key_dim, self.value_dim))
-        return (layers, self.heads, batch, capacity, keys), (layers, self.heads, batch, capacity, values)
+        return (layers, self.heads, count, positions, keys), (layers, self.heads, count, positions, values)
 
     def __call__(
         self,
@@ -69,24 +77,26 @@ class Attention:
         pos: jax.Array,
         window: jax.Array | int,
         sinks: jax.Array | None,
+        table: jax.Array | None = None,
     ) -> jax.Array:
         """Of queries `[B, T, heads · group · key_dim]`, whose tokens are at `pos` `[B]` and on, `[B, T, heads · group · value_dim]`,
-        float32. The token at position `p` sees positions `j ≤ p` with `p - j < window`; 0 is no window."""
+        float32. The token at position `p` sees positions `j ≤ p` with `p - j < window`; 0 is no window. `table` `[B, n]`: the pages of
+        each sequence, of a cache of pages; numbers that there is no page of stand for none."""
         batch, tokens = q.shape[:2]
         q = q.reshape(batch, tokens, self.heads, self.group, self.key_dim).transpose(2, 0, 1, 3, 4)
         # [heads, B, T · group, key_dim]: as the cache has them, or products would be of other forms for other batches.
         q = q.reshape(self.heads, batch, tokens * self.group, self.key_dim).astype(self.kind)
         sinks = None if sinks is None else jnp.tile(sinks.reshape(self.heads, self.group), (1, tokens))
-        out = self._rows(q, keys, values, sinks, jnp.asarray(layer, jnp.int32), pos, jnp.asarray(window, jnp.int32))
+        out = self._rows(q, keys, values, sinks, jnp.asarray(layer, jnp.int32), pos, jnp.asarray(window, jnp.int32), table)
         out = out[..., : self.value_dim].reshape(self.heads, batch, tokens, self.group, self.value_dim)
         return out.transpose(1, 2, 0, 3, 4).reshape(batch, tokens, -1)
 
     def _rows(self, *operands: Any) -> jax.Array:
-        """`q` `[heads, B, rows, key_dim]`, keys, values, sinks, layer, pos and window to `[heads, B, rows, …]`."""
+        """`q` `[heads, B, rows, key_dim]`, keys, values, sinks, layer, pos, window and table to `[heads, B, rows, …]`."""
 
         @jax.custom_jvp
-        def call(q: Any, keys: Any, values: Any, sinks: Any, layer: Any, pos: Any, window: Any) -> jax.Array:
-            return (self._kernel if self.kernel else self._loop)(q, keys, values, layer, pos, window, sinks)
+        def call(q: Any, keys: Any, values: Any, sinks: Any, layer: Any, pos: Any, window: Any, table: Any) -> jax.Array:
+            return (self._kernel if self.kernel else self._loop)(q, keys, values, layer, pos, window, sinks, table)
 
         @call.defjvp
         def derivative(operands: Any, tangents: Any) -> Any:
@@ -98,9 +108,12 @@ class Attention:
         return found
 
     def _whole(
-        self, q: jax.Array, keys: jax.Array, values: jax.Array, sinks: Any, layer: jax.Array, pos: jax.Array, window: jax.Array
+        self, q: jax.Array, keys: jax.Array, values: jax.Array, sinks: Any, layer: jax.Array, pos: jax.Array, window: jax.Array, table: Any
     ) -> jax.Array:
         """The same over the whole cache: for derivatives alone."""
+        if table is not None:
+            # The pages of a sequence side by side.
+            keys, values = (x.at[:, :, table].get(mode="clip").reshape(*x.shape[:2], table.shape[0], -1, x.shape[4]) for x in (keys, values))
         k, v = (lax.dynamic_index_in_dim(x, layer, keepdims=False).astype(self.kind) for x in (keys, values))
         at = pos[:, None] + jnp.arange(q.shape[2]) // self.group
         back = at[:, :, None] - jnp.arange(keys.shape[3])
@@ -126,12 +139,14 @@ class Attention:
         pos: jax.Array,
         window: jax.Array,
         sinks: jax.Array | None,
+        table: jax.Array | None = None,
     ) -> jax.Array:
         """`q` and the result `[heads, B, rows, …]`, a row for each query head of each token; `sinks` `[heads, rows]`."""
-        (heads, batch, rows, _), capacity = q.shape, keys.shape[3]
+        # Blocks are those of a cache of one sequence, whatever it is made of: a sequence has its own bits.
+        (heads, batch, rows, _), capacity = q.shape, keys.shape[3] if table is None else self.capacity
         if rows == 1:
             sinks = None if sinks is None else jnp.tile(sinks, 2)
-            return self._loop(jnp.tile(q, (1, 1, 2, 1)), keys, values, layer, pos, window, sinks)[:, :, :1]
+            return self._loop(jnp.tile(q, (1, 1, 2, 1)), keys, values, layer, pos, window, sinks, table)[:, :, :1]
         block = min(BLOCK, capacity)
         at = pos[:, None] + jnp.arange(rows) // self.group  # [B, rows]
         first = jnp.where(window > 0, jnp.maximum(jnp.min(pos) - window + 1, 0), 0)
@@ -142,6 +157,11 @@ class Attention:
             start = jnp.minimum(number * block, capacity - block)
 
             def of(cache: jax.Array) -> jax.Array:
+                if table is not None:
+                    at = start + jnp.arange(block)
+                    # [B, block, heads, width], of one layer alone.
+                    rows = cache.at[layer, :, table[:, at // PAGE], at % PAGE].get(mode="clip")
+                    return rows.transpose(2, 0, 1, 3).astype(self.kind)
                 part = lax.dynamic_slice(cache, (layer, 0, 0, start, 0), (1, heads, batch, block, cache.shape[4]))
                 return part[0].astype(self.kind)
 
@@ -175,9 +195,11 @@ class Attention:
         pos: jax.Array,
         window: jax.Array,
         sinks: jax.Array | None,
+        table: jax.Array | None = None,
     ) -> jax.Array:
         """The same. A program of the kernel has a few rows of a head, and a share of the positions that they see."""
         (heads, batch, rows, width), (capacity, depth) = q.shape, values.shape[3:]
+        capacity = capacity if table is None else table.shape[1] * PAGE
         # Products have 16 rows or more.
         few = min(max(16, 1 << (rows - 1).bit_length()), 64 if max(keys.shape[4], depth) <= 128 else 32)
         blocks = -(-rows // few)
@@ -197,7 +219,8 @@ class Attention:
 
         results = [part(few, depth), part(few), part(few)]
         tokens = rows // self.group
-        body = functools.partial(_program, of=self, tokens=tokens, rows=few, shares=shares)
+        body = functools.partial(_program, of=self, tokens=tokens, rows=few, shares=shares, capacity=capacity)
+        pages = () if table is None else (table,)
         call: Any = pl.pallas_call(
             body,
             grid=(heads * batch, blocks, shares),
@@ -206,6 +229,7 @@ class Attention:
                 pl.BlockSpec((None, few, q.shape[-1]), lambda one, block, share: (one, block, 0)),
                 whole(keys.shape),
                 whole(values.shape),
+                *(whole(one.shape) for one in pages),
             ],
             out_specs=[spec for spec, _ in results],
             out_shape=[like for _, like in results],
@@ -213,7 +237,7 @@ class Attention:
             interpret=self.interpret,
             name="alight_attention",
         )
-        out, most, total = call(layer[None], pos, window[None], q, keys, values)
+        out, most, total = call(layer[None], pos, window[None], q, keys, values, *pages)
         top = most.max(axis=1)
         if sinks is not None:
             sinks = jnp.repeat(jnp.pad(sinks, ((0, 0), (0, blocks * few - rows))), batch, axis=0)
@@ -232,23 +256,22 @@ def _program(
     q_ref: Any,
     keys_ref: Any,
     values_ref: Any,
-    out_ref: Any,
-    most_ref: Any,
-    total_ref: Any,
-    *,
+    *more: Any,
     of: Attention,
     tokens: int,
     rows: int,
     shares: int,
+    capacity: int,
 ) -> None:
     """Sums, greatest scores and totals of `rows` rows of a head, over one of the `shares` of the blocks that they see."""
+    *pages, out_ref, most_ref, total_ref = more
     one, block, share = (pl.program_id(axis) for axis in range(3))
     head, sequence = one // pos_ref.shape[0], one % pos_ref.shape[0]
     layer, pos, window = layer_ref[0], pos_ref[sequence], window_ref[0]
     q = q_ref[...]
     at = pos + (block * rows + jnp.arange(rows)) // of.group
     low = pos + block * rows // of.group
-    high = jnp.minimum(pos + jnp.minimum((block * rows + rows - 1) // of.group, tokens - 1), values_ref.shape[3] - 1)
+    high = jnp.minimum(pos + jnp.minimum((block * rows + rows - 1) // of.group, tokens - 1), capacity - 1)
     first = jnp.where(window > 0, jnp.maximum(low - window + 1, 0), 0) // KERNEL_BLOCK
     last = high // KERNEL_BLOCK + 1
     each = (last - first + shares - 1) // shares
@@ -257,8 +280,12 @@ def _program(
     def turn(number: Any, carry: Any) -> Any:
         most, total, out = carry
         where = number * KERNEL_BLOCK + jnp.arange(KERNEL_BLOCK)
-        held = pl.ds(number * KERNEL_BLOCK, KERNEL_BLOCK)
-        k, v = (triton.load(ref.at[layer, head, sequence, held, :]).astype(of.kind) for ref in (keys_ref, values_ref))
+        # A block is a page.
+        if pages:
+            held = (jnp.minimum(pages[0][sequence, number], keys_ref.shape[2] - 1), pl.ds(0, PAGE))
+        else:
+            held = (sequence, pl.ds(number * KERNEL_BLOCK, KERNEL_BLOCK))
+        k, v = (triton.load(ref.at[layer, head, *held, :]).astype(of.kind) for ref in (keys_ref, values_ref))
         back = at[:, None] - where[None, :]
         seen = (back >= 0) & ((window == 0) | (back < window))
         exact = False if of.kind == jnp.float32 else None

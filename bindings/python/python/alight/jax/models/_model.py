@@ -18,6 +18,7 @@ from .._cuda import check_collectives
 from ._arithmetic import Cache
 from ._blocks import Params
 from ._config import Config
+from ._continuous import ContinuousBatch
 from ._programs import NONE, Programs, Request
 from ._sample import Draws, Sampling, arguments
 
@@ -132,6 +133,19 @@ class Model:
                 break
         return found
 
+    def continuous(
+        self,
+        *,
+        sequences: int,
+        pages: int | None = None,
+        sampling: Sampling = Sampling(),  # noqa: B008: it is frozen
+        stop: Sequence[int] = (),
+        steps_per_launch: int = 8,
+    ) -> ContinuousBatch:
+        """A running batch of up to so many `sequences` at once, which join and leave it, and share a cache of `pages` of 64 positions: without a
+        number as many as all of them need for a full context. Not for `weights="native"` on CPU devices."""
+        return ContinuousBatch(self, sequences, pages, sampling, stop, steps_per_launch)
+
     @property
     def params(self) -> Params:
         """The weights as a tree of arrays, for `forward`: on their devices, cut as the programs need them."""
@@ -141,7 +155,8 @@ class Model:
         """An empty KV cache for `batch` sequences of up to `context` tokens each."""
         if batch < 1:
             raise ValueError(f"batch: expected 1 or more, found {batch}")
-        return KVCache(*self._programs.empty(batch), jnp.zeros(batch, jnp.int32))
+        keys, values = self._programs.empty(batch)
+        return KVCache(keys, values, jnp.zeros(batch, jnp.int32))
 
     def forward(
         self, params: Params, tokens: jax.Array, cache: KVCache, counts: jax.Array | None = None
@@ -166,9 +181,13 @@ class Model:
     def _request(self, prompts: Sequence[list[int]], max_tokens: int, sampling: Sampling, stop: Sequence[int]) -> Request:
         # The last token needs no room: nothing is computed with it.
         wanted = [min(max_tokens, self.context - len(prompt) + 1) for prompt in prompts]
+        return Request(arguments(sampling), self._ends(stop), np.array(wanted, np.int32))
+
+    def _ends(self, stop: Sequence[int]) -> npt.NDArray[np.int32]:
+        """What ends an answer, filled up, so that programs are compiled for few lengths."""
         ends = np.full(-(-max(len(stop), 1) // 8) * 8, NONE, np.int32)
         ends[: len(stop)] = list(stop)
-        return Request(arguments(sampling), ends, np.array(wanted, np.int32))
+        return ends
 
     def _launches(
         self, prompts: Sequence[list[int]], h: Any, cache: Cache, sampling: Sampling, steps: int, request: Request
@@ -235,10 +254,11 @@ class Model:
         tokens: int = 8,
         sampling: Sampling = Sampling.greedy(),  # noqa: B008
         batch: int = 1,
+        pages: int = 0,
     ) -> jax.stages.Lowered:
-        """What XLA compiles for "prefill", a chunk of so many `tokens`, or for "decode", so many steps, of so many sequences: to compile
-        it ahead of time, on a machine without these devices too."""
-        return self._programs.lower(program, self._params, tokens, sampling.candidates(self.config.vocab), batch)
+        """What XLA compiles for "prefill", a chunk of so many `tokens`, or for "decode", so many steps, of so many sequences, over a cache of
+        `pages` if there are some: to compile it ahead of time, on a machine without these devices too."""
+        return self._programs.lower(program, self._params, tokens, sampling.candidates(self.config.vocab), batch, pages)
 
     def _fetched(self, results: jax.Array) -> npt.NDArray[Any]:
         """Results on the host, unless they are worthless: the file has changed, or a collective among GPUs has failed in a
@@ -248,15 +268,19 @@ class Model:
         check_collectives()
         return found
 
-    def _prefill(self, prompts: Sequence[list[int]], held: int, cache: Cache) -> tuple[Any, Cache]:
-        """The residual stream of the last token of each, and the cache, which holds the first `held` already."""
+    def _prefill(self, prompts: Sequence[list[int]], held: int, cache: Cache, table: Any = None) -> tuple[Any, Cache]:
+        """The residual stream of the last token of each, and the cache, which holds the first `held` already; of pages, if there is a `table`
+        of theirs."""
         h: Any = None
         lengths = np.array([len(prompt) for prompt in prompts], np.int32)
         for start, _, chunk in self._chunks(int(lengths.max()), held):
             tokens = np.stack([_filled(prompt[start : start + chunk], chunk) for prompt in prompts])
             # Of one that has ended all is filling, after its end.
             pos, last = np.minimum(lengths, start), np.clip(lengths - start, 1, chunk) - 1
-            new, cache = self._programs.prefill(self._params, cache, tokens, pos, last)
+            if table is None:
+                new, cache = self._programs.prefill(self._params, cache, tokens, pos, last)
+            else:
+                new, cache = self._programs.prefill_pages(self._params, cache, table, tokens, pos, last)
             h = new if h is None or (lengths > start).all() else jnp.where((lengths > start)[:, None], new, h)
         return h, cache
 

@@ -125,6 +125,9 @@ class Native:
     def cache(self, batch: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
         return *self.heads.cache(self.config.layers * batch), jnp.float16
 
+    def pages(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+        raise ValueError("weights: 'native' on CPU devices has no cache of pages; 'f32' and 'bf16' have one")
+
     def embed(self, weights: Arrays, tokens: jax.Array, scale: float) -> jax.Array:
         shape = (self.config.vocab, self.config.embedding)
         return handlers.embed(weights["file"], weights["embedding"][0], tokens, shape=shape, scale=scale)
@@ -147,16 +150,15 @@ class Native:
         window: jax.Array,
         sinks: jax.Array | None,
     ) -> tuple[jax.Array, Cache]:
-        batch, found = pos.shape[0], []
+        batch, found, (keys, values) = pos.shape[0], [], cache
         # To the handler, sequences are layers.
         for number, (q, k, v) in enumerate(zip(*(jnp.split(x, batch) for x in qkv), strict=True)):
             at = layer * batch + number
-            out, *cached = handlers.attend(
-                q, k, v, *cache, at, pos[number], window, self.heads, sinks=sinks, mesh=self.mesh, axis=self.axis
+            out, keys, values = handlers.attend(
+                q, k, v, keys, values, at, pos[number], window, self.heads, sinks=sinks, mesh=self.mesh, axis=self.axis
             )
             found.append(out)
-            cache = cached[0], cached[1]
-        return jnp.concatenate(found), cache
+        return jnp.concatenate(found), (keys, values)
 
     def output(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
         return self._products(weights, "o", layer["o"], x)[0]

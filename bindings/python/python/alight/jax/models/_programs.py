@@ -17,6 +17,7 @@ from .. import _cuda, _mesh
 from .._cache import kept
 from . import _blocks, _sample
 from ._arithmetic import Cache
+from ._attention import PAGE
 from ._blocks import Network, Params
 from ._place import SAME, ranked
 from ._sample import Chosen
@@ -58,6 +59,9 @@ GRAPHS = {
 is one thunk, and XLA makes no graph of fewer than five by itself. A small model is a quarter faster with it (docs/explanation/cuda.md)."""
 
 
+DECODE = ("decode", "decode_pages")
+
+
 class Programs:
     """The compiled functions of a network on a mesh. Caches and states are donated."""
 
@@ -72,6 +76,11 @@ class Programs:
             "forward": (self._forward, (specs, caches, SAME, SAME), (ranked(net.axis, 2), caches), ()),
             "first": (self._first, (specs, SAME, SAME, SAME, SAME), (SAME, SAME), ()),
             "decode": (self._decode, (specs, caches, SAME, SAME, SAME), (SAME, caches, SAME), (1, 2)),
+            # Of a cache of pages, whose table is an argument: sequences come and go, and nothing is compiled anew.
+            "empty_pages": (self._empty_pages, (), caches, ()),
+            "prefill_pages": (self._prefill_pages, (specs, caches, SAME, SAME, SAME, SAME), (SAME, caches), (1,)),
+            "decode_pages": (self._decode_pages, (specs, caches, SAME, SAME, SAME, SAME), (SAME, caches, SAME), (1, 3)),
+            "join": (self._join, (SAME, SAME, SAME), SAME, (0,)),
         }
         self._made: dict[Any, Any] = {}
 
@@ -88,7 +97,7 @@ class Programs:
         gpu = self.mesh.devices.flat[0].platform == "gpu"
         # Who has told XLA what belongs into graphs knows why.
         told = "xla_gpu_enable_command_buffer" in os.environ.get("XLA_FLAGS", "")
-        options = GRAPHS if gpu and kind == "decode" and not told else None
+        options = GRAPHS if gpu and kind in DECODE and not told else None
         return jax.jit(self.mapped(kind, *known), donate_argnums=self._kinds[kind][3], compiler_options=options)
 
     def mapped(self, kind: str, *known: int) -> Any:
@@ -103,27 +112,33 @@ class Programs:
         arithmetic = (type(net.arithmetic).__name__, str(net.arithmetic.stream), net.arithmetic.cache(1))
         return (net.config, net.cut, net.capacity, net.axis, net.apart, net.limit, arithmetic, self.mesh, sorted(self.specs.items()))
 
-    def lower(self, kind: str, params: Params, tokens: int, candidates: int, batch: int = 1) -> jax.stages.Lowered:
-        """A program for arguments that are not there."""
+    def lower(self, kind: str, params: Params, tokens: int, candidates: int, batch: int = 1, pages: int = 0) -> jax.stages.Lowered:
+        """A program for arguments that are not there; of a cache of pages if there are `pages`."""
 
         def like(shape: tuple[int, ...], dtype: Any, spec: Any = SAME) -> Any:
             sharding = NamedSharding(self.mesh, spec)
             return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call, unused-ignore]
 
-        *halves, dtype = self.net.arithmetic.cache(batch)
+        *halves, dtype = self.net.arithmetic.pages(pages) if pages else self.net.arithmetic.cache(batch)
         ranks, spec = self.net.cut.ranks, ranked(self.net.axis, 1)
         cache = tuple(like((layers, heads * ranks, *rest), dtype, spec) for layers, heads, *rest in halves)
         whole, floats = functools.partial(like, dtype=np.int32), functools.partial(like, dtype=np.float32)
         each = whole((batch,))
+        table, name = ((whole((batch, self.table)),), f"{kind}_pages") if pages else ((), kind)
         if kind == "prefill":
-            lowered: jax.stages.Lowered = self._jitted(kind).lower(params, cache, whole((batch, tokens)), each, each)
+            lowered: jax.stages.Lowered = self._jitted(name).lower(params, cache, *table, whole((batch, tokens)), each, each)
             return lowered
         if kind == "decode":
             state = State(each, each, each, like((batch,), np.bool_))
             request = Request((floats((3,)), whole(())), whole((8,)), each)
-            lowered = self._jitted(kind, candidates).lower(params, cache, state, floats((tokens, batch)), request)
+            lowered = self._jitted(name, candidates).lower(params, cache, *table, state, floats((tokens, batch)), request)
             return lowered
         raise ValueError(f"program: {kind!r}, expected 'prefill' or 'decode'")
+
+    @property
+    def table(self) -> int:
+        """Most pages of a sequence."""
+        return -(-self.net.capacity // PAGE)
 
     def empty(self, batch: int = 1) -> Cache:
         """A cache for so many sequences with nothing in it."""
@@ -134,6 +149,28 @@ class Programs:
         """A chunk `[B, T]` of each prompt, which follows `pos` `[B]` positions: the residual stream `[B, embedding]` of token `last`
         `[B]` of it, and the cache. What follows that one is filling, which nothing sees and what comes next overwrites."""
         found: tuple[jax.Array, Cache] = self.compiled("prefill")(params, cache, tokens, pos, last)
+        return found
+
+    def empty_pages(self, count: int) -> Cache:
+        """So many pages with nothing in them."""
+        made: Cache = self.compiled("empty_pages", count)()
+        return made
+
+    def prefill_pages(self, params: Params, cache: Cache, table: Any, tokens: Any, pos: Any, last: Any) -> tuple[jax.Array, Cache]:
+        """`prefill` of sequences that have the pages in `table` `[B, n]`."""
+        found: tuple[jax.Array, Cache] = self.compiled("prefill_pages")(params, cache, table, tokens, pos, last)
+        return found
+
+    def decode_pages(
+        self, candidates: int, params: Params, cache: Cache, table: Any, state: State, uniforms: Any, request: Request
+    ) -> tuple[jax.Array, Cache, State]:
+        """`decode` of sequences that have the pages in `table`. One of which nothing is wanted (any more) stays as it is."""
+        found: tuple[jax.Array, Cache, State] = self.compiled("decode_pages", candidates)(params, cache, table, state, uniforms, request)
+        return found
+
+    def join(self, state: State, at: Any, one: State) -> State:
+        """The state with that of one sequence at this place."""
+        found: State = self.compiled("join")(state, at, one)
         return found
 
     def logits(self, params: Params, cache: Cache, tokens: Any, pos: Any) -> tuple[jax.Array, Cache]:
@@ -160,6 +197,27 @@ class Programs:
     def _empty(self, batch: int) -> Cache:
         keys, values, kind = self.net.arithmetic.cache(batch)
         return jnp.zeros(keys, kind), jnp.zeros(values, kind)
+
+    def _empty_pages(self, count: int) -> Cache:
+        keys, values, kind = self.net.arithmetic.pages(count)
+        return jnp.zeros(keys, kind), jnp.zeros(values, kind)
+
+    def _prefill_pages(
+        self, params: Params, cache: Cache, table: jax.Array, tokens: jax.Array, pos: jax.Array, last: jax.Array
+    ) -> tuple[jax.Array, Cache]:
+        h, (keys, values, _) = self._prefill(params, (*cache, table), tokens, pos, last)
+        return h, (keys, values)
+
+    def _decode_pages(
+        self, candidates: int, params: Params, cache: Cache, table: jax.Array, state: State, uniforms: jax.Array, request: Request
+    ) -> tuple[jax.Array, Cache, State]:
+        state = state._replace(done=state.done | (request.wanted == 0))
+        out, (keys, values, _), state = self._decode(candidates, params, (*cache, table), state, uniforms, request)
+        return out, (keys, values), state
+
+    def _join(self, state: State, at: jax.Array, one: State) -> State:
+        joined: State = jax.tree.map(lambda all_of_them, new: lax.dynamic_update_slice_in_dim(all_of_them, new, at, 0), state, one)
+        return joined
 
     def _prefill(
         self, params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array, last: jax.Array
@@ -198,7 +256,7 @@ class Programs:
             number, out, cache, old = at
             h, cache = _blocks.forward(self.net, params, cache, old.token[:, None], old.pos)
             new = self._draw(candidates, params, h, old.pos + 1, old.drawn, uniforms[number], request)
-            if old.token.shape[0] == 1:
+            if old.token.shape[0] == 1 and len(cache) == 2:
                 return number + 1, out.at[number].set(new.token), cache, new
             # One that has ended stays where it is until all have.
             out = out.at[number].set(jnp.where(old.done, NONE, new.token))

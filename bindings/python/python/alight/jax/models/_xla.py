@@ -21,7 +21,7 @@ from ... import Tensor
 from ..._alight import GPU_WEIGHT_TYPES
 from .._gpu_blocks import MOST_TOKENS, Blocks, dequantize, multiply
 from ._arithmetic import Arrays, Cache, Specs
-from ._attention import Attention, has_kernel
+from ._attention import PAGE, Attention, has_kernel
 from ._blocks import gated
 from ._config import Config, Experts
 from ._cut import Cut, Span
@@ -252,6 +252,9 @@ class Xla:
         kind = jnp.bfloat16 if self.stream == jnp.bfloat16 else jnp.float16
         return *self.attention.cache(self.config.layers, batch), kind
 
+    def pages(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+        return *self.attention.pages(self.config.layers, count), self.cache(1)[2]
+
     def embed(self, weights: Arrays, tokens: jax.Array, scale: float) -> jax.Array:
         found: jax.Array = lax.psum(self._own_rows(weights, tokens), self.axis)  # type: ignore[no-untyped-call, unused-ignore]
         return (found * np.float32(scale)).astype(self.stream)
@@ -283,7 +286,7 @@ class Xla:
         window: jax.Array,
         sinks: jax.Array | None,
     ) -> tuple[jax.Array, Cache]:
-        batch, heads = pos.shape[0], self.attention.heads
+        batch, heads, table = pos.shape[0], self.attention.heads, cache[2] if len(cache) == 3 else None
         q, new_keys, new_values = (x.reshape(batch, -1, x.shape[1]) for x in qkv)
 
         def store(all_layers: jax.Array, new: jax.Array, width: int) -> jax.Array:
@@ -293,6 +296,14 @@ class Xla:
             most = float(jnp.finfo(all_layers.dtype).max)  # type: ignore[no-untyped-call, unused-ignore]
             rows = jnp.clip(rows, -most, most).astype(all_layers.dtype)
             rows = jnp.pad(rows, ((0, 0), (0, 0), (0, 0), (0, all_layers.shape[4] - width)))
+            if table is not None:
+                at = pos[:, None] + jnp.arange(rows.shape[1])
+                # What is beyond its pages is filling: it goes to none, each to another, since they are said to be unique.
+                number, count = at // PAGE, all_layers.shape[2]
+                page = table.at[jnp.arange(batch)[:, None], number].get(mode="fill", fill_value=count)
+                nowhere = count + jnp.arange(batch)[:, None] * (self.attention.capacity + rows.shape[1]) + number
+                page = jnp.where(page >= count, nowhere, page)
+                return all_layers.at[layer, :, page, at % PAGE].set(rows, mode="drop", unique_indices=True)
             if batch == 1:
                 one = rows.swapaxes(1, 2)[:, :, None]
                 return lax.dynamic_update_slice(all_layers, one, (layer, 0, 0, pos[0], 0))
@@ -301,8 +312,8 @@ class Xla:
             return all_layers.at[layer, :, jnp.arange(batch)[:, None], at].set(rows, mode="drop", unique_indices=True)
 
         keys, values = store(cache[0], new_keys, self.config.key_dim), store(cache[1], new_values, self.config.value_dim)
-        out = self.attention(q, keys, values, layer, pos, window, sinks)
-        return out.reshape(qkv[0].shape[0], -1), (keys, values)
+        out = self.attention(q, keys, values, layer, pos, window, sinks, table)
+        return out.reshape(qkv[0].shape[0], -1), (keys, values, *cache[2:])
 
     def output(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
         return self._dot(x, layer["o"])

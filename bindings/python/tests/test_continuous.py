@@ -1,0 +1,157 @@
+"""Sequences that join and leave a running batch over a cache of pages: each as it is alone, with nothing compiled anew."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from alight.jax.models import Sampling, load_model
+from alight.jax.models._attention import PAGE
+from test_batch import NETWORKS, bits, loaded
+
+greedy = Sampling.greedy()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+def requests_of(tiny, count=14):
+    """Prompts and how many tokens of each are wanted; some are longer than a page, or than the window."""
+    rng = np.random.default_rng(1)
+    return [(rng.integers(3, tiny.vocab, rng.integers(1, 80)).tolist(), int(rng.integers(1, 40))) for _ in range(count)]
+
+
+def run(batch, requests, more=lambda batch, turn: None):
+    """The answers, by number, of requests of which some join later; nothing of a sequence comes after its end."""
+    answers, ended, left, turn = {}, set(), list(requests), 0
+    while left or batch:
+        for prompt, wanted in left[: 3 if turn == 0 else turn % 2]:
+            answers[batch.add(prompt, max_tokens=wanted)] = []
+        left = left[3 if turn == 0 else turn % 2 :]
+        more(batch, turn)
+        for number, tokens, end in batch.step():
+            assert number not in ended
+            answers[number] += tokens
+            ended |= {number} if end else set()
+        turn += 1
+    assert ended <= set(answers)
+    return [answers[number] for number in sorted(answers)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("tiny", NETWORKS, ids=lambda tiny: tiny.name)
+def test_every_sequence_is_as_it_is_alone(tiny, ranks, folder):
+    """With four places and pages for about two full sequences, so that all wait for each other."""
+    model, requests = loaded(folder, tiny, tp=ranks), requests_of(tiny)
+    batch = model.continuous(sequences=4, pages=5, sampling=greedy, steps_per_launch=5)
+    found = run(batch, requests)
+    assert batch.free_pages == 5 and not batch and batch.step() == []
+    alone = [list(model.generate(prompt, max_tokens=wanted, sampling=greedy)) for prompt, wanted in requests]
+    assert found == alone
+    assert len({tuple(answer) for answer in alone}) > 8
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("tiny", NETWORKS, ids=lambda tiny: tiny.name)
+def test_the_residual_stream_has_the_bits_that_it_has_alone(tiny, ranks, folder):
+    """Of chunks of prompts, and of a step, with pages in any order and beside places without a sequence."""
+    model = loaded(folder, tiny, tp=ranks)
+    programs, params = model._programs, model._params
+    rng = np.random.default_rng(2)
+    lengths, shuffled = (61, 5, 70), rng.permutation(8)
+    prompts = [rng.integers(3, tiny.vocab, length).tolist() for length in lengths]
+    table = np.full((5, programs.table), 8, np.int32)
+    table[0], table[2, :1], table[3] = shuffled[:2], shuffled[2:3], shuffled[3:5]
+    cache, alone, streams = programs.empty_pages(8), [], []
+    for place, prompt in zip((0, 2, 3), prompts, strict=True):
+        one, held = model._prefill([prompt], 0, programs.empty())
+        h, cache = model._prefill([prompt], 0, cache, table[place : place + 1])
+        assert bits(h) == bits(one)
+        alone.append(held)
+        streams.append(one)
+    following, at = np.array([[9], [0], [8], [7], [0]], np.int32), np.array([61, 0, 5, 70, 0], np.int32)
+    zeros = np.zeros(5, np.int32)
+    for _ in range(4):
+        # Across the end of a page, of the first.
+        h, cache = programs.prefill_pages(params, cache, table, following, at, zeros)
+        for number, place in enumerate((0, 2, 3)):
+            one = slice(place, place + 1)
+            wanted, alone[number] = programs.prefill(params, alone[number], following[one], at[one], zeros[:1])
+            assert bits(h[place]) == bits(wanted[0])
+        at, following = at + np.array([1, 0, 1, 1, 0], np.int32), (following + 5) % 50
+    # Nobody has written elsewhere.
+    untouched = np.asarray(cache[0])[:, :, shuffled[5:]]
+    assert not untouched.any()
+
+
+def test_nothing_is_compiled_as_sequences_join_and_leave(folder):
+    model = loaded(folder, NETWORKS[0], tp=2, chunks=(8, 32))
+    requests = requests_of(NETWORKS[0])
+    batch = model.continuous(sequences=3, sampling=greedy, steps_per_launch=4)
+    run(batch, [([5] * 32, 6), ([5] * 8, 6)])
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
+    try:
+        found = run(batch, requests)
+        seen = [event for event in compiled if "compile" in event]
+        jax.jit(lambda x: x + 1)(1)
+        assert seen == [] and any("compile" in event for event in compiled)
+    finally:
+        jax.monitoring.clear_event_listeners()
+    assert found == [list(model.generate(prompt, max_tokens=wanted, sampling=greedy)) for prompt, wanted in requests]
+
+
+def test_ends_draws_and_those_that_are_taken_out(folder):
+    model = loaded(folder, NETWORKS[1], tp=2)
+    requests = requests_of(NETWORKS[1], 8)
+    alone = [list(model.generate(prompt, max_tokens=30, sampling=Sampling(seed=3))) for prompt, _ in requests]
+    end = alone[2][4]
+    batch = model.continuous(sequences=3, pages=6, sampling=Sampling(seed=3), stop=[end], steps_per_launch=3)
+
+    def take_out(batch, turn):
+        # One that runs, one that waits, one that has gone, and one that never was.
+        for number in {2: (1, 7), 6: (0, 1, 99)}.get(turn, ()):
+            batch.remove(number)
+
+    # Number 7 waits still; what it would say is nobody's.
+    for prompt, _ in requests:
+        batch.add(prompt, max_tokens=30)
+    answers, turn = {number: [] for number in range(8)}, 0
+    while batch:
+        take_out(batch, turn)
+        for number, tokens, _ in batch.step():
+            answers[number] += tokens
+        turn += 1
+    assert batch.free_pages == 6
+    for number, answer in answers.items():
+        whole = alone[number][: alone[number].index(end)] if end in alone[number] else alone[number]
+        assert answer == (whole[: len(answer)] if number in (0, 1, 7) else whole)
+    assert answers[7] == [] and 0 < len(answers[1]) < 30
+
+
+def test_a_full_context_and_one_place(folder):
+    model = loaded(folder, NETWORKS[2], context=96)
+    prompts = [[5] * length for length in (96, 90, 3)]
+    batch = model.continuous(sequences=1, sampling=greedy)
+    assert batch.free_pages == -(-model._programs.net.capacity // PAGE)
+    found = run(batch, [(prompt, 200) for prompt in prompts])
+    assert [len(answer) for answer in found] == [1, 7, 94]
+    assert found == [list(model.generate(prompt, max_tokens=200, sampling=greedy)) for prompt in prompts]
+
+
+def test_what_cannot_work(folder):
+    model = loaded(folder, NETWORKS[0])
+    batch = model.continuous(sequences=2, pages=1)
+    with pytest.raises(ValueError, match="50 tokens and 20 to come need 2 pages of 64 positions, and there are 1"):
+        batch.add([5] * 50, max_tokens=20)
+    with pytest.raises(ValueError, match="no tokens"):
+        batch.add([], max_tokens=20)
+    with pytest.raises(ValueError, match="max_tokens: expected 1 or more, found 0"):
+        batch.add([5], max_tokens=0)
+    for name in ("sequences", "pages", "steps_per_launch"):
+        with pytest.raises(ValueError, match=f"{name}: expected 1 or more, found -1"):
+            model.continuous(**{"sequences": 1, name: -1})
+    with pytest.raises(ValueError, match="'native' on CPU devices has no cache of pages"):
+        loaded(folder, NETWORKS[0], weights="native").continuous(sequences=1)
