@@ -119,6 +119,9 @@ fn owned() -> impl Strategy<Value = Owned> {
     ]
 }
 
+/// The type, the blocks of a row, and the rows.
+type Part = (usize, u64, u64);
+
 #[derive(Clone, Debug)]
 struct Model {
     /// As a power of two, if it is set.
@@ -126,9 +129,8 @@ struct Model {
     values: Vec<Owned>,
     /// Type, blocks of the first dimension, the other dimensions.
     tensors: Vec<(usize, u64, Vec<u64>)>,
-    /// Behind them, runs of tensors whose experts lie side by side: how many experts there are, and of each tensor the type, the
-    /// blocks of a row, and the rows.
-    runs: Vec<(u64, Vec<(usize, u64, u64)>)>,
+    /// Behind them, runs of tensors whose experts lie side by side: how many experts there are, and the tensors.
+    runs: Vec<(u64, Vec<Part>)>,
 }
 
 fn model() -> impl Strategy<Value = Model> {
