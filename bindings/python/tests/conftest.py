@@ -1,5 +1,6 @@
 """Files to load, made here, and eight devices on the CPU to load them onto."""
 
+import gc
 import hashlib
 import json
 import os
@@ -27,6 +28,21 @@ COMPILED = Path(sys.prefix) / "compiled" / hashlib.sha256(_cache.processor().enc
 if sys.prefix != sys.base_prefix and os.access(sys.prefix, os.W_OK):
     jax.config.update("jax_compilation_cache_dir", str(COMPILED))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+MOST_MAPS = 20_000
+"""Of 65,530 that Linux lets a process have. A program that XLA has compiled keeps several for as long as JAX caches it, and XLA ends the process when
+it gets no more."""
+
+
+@pytest.fixture(autouse=True)
+def _few_maps():
+    """Compiled programs of former tests go before there are too many."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
+
 
 ROOT = Path(__file__).resolve().parents[3]
 MODELS = Path(os.environ.get("ALIGHT_MODELS") or ROOT / "models")
