@@ -56,8 +56,8 @@ impl ExpertStore {
         self.0.number()
     }
 
-    /// Of all ranks of this process: experts, and those that have room at the same time; those that were wanted, and those of them that
-    /// were there; bytes read, and reads.
+    /// Six sums over the ranks of this process: experts, slots, experts that were chosen, chosen experts that were in a slot (hits), bytes that
+    /// were read, and reads.
     #[getter]
     fn counts(&self) -> (usize, usize, u64, u64, u64, u64) {
         self.0.report().iter().fold((0, 0, 0, 0, 0, 0), |all, (sizes, counts)| {

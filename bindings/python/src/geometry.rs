@@ -28,7 +28,7 @@ impl Spread {
         Spread { offset, one: nbytes.max(1), stride: nbytes.max(1) }
     }
 
-    /// From an expert to the next, where they lie side by side with others'.
+    /// The bytes from the start of an expert to the start of the next, if other tensors' experts lie in between.
     pub fn stride(&self) -> Option<u64> {
         (self.stride != self.one).then_some(self.stride)
     }

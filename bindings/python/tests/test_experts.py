@@ -135,7 +135,7 @@ def test_what_a_program_may_not_say(catalogs):
         computed(catalogs["F32"], 1, x, chosen[:1], shares)
 
 
-# Q8_0's experts are 3 · 96 · 68 bytes, of which blocks of 4 KiB have room for 7 at least.
+# An expert of Q8_0 has three matrices of 96 rows of 68 bytes. Slots of this many bytes hold at least 7 experts in whole blocks of 4 KiB.
 SLOTS = 7 * 3 * 3 * 4096
 
 
@@ -162,7 +162,7 @@ def test_a_store_changes_no_bit(catalogs, tmp_path, command, ranks, packed):
         assert (found == expected).all()
     experts, room, wanted, hits, read, reads = store.counts
     assert experts == COUNT and 0 < room <= COUNT and wanted >= hits and read > 0
-    # Once read, all of them stay, since there is room; packed, an expert is one read.
+    # There is a slot for every expert, so each is read once: by one read if it is packed, else by three.
     assert reads == COUNT * (1 if packed else 3)
 
 

@@ -28,7 +28,7 @@ pub const PART_ALIGNMENT: u64 = 128;
 pub(crate) struct SideBySide {
     /// By tensor: where its part of the first expert is, from where the experts begin.
     pub(crate) starts: Vec<u64>,
-    /// From an expert to the next.
+    /// The bytes from the start of an expert to the start of the next.
     pub(crate) stride: u64,
     /// The end of the last part of the last expert, from where they begin.
     pub(crate) len: u64,

@@ -295,8 +295,8 @@ class ExpertStore:
         """What programs call it."""
     @property
     def counts(self) -> tuple[int, int, int, int, int, int]:
-        """Of all ranks of this process: experts, and those that have room at the same time; those that were wanted, and those of
-        them that were there; bytes read, and reads."""
+        """Six sums over the ranks of this process: experts, slots, experts that were chosen, chosen experts that were in a slot (hits),
+        bytes that were read, and reads."""
 
 def share_memory(name: str, process: int, create: bool) -> None:
     """Shares memory with other processes of this host, once, under a name that begins with a slash and that nobody can

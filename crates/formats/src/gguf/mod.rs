@@ -131,7 +131,7 @@ impl<'a> TensorInfo<'a> {
     pub fn range(&self) -> Range<usize> {
         let end = match self.stride {
             None => self.offset + self.nbytes,
-            Some(stride) => self.offset + (self.ne[2] - 1) * stride + self.nbytes / self.ne[2],
+            Some(_) => self.expert(self.ne[2] - 1).end,
         };
         self.offset as usize..end as usize
     }

@@ -16,7 +16,6 @@ use alight_pages::Map;
 
 use super::matrix::Stride;
 use super::{MatrixRef, WeightError};
-use crate::load::Storage;
 use crate::parts::norm::{Norm, NormKind};
 use crate::spec::{ModelSpec, NormSpec};
 
@@ -98,25 +97,11 @@ impl Finder<'_, '_> {
             expected: format!("one of {}", WeightType::ALL.map(|ty| ty.to_string()).join(", ")),
         })?;
         let layout = if info.packed { Layout::Tiles } else { Layout::Rows };
-        let (bytes, storage) = (info.range(), Storage::Map);
+        let bytes = info.range();
         // Both are less than the bytes of the file, which is mapped.
         let stride =
             info.stride.map(|bytes| Stride { bytes: bytes as usize, experts: info.ne[2] as usize });
-        let (count, used, stays_rows, scales) = (1, 1, false, Box::default());
-        Ok(MatrixRef {
-            shard,
-            bytes,
-            stride,
-            storage,
-            layout,
-            ty,
-            rows,
-            cols,
-            count,
-            used,
-            stays_rows,
-            scales,
-        })
+        Ok(MatrixRef { stride, ..MatrixRef::mapped(shard, bytes, layout, ty, [cols, rows]) })
     }
 
     /// Matrices that follow one another `[cols, rows, count]`, all of which a token reads.

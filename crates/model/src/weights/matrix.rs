@@ -41,6 +41,30 @@ pub(crate) struct Stride {
 }
 
 impl MatrixRef {
+    /// One matrix `[rows, cols]`, in the map of a file.
+    pub(super) fn mapped(
+        shard: usize,
+        bytes: Range<usize>,
+        layout: Layout,
+        ty: WeightType,
+        [cols, rows]: [usize; 2],
+    ) -> MatrixRef {
+        MatrixRef {
+            shard,
+            bytes,
+            stride: None,
+            storage: Storage::Map,
+            layout,
+            ty,
+            rows,
+            cols,
+            count: 1,
+            used: 1,
+            stays_rows: false,
+            scales: Box::default(),
+        }
+    }
+
     /// Borrowed view of one of several matrices.
     pub(crate) fn part<'m>(&self, index: usize, store: &'m Store) -> Matrix<'m> {
         let Some(Stride { experts, .. }) = self.stride else {
@@ -127,23 +151,9 @@ impl MatrixRef {
     /// Matrices of Q8_0 that follow one another at these bytes of the first file, of which a token reads `used`.
     #[cfg(test)]
     pub(crate) fn made_up(bytes: Range<usize>, count: usize, used: usize) -> MatrixRef {
-        let (storage, layout, ty) = (Storage::Map, Layout::Rows, WeightType::Q8_0);
         let rows = bytes.len() / count / 34;
-        let (shard, cols, stride, stays_rows, scales) = (0, 32, None, false, Box::default());
-        MatrixRef {
-            shard,
-            bytes,
-            stride,
-            storage,
-            layout,
-            ty,
-            rows,
-            cols,
-            count,
-            used,
-            stays_rows,
-            scales,
-        }
+        let one = MatrixRef::mapped(0, bytes, Layout::Rows, WeightType::Q8_0, [32, rows]);
+        MatrixRef { count, used, ..one }
     }
 
     /// The same, of experts with so many bytes from one to the next.

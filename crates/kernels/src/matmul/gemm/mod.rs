@@ -12,6 +12,131 @@
 //!
 //! With AMX the panel is made into bf16, see `amx`.
 
+/// What AVX2 and NEON have around their `columns`, the products of `ROWS` rows of a panel with up to `TOKENS` tokens: the level's
+/// features, and the module that fills a panel.
+///
+/// What chooses by type is compiled without the level's features, so that the types are functions of their own: see `dot`.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! driver {
+    ($features:literal, $panel:ident) => {
+        /// # Safety
+        /// As for `gemm::rows`; the CPU has the level.
+        pub(super) unsafe fn panel(
+            w: &Matrix<'_>,
+            rows: Range<usize>,
+            k: Range<usize>,
+            x: &Tokens<'_>,
+            out: Output<'_>,
+            p: &mut Panel,
+        ) {
+            // Tiles are filled whole.
+            let whole = match w.layout() {
+                Layout::Rows => rows.clone(),
+                Layout::Tiles => rows.start / TILE_ROWS * TILE_ROWS..rows.end.next_multiple_of(TILE_ROWS),
+            };
+            debug_assert!(whole.len() <= PANEL_ROWS);
+            // SAFETY: by the caller's promise. A packed matrix has whole tiles, and a panel ends where it must: see `gemm::rows`.
+            unsafe {
+                with_block!(
+                    w.weight_type(),
+                    Q => {
+                        match w.layout() {
+                            Layout::Rows => $panel::fill_rows::<Q>(w, whole.clone(), k.clone(), p),
+                            Layout::Tiles => fill_tiles(w, whole.clone(), k.clone(), p),
+                        }
+                        tokens::<Q>(whole.start, rows, k, x, out, p);
+                    },
+                    floats(w, rows, k, x, out, p)
+                )
+            }
+        }
+
+        /// The portable code for floats, compiled for the level.
+        ///
+        /// # Safety
+        /// As for [`panel`].
+        #[target_feature(enable = $features)]
+        unsafe fn floats(
+            w: &Matrix<'_>,
+            rows: Range<usize>,
+            k: Range<usize>,
+            x: &Tokens<'_>,
+            out: Output<'_>,
+            p: &mut Panel,
+        ) {
+            scalar::fill_float(w, rows.clone(), k.clone(), p);
+            // SAFETY: by the caller's promise.
+            unsafe { scalar::multiply_float(rows, k, x, out, p) }
+        }
+
+        /// # Safety
+        /// As for [`panel`].
+        unsafe fn fill_tiles(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mut Panel) {
+            with_tiles!(
+                w.weight_type(),
+                // SAFETY: by the caller's promise.
+                Q => unsafe { $panel::fill_tiles::<Q>(w, rows, k, p) },
+                unreachable!("floats have a panel of floats")
+            )
+        }
+
+        /// All tokens; row `first` of the matrix is the panel's first.
+        #[inline(never)]
+        unsafe fn tokens<Q: BlockFormat>(
+            first: usize,
+            rows: Range<usize>,
+            k: Range<usize>,
+            x: &Tokens<'_>,
+            out: Output<'_>,
+            p: &Panel,
+        ) {
+            let mut t = 0;
+            while t < x.tokens() {
+                // SAFETY: by the caller's promise; there are so many tokens from t on.
+                t += unsafe {
+                    match x.tokens() - t {
+                        1 => some::<Q, 1>(first, &rows, &k, x, t, out, p),
+                        few if few < TOKENS => some::<Q, 2>(first, &rows, &k, x, t, out, p),
+                        _ => some::<Q, TOKENS>(first, &rows, &k, x, t, out, p),
+                    }
+                };
+            }
+        }
+
+        /// `C` tokens from token `t` on; says how many that are.
+        #[inline(always)]
+        unsafe fn some<Q: BlockFormat, const C: usize>(
+            first: usize,
+            rows: &Range<usize>,
+            k: &Range<usize>,
+            x: &Tokens<'_>,
+            t: usize,
+            out: Output<'_>,
+            p: &Panel,
+        ) -> usize {
+            // SAFETY: by the caller's promise.
+            unsafe {
+                for part in (first..rows.end).step_by(ROWS) {
+                    // A range of rows may begin within a tile.
+                    let wanted = part.max(rows.start)..rows.end.min(part + ROWS);
+                    if wanted.is_empty() {
+                        continue;
+                    }
+                    let mut sums = [[0f32; ROWS]; C];
+                    columns::<Q, C>(part - first, k, x, t, p, &mut sums);
+                    for (c, sums) in sums.iter().enumerate() {
+                        let out = out.row_mut(t + c, wanted.clone());
+                        for (out, sum) in out.iter_mut().zip(&sums[wanted.start - part..]) {
+                            *out = if k.start == 0 { *sum } else { *out + *sum };
+                        }
+                    }
+                }
+            }
+            C
+        }
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]

@@ -13,76 +13,23 @@ use std::ops::Range;
 /// How far ahead of its use memory is asked for, in bytes of the tiles' columns.
 const AHEAD: usize = 8192;
 
-/// (What chooses by type is compiled without the level's features, so that the types are functions of their own: see `dot`.)
-///
-/// # Safety
-/// As for `tiles::rows`; the tokens are of 16 bits; the CPU has AVX2, FMA and F16C.
-pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
-    let mut t = 0;
-    while t < x.tokens() {
-        // SAFETY: by the caller's promise.
-        t += unsafe {
-            match x.tokens() - t {
-                1 => some::<1>(w, &rows, x, t, out),
-                2 | 3 => some::<2>(w, &rows, x, t, out),
-                _ => some::<4>(w, &rows, x, t, out),
-            }
-        };
-    }
-}
+driver!();
 
-/// Rows for `T` tokens from token `t` on; says how many that are.
-///
-/// # Safety
-/// As for [`rows`].
-unsafe fn some<const T: usize>(
-    w: &Matrix<'_>,
-    rows: &Range<usize>,
-    x: &Tokens<'_>,
-    t: usize,
-    out: Output<'_>,
-) -> usize {
-    let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
-    let mut r = rows.start;
-    while r < rows.end {
-        let (i, first) = (r / TILE_ROWS, r % TILE_ROWS);
-        let end = rows.end.min(TILE_ROWS * (i + 1));
-        let tile = w.tile(i).as_ptr();
-        let ahead = Ahead::new(tile, AHEAD, TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
-        let mut sums = [[0f32; TILE_ROWS]; T];
-        // SAFETY: a whole tile; the caller's CPU has the level.
-        unsafe {
-            with_tiles!(
-                w.weight_type(),
-                Q => quantized::<Q, T>(tile, &ahead, &x, &mut sums),
-                for (sums, x) in sums.iter_mut().zip(&x) {
-                    float(w.weight_type(), tile, x.float(0), sums);
-                }
-            );
-        }
-        for (j, sums) in sums.iter().enumerate() {
-            // SAFETY: the elements are ours by the caller's promise.
-            let out = unsafe { out.row_mut(t + j, r..end) };
-            out.copy_from_slice(&sums[first..][..end - r]);
-        }
-        r = end;
-    }
-    T
-}
-
-/// The sums of all rows of a tile.
+/// The sums of all rows of tile `i`.
 ///
 /// # Safety
 /// As for [`rows`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn quantized<Q: TilesAvx2, const T: usize>(
-    tile: *const u8,
-    ahead: &Ahead,
+    w: &Matrix<'_>,
+    i: usize,
     x: &[Tokens<'_>; T],
     sums: &mut [[f32; TILE_ROWS]; T],
 ) {
-    // Copies, whose parts stay in registers. A half is a constant in the code of each.
-    let (x, ahead) = (*x, *ahead);
+    let tile = w.tile(i).as_ptr();
+    let ahead = Ahead::new(tile, AHEAD, TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
+    // A copy, whose parts stay in registers. A half is a constant in the code of each.
+    let x = *x;
     // SAFETY: by the caller's promise.
     unsafe {
         half::<Q, T, 0>(tile, &ahead, &x, sums);
@@ -188,12 +135,13 @@ unsafe fn group<Q: TilesAvx2, const T: usize>(
     }
 }
 
-/// The sums of all rows of a tile of 16-bit floats.
+/// The sums of all rows of tile `i`, of 16-bit floats.
 ///
 /// # Safety
 /// As for [`rows`].
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn float(ty: WeightType, tile: *const u8, x: &[f32], sums: &mut [f32; TILE_ROWS]) {
+unsafe fn float(w: &Matrix<'_>, i: usize, x: &[f32], sums: &mut [f32; TILE_ROWS]) {
+    let (ty, tile) = (w.weight_type(), w.tile(i).as_ptr());
     for (half, sums) in sums.chunks_exact_mut(8).enumerate() {
         // SAFETY: by the caller's promise.
         unsafe {

@@ -4,6 +4,67 @@
 //! twelve of 8. With AVX2 and NEON it is too for those of 16 bits; for the others, and in portable code always, weights
 //! are unpacked by the same code as canonical ones, which only reads them from elsewhere.
 
+/// What AVX2 and NEON have around `quantized` and `float`, the sums of a tile's rows for some tokens of 16 bits.
+///
+/// What chooses by type is compiled without the level's features, so that the types are functions of their own: see `dot`.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! driver {
+    () => {
+        /// # Safety
+        /// As for `tiles::rows`; the tokens are of 16 bits; the CPU has the level.
+        pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
+            let mut t = 0;
+            while t < x.tokens() {
+                // SAFETY: by the caller's promise.
+                t += unsafe {
+                    match x.tokens() - t {
+                        1 => some::<1>(w, &rows, x, t, out),
+                        2 | 3 => some::<2>(w, &rows, x, t, out),
+                        _ => some::<4>(w, &rows, x, t, out),
+                    }
+                };
+            }
+        }
+
+        /// Rows for `T` tokens from token `t` on; says how many that are.
+        ///
+        /// # Safety
+        /// As for [`rows`].
+        unsafe fn some<const T: usize>(
+            w: &Matrix<'_>,
+            rows: &Range<usize>,
+            x: &Tokens<'_>,
+            t: usize,
+            out: Output<'_>,
+        ) -> usize {
+            let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
+            let mut r = rows.start;
+            while r < rows.end {
+                let (i, first) = (r / TILE_ROWS, r % TILE_ROWS);
+                let end = rows.end.min(TILE_ROWS * (i + 1));
+                let mut sums = [[0f32; TILE_ROWS]; T];
+                // SAFETY: a whole tile; the caller's CPU has the level.
+                unsafe {
+                    with_tiles!(
+                        w.weight_type(),
+                        Q => quantized::<Q, T>(w, i, &x, &mut sums),
+                        for (sums, x) in sums.iter_mut().zip(&x) {
+                            float(w, i, x.float(0), sums);
+                        }
+                    );
+                }
+                for (j, sums) in sums.iter().enumerate() {
+                    // SAFETY: the elements are ours by the caller's promise.
+                    let out = unsafe { out.row_mut(t + j, r..end) };
+                    out.copy_from_slice(&sums[first..][..end - r]);
+                }
+                r = end;
+            }
+            T
+        }
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]

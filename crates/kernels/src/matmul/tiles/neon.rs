@@ -16,72 +16,20 @@ use std::ops::Range;
 /// Sums of 16 rows, `[half]`.
 type Sums = [[float32x4_t; 2]; 2];
 
-/// (What chooses by type is compiled without the level's features, so that the types are functions of their own: see `dot`.)
-///
-/// # Safety
-/// As for `tiles::rows`; the tokens are of 16 bits; the CPU has NEON with dotprod.
-pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
-    let mut t = 0;
-    while t < x.tokens() {
-        // SAFETY: by the caller's promise.
-        t += unsafe {
-            match x.tokens() - t {
-                1 => some::<1>(w, &rows, x, t, out),
-                2 | 3 => some::<2>(w, &rows, x, t, out),
-                _ => some::<4>(w, &rows, x, t, out),
-            }
-        };
-    }
-}
+driver!();
 
-/// Rows for `T` tokens from token `t` on; says how many that are.
-///
-/// # Safety
-/// As for [`rows`].
-unsafe fn some<const T: usize>(
-    w: &Matrix<'_>,
-    rows: &Range<usize>,
-    x: &Tokens<'_>,
-    t: usize,
-    out: Output<'_>,
-) -> usize {
-    let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
-    let mut r = rows.start;
-    while r < rows.end {
-        let (i, first) = (r / TILE_ROWS, r % TILE_ROWS);
-        let end = rows.end.min(TILE_ROWS * (i + 1));
-        let tile = w.tile(i).as_ptr();
-        let mut sums = [[0f32; TILE_ROWS]; T];
-        // SAFETY: a whole tile; the caller's CPU has the level.
-        unsafe {
-            with_tiles!(
-                w.weight_type(),
-                Q => quantized::<Q, T>(tile, &x, &mut sums),
-                for (sums, x) in sums.iter_mut().zip(&x) {
-                    float(w.weight_type(), tile, x.float(0), sums);
-                }
-            );
-        }
-        for (j, sums) in sums.iter().enumerate() {
-            // SAFETY: the elements are ours by the caller's promise.
-            let out = unsafe { out.row_mut(t + j, r..end) };
-            out.copy_from_slice(&sums[first..][..end - r]);
-        }
-        r = end;
-    }
-    T
-}
-
-/// The sums of all rows of a tile, which is read from front to end.
+/// The sums of all rows of a tile `i`, which is read from front to end.
 ///
 /// # Safety
 /// As for [`rows`].
 #[target_feature(enable = "neon,dotprod")]
 unsafe fn quantized<Q: TilesNeon, const T: usize>(
-    tile: *const u8,
+    w: &Matrix<'_>,
+    i: usize,
     x: &[Tokens<'_>; T],
     sums: &mut [[f32; TILE_ROWS]; T],
 ) {
+    let tile = w.tile(i).as_ptr();
     let groups = x[0].cols() / 32;
     let per_unit = Q::BLOCK / 32;
     // SAFETY: by the caller's promise.
@@ -180,12 +128,13 @@ unsafe fn group<Q: TilesNeon, const T: usize>(
     }
 }
 
-/// The sums of all rows of a tile of 16-bit floats.
+/// The sums of all rows of tile `i`, of 16-bit floats.
 ///
 /// # Safety
 /// As for [`rows`].
 #[target_feature(enable = "neon,dotprod")]
-unsafe fn float(ty: WeightType, tile: *const u8, x: &[f32], sums: &mut [f32; TILE_ROWS]) {
+unsafe fn float(w: &Matrix<'_>, i: usize, x: &[f32], sums: &mut [f32; TILE_ROWS]) {
+    let (ty, tile) = (w.weight_type(), w.tile(i).as_ptr());
     // SAFETY: by the caller's promise.
     unsafe {
         for half in 0..2 {

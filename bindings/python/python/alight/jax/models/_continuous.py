@@ -73,14 +73,14 @@ class ContinuousBatch:
         self._stop = model._ends(stop)
         self._ends = set(self._stop.tolist())
         self._chosen = arguments(sampling)
-        self._state = self._nothing(sequences)
+        self._state = self._empty_state(sequences)
         self._waiting: collections.deque[_Sequence] = collections.deque()
         # What is computed, and of which sequence each column of the tokens is.
         self._flying: collections.deque[tuple[jax.Array, list[_Sequence | None]]] = collections.deque()
         self._count = 0
 
-    def _nothing(self, count: int) -> State:
-        """Of places where there is no sequence."""
+    def _empty_state(self, count: int) -> State:
+        """The state of places that no sequence has."""
         zeros = np.zeros(count, np.int32)
         one = State(zeros, zeros, zeros, np.ones(count, bool))  # type: ignore[arg-type]
         same = jax.sharding.NamedSharding(self._programs.mesh, SAME)
@@ -158,7 +158,7 @@ class ContinuousBatch:
                 self._free_pages += one.pages
 
     def _join(self) -> None:
-        """Prompts of those that wait, as far as there is room; and their first tokens."""
+        """Prefills waiting sequences while there are places and pages for them, and launches their first tokens."""
         while self._waiting and None in self._places and self._needed(self._waiting[0]) <= len(self._free_pages):
             one, place = self._waiting.popleft(), self._places.index(None)
             count = self._needed(one)
@@ -174,7 +174,7 @@ class ContinuousBatch:
             one.launched = 1
 
     def _launch(self) -> bool:
-        """Some steps of all that are there, if they can make a token."""
+        """Launches some steps of decoding for all sequences. Returns whether a sequence could still make a token."""
         columns = [one if one is not None and one.launched < one.wanted else None for one in self._places]
         if not any(columns):
             return False
