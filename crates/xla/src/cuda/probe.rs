@@ -17,6 +17,8 @@ pub(super) const BYTES: usize = ROWS * HIDDEN * 4;
 /// Tries the collective among the GPUs `ordinals` of this process: everything that it needs, from the driver to what a peer's write and the
 /// wait for it really do. `limit` is how long a rank waits for another.
 pub fn probe(ordinals: &[i64], limit: Duration) -> Result<(), CudaError> {
+    // The driver first: where there is no GPU, that is the reason to give, with or without a compiler.
+    Driver::get()?;
     super::nvrtc::available()?;
     let communicator = Communicator::new(ordinals, BYTES, limit)?;
     let ours: Vec<_> = ordinals.iter().copied().enumerate().collect();
