@@ -152,8 +152,10 @@ mod system {
 mod system {
     use std::path::PathBuf;
 
+    const REASON: &str = "the handlers for GPUs are for Linux";
+
     pub fn probe(_: &[i64], _: Vec<PathBuf>, _: f64) -> Option<String> {
-        Some("the handler for GPUs is for Linux".into())
+        Some(REASON.into())
     }
 
     pub fn has_fabric(_: &[i64]) -> bool {
@@ -161,21 +163,21 @@ mod system {
     }
 
     pub fn offer(_: &[i64], _: usize, _: bool) -> Result<Vec<Vec<u8>>, String> {
-        Err("the handler for GPUs is for Linux".into())
+        Err(REASON.into())
     }
 
     pub fn open(_: i64, _: Vec<super::Offer>) -> Result<(), String> {
-        Err("the handler for GPUs is for Linux".into())
+        Err(REASON.into())
     }
 
     pub fn trial(_: &[i64], _: Vec<PathBuf>, _: f64) -> Option<String> {
-        Some("the handler for GPUs is for Linux".into())
+        Some(REASON.into())
     }
 
     pub fn close(_: bool) {}
 
     pub fn problem(_: &[i64], _: Vec<PathBuf>) -> Option<String> {
-        Some("the kernels for GPUs are for Linux".into())
+        Some(REASON.into())
     }
 
     pub fn block_types() -> Vec<&'static str> {

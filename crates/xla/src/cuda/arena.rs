@@ -133,6 +133,7 @@ pub fn open(process: i64, all: &[Offer]) -> Result<(), CudaError> {
 
 /// Tries the collective among GPUs of several processes: all of them call this at the same time, with the same numbers of JAX's.
 pub fn trial(devices: &[i64], limit: Duration) -> Result<(), CudaError> {
+    // Without a driver there are no arenas: that is the reason then, with or without a compiler.
     let arenas = current()?;
     super::nvrtc::available()?;
     let communicator =

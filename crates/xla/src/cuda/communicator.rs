@@ -178,20 +178,9 @@ impl Communicator {
         for (address, memory) in table.iter_mut().zip(&workspaces) {
             *address = memory.address();
         }
-        let communicator = Arc::new(Communicator {
-            driver,
-            tables: vec![Some(table); ordinals.len()],
-            first: (ordinals[0], table[0]),
-            workspaces,
-            _arenas: None,
-            report,
-            slot: slot as u64,
-            limit,
-            launched: AtomicU64::new(0),
-            captured: AtomicU64::new(0),
-        });
-        all_push(&communicator);
-        Ok(communicator)
+        let tables = vec![Some(table); ordinals.len()];
+        let first = (ordinals[0], table[0]);
+        Ok(Self::made(driver, tables, first, (workspaces, None), report, slot, limit))
     }
 
     /// The ranks of this process among those on the GPUs `devices`, by JAX's numbers, of several processes, with workspaces in the place of `key` in
@@ -224,20 +213,34 @@ impl Communicator {
             }
             tables.push(Some(table));
         }
+        let memory = (vec![], Some(arenas.clone()));
+        Ok(Self::made(driver, tables, first, memory, report, slot, limit))
+    }
+
+    /// One that has not been called yet, in [`ALL`]. `memory`: workspaces of its own, or the arenas that they are parts of.
+    fn made(
+        driver: &'static Driver,
+        tables: Vec<Option<[u64; RANKS]>>,
+        first: (i64, u64),
+        (workspaces, arenas): (Vec<Memory>, Option<Arc<Arenas>>),
+        report: HostMemory,
+        slot: usize,
+        limit: Duration,
+    ) -> Arc<Communicator> {
         let communicator = Arc::new(Communicator {
             driver,
             tables,
             first,
-            workspaces: vec![],
-            _arenas: Some(arenas.clone()),
+            workspaces,
+            _arenas: arenas,
             report,
             slot: slot as u64,
             limit,
             launched: AtomicU64::new(0),
             captured: AtomicU64::new(0),
         });
-        all_push(&communicator);
-        Ok(communicator)
+        ALL.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&communicator));
+        communicator
     }
 
     /// The workspace of a rank, of a communicator that has its own: for tests.
@@ -378,8 +381,4 @@ fn sizes(ranks: usize, capacity: usize) -> Result<(usize, usize), CudaError> {
     }
     let slot = capacity.next_multiple_of(16);
     Ok((slot, HEADER + 2 * ranks * slot))
-}
-
-fn all_push(communicator: &Arc<Communicator>) {
-    ALL.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(communicator));
 }
