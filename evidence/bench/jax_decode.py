@@ -17,7 +17,7 @@ These are figures of a CPU, whose devices share its cores.
 
 is the same on GPUs, with random weights of a real shape: with CUDA graphs and without; psum also by XLA's one-shot kernel and with NCCL's symmetric
 buffers, each in a process of its own, since XLA reads its flags once; and vLLM, if it is installed, with weights of the same shape that it makes
-itself. A model takes its bytes on the GPUs twice while a variant is made. --shape small is for a look at whether all this runs, on CPU devices too.
+itself. A second table has FlashInfer's fused collective of the same shape by itself, if --flashinfer has it, beside what ours and psum add to a step. A model takes its bytes on the GPUs twice while a variant is made. --shape small is for a look at whether all this runs, on CPU devices too.
 """
 
 import argparse
@@ -32,7 +32,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from evidence.lib import common, peers, process, sparse
+from evidence.lib import common, flashinfer_peer, peers, process, sparse
 
 PROMPT = "The history of the lighthouse begins with a storm that nobody in the village had expected, and"
 
@@ -171,6 +171,21 @@ def vllm(args, shape, tp: int) -> dict | None:
     return {"first": means[0], "token": (means[1] - means[0]) / (args.tokens - 1)}
 
 
+def collectives(args, name: str, shape, tp: int, results: list[dict]) -> list[list[str]]:
+    """Microseconds of a collective: what each adds to a step of one row, by its calls; and FlashInfer's by itself, which goes to `results`, too."""
+    rows, calls = [], 2 * shape.layers
+    for one in (one for one in results if one["tp"] == tp and one["model"] == name and "nothing" in one["turns"][0]):
+        for who in ("fused", "psum"):
+            added = [1e6 * (turn[who]["token"] - turn["nothing"]["token"]) / calls for turn in one["turns"] if who in turn]
+            if added:
+                rows.append([name, f"{who}, {tp} GPUs, {one['setting']}", "1", common.spread(common.summary(added))])
+    alone = flashinfer_peer.measured(args.flashinfer, tp, [1, 8], shape.embd, args.turns)
+    for count, seconds in (alone or {}).items():
+        rows.append([name, f"FlashInfer by itself, {tp} GPUs", str(count), common.spread(common.summary([1e6 * one for one in seconds]))])
+        results.append({"model": name, "tp": tp, "setting": "flashinfer", "rows": count, "turns": [{"flashinfer": {"call": one}} for one in seconds]})
+    return rows
+
+
 def engine(args, path: Path) -> dict:
     """The native engine, a process of its own."""
     said = process.told(peers.alight_run(args, path, PROMPT, "--ignore-eos", "--json", tokens=args.tokens, context=1024))
@@ -244,6 +259,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--weights", choices=["native", "bf16", "f32"], default="native")
     parser.add_argument("--more", action="store_true", help="also the smallest collective there is")
     parser.add_argument("--no-engine", action="store_true", help="without the native engine")
+    parser.add_argument("--flashinfer", type=Path, metavar="PYTHON", default=Path(sys.executable), help="a Python that has FlashInfer (default: this one)")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     common.add_arguments(parser, threads=os.cpu_count() or 1)
 
@@ -254,7 +270,7 @@ def run(args) -> None:
     if args.shape and args.weights == "native":
         args.weights = "bf16" if args.gpus else "f32"
     rows = [["model", "what", "ms per token", "tokens/s", "share of the collective", "ms to the first token"]]
-    results = []
+    results, calls = [], [["model", "collective", "rows", "µs per call"]]
     with tempfile.TemporaryDirectory() as folder:
         for name, path, shape in chosen(args, Path(folder)):
             for tp in args.tp:
@@ -266,7 +282,12 @@ def run(args) -> None:
                 if shape is not None and args.gpus and (told := vllm(args, shape, tp)) is not None:
                     results.append({"model": name, "tp": tp, "setting": "vllm", "turns": [{"vllm": told}]})
                     rows.append([name, f"vLLM, {tp} GPUs", f"{1e3 * told['token']:.2f}", f"{1 / told['token']:.1f}", "", f"{1e3 * told['first']:.0f}"])
+                if shape is not None and args.gpus and tp > 1:
+                    calls += collectives(args, name, shape, tp, results)
     if common.as_json(args, results):
         return
     common.machine()
     common.table(rows)
+    if len(calls) > 1:
+        print()
+        common.table(calls)

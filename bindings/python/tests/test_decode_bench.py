@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from evidence.lib import flashinfer_peer
+
 ROOT = Path(__file__).resolve().parents[3]
 VLLM = """#!/bin/sh
 # As far as it is asked: a token takes 2 ms, and the first one 10.
@@ -23,6 +26,49 @@ echo "{\\"avg_latency\\": $(awk "BEGIN { print 0.008 + 0.002 * $tokens }")}" > "
 
 SETTINGS = {"no graphs": 3, "XLA's one-shot kernel": 2}
 """Two of them, and how many variants each has."""
+
+
+TORCH = """
+# As far as it is asked: eight GPUs, on which a replay takes 1 ms by each clock.
+import contextlib
+import numpy as np
+bfloat16 = "bfloat16"
+def full(shape, value, **_): return np.full(shape, value, np.float32)
+def ones(shape, **_): return np.ones(shape, np.float32)
+ones_like, empty_like = np.ones_like, np.zeros_like
+class cuda:
+    CUDAGraph = type("CUDAGraph", (), {"replay": lambda self: None})
+    Event = type("Event", (), {"__init__": lambda self, enable_timing: None, "record": lambda self: None, "elapsed_time": lambda self, end: 1.0})
+    graph = staticmethod(contextlib.nullcontext)
+    device_count, set_device, synchronize = lambda: 8, lambda number: None, lambda: None
+"""
+DISTRIBUTED = """
+def init_process_group(*_, **__): pass
+barrier = destroy_process_group = init_process_group
+"""
+FLASHINFER = """
+class AllReduceFusionPattern:
+    kARResidualRMSNorm = 1
+class Workspace:
+    def __init__(self, world_size, max_token_num, hidden_dim): self.ranks, self.shape = world_size, (max_token_num, hidden_dim)
+    def destroy(self): pass
+def create_allreduce_fusion_workspace(*, backend, world_size, rank, max_token_num, hidden_dim, dtype):
+    assert (backend, dtype) == ("trtllm", "bfloat16") and 0 <= rank < world_size
+    return Workspace(world_size, max_token_num, hidden_dim)
+def allreduce_fusion(*, input, workspace, pattern, launch_with_pdl, residual_in, residual_out, norm_out, rms_gamma, rms_eps):
+    assert pattern == 1 and input.shape[0] <= workspace.shape[0] and input.shape[1] == workspace.shape[1]
+    residual_out[...] = residual_in + sum(range(1, workspace.ranks + 1))
+"""
+
+
+def with_flashinfer(folder, text=FLASHINFER):
+    """A Python that has stand-ins for FlashInfer and torch."""
+    for path, content in {"torch/__init__.py": TORCH, "torch/distributed.py": DISTRIBUTED, "flashinfer/__init__.py": "", "flashinfer/comm.py": text}.items():
+        (folder / "modules" / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "modules" / path).write_text(content)
+    (folder / "python").write_text(f'#!/bin/sh\nPYTHONPATH="{folder}/modules" exec "{sys.executable}" "$@"\n')
+    (folder / "python").chmod(0o755)
+    return str(folder / "python")
 
 
 def run(folder, *options, vllm=VLLM):
@@ -44,9 +90,11 @@ def test_on_cpu_devices(tmp_path):
 
 
 def test_what_gpus_are_measured_with(tmp_path):
-    """With XLA's flags of each setting, which CPU devices take and do nothing with; and with vLLM."""
-    said, _ = run(tmp_path, "--tp", "2", "--gpus", "--layers", "1", "--settings", *SETTINGS)
-    rows = [[cell.strip() for cell in line.strip("| \n").split("|")] for line in said.splitlines() if line.startswith("| small")]
+    """With XLA's flags of each setting, which CPU devices take and do nothing with; with vLLM; and with FlashInfer."""
+    python = with_flashinfer(tmp_path)
+    said, told = run(tmp_path, "--tp", "2", "--gpus", "--layers", "1", "--flashinfer", python, "--settings", *SETTINGS)
+    tables = [[cell.strip() for cell in line.strip("| \n").split("|")] for line in said.splitlines() if line.startswith("| small")]
+    rows, calls = ([row for row in tables if len(row) == width] for width in (6, 4))
     assert {row[0] for row in rows} == {"small shape, 1 layers"}
     names = [row[1] for row in rows]
     for setting, count in SETTINGS.items():
@@ -54,6 +102,27 @@ def test_what_gpus_are_measured_with(tmp_path):
     assert rows[-1][1:3] == ["vLLM, 2 GPUs", "2.00"] and rows[-1][-1] == "10"
     shares = [row[4] for row in rows if row[1].startswith(("fused", "psum"))]
     assert len(shares) == 3 and all(share.endswith(" %") for share in shares)
+    # What a graph of 100 calls takes, and a row for each of ours that there is a step without.
+    assert [row[2:] for row in calls if row[1] == "FlashInfer by itself, 2 GPUs"] == [["1", "10.0 (10.0–10.0)"], ["8", "10.0 (10.0–10.0)"]]
+    assert [row[1] for row in calls[:-2]] == ["fused, 2 GPUs, no graphs", "psum, 2 GPUs, no graphs", "psum, 2 GPUs, XLA's one-shot kernel"]
+    assert "FlashInfer is left out" not in told
+
+
+WRONG = FLASHINFER.replace("+ 1))", "))")
+LEFT_OUT = {
+    "absent": (None, "No module named 'flashinfer'"),
+    "wrong": (WRONG, "its sum of 1 rows is wrong: 2.0, expected 4.0"),
+    "one of its ranks fails": (FLASHINFER + "import sys\nassert '\"rank\": 0' in sys.argv[1], 'no such GPU'\n", "AssertionError: no such GPU"),
+}
+
+
+@pytest.mark.parametrize("what", LEFT_OUT)
+def test_flashinfer_is_left_out_by_name_where_it_cannot_be_had(what, tmp_path, capsys):
+    text, reason = LEFT_OUT[what]
+    python = sys.executable if text is None else with_flashinfer(tmp_path, text)
+    assert flashinfer_peer.measured(python, 2, [1, 8], 4608, 3) is None
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "FlashInfer is left out: " in told and reason in told
 
 
 def test_a_peer_that_fails_is_left_out(tmp_path):
