@@ -30,12 +30,14 @@ class Arithmetic(Protocol):
     stack_specs: Specs | tuple[Specs, ...]
     stream: Any
     """The type of the residual stream."""
+    page: int
+    """Positions of a page, in a cache of pages."""
 
     def cache(self, batch: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
         """Shapes of keys and values of so many sequences on a rank, `[…, what is cut between ranks, …]`, and their type."""
 
     def pages(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
-        """The same of so many pages, which `attend` finds by a table. Raises `ValueError` where there is no such cache."""
+        """The same of so many pages, which `attend` finds by a table."""
 
     def embed(self, weights: Arrays, tokens: jax.Array, scale: float) -> jax.Array:
         """`[tokens, embedding]`, the same on every rank."""

@@ -143,7 +143,8 @@ class Model:
         steps_per_launch: int = 8,
     ) -> ContinuousBatch:
         """A running batch of up to so many `sequences` at once, which join and leave it, and share a cache of `pages` of 64 positions: without a
-        number as many as all of them need for a full context. Not for `weights="native"` on CPU devices."""
+        number as many as all of them need for a full context. With `weights="native"` on CPU devices a page is a full context: the kernels there
+        have no table of pages."""
         return ContinuousBatch(self, sequences, pages, sampling, stop, steps_per_launch)
 
     @property

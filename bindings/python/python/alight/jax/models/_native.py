@@ -57,6 +57,8 @@ class Native:
         mesh, axis = layers.mesh, layers.axis
         self.config, self.mesh, self.axis = config, mesh, axis
         self.stream: Any = jnp.float32
+        # The handler knows no table of pages: one is a whole sequence.
+        self.page = capacity
         c, d = config, config.embedding
         self.heads = handlers.Heads(
             cut.head_slots, cut.kv_slots, c.key_dim, c.value_dim, capacity, c.attention_scale, c.attention_softcap
@@ -126,7 +128,8 @@ class Native:
         return *self.heads.cache(self.config.layers * batch), jnp.float16
 
     def pages(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
-        raise ValueError("weights: 'native' on CPU devices has no cache of pages; 'f32' and 'bf16' have one")
+        # One more is written to by places that have none.
+        return self.cache(count + 1)
 
     def embed(self, weights: Arrays, tokens: jax.Array, scale: float) -> jax.Array:
         shape = (self.config.vocab, self.config.embedding)
@@ -150,15 +153,16 @@ class Native:
         window: jax.Array,
         sinks: jax.Array | None,
     ) -> tuple[jax.Array, Cache]:
-        batch, found, (keys, values) = pos.shape[0], [], cache
+        batch, found, (keys, values, *table) = pos.shape[0], [], cache
+        count = keys.shape[0] // self.config.layers
         # To the handler, sequences are layers.
         for number, (q, k, v) in enumerate(zip(*(jnp.split(x, batch) for x in qkv), strict=True)):
-            at = layer * batch + number
+            at = layer * count + (table[0][number, 0] if table else number)
             out, keys, values = handlers.attend(
                 q, k, v, keys, values, at, pos[number], window, self.heads, sinks=sinks, mesh=self.mesh, axis=self.axis
             )
             found.append(out)
-        return jnp.concatenate(found), (keys, values)
+        return jnp.concatenate(found), (keys, values, *table)
 
     def output(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
         return self._products(weights, "o", layer["o"], x)[0]

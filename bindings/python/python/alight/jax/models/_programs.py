@@ -17,7 +17,6 @@ from .. import _cuda, _mesh
 from .._cache import kept
 from . import _blocks, _sample
 from ._arithmetic import Cache
-from ._attention import PAGE
 from ._blocks import Network, Params
 from ._place import SAME, ranked
 from ._sample import Chosen
@@ -138,7 +137,7 @@ class Programs:
     @property
     def table(self) -> int:
         """Most pages of a sequence."""
-        return -(-self.net.capacity // PAGE)
+        return -(-self.net.capacity // self.net.arithmetic.page)
 
     def empty(self, batch: int = 1) -> Cache:
         """A cache for so many sequences with nothing in it."""

@@ -69,7 +69,7 @@ class Xla:
         mesh, axis = layers.mesh, layers.axis
         self.native = native
         self.config, self.cut, self.axis, self.stream = config, cut, axis, stream
-        self.dtype = np.dtype(dtype)
+        self.dtype, self.page = np.dtype(dtype), PAGE
         c, d = config, config.embedding
         group, width = cut.head_slots // cut.kv_slots, c.value_dim
         # On CPU devices XLA has a way to compute with one row that rounds otherwise than that with several.
