@@ -9,22 +9,19 @@ use crate::Isa;
 use crate::lanes::{Lanes, by_level};
 
 /// The f32 that equals the f16 with these bits. Signalling NaNs come out quiet.
-#[inline]
+#[inline(always)]
 pub const fn f16_to_f32(bits: u16) -> f32 {
+    // Without a branch, so that loops of it become vectors.
     let sign = ((bits & 0x8000) as u32) << 16;
     let magnitude = (bits & 0x7fff) as u32;
-    if magnitude >= 0x7c00 {
-        // Infinity or NaN.
-        let quiet = if magnitude > 0x7c00 { 0x0040_0000 } else { 0 };
-        f32::from_bits(sign | 0x7f80_0000 | ((magnitude & 0x3ff) << 13) | quiet)
-    } else if magnitude >= 0x0400 {
-        // Normal: the exponent bias grows from 15 to 127.
-        f32::from_bits(sign | ((magnitude << 13) + (112 << 23)))
-    } else {
-        // Subnormal or zero: the mantissa counts 2^-24; the product is exact.
-        let value = magnitude as f32 * f32::from_bits(0x3380_0000);
-        f32::from_bits(sign | value.to_bits())
-    }
+    // The exponent bias grows from 15 to 127. Below the normal numbers the exponent is one more, and the leading one that it
+    // implies is taken away again; that difference is exact.
+    let small = if magnitude < 0x0400 { u32::MAX } else { 0 };
+    let rebiased = (magnitude << 13) + (112 << 23) + (small & (1 << 23));
+    let value = f32::from_bits(rebiased) - f32::from_bits(small & (113 << 23));
+    let special = if magnitude >= 0x7c00 { 0x7f80_0000 } else { 0 };
+    let quiet = if magnitude > 0x7c00 { 0x0040_0000 } else { 0 };
+    f32::from_bits(value.to_bits() | sign | special | quiet)
 }
 
 /// The bits of the f16 nearest to `value` (ties to even; beyond 65519.99… to infinity).

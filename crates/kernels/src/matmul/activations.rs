@@ -18,7 +18,7 @@
 //! two). (`vpdpbusd` wants one
 //! unsigned operand. Making it the activations costs one constant per row and group of weights,
 //! −128·Σw, which is computed once with the panel and shared by all tokens.) With AVX2 the integers stay signed, and `pairs`
-//! `[T][K/32][2]` i16 has their sums of 16. With NEON they stay signed, too.
+//! `[T][K/32][2]` i16 has their sums of 16. In portable code and with NEON they stay signed, too.
 //!
 //! The same for packed weights with AVX-512 ([`TileActs`]): there the weights are the unsigned operand
 //! and the integers stay signed; twelve tokens lie together, so that one address and constant
@@ -695,7 +695,7 @@ impl ActSlots<'_> {
                 for (i, &x) in x.iter().enumerate() {
                     let v = round_within(x * inv, 127.0);
                     sums[i / 16] += v;
-                    *self.q.add(at.bytes + 32 * g + i) = (v ^ 0x80) as i8;
+                    *self.q.add(at.bytes + 32 * g + i) = v as i8;
                 }
                 self.put_sums(at.scale + g, a, sums);
             }

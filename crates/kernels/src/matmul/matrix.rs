@@ -268,10 +268,24 @@ impl<'a> Matrix<'a> {
     /// Weight `k` of row `r` of a packed F16 or BF16 matrix.
     #[inline(always)]
     pub(super) fn tile_float(&self, r: usize, k: usize) -> f32 {
-        let at = 2 * (TILE_ROWS * k + r % TILE_ROWS);
-        let tile = self.tile(r / TILE_ROWS);
-        let bits = u16::from_le_bytes([tile[at], tile[at + 1]]);
-        if self.ty == WeightType::F16 { f16_to_f32(bits) } else { bf16_to_f32(bits) }
+        self.tile_floats(r / TILE_ROWS, k)[r % TILE_ROWS]
+    }
+
+    /// Weight `k` of all rows of tile `i` of a packed F16 or BF16 matrix.
+    #[inline(always)]
+    pub(super) fn tile_floats(&self, i: usize, k: usize) -> [f32; TILE_ROWS] {
+        let bits = self.tile(i).as_chunks::<2>().0.as_chunks::<TILE_ROWS>().0[k];
+        match self.ty {
+            WeightType::F16 => bits.map(|b| f16_to_f32(u16::from_le_bytes(b))),
+            _ => bits.map(|b| bf16_to_f32(u16::from_le_bytes(b))),
+        }
+    }
+
+    /// Blocks `at` of the rows of tile `i`, one after the other.
+    #[inline(always)]
+    pub(super) fn unpack_unit<Q: BlockFormat>(&self, i: usize, at: usize, blocks: &mut [u8]) {
+        let unit = TILE_ROWS * Q::BYTES;
+        fields::unpack(Q::FIELDS, &self.tile(i)[at * unit..][..unit], blocks, Q::BYTES);
     }
 
     /// Block `i` of row `r`: in place, or out of a tile, whose bits of this row go to `buffer`.

@@ -121,7 +121,7 @@ pub(super) fn pack(fields: &[Field], blocks: &[u8], stride: usize, mut unit: &mu
 
 /// The inverse of [`pack`].
 #[inline(always)]
-pub(super) fn unpack(fields: &[Field], mut unit: &[u8], blocks: &mut [u8], stride: usize) {
+pub(crate) fn unpack(fields: &[Field], mut unit: &[u8], blocks: &mut [u8], stride: usize) {
     for field in fields {
         let (part, rest) = unit.split_at(field.unit_bytes());
         match *field {

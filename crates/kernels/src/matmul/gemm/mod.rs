@@ -10,6 +10,9 @@
 //!
 //! Float weights: `[K][32 rows]` f32.
 //!
+//! Portable code keeps the sums of all tokens where the floats would be, and goes over them with one group of 32 columns after the
+//! other, see `scalar`.
+//!
 //! With AMX the panel is made into bf16, see `amx`.
 
 /// What AVX2 and NEON have around their `columns`, the products of `ROWS` rows of a panel with up to `TOKENS` tokens: the level's
@@ -202,6 +205,8 @@ impl Default for MatmulScratch {
 
 /// See the module's documentation.
 #[repr(C, align(64))]
+// Portable code has use for the floats only, and NEON has none for `z`.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(super) struct Panel {
     pub(in crate::matmul) q: [i8; MAX_K * PANEL_ROWS],
     pub(super) z: [i32; MAX_K / 16 * PANEL_ROWS],

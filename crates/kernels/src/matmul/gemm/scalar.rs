@@ -1,12 +1,33 @@
-//! The portable panel and its product.
+//! The portable product of several tokens, in loops that compilers vectorise for any CPU.
+//!
+//! A group of 32 columns of 32 rows is unpacked into words, pairs of columns with the rows side by side; then all tokens pass over it.
+//! Integers are exact, so that the order of their sums is free; the order of floating-point operations of a row and a token is the
+//! same for any number of rows and tokens.
 
 use super::Panel;
-use crate::blocks::{BlockFormat, MAX_BYTES, with_block};
+use crate::blocks::{BlockFormat, Group32, MAX_BYTES, with_block};
 use crate::dequant::dequantize_row;
 use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Matrix, Output, Tokens};
-use crate::tiles::Layout;
+use crate::tiles::{Layout, TILE_ROWS};
 use std::ops::Range;
+
+/// Tokens whose sums are kept between groups at a time.
+const TOKENS: usize = super::MAX_K_FLOAT;
+
+/// Rows whose sums are in a register of 128 bits.
+const LANES: usize = 4;
+
+/// Registers of a panel's rows.
+const VECTORS: usize = PANEL_ROWS / LANES;
+
+/// 32 columns of a panel's rows.
+struct Group {
+    /// Codes less their zero point: `[columns / 2][rows / 4][4 rows][2 columns]`.
+    q: [[[i16; 2 * LANES]; VECTORS]; 16],
+    d: [[f32; PANEL_ROWS]; 2],
+    m: [[f32; PANEL_ROWS]; 2],
+}
 
 /// # Safety
 /// As for `gemm::rows`.
@@ -23,8 +44,12 @@ pub(super) unsafe fn panel(
         with_block!(
             w.weight_type(),
             Q => {
-                fill::<Q>(w, rows.clone(), k.clone(), p);
-                multiply::<Q>(rows, k, x, out, p);
+                for first in (0..x.tokens()).step_by(TOKENS) {
+                    let tokens = first..x.tokens().min(first + TOKENS);
+                    let sums = &mut p.float.as_chunks_mut().0[..tokens.len()];
+                    multiply::<Q>(w, rows.clone(), k.clone(), x, tokens.clone(), sums);
+                    store(rows.clone(), k.start == 0, tokens, sums, out);
+                }
             },
             {
                 fill_float(w, rows.clone(), k.clone(), p);
@@ -34,109 +59,176 @@ pub(super) unsafe fn panel(
     }
 }
 
-/// Unpacks the panel.
-#[inline(never)]
-fn fill<Q: BlockFormat>(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mut Panel) {
-    let per_block = Q::BLOCK / 32;
-    for (i, r) in rows.enumerate() {
-        let mut buffer = [0; MAX_BYTES];
-        for (n, at) in (k.start / Q::BLOCK..k.end / Q::BLOCK).enumerate() {
-            let block = w.block::<Q>(r, at, &mut buffer);
-            for g in 0..per_block {
-                group::<Q>(block, g, per_block * n + g, i, p);
-            }
-        }
-    }
-}
-
-/// Group `g` of a block, which is group `b` of the panel, of the panel's row `i`.
-#[inline(always)]
-fn group<Q: BlockFormat>(block: &[u8], g: usize, b: usize, i: usize, p: &mut Panel) {
-    let u = Q::group(block, g);
-    let mut sums = [0i32; 2];
-    for (j, q) in u.q.chunks_exact(4).enumerate() {
-        for (l, &q) in q.iter().enumerate() {
-            let q = q as i32 - Q::ZERO;
-            sums[j / 4] += q;
-            p.q[((8 * b + j) * PANEL_ROWS + i) * 4 + l] = q as i8;
-        }
-    }
-    if Q::SCALES == 2 {
-        for h in 0..2 {
-            p.d[(2 * b + h) * PANEL_ROWS + i] = u.d[h];
-            p.z[(2 * b + h) * PANEL_ROWS + i] = -128 * sums[h];
-        }
-    } else {
-        p.d[b * PANEL_ROWS + i] = u.d[0];
-        p.z[b * PANEL_ROWS + i] = -128 * (sums[0] + sums[1]);
-    }
-    for h in 0..Q::OFFSETS {
-        p.m[(Q::OFFSETS * b + h) * PANEL_ROWS + i] = u.m[h];
-    }
-}
-
+/// Writes the sums of a stretch of columns, or adds them to those of the stretches before.
+///
 /// # Safety
 /// As for `gemm::rows`.
+unsafe fn store(
+    rows: Range<usize>,
+    is_first: bool,
+    tokens: Range<usize>,
+    sums: &[[f32; PANEL_ROWS]],
+    out: Output<'_>,
+) {
+    for (t, sums) in tokens.zip(sums) {
+        // SAFETY: by the caller's promise.
+        let out = unsafe { out.row_mut(t, rows.clone()) };
+        for (out, sum) in out.iter_mut().zip(sums) {
+            *out = if is_first { *sum } else { *out + *sum };
+        }
+    }
+}
+
+/// The sums of `tokens` over a stretch of columns.
 #[inline(never)]
-unsafe fn multiply<Q: BlockFormat>(
+fn multiply<Q: BlockFormat>(
+    w: &Matrix<'_>,
     rows: Range<usize>,
     k: Range<usize>,
     x: &Tokens<'_>,
-    out: Output<'_>,
-    p: &Panel,
+    tokens: Range<usize>,
+    sums: &mut [[f32; PANEL_ROWS]],
 ) {
-    let (cols, n) = (x.cols(), rows.len());
-    for t in 0..x.tokens() {
-        // SAFETY: by the caller's promise.
-        let out = unsafe { out.row_mut(t, rows.clone()) };
-        let mut acc = [0f32; PANEL_ROWS];
-        for (b, g) in (k.start / 32..k.end / 32).enumerate() {
-            // SAFETY: the integers of token t.
-            let xq = unsafe { std::slice::from_raw_parts(x.q8().add(t * cols + 32 * g), 32) };
-            let a = x.scale()[t * cols / 32 + g];
-            for i in 0..n {
-                let mut sums = [0i32; 2];
-                for (j, &xq) in xq.iter().enumerate() {
-                    let q = p.q[((8 * b + j / 4) * PANEL_ROWS + i) * 4 + j % 4];
-                    sums[j / 16] += q as i32 * (xq as u8 as i32 - 128);
-                }
-                acc[i] += if Q::SCALES == 2 {
-                    a * (p.d[2 * b * PANEL_ROWS + i] * sums[0] as f32
-                        + p.d[(2 * b + 1) * PANEL_ROWS + i] * sums[1] as f32)
-                } else {
-                    a * p.d[b * PANEL_ROWS + i] * (sums[0] + sums[1]) as f32
-                };
-                for h in 0..Q::OFFSETS {
-                    let s = x.sums_for(Q::OFFSETS)[Q::OFFSETS * (t * cols / 32 + g) + h];
-                    acc[i] += p.m[(Q::OFFSETS * b + h) * PANEL_ROWS + i] * s;
+    sums.fill([0.0; PANEL_ROWS]);
+    let first = rows.start / TILE_ROWS * TILE_ROWS;
+    let mut tiles = [0; PANEL_ROWS * MAX_BYTES];
+    let mut group = Group {
+        q: [[[0; 2 * LANES]; VECTORS]; 16],
+        d: [[0.0; PANEL_ROWS]; 2],
+        m: [[0.0; PANEL_ROWS]; 2],
+    };
+    for at in k.start / Q::BLOCK..k.end / Q::BLOCK {
+        if w.layout() == Layout::Tiles {
+            for (i, to) in tiles.chunks_exact_mut(TILE_ROWS * Q::BYTES).enumerate() {
+                if first + TILE_ROWS * i < rows.end {
+                    w.unpack_unit::<Q>(first / TILE_ROWS + i, at, to);
                 }
             }
         }
-        for (out, acc) in out.iter_mut().zip(acc) {
-            *out = if k.start == 0 { acc } else { *out + acc };
+        for g in 0..Q::BLOCK / 32 {
+            for (i, r) in rows.clone().enumerate() {
+                let block = match w.layout() {
+                    Layout::Rows => &w.row(r)[at * Q::BYTES..][..Q::BYTES],
+                    Layout::Tiles => &tiles[(r - first) * Q::BYTES..][..Q::BYTES],
+                };
+                group.put(i, Q::ZERO, &Q::group(block, g));
+            }
+            let columns = at * Q::BLOCK + 32 * g;
+            for (t, sums) in tokens.clone().zip(&mut *sums) {
+                group.multiply([Q::SCALES, Q::OFFSETS], columns / 32, x, t, sums);
+            }
+        }
+    }
+}
+
+impl Group {
+    /// Row `i`.
+    #[inline(always)]
+    fn put(&mut self, i: usize, zero: i32, u: &Group32) {
+        let (v, lane) = (i / LANES, i % LANES);
+        for j in 0..16 {
+            for h in 0..2 {
+                self.q[j][v][2 * lane + h] = i16::from(u.q[2 * j + h]) - zero as i16;
+            }
+        }
+        for h in 0..2 {
+            self.d[h][i] = u.d[h];
+            self.m[h][i] = u.m[h];
+        }
+    }
+
+    /// Adds the products with token `t`, whose group `g` this is. A function of its own for all types, which have so many scales and
+    /// offsets for 32 weights.
+    #[inline(never)]
+    fn multiply(
+        &self,
+        [scales, offsets]: [usize; 2],
+        g: usize,
+        x: &Tokens<'_>,
+        t: usize,
+        out: &mut [f32; PANEL_ROWS],
+    ) {
+        let at = t * (x.cols() / 32) + g;
+        let a = x.scale()[at];
+        // SAFETY: the integers of token t, which has a scale.
+        let q: &[i8; 32] = unsafe { &*x.q8().add(32 * at).cast() };
+        let mut words = [[0i16; 2]; 16];
+        for i in 0..32 {
+            words[i / 2][i % 2] = i16::from(q[i]);
+        }
+        if scales == 2 {
+            let mut halves = [[0; PANEL_ROWS]; 2];
+            for (h, sums) in halves.iter_mut().enumerate() {
+                *sums = products(&self.q[8 * h..], &words[8 * h..][..8]);
+            }
+            for i in 0..PANEL_ROWS {
+                let first = self.d[0][i] * halves[0][i] as f32;
+                out[i] += a * (first + self.d[1][i] * halves[1][i] as f32);
+            }
+        } else {
+            let sums = products(&self.q, &words);
+            for i in 0..PANEL_ROWS {
+                out[i] += a * self.d[0][i] * sums[i] as f32;
+            }
+        }
+        for h in 0..offsets {
+            let s = x.sums_for(offsets)[offsets * at + h];
+            for i in 0..PANEL_ROWS {
+                out[i] += self.m[h][i] * s;
+            }
+        }
+    }
+}
+
+/// Σ w·x over pairs of columns.
+#[inline(always)]
+fn products(w: &[[[i16; 2 * LANES]; VECTORS]], x: &[[i16; 2]]) -> [i32; PANEL_ROWS] {
+    let mut sums = [[0; LANES]; VECTORS];
+    for (w, x) in w.iter().zip(x) {
+        for v in 0..VECTORS {
+            add_pairs(&mut sums[v], &w[v], *x);
+        }
+    }
+    let mut all = [0; PANEL_ROWS];
+    all.copy_from_slice(sums.as_flattened());
+    all
+}
+
+/// To each sum, the products of two words with those of `x`: what `pmaddwd` computes, which LLVM makes of it on x86-64.
+#[inline(always)]
+fn add_pairs(sums: &mut [i32; LANES], w: &[i16; 2 * LANES], x: [i16; 2]) {
+    for i in 0..LANES {
+        for h in 0..2 {
+            sums[i] += i32::from(w[2 * i + h]) * i32::from(x[h]);
         }
     }
 }
 
 /// Unpacks a float panel `[K][32]`.
 pub(super) fn fill_float(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mut Panel) {
+    if w.layout() == Layout::Tiles {
+        return fill_float_tiles(w, rows, k, p);
+    }
     let size = w.weight_type().block_bytes();
     let mut row = [0f32; super::MAX_K_FLOAT];
     for (i, r) in rows.enumerate() {
         let row = &mut row[..k.len()];
-        match w.layout() {
-            Layout::Rows => {
-                let bytes = &w.row(r)[k.start * size..k.end * size];
-                dequantize_row(w.weight_type(), bytes, row);
-            }
-            Layout::Tiles => {
-                for (v, k) in row.iter_mut().zip(k.clone()) {
-                    *v = w.tile_float(r, k);
-                }
-            }
-        }
+        dequantize_row(w.weight_type(), &w.row(r)[k.start * size..k.end * size], row);
         for (j, &v) in row.iter().enumerate() {
             p.float[j * PANEL_ROWS + i] = v;
+        }
+    }
+}
+
+/// The same from tiles, whose columns are what a panel holds.
+fn fill_float_tiles(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mut Panel) {
+    for tile in rows.start / TILE_ROWS..rows.end.div_ceil(TILE_ROWS) {
+        let wanted = rows.start.max(TILE_ROWS * tile)..rows.end.min(TILE_ROWS * (tile + 1));
+        let (from, to) = (wanted.start % TILE_ROWS, wanted.start - rows.start);
+        for (j, k) in k.clone().enumerate() {
+            let v = w.tile_floats(tile, k);
+            p.float[j * PANEL_ROWS + to..][..wanted.len()]
+                .copy_from_slice(&v[from..][..wanted.len()]);
         }
     }
 }
