@@ -20,6 +20,7 @@ ROWS = {
     "opening the file, ms": lambda told: told["timings"]["open_ms"],
     "of that the tokenizer, ms": lambda told: told["timings"]["tokenizer_ms"],
     "page faults": lambda told: told["faults"]["minor"],
+    "anonymous, MB": lambda told: told["memory"]["rss_anon"] / 1e6,
     "peak, MB": lambda told: told["memory"]["peak_rss"] / 1e6,
 }
 
@@ -29,6 +30,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--static", type=Path, default=None, help="the static program (default: that of `make dist`)")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--prompt", type=Path, default=common.ROOT / "CONTRIBUTING.md", help="a text; its first 6000 characters")
+    parser.add_argument("--short", action="store_true", help="one word as a prompt: what is resident before an engine has computed much")
     parser.add_argument("-n", "--pairs", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=128)
 
@@ -39,7 +41,7 @@ def run(args) -> int:
     if not static.is_file():
         raise SystemExit(f"{static} is missing: make dist")
     programs = {"ordinary": common.alight(args.alight), "static": static}
-    model, prompt = common.model_path(args.model, args.models), args.prompt.read_text()[:6000]
+    model, prompt = common.model_path(args.model, args.models), "Hi" if args.short else args.prompt.read_text()[:6000]
     told = {name: [] for name in programs}
     for turn in range(args.pairs):
         for name in list(programs) if turn % 2 else list(programs)[::-1]:

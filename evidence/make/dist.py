@@ -5,7 +5,7 @@ documentation and its examples, the licences of Alight and of every package in i
 of all archives, and beside it lies the installer, scripts/install.sh. With `--url` the installer knows where to download
 from, and a Homebrew formula is written.
 
-The linker and the C library are zig's, as for `make cross`. No path, time, owner or order of this machine gets into an archive;
+The linker and the C library are Rust's own for these targets, as for `make cross`; zig compiles what packages have of C. No path, time, owner or order of this machine gets into an archive;
 `python -m evidence check dist` shows it. What is built is the working tree: a release is built of a clean checkout.
 """
 
@@ -100,10 +100,10 @@ def tools(python: Path) -> dict[str, tuple[str, str, str]]:
         "\n\nThe standard library of Rust is by the Rust Project's contributors and offered under the above or the MIT licence.")
     return {
         "Rust's standard library": (rust, "Apache-2.0 OR MIT", licences_of_rust),
-        "musl": (f"of {cross.ZIG.replace('==', ' ')}", "MIT", (zig / "lib/libc/musl/COPYRIGHT").read_text()),
-        "libunwind and compiler-rt": (f"of {cross.ZIG.replace('==', ' ')}", "Apache-2.0 WITH LLVM-exception AND MIT",
-                                      (zig / "LICENSE").read_text() + "\n\n" + (zig / "lib/libunwind/LICENSE.TXT").read_text()
-                                      if (zig / "lib/libunwind/LICENSE.TXT").is_file() else (zig / "LICENSE").read_text()),
+        # Both come with the standard library, without their texts, which zig has, too.
+        "musl": (f"of Rust {rust}", "MIT", (zig / "lib/libc/musl/COPYRIGHT").read_text()),
+        "libunwind and compiler-builtins": (f"of Rust {rust}", "Apache-2.0 WITH LLVM-exception AND MIT",
+                                            (zig / "lib/libunwind/LICENSE.TXT").read_text()),
     }
 
 

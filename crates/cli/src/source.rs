@@ -121,15 +121,22 @@ pub fn check_path(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// What else a path could mean that does not exist: `user/repo:Q4_K_M`.
+/// What else a path could mean that does not exist: `user/repo:Q4_K_M`, or a part of the name of a model that was fetched.
 fn or_of_hub(path: &Path) -> String {
     let text = path.to_str().unwrap_or_default();
-    match alight_hub::Name::parse(text) {
-        Ok(_) if !text.ends_with(".gguf") => {
-            format!(", or hf.co/{text} for a model of the hub")
-        }
-        _ => String::new(),
+    if text.ends_with(".gguf") {
+        return String::new();
     }
+    let called = if alight_hub::Name::parse(text).is_ok() {
+        text.to_owned()
+    } else if !text.contains('/')
+        && let Some(name) = crate::hub::fetched(text)
+    {
+        name
+    } else {
+        return String::new();
+    };
+    format!(", or hf.co/{called} for a model of the hub")
 }
 
 /// Replaces the error of a file that is another format than GGUF by one that says which.

@@ -32,6 +32,14 @@ fn hub(offline: bool) -> Outcome<Hub> {
     Ok(Hub::new(settings))
 }
 
+/// The name, without `hf.co/`, of a model in the cache whose name has this word in it, in capitals or not.
+pub fn fetched(word: &str) -> Option<String> {
+    let word = word.to_lowercase();
+    let names = hub(true).ok()?.list().ok()?;
+    let mut names = names.iter().map(|one| format!("{}:{}", one.repo, one.tag));
+    names.find(|name| name.to_lowercase().contains(&word))
+}
+
 fn failed(error: HubError) -> Stop {
     match error {
         HubError::Stopped => Stop::Interrupted,
