@@ -4,6 +4,8 @@
 
 mod emulator;
 
+use std::ops::Range;
+
 use alight_pages::Region;
 use alight_xla::cuda::{CudaError, Driver, LockedPages, Memory, Stream};
 use emulator::{be_late, copy, emulated, only_locked};
@@ -19,24 +21,24 @@ struct Locked {
     region: Region,
 }
 
-fn region(bytes: usize, from: usize) -> Region {
+/// Of so many bytes, of which those of some ranges are not zeros. The others take no memory.
+fn region(bytes: usize, written: &[Range<usize>]) -> Region {
     let mut region = Region::new(bytes).unwrap();
-    region.bytes_mut()[from..]
-        .iter_mut()
-        .enumerate()
-        .for_each(|(i, byte)| *byte = (i * 7 % 251) as u8);
+    for range in written {
+        let bytes = region.bytes_mut()[range.clone()].iter_mut().zip(range.clone());
+        bytes.for_each(|(byte, i)| *byte = (i * 7 % 251) as u8);
+    }
     region
 }
 
-fn lock(region: &Region, range: std::ops::Range<usize>) -> Result<LockedPages, CudaError> {
+fn lock(region: &Region, range: Range<usize>) -> Result<LockedPages, CudaError> {
     let driver = Driver::get().unwrap();
     // SAFETY: every region of this file goes after its lock.
     unsafe { driver.lock_pages(region.as_mut_ptr().wrapping_add(range.start), range.len()) }
 }
 
-/// The last `written` bytes are not zeros.
-fn locked(bytes: usize, written: usize) -> Locked {
-    let region = region(bytes, bytes - written);
+fn locked(bytes: usize, written: &[Range<usize>]) -> Locked {
+    let region = region(bytes, written);
     Locked { pages: lock(&region, 0..bytes).unwrap(), region }
 }
 
@@ -44,7 +46,7 @@ fn put(
     to: &Memory,
     offset: usize,
     from: &Locked,
-    range: std::ops::Range<usize>,
+    range: Range<usize>,
     stream: Stream,
 ) -> Result<(), CudaError> {
     // SAFETY: nobody writes to regions after they were made, and they are there until streams are empty.
@@ -63,7 +65,8 @@ fn what_is_copied_is_what_was_locked_also_where_two_pieces_meet() {
         return;
     }
     let driver = Driver::get().unwrap();
-    let from = locked(2 * PIECE + 5 * BYTES, PIECE + 10 * BYTES);
+    let around = [1, 2].map(|piece| piece * PIECE - BYTES..piece * PIECE + 5 * BYTES);
+    let from = locked(2 * PIECE + 5 * BYTES, &around);
     let stream = driver.stream(3).unwrap();
     let memory = driver.allocate(3, 3 * BYTES).unwrap();
     for start in [PIECE - 5000, PIECE, PIECE - 1, 2 * PIECE - 5000, 2 * PIECE + 4 * BYTES] {
@@ -84,7 +87,7 @@ fn what_is_refused() {
         return;
     }
     let driver = Driver::get().unwrap();
-    let (from, other) = (locked(2 * BYTES, 2 * BYTES), region(BYTES, 0));
+    let (from, other) = (locked(2 * BYTES, &[0..BYTES, BYTES..2 * BYTES]), region(BYTES, &[]));
     let stream = driver.stream(1).unwrap();
     let memory = driver.allocate(1, BYTES).unwrap();
     let said = |result: Result<(), CudaError>| result.unwrap_err().to_string();
@@ -117,7 +120,7 @@ fn what_is_refused() {
     only_locked(true);
     assert_eq!(copy(to, other.bytes(), stream), INVALID);
     only_locked(false);
-    let halves = region(2 * 4096, 0);
+    let halves = region(2 * 4096, &[]);
     let first = lock(&halves, 0..4096).unwrap();
     assert_eq!(copy(to, &halves.bytes()[4095..4097], stream), INVALID, "locked in part");
     let second = lock(&halves, 4096..8192).unwrap();
@@ -134,7 +137,7 @@ fn pages_are_locked_once_and_all_or_none() {
     if !emulated() {
         return;
     }
-    let region = region(2 * PIECE, 2 * PIECE - 1);
+    let region = region(2 * PIECE, &[]);
     let second = lock(&region, PIECE + 4096..PIECE + 8192).unwrap();
     let text = lock(&region, 0..2 * PIECE).map(drop).unwrap_err().to_string();
     assert!(text.contains("cuMemHostRegister") && text.contains("712"), "{text}");
@@ -150,7 +153,7 @@ fn copies_come_late_and_streams_wait_for_events() {
         return;
     }
     let driver = Driver::get().unwrap();
-    let from = locked(2 * BYTES, 2 * BYTES);
+    let from = locked(2 * BYTES, &[0..BYTES, BYTES..2 * BYTES]);
     let (first, second) = from.region.bytes().split_at(BYTES);
     let [copies, kernels] = [0, 1].map(|_| driver.stream(2).unwrap());
     let [early, later, out] = [0, 1, 2].map(|_| driver.allocate(2, BYTES).unwrap());

@@ -667,6 +667,7 @@ size_t alight_offset_of(int field) {
     return offsets[field];
 }
 size_t alight_size_of_matmul_params() { return sizeof(matmul::Params); }
+size_t alight_size_of_chosen() { return sizeof(matmul::Chosen); }
 // By type, in the order of BlockType: bytes of a step's place, columns between gaps, and steps at a time.
 size_t alight_sizes_of_blocks(int type, int field) {
 #define SIZES(W) {matmul::Of_blocks<matmul::W>::PLACE, matmul::W::RUN, matmul::Of_blocks<matmul::W>::STAGES}

@@ -92,6 +92,14 @@ pub fn fail_after(count: i32) {
     call(count);
 }
 
+/// Bytes of the argument of products with matrices in slots.
+pub fn size_of_chosen() -> usize {
+    // SAFETY: a function without arguments.
+    let size: extern "C" fn() -> usize =
+        unsafe { std::mem::transmute(own_function(c"alight_size_of_chosen")) };
+    size()
+}
+
 /// The emulated driver's own answer to a copy of `bytes` to the address `to`.
 pub fn copy(to: u64, bytes: &[u8], stream: alight_xla::cuda::Stream) -> i32 {
     type Copy = extern "C" fn(u64, *const u8, usize, *mut std::ffi::c_void) -> i32;
