@@ -3,8 +3,8 @@ machine code.
 
 NVRTC is the one of the PyPI package nvidia-cuda-nvrtc, or of --nvrtc; the options are those of the library. Without --all,
 every pair of types, every number of vectors and every broken variant of the collective is compiled, and not all their combinations, and the
-machine code of one kernel is read for each architecture but sm_90; of the kernels for blocks of weights, products with 1 and 8 tokens and rows as floats
-of every type. Fails if a kernel does not compile, spills registers or needs a stack. With --out the cubins are written there; with --stamp nothing is done if the
+machine code of one kernel is read for each architecture but sm_90; of the kernels for blocks of weights, products with 1 and 8 tokens, those with matrices in slots, and
+rows as floats of every type. Fails if a kernel does not compile, spills registers or needs a stack. With --out the cubins are written there; with --stamp nothing is done if the
 file says that the same has passed before.
 
 Of the machine code, disassembled by the package nvidia-cuda-nvdisasm, is required what the protocol rests on: a flag is raised after
@@ -67,6 +67,8 @@ def variants_of_blocks(everything: bool) -> list[tuple[str, list[str]]]:
         for tokens, x in itertools.product((1, 2, 4, 8), ("Bf16", "F32")) if everything else ((1, "Bf16"), (8, "F32")):
             macros = [f"-DALIGHT_TYPE={kind}", f"-DALIGHT_X={x}", f"-DALIGHT_TOKENS={tokens}"]
             made.append((f"{kind}, {tokens} tokens of {x}", macros))
+        for x in ("Bf16", "F32") if everything else ("Bf16",):
+            made.append((f"{kind} in slots, {x}", [f"-DALIGHT_TYPE={kind}", f"-DALIGHT_X={x}", "-DALIGHT_CHOSEN"]))
         for out in ("Bf16", "F32") if everything else ("Bf16",):
             made.append((f"{kind} to {out}", [f"-DALIGHT_TYPE={kind}", f"-DALIGHT_OUT={out}"]))
     return made

@@ -9,10 +9,12 @@
 // **Invariant:** the order of a sum depends on the type and the number of columns alone: not on how many tokens, rows of a warp, warps of a
 // block or columns of x at a time there are. So a token's bits are the same alone and beside others.
 //
+// `chosen`: the same for pairs of a token and a matrix, of which a table says in which slot it is. The sums of a pair are those of `matvec`.
+//
 // `dequantize`: W[r, c] as crates/kernels computes it, a product and at most one sum, each rounded to f32; then rounded to its type.
 //
 // Macros choose the one kernel: ALIGHT_TYPE (Q4_0, …), and for `alight_matvec` ALIGHT_X (Bf16, F32) and ALIGHT_TOKENS (1, 2, 4, 8), for
-// `alight_dequantize` ALIGHT_OUT (Bf16, F32). ALIGHT_NO_WAIT, ALIGHT_SWAPPED and ALIGHT_BY_TOKENS are mistakes: a test that does not fail
+// `alight_chosen` ALIGHT_X and ALIGHT_CHOSEN, for `alight_dequantize` ALIGHT_OUT (Bf16, F32). ALIGHT_NO_WAIT, ALIGHT_SWAPPED and ALIGHT_BY_TOKENS are mistakes: a test that does not fail
 // with them shows nothing. The sizes are those of crates/xla/src/cuda/blocks.rs.
 
 #include "gpu.h"
@@ -64,6 +66,22 @@ struct Params {
     u64 row_bytes;
     u32 rows, columns, tokens;
     u32 panel;     // columns of x that are in shared memory at a time, a multiple of STEP
+};
+
+// Pairs of a launch, at most.
+constexpr u32 PAIRS = 64;
+
+struct Pair {
+    u32 piece; // of the table
+    u32 x, y;  // rows of x and of y
+};
+
+struct Chosen {
+    Params dense;  // with one token; the matrix is that of slot 0
+    u64 table;     // i32[pieces]: the slot of each
+    u64 stride;    // from a slot to the next
+    u32 slots, pieces;
+    Pair pair[PAIRS];
 };
 
 // Rows that a warp computes at once, which share what is read of x; the most warps of a block, and blocks of a multiprocessor. With more
@@ -452,6 +470,26 @@ DEVICE void matvec(const Params& p) {
     }
 }
 
+// --- products with matrices in slots --------------------------------------------------------------------------------
+
+// A block has one pair. One whose matrix is in no slot gets no numbers.
+template <class W, class X>
+DEVICE void chosen(const Chosen& c) {
+    const Pair pair = c.pair[blockIdx.y];
+    const u32 slot = pair.piece < c.pieces ? reinterpret_cast<const u32*>(c.table)[pair.piece] : c.slots;
+    Params p = c.dense;
+    p.x += u64(pair.x) * p.columns * sizeof(typename X::Raw);
+    p.y += u64(pair.y) * p.rows * sizeof(float);
+    if (slot >= c.slots) {
+        for (u32 r = blockIdx.x * blockDim.x + threadIdx.x; r < p.rows; r += gridDim.x * blockDim.x) {
+            reinterpret_cast<float*>(p.y)[r] = number(F32::NOT_A_NUMBER);
+        }
+        return;
+    }
+    p.matrix += slot * c.stride;
+    matvec<W, X, 1>(p);
+}
+
 // --- rows as floats -------------------------------------------------------------------------------------------------
 
 // A warp has a step of a row. Its weights pass through shared memory, so that neighbours are written side by side.
@@ -505,6 +543,10 @@ DEVICE void dequantize(const Params& p) {
 extern "C" __global__ void __launch_bounds__(32 * Warps<ALIGHT_TOKENS>::MOST, Warps<ALIGHT_TOKENS>::BLOCKS)
     alight_matvec(const __grid_constant__ Params p) {
     matvec<ALIGHT_TYPE, ALIGHT_X, ALIGHT_TOKENS>(p);
+}
+#elif defined(ALIGHT_CHOSEN)
+extern "C" __global__ void __launch_bounds__(32 * Warps<1>::MOST, Warps<1>::BLOCKS) alight_chosen(const __grid_constant__ Chosen c) {
+    chosen<ALIGHT_TYPE, ALIGHT_X>(c);
 }
 #else
 extern "C" __global__ void __launch_bounds__(256) alight_dequantize(const __grid_constant__ Params p) {

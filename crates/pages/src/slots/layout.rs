@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::{BLOCK, Groups, Job, SlotsError, Span};
 
-/// Where everything is. It never changes.
-pub(super) struct Layout {
+/// Where everything is: which pieces have slots of one size, and where those are in memory that begins at 0. It never changes.
+pub struct Layout {
     /// By group: its first piece, and the end.
     pub(super) groups: Vec<Range<usize>>,
     pub(super) pieces: Vec<Piece>,
@@ -133,11 +133,54 @@ impl Layout {
         Ok(())
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    /// The same pieces elsewhere, in `budget` bytes: each span begins at a multiple of `align` there.
+    ///
+    /// # Errors
+    /// As of [`Slots::new`](super::Slots::new).
+    pub fn elsewhere(&self, align: usize, budget: u64) -> Result<Layout, SlotsError> {
+        let span = |place: &Place| {
+            let len = place.span.range.end - place.span.range.start;
+            Span { file: place.span.file, range: 0..len }
+        };
+        let piece = |piece: &Piece| self.spans[piece.spans.clone()].iter().map(span).collect();
+        let group = |group: &Range<usize>| self.pieces[group.clone()].iter().map(piece).collect();
+        Layout::fitting(&self.groups.iter().map(group).collect(), align, budget)
+    }
+
+    /// The pieces of a group, among all.
+    pub fn pieces_of(&self, group: usize) -> Range<usize> {
+        self.groups[group].clone()
+    }
+
+    /// How many groups there are.
+    pub fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// How many spans a piece has.
+    pub fn spans_of(&self, piece: usize) -> usize {
+        self.pieces[piece].spans.len()
+    }
+
+    /// The slots that are as large as the piece needs: which of all they are, where the first begins, and the bytes of each.
+    pub fn slots_for(&self, piece: usize) -> (Range<usize>, usize, usize) {
+        let class = &self.classes[self.pieces[piece].class];
+        (class.slots.clone(), class.start, class.slot_bytes)
+    }
+
+    /// Where the bytes of a span of a piece are, if the piece is in that slot.
+    pub fn place_of(&self, slot: usize, piece: usize, span: usize) -> Range<usize> {
+        let piece = &self.pieces[piece];
+        self.place(slot, piece.spans.start + span, piece.class)
+    }
+
+    /// Bytes of all slots.
+    pub fn bytes(&self) -> usize {
         self.classes.last().map_or(0, |class| class.start + class.slots.len() * class.slot_bytes)
     }
 
-    pub(super) fn slots(&self) -> usize {
+    /// How many slots there are.
+    pub fn slots(&self) -> usize {
         self.classes.last().map_or(0, |class| class.slots.end)
     }
 

@@ -20,6 +20,7 @@ mod reader;
 pub mod replay;
 #[cfg(target_os = "linux")]
 mod ring;
+mod shelf;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -37,11 +38,12 @@ use thiserror::Error;
 use crate::region::{Region, RegionError};
 use crate::transfer::TransferError;
 use crate::transfer::blocks::Block;
-use expected::{Uses, until};
-use layout::{Layout, Piece};
+pub use layout::Layout;
+use layout::Piece;
 use reader::OpenFile;
 #[cfg(target_os = "linux")]
 use ring::Ring;
+pub use shelf::Shelf;
 use sync::{Builder, Condvar, JoinHandle, Mutex, MutexGuard, Watch};
 
 /// Bytes of a read, at most: several in flight keep a disk busy, and none takes long.
@@ -238,17 +240,9 @@ struct Shared {
 }
 
 struct State {
+    shelf: Shelf,
     slots: Vec<Slot>,
-    /// By piece.
-    slot_of: Vec<u32>,
-    /// By piece.
-    uses: Vec<Uses>,
     queue: VecDeque<Job>,
-    /// How often the first groups have come again.
-    cycle: u64,
-    /// The group of the last visit, and how many there were.
-    group: usize,
-    visits: u64,
     counts: SlotCounts,
     /// The share of guesses that were right lately.
     trust: f32,
@@ -257,13 +251,11 @@ struct State {
     stop: bool,
 }
 
+/// How far the piece of a slot has come.
 #[derive(Clone, Copy)]
 struct Slot {
-    piece: u32,
     /// Reads that are not done.
     left: u32,
-    /// The last visit that wanted it.
-    visit: u64,
     /// It was read ahead, and no visit has wanted it yet.
     ahead: bool,
 }
@@ -321,13 +313,9 @@ impl Slots {
         let widest = layout.groups.iter().map(Range::len).max().unwrap_or(0);
         let sizes = SlotSizes { pieces, slots, bytes: region.len() as u64, spans };
         let state = State {
-            slots: vec![Slot { piece: NONE, left: 0, visit: 0, ahead: false }; slots],
-            slot_of: vec![NONE; pieces],
-            uses: vec![Uses::default(); pieces],
+            shelf: Shelf::new(&layout),
+            slots: vec![Slot { left: 0, ahead: false }; slots],
             queue: VecDeque::with_capacity(most),
-            cycle: 1,
-            group: 0,
-            visits: 0,
             counts: SlotCounts::default(),
             trust: 1.0,
             guesses: [NONE; MOST_GUESSES],
@@ -383,6 +371,16 @@ impl Slots {
         self.sizes
     }
 
+    /// Where their pieces are.
+    pub fn layout(&self) -> &Layout {
+        &self.shared.layout
+    }
+
+    /// The memory of all slots, for page-locking: where it begins, and its bytes. It is there, and nowhere else, as long as the slots are.
+    pub fn memory(&self) -> (*mut u8, usize) {
+        (self.shared.region.as_mut_ptr(), self.shared.region.len())
+    }
+
     /// What has happened so far.
     pub fn counts(&self) -> SlotCounts {
         self.shared.state().counts
@@ -394,9 +392,8 @@ impl Slots {
     /// If there is no such group.
     pub fn here(&self, group: usize) -> Vec<bool> {
         let state = self.shared.state();
-        let there = |piece: usize| match state.slot_of[piece] {
-            NONE => false,
-            slot => state.slots[slot as usize].left == 0,
+        let there = |piece: usize| {
+            state.shelf.slot_of(piece).is_some_and(|slot| state.slots[slot].left == 0)
         };
         self.shared.layout.groups[group].clone().map(there).collect()
     }
@@ -420,9 +417,7 @@ impl Slots {
         visit.found = Found::default();
         let mut state = shared.state();
         visit.turn(shared, &mut state);
-        state.visits += 1;
-        state.cycle += u64::from(state.visits > 1 && group <= state.group);
-        state.group = group;
+        state.shelf.begin(group);
         // First what is there, so that it stays.
         for index in wanted {
             assert!(index < pieces.len(), "piece {index} of {}", pieces.len());
@@ -430,17 +425,14 @@ impl Slots {
                 continue;
             }
             let piece = pieces.start + index;
-            let (cycle, now, slot) = (state.cycle, state.visits, state.slot_of[piece]);
-            state.uses[piece].add(cycle);
             state.counts.wanted += 1;
             visit.found.wanted += 1;
-            if slot == NONE {
+            let Some(slot) = state.shelf.want(piece) else {
                 state.counts.missed_bytes += shared.layout.pieces[piece].bytes;
                 visit.slot_of[index] = COMING;
                 continue;
-            }
-            let held = &mut state.slots[slot as usize];
-            held.visit = now;
+            };
+            let held = &mut state.slots[slot];
             let there = held.left == 0 && visit.shuffled.is_none();
             if std::mem::take(&mut held.ahead) {
                 state.counts.missed_bytes += shared.layout.pieces[piece].bytes;
@@ -449,14 +441,14 @@ impl Slots {
                 visit.found.hits += u32::from(there);
             }
             state.counts.hits += u64::from(there);
-            visit.slot_of[index] = slot;
+            visit.slot_of[index] = slot as u32;
             visit.here[index] = there;
             visit.all_here &= there;
         }
         for (index, piece) in pieces.enumerate() {
             if visit.slot_of[index] == COMING {
                 let slot = loop {
-                    match shared.victim(&state, shared.layout.pieces[piece].class) {
+                    match shared.victim(&state, piece) {
                         Some(slot) => break slot,
                         // What an earlier visit wanted and did not wait for. There is room for all pieces of a group, so it is some of
                         // that, and will arrive.
@@ -522,7 +514,7 @@ impl Held<'_> {
         let mut state = shared.state();
         self.visit.turn(shared, &mut state);
         let idle = state.queue.is_empty() && self.visit.all_here && self.visit.is_idle();
-        idle && (state.trust >= LEAST_TRUST || state.visits.is_multiple_of(RETRY))
+        idle && (state.trust >= LEAST_TRUST || state.shelf.visits().is_multiple_of(RETRY))
     }
 
     /// Says which pieces the next visit may want, of which group; the likeliest first. A few that are not there are read ahead. No
@@ -539,11 +531,11 @@ impl Held<'_> {
         for piece in pieces {
             let piece = first + piece;
             assert!(shared.layout.groups[group].contains(&piece), "a piece of the group");
-            if state.slot_of[piece] != NONE {
+            if state.shelf.slot_of(piece).is_some() {
                 continue;
             }
             // This visit may hold all slots.
-            let slot = shared.victim(&state, shared.layout.pieces[piece].class);
+            let slot = shared.victim(&state, piece);
             let (Some(slot), true) = (slot, count < MOST_GUESSES) else { return };
             state.guesses[count] = piece as u32;
             count += 1;
@@ -561,24 +553,20 @@ impl Held<'_> {
     pub fn read_ahead(&mut self, group: usize, pieces: impl Iterator<Item = usize> + Clone) {
         let shared = &*self.slots.shared;
         let mut state = shared.state();
-        let (of_group, now) = (shared.layout.groups[group].clone(), state.visits);
+        let of_group = shared.layout.groups[group].clone();
         let piece_of = |index: usize| {
             let piece = of_group.start + index;
             assert!(of_group.contains(&piece), "a piece of the group");
             piece
         };
         for piece in pieces.clone().map(piece_of) {
-            let slot = state.slot_of[piece];
-            if slot != NONE {
-                state.slots[slot as usize].visit = now;
-            }
+            state.shelf.keep(piece);
         }
         for piece in pieces.map(piece_of) {
-            if state.slot_of[piece] != NONE {
+            if state.shelf.slot_of(piece).is_some() {
                 continue;
             }
-            let class = shared.layout.pieces[piece].class;
-            let Some(slot) = shared.victim(&state, class) else { break };
+            let Some(slot) = shared.victim(&state, piece) else { break };
             shared.bring(&mut state, piece, slot, true);
             self.visit.turn(shared, &mut state);
         }
@@ -684,13 +672,7 @@ impl Shared {
     /// Gives a piece the slot and has it read, for a visit or ahead of one.
     fn bring(&self, state: &mut State, piece: usize, slot: usize, ahead: bool) {
         let info = &self.layout.pieces[piece];
-        let now = state.visits;
-        let before = std::mem::replace(&mut state.slots[slot].piece, piece as u32);
-        if before != NONE {
-            state.slot_of[before as usize] = NONE;
-        }
-        state.slot_of[piece] = slot as u32;
-        state.slots[slot].visit = now;
+        state.shelf.give(piece, slot);
         state.slots[slot].ahead = ahead;
         state.counts.brought += 1;
         for span in info.spans.clone() {
@@ -705,26 +687,9 @@ impl Shared {
         self.work.notify_all();
     }
 
-    /// The slot of a class that another piece may have: a free one, or that of the piece whose next use is expected last. `None`: all
-    /// others are being filled.
-    fn victim(&self, state: &State, class: usize) -> Option<usize> {
-        let groups = self.layout.groups.len();
-        let mut last: Option<(f32, usize)> = None;
-        for slot in self.layout.classes[class].slots.clone() {
-            let Slot { piece, left, visit, .. } = state.slots[slot];
-            if piece == NONE {
-                return Some(slot);
-            }
-            if left > 0 || visit == state.visits {
-                continue;
-            }
-            let until = until(self.layout.pieces[piece as usize].group, state.group, groups);
-            let expected = state.uses[piece as usize].expected(state.cycle, until, groups);
-            if last.is_none_or(|(most, _)| expected > most) {
-                last = Some((expected, slot));
-            }
-        }
-        last.map(|(_, slot)| slot)
+    /// The slot that a piece may have, if not all others are wanted or being filled.
+    fn victim(&self, state: &State, piece: usize) -> Option<usize> {
+        state.shelf.victim(&self.layout, piece, |slot| state.slots[slot].left > 0)
     }
 
     /// What a reader does, until the end.

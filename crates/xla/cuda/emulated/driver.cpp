@@ -11,6 +11,11 @@
 // Memory of 2 MiB and more is a file without a name, which another process opens by a handle for CUDA's IPC or fabric: what is written there
 // arrives, as it does between GPUs, and a process that is killed leaves nothing.
 //
+// A copy out of page-locked memory reads it when the stream comes there, and one out of other memory when it is called, as CUDA does. What
+// is copied has to be page-locked as a whole by one call, or not at all; where it goes, there has to be memory.
+//
+// Tests may ask for what CUDA may do and seldom does (`alight_be_late`): a stream does nothing until somebody waits for it.
+//
 // It is as strict about captures as CUDA may be: while a stream of a context captures, whatever waits for the context, or may, is
 // refused, by whichever thread, and the capture is invalid.
 #include "shim.h"
@@ -127,7 +132,9 @@ struct Stream {
     std::mutex mutex;
     std::condition_variable change;
     std::deque<Work> queue;
-    bool busy = false;
+    // Works that were added, that are done, and that somebody waits for.
+    u64 added = 0, done = 0, wanted = 0;
+    bool late = false; // does nothing that nobody waits for
     std::vector<Launch>* capturing = nullptr;
     bool invalid = false;
     size_t context = 0;
@@ -138,26 +145,48 @@ struct Stream {
             Work work;
             {
                 std::unique_lock<std::mutex> lock(mutex);
-                change.wait(lock, [this] { return !queue.empty(); });
+                change.wait(lock, [this] { return !queue.empty() && (!late || done < wanted); });
                 work = std::move(queue.front());
                 queue.pop_front();
-                busy = true;
             }
             work();
             std::unique_lock<std::mutex> lock(mutex);
-            busy = false;
+            done++;
             change.notify_all();
         }
     }
-    void add(Work work) {
+    // Gives how many works there have been.
+    u64 add(Work work) {
         std::unique_lock<std::mutex> lock(mutex);
         queue.push_back(std::move(work));
         change.notify_all();
+        return ++added;
+    }
+    // Waits for the first `count` works.
+    void wait(u64 count) {
+        std::unique_lock<std::mutex> lock(mutex);
+        wanted = std::max(wanted, count);
+        change.notify_all();
+        change.wait(lock, [=] { return done >= count; });
     }
     void wait() {
-        std::unique_lock<std::mutex> lock(mutex);
-        change.wait(lock, [this] { return queue.empty() && !busy; });
+        mutex.lock();
+        const u64 count = added;
+        mutex.unlock();
+        wait(count);
     }
+    void be_late(bool yes) {
+        std::unique_lock<std::mutex> lock(mutex);
+        late = yes;
+        change.notify_all();
+    }
+};
+
+struct Event {
+    u64 time;
+    // Where it was recorded last, if it was.
+    Stream* stream;
+    u64 count;
 };
 
 struct Graph {
@@ -180,7 +209,7 @@ std::string peers() {
 bool fabric() { return getenv("ALIGHT_EMULATED_FABRIC") != nullptr; }
 
 enum { OK = 0, INVALID = 1, NO_CONTEXT = 201, NOT_FOUND = 500, NO_PEERS = 217, ALREADY = 704, CAPTURE = 900, INVALIDATED = 901, NO_HANDLE = 400,
-       NOT_SUPPORTED = 801 };
+       NOT_SUPPORTED = 801, ALREADY_LOCKED = 712, NOT_LOCKED = 713, BROKEN = 719 };
 
 std::mutex& captures_mutex = *new std::mutex;
 // Those that capture.
@@ -228,15 +257,54 @@ struct Access {
     int kind, id, flags;
 };
 
+// --- where there is memory ---
+
+// Ranges of addresses: where each begins, and its bytes.
+class Ranges {
+  public:
+    void add(const void* at, size_t size) {
+        std::unique_lock<std::mutex> lock(mutex);
+        all[reinterpret_cast<u64>(at)] = size;
+    }
+    bool remove(const void* at) {
+        std::unique_lock<std::mutex> lock(mutex);
+        return all.erase(reinterpret_cast<u64>(at)) == 1;
+    }
+    // Whether `size` bytes from `at` on are in one range, and whether any of them is in some.
+    bool hold(u64 at, size_t size, bool* any = nullptr) {
+        std::unique_lock<std::mutex> lock(mutex);
+        auto next = all.lower_bound(at + size);
+        if (any) *any = false;
+        if (next == all.begin()) return false;
+        const auto [start, room] = *--next;
+        if (any) *any = at < start + room;
+        return start <= at && at + size <= start + room;
+    }
+
+  private:
+    std::mutex mutex;
+    std::map<u64, size_t> all;
+};
+// Of GPUs, and of the host what is page-locked.
+Ranges& memories = *new Ranges;
+Ranges& locked = *new Ranges;
+// How many calls of this thread pass before one fails, of those that copy out of the host's memory and those with events; none if negative.
+thread_local int passes = -1;
+int failing() { return passes < 0 || passes-- > 0 ? OK : BROKEN; }
+// Whether this thread may not copy out of memory that is not page-locked.
+thread_local bool only_locked = false;
+
 u64 remember(const Shared& one) {
     std::unique_lock<std::mutex> lock(shared_mutex);
     shared.push_back(one);
+    memories.add(one.at, one.size);
     return reinterpret_cast<u64>(one.at);
 }
 bool forget(u64 at) {
     std::unique_lock<std::mutex> lock(shared_mutex);
     for (size_t i = 0; i < shared.size(); i++) {
         if (reinterpret_cast<u64>(shared[i].at) != at) continue;
+        memories.remove(shared[i].at);
         munmap(shared[i].at, shared[i].size);
         if (shared[i].fd >= 0) close(shared[i].fd);
         shared.erase(shared.begin() + i);
@@ -311,12 +379,14 @@ int cuMemAlloc_v2(u64* at, size_t size) {
     void* memory = nullptr;
     if (posix_memalign(&memory, 256, size) != 0) return 2;
     memset(memory, 0xa5, size);
+    memories.add(memory, size);
     return *at = reinterpret_cast<u64>(memory), OK;
 }
 int cuMemFree_v2(u64 at) {
     if (int code = wait_for_context()) return code;
-    if (!forget(at)) free(reinterpret_cast<void*>(at));
-    return OK;
+    if (forget(at)) return OK;
+    memories.remove(reinterpret_cast<void*>(at));
+    return free(reinterpret_cast<void*>(at)), OK;
 }
 
 // --- memory of several processes ---
@@ -378,9 +448,11 @@ int cuMemAddressFree(u64 at, size_t size) { return munmap(reinterpret_cast<void*
 // Nobody may touch it before access is given.
 int cuMemMap(u64 at, size_t size, size_t, u64 allocation, u64) {
     void* place = mmap(reinterpret_cast<void*>(at), size, PROT_NONE, MAP_SHARED | MAP_FIXED, static_cast<int>(allocation >> 32), 0);
-    return place == MAP_FAILED ? 2 : OK;
+    if (place == MAP_FAILED) return 2;
+    return memories.add(place, size), OK;
 }
 int cuMemUnmap(u64 at, size_t size) {
+    memories.remove(reinterpret_cast<void*>(at));
     return mmap(reinterpret_cast<void*>(at), size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0), OK;
 }
 int cuMemSetAccess(u64 at, size_t size, const Access* given, size_t count) {
@@ -396,13 +468,28 @@ size_t alight_shared_pieces() {
     return shared.size() + allocations;
 }
 
-int cuMemHostAlloc(void** at, size_t size, unsigned) { return *at = aligned_alloc(4096, (size + 4095) / 4096 * 4096), OK; }
+int cuMemHostAlloc(void** at, size_t size, unsigned) {
+    *at = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    return locked.add(*at, size), OK;
+}
 int cuMemFreeHost(void* at) {
     if (int code = wait_for_context()) return code;
+    locked.remove(at);
     return free(at), OK;
 }
-int cuMemHostRegister_v2(void*, size_t, unsigned) { return contexts.empty() ? NO_CONTEXT : OK; }
-int cuMemHostUnregister(void*) { return contexts.empty() ? NO_CONTEXT : OK; }
+int cuMemHostRegister_v2(void* at, size_t size, unsigned flags) {
+    if (contexts.empty()) return NO_CONTEXT;
+    bool any;
+    locked.hold(reinterpret_cast<u64>(at), size, &any);
+    if (any) return ALREADY_LOCKED;
+    // Every GPU may copy from it.
+    if (size == 0 || flags != 1) return INVALID;
+    return locked.add(at, size), OK;
+}
+int cuMemHostUnregister(void* at) {
+    if (contexts.empty()) return NO_CONTEXT;
+    return locked.remove(at) ? OK : NOT_LOCKED;
+}
 int cuMemHostGetDevicePointer_v2(u64* at, void* host, unsigned) { return *at = reinterpret_cast<u64>(host), OK; }
 int cuMemsetD8_v2(u64 at, unsigned char value, size_t size) {
     if (int code = wait_for_context()) return code;
@@ -420,8 +507,24 @@ int cuMemcpyDtoH_v2(void* to, u64 from, size_t size) {
     return memcpy(to, reinterpret_cast<void*>(from), size), OK;
 }
 int cuMemcpyHtoDAsync_v2(u64 to, const void* from, size_t size, void* stream) {
-    return static_cast<Stream*>(stream)->add([=] { memcpy(reinterpret_cast<void*>(to), from, size); }), OK;
+    Stream* s = static_cast<Stream*>(stream);
+    if (int code = failing()) return code;
+    bool any;
+    const bool all = locked.hold(reinterpret_cast<u64>(from), size, &any);
+    if (!memories.hold(to, size) || any != all || (only_locked && !all)) return INVALID;
+    if (s->capturing) return s->invalid = true, CAPTURE;
+    if (all) return s->add([=] { memcpy(reinterpret_cast<void*>(to), from, size); }), OK;
+    const char* bytes = static_cast<const char*>(from);
+    const std::vector<char> staged(bytes, bytes + size);
+    return s->add([=] { memcpy(reinterpret_cast<void*>(to), staged.data(), size); }), OK;
 }
+// For tests: refuses this thread copies out of memory that is not page-locked, or no more.
+void alight_only_locked(int yes) { only_locked = yes; }
+// For tests: of the calls of this thread that copy out of the host's memory, or have to do with events, `count` pass, and the next fails.
+void alight_fail_after(int count) { passes = count; }
+// For tests: a stream does nothing that nobody waits for, or does everything at once again.
+void alight_be_late(void* stream, int yes) { static_cast<Stream*>(stream)->be_late(yes); }
+
 int cuMemcpyDtoHAsync_v2(void* to, u64 from, size_t size, void* stream) {
     return static_cast<Stream*>(stream)->add([=] { memcpy(to, reinterpret_cast<void*>(from), size); }), OK;
 }
@@ -501,12 +604,36 @@ int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned 
     return s->add([launch] { run(launch); }), OK;
 }
 
-int cuEventCreate(void** event, unsigned) { return *event = calloc(1, sizeof(u64)), OK; }
+int cuEventCreate(void** event, unsigned) {
+    if (contexts.empty()) return NO_CONTEXT;
+    return *event = new Event{}, OK;
+}
 int cuEventRecord(void* event, void* stream) {
-    return static_cast<Stream*>(stream)->add([event] { *static_cast<u64*>(event) = now(); }), OK;
+    Event* e = static_cast<Event*>(event);
+    Stream* s = static_cast<Stream*>(stream);
+    if (int code = failing()) return code;
+    if (s->capturing) return s->invalid = true, CAPTURE;
+    e->stream = s;
+    return e->count = s->add([e] { e->time = now(); }), OK;
+}
+int cuEventSynchronize(void* event) {
+    const Event* e = static_cast<Event*>(event);
+    if (int code = failing()) return code;
+    if (e->stream) e->stream->wait(e->count);
+    return OK;
+}
+// What is waited for is what the event was recorded for when this is called.
+int cuStreamWaitEvent(void* stream, void* event, unsigned flags) {
+    Stream* s = static_cast<Stream*>(stream);
+    const Event e = *static_cast<Event*>(event);
+    if (int code = failing()) return code;
+    if (flags != 0) return INVALID;
+    if (s->capturing) return s->invalid = true, CAPTURE;
+    if (e.stream) s->add([e] { e.stream->wait(e.count); });
+    return OK;
 }
 int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
-    return *milliseconds = static_cast<float>(*static_cast<u64*>(to) - *static_cast<u64*>(from)) / 1e6f, OK;
+    return *milliseconds = static_cast<float>(static_cast<Event*>(to)->time - static_cast<Event*>(from)->time) / 1e6f, OK;
 }
 int cuGetErrorString(int code, const char** text) {
     thread_local static char buffer[64];
@@ -540,6 +667,7 @@ size_t alight_offset_of(int field) {
     return offsets[field];
 }
 size_t alight_size_of_matmul_params() { return sizeof(matmul::Params); }
+size_t alight_size_of_chosen() { return sizeof(matmul::Chosen); }
 // By type, in the order of BlockType: bytes of a step's place, columns between gaps, and steps at a time.
 size_t alight_sizes_of_blocks(int type, int field) {
 #define SIZES(W) {matmul::Of_blocks<matmul::W>::PLACE, matmul::W::RUN, matmul::Of_blocks<matmul::W>::STAGES}

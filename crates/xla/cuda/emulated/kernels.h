@@ -100,6 +100,7 @@ inline Kernel find_collective(const std::string& options) {
 // --- products and rows of blocks ---
 
 #define PRODUCT(space, W, X, TOKENS) [](const void* p) { space::matvec<space::W, space::X, TOKENS>(AS(space)); }
+#define CHOSEN(W, X) [](const void* p) { matmul::chosen<matmul::W, matmul::X>(*static_cast<const matmul::Chosen*>(p)); }
 #define ROWS(W, Out) [](const void* p) { matmul::dequantize<matmul::W, matmul::Out>(AS(matmul)); }
 #define PRODUCTS(W, X)                                                                                                 \
     if (has("-DALIGHT_TYPE=" #W) && has("-DALIGHT_X=" #X)) {                                                           \
@@ -117,6 +118,7 @@ inline Kernel find_collective(const std::string& options) {
 #define OF_TYPE(W)                                                                                                     \
     PRODUCTS(W, Bf16)                                                                                                  \
     PRODUCTS(W, F32)                                                                                                   \
+    if (has("-DALIGHT_TYPE=" #W) && has("-DALIGHT_CHOSEN")) return has("-DALIGHT_X=Bf16") ? CHOSEN(W, Bf16) : CHOSEN(W, F32); \
     if (has("-DALIGHT_TYPE=" #W) && has("-DALIGHT_OUT=Bf16")) return ROWS(W, Bf16);                                    \
     if (has("-DALIGHT_TYPE=" #W) && has("-DALIGHT_OUT=F32")) return ROWS(W, F32);
 
@@ -144,6 +146,7 @@ struct Found {
 
 inline Found find_kernel(const std::string& name, const std::string& options) {
     if (name == "alight_allreduce_norm") return {find_collective(options), sizeof(Params), true};
+    if (name == "alight_chosen") return {find_of_blocks(options), sizeof(matmul::Chosen), false};
     const bool product = options.find("-DALIGHT_TOKENS") != std::string::npos;
     if (name == (product ? "alight_matvec" : "alight_dequantize")) return {find_of_blocks(options), sizeof(matmul::Params), false};
     return {nullptr, 0, false};

@@ -4,6 +4,7 @@
 //!     cuda_check test [--quick | --together]
 //!     cuda_check bench
 //!     cuda_check matmul [test | bench]
+//!     cuda_check pool
 
 #[cfg(target_os = "linux")]
 #[path = "../../tests/cuda_checks/mod.rs"]
@@ -36,9 +37,10 @@ fn main() {
         ["matmul"] => linux::there() && matmul::test() && matmul::bench(),
         ["matmul", "test"] => linux::there() && matmul::test(),
         ["matmul", "bench"] => linux::there() && matmul::bench(),
+        ["pool"] => linux::there() && matmul::pool(),
         _ => {
             eprintln!(
-                "usage: cuda_check test [--quick | --together] | bench | matmul [test | bench]"
+                "usage: cuda_check test [--quick | --together] | bench | matmul [test | bench] | pool"
             );
             false
         }

@@ -5,7 +5,7 @@ use alight_kernels::WeightType;
 use alight_xla::cuda::blocks::{Blocks, Launch, TYPES, Variant};
 use alight_xla::cuda::{CudaError, Driver, Graph, Memory, Stream};
 
-use crate::cuda_checks::{Checked, blocks, said};
+use crate::cuda_checks::{Checked, blocks, pool, said};
 
 /// Memory that matrices are taken from in turn: much more than a second-level cache.
 const ROOM: usize = 512 << 20;
@@ -27,6 +27,20 @@ pub fn test() -> bool {
     check("a product in a graph".into(), &blocks::captured);
     check("mistakes are found".into(), &|| blocks::broken(&blocks::MISTAKES));
     passed
+}
+
+/// Products with experts in slots, of which some are copied when they are chosen.
+pub fn pool() -> bool {
+    let mut passed = true;
+    for (i, ty) in TYPES.into_iter().enumerate() {
+        let x = [Element::Bf16, Element::F32][i % 2];
+        passed &= crate::linux::holds(&format!("experts of {ty} in slots, every budget"), || {
+            // A stream comes when it comes.
+            pool::every_budget(&pool::Case::new(0, ty, i % 3 == 0, x)?, 1, &|_, _| ())
+        });
+    }
+    let case = || pool::Case::new(0, WeightType::Q4_0, false, Element::F32);
+    passed & crate::linux::holds("wrong tables", || pool::wrong_tables(&case()?))
 }
 
 /// How long products take, beside a copy.

@@ -74,6 +74,13 @@ pub enum Variant {
         /// The most.
         tokens: usize,
     },
+    /// Products with matrices in slots, each of one token.
+    Chosen {
+        /// Of the matrices.
+        ty: WeightType,
+        /// Of x: bf16 or f32.
+        x: Element,
+    },
     /// Rows as floats.
     Rows {
         /// Of the matrix.
@@ -112,6 +119,15 @@ impl Variant {
                 ];
                 let shared = shared(ty, tokens, most_warps(tokens), PANEL / tokens);
                 Code { source, entry: c"alight_matvec", macros, shared }
+            }
+            Variant::Chosen { ty, x } => {
+                let macros = vec![
+                    format!("ALIGHT_TYPE={}", ty.ggml().name()),
+                    format!("ALIGHT_X={}", name(x)),
+                    "ALIGHT_CHOSEN".into(),
+                ];
+                let shared = shared(ty, 1, most_warps(1), PANEL);
+                Code { source, entry: c"alight_chosen", macros, shared }
             }
             Variant::Rows { ty, out } => {
                 let macros = vec![
@@ -167,19 +183,19 @@ pub struct Blocks {
 
 /// How a call is spread over a GPU: a pure function of type and shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Grid {
-    variant: Variant,
-    blocks: usize,
-    warps: usize,
-    shared: usize,
-    panel: usize,
+pub(super) struct Grid {
+    pub(super) variant: Variant,
+    pub(super) blocks: usize,
+    pub(super) warps: usize,
+    pub(super) shared: usize,
+    pub(super) panel: usize,
 }
 
 /// A call: a kernel, its grid and its argument, without the arrays' addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {
-    grid: Grid,
-    params: Params,
+    pub(super) grid: Grid,
+    pub(super) params: Params,
 }
 
 impl Blocks {
@@ -314,15 +330,15 @@ impl Launch {
 /// The kernels' argument: `Params` of the source.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct Params {
-    matrix: u64,
-    x: u64,
-    y: u64,
-    row_bytes: u64,
-    rows: u32,
-    columns: u32,
-    tokens: u32,
-    panel: u32,
+pub(super) struct Params {
+    pub(super) matrix: u64,
+    pub(super) x: u64,
+    pub(super) y: u64,
+    pub(super) row_bytes: u64,
+    pub(super) rows: u32,
+    pub(super) columns: u32,
+    pub(super) tokens: u32,
+    pub(super) panel: u32,
 }
 
 /// For a test of the compiler.

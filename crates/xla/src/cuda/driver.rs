@@ -61,6 +61,8 @@ functions! {
         cuGraphLaunch(Handle, Handle);
         cuEventCreate(*mut Handle, c_uint);
         cuEventRecord(Handle, Handle);
+        cuEventSynchronize(Handle);
+        cuStreamWaitEvent(Handle, Handle, c_uint);
         cuEventElapsedTime(*mut f32, Handle, Handle);
         cuGetErrorString(c_int, *mut *const c_char);
     }
@@ -78,10 +80,10 @@ const ALREADY: c_int = 704;
 const NO_MEMORY: c_int = 2;
 /// `CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP`.
 const PORTABLE_MAPPED: c_uint = 3;
-/// `CU_MEMHOSTREGISTER_PORTABLE`.
-const PORTABLE: c_uint = 1;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
+/// `CU_EVENT_DISABLE_TIMING`.
+const NO_TIME: c_uint = 2;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`, `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
 const RELAXED: c_int = 2;
 const THREAD_LOCAL: c_int = 1;
@@ -132,7 +134,7 @@ pub(super) struct Access {
 /// Nothing here waits for a context: XLA captures graphs in other threads, and CUDA makes such a capture invalid. Memory is set and copied
 /// on a stream of our own, and what nobody has any more is kept for the next instead of being freed.
 pub struct Driver {
-    functions: Functions,
+    pub(super) functions: Functions,
     /// By ordinal: the device's primary context, which is also XLA's. Retained once, and never released.
     contexts: Mutex<Vec<Option<usize>>>,
     /// By ordinal: the stream of our own.
@@ -172,7 +174,7 @@ pub struct Graph(usize);
 #[derive(Clone, Copy, Debug)]
 pub struct Event(usize);
 
-fn handle(address: usize) -> Handle {
+pub(super) fn handle(address: usize) -> Handle {
     without_provenance_mut(address)
 }
 
@@ -203,7 +205,7 @@ impl Driver {
         Ok(driver)
     }
 
-    fn check(&self, function: &'static str, code: c_int) -> Result<(), CudaError> {
+    pub(super) fn check(&self, function: &'static str, code: c_int) -> Result<(), CudaError> {
         if code == 0 {
             return Ok(());
         }
@@ -474,24 +476,6 @@ impl Driver {
         })
     }
 
-    /// Page-locks memory of the host, so that GPUs copy from it without the CPU.
-    ///
-    /// # Safety
-    /// The memory is there until what is returned has gone.
-    pub unsafe fn lock_pages(
-        &'static self,
-        start: *mut u8,
-        bytes: usize,
-    ) -> Result<LockedPages, CudaError> {
-        self.on(0, || {
-            // SAFETY: by the contract.
-            let code =
-                unsafe { (self.functions.cuMemHostRegister_v2)(start.cast(), bytes, PORTABLE) };
-            self.check("cuMemHostRegister", code)
-        })?;
-        Ok(LockedPages { driver: self, start })
-    }
-
     /// Loads a kernel into the GPU. It stays there.
     pub fn load_function(
         &self,
@@ -653,6 +637,34 @@ impl Driver {
         Ok(Event(event.addr()))
     }
 
+    /// A point of a stream, for [`Driver::wait_for`]: it knows no time. It stays.
+    pub fn mark(&self, ordinal: i64) -> Result<Event, CudaError> {
+        self.on(ordinal, || {
+            let mut event = null_mut();
+            // SAFETY: writes a handle.
+            let code = unsafe { (self.functions.cuEventCreate)(&mut event, NO_TIME) };
+            self.check("cuEventCreate", code)?;
+            Ok(Event(event.addr()))
+        })
+    }
+
+    /// Has the stream wait there until another has come to where the event was recorded last; for nothing, if it never was. An event that is
+    /// recorded again later changes nothing of that.
+    pub fn wait_for(&self, stream: Stream, event: Event) -> Result<(), CudaError> {
+        // SAFETY: both are there; 0 is the only flag.
+        self.check("cuStreamWaitEvent", unsafe {
+            (self.functions.cuStreamWaitEvent)(handle(stream.0), handle(event.0), 0)
+        })
+    }
+
+    /// Waits, in this thread, until the stream has come to where the event was recorded last.
+    pub fn reached(&self, event: Event) -> Result<(), CudaError> {
+        // SAFETY: it is there.
+        self.check("cuEventSynchronize", unsafe {
+            (self.functions.cuEventSynchronize)(handle(event.0))
+        })
+    }
+
     /// Sets it to when the stream comes here.
     pub fn record(&self, event: Event, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: both are there.
@@ -686,8 +698,8 @@ impl Drop for Pop<'_> {
 
 /// Memory of a GPU.
 pub struct Memory {
-    driver: &'static Driver,
-    ordinal: i64,
+    pub(super) driver: &'static Driver,
+    pub(super) ordinal: i64,
     address: u64,
     bytes: usize,
     /// As large as it was allocated.
@@ -817,27 +829,6 @@ impl Drop for HostMemory {
     fn drop(&mut self) {
         let mut all = self.driver.spare_host.lock().unwrap_or_else(PoisonError::into_inner);
         all.push((self.pointer.expose_provenance(), self.room));
-    }
-}
-
-/// Memory of the host that is page-locked until this goes.
-pub struct LockedPages {
-    driver: &'static Driver,
-    start: *mut u8,
-}
-
-// SAFETY: the memory is not accessed through it.
-unsafe impl Send for LockedPages {}
-// SAFETY: as above.
-unsafe impl Sync for LockedPages {}
-
-impl Drop for LockedPages {
-    fn drop(&mut self) {
-        let _ = self.driver.on(0, || {
-            // SAFETY: registered by `lock_pages`, and once.
-            let code = unsafe { (self.driver.functions.cuMemHostUnregister)(self.start.cast()) };
-            self.driver.check("cuMemHostUnregister", code)
-        });
     }
 }
 

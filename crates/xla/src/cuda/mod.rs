@@ -4,11 +4,13 @@
 //! Nothing of CUDA is needed to build, and its absence is an error like any other: the driver and the run-time compiler are opened
 //! when they are first needed. Of the collective, `kernel` is the kernel and its variants, `communicator` the ranks with their memory, `handler`
 //! the stages of the custom call, `probe` the trial at the start, `arena` the memory of GPUs of several processes. `blocks` are matrices in blocks and their kernels, `blocks_handler`
-//! the stages of their custom calls. `code` compiles and loads a kernel.
+//! the stages of their custom calls. `pool` has pieces of files in slots of a GPU, out of page-locked memory (`locked`), and `chosen` multiplies with
+//! those that were chosen. `code` compiles and loads a kernel.
 
 pub mod arena;
 pub mod blocks;
 pub(crate) mod blocks_handler;
+pub mod chosen;
 mod code;
 mod communicator;
 mod driver;
@@ -16,12 +18,13 @@ mod error;
 pub(crate) mod handler;
 pub mod kernel;
 mod library;
+mod locked;
 pub mod nvrtc;
+pub mod pool;
 mod probe;
 
 pub use communicator::{Account, Arrays, Communicator, accounts, errors};
-pub use driver::{
-    Driver, Event, Function, Graph, HostMemory, LockedPages, Memory, Shareable, Stream,
-};
+pub use driver::{Driver, Event, Function, Graph, HostMemory, Memory, Shareable, Stream};
 pub use error::CudaError;
+pub use locked::LockedPages;
 pub use probe::probe;

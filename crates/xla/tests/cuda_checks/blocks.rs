@@ -16,10 +16,10 @@ const TOLERANCE: f64 = 1.0 / (1 << 22) as f64;
 const GUARD: usize = 64;
 
 /// Numbers that look random, always the same (SplitMix64).
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn bits(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -27,7 +27,7 @@ impl Random {
     }
 
     /// From −1 to 1.
-    fn number(&mut self) -> f32 {
+    pub fn number(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 }

@@ -1,5 +1,5 @@
 //! What the kernels must show, on a GPU (`examples/cuda_check.rs`) and on the emulated one (`tests/cuda_emulated.rs`): `blocks` those of
-//! weights in blocks, the others that of the collective, whose ranks are all played by one GPU.
+//! weights in blocks, `pool` the same out of slots, the others that of the collective, whose ranks are all played by one GPU.
 #![allow(dead_code)]
 
 pub mod adversaries;
@@ -7,6 +7,7 @@ pub mod agreement;
 pub mod blocks;
 pub mod controls;
 pub mod oracle;
+pub mod pool;
 
 use std::sync::Arc;
 use std::time::Duration;

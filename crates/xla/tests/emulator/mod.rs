@@ -63,6 +63,51 @@ pub fn emulated() -> bool {
     })
 }
 
+/// A function of the emulated driver, which is loaded already.
+fn own_function(name: &std::ffi::CStr) -> *mut std::ffi::c_void {
+    function(&std::env::var("ALIGHT_LIBCUDA").unwrap(), name)
+}
+
+/// Has a stream of the emulated driver do nothing that nobody waits for, or everything at once again.
+pub fn be_late(stream: alight_xla::cuda::Stream, yes: bool) {
+    // SAFETY: a function of a stream and a number.
+    let call: extern "C" fn(*mut std::ffi::c_void, i32) =
+        unsafe { std::mem::transmute(own_function(c"alight_be_late")) };
+    call(stream.pointer(), i32::from(yes));
+}
+
+/// Refuses this thread copies out of memory that is not page-locked, or no more.
+pub fn only_locked(yes: bool) {
+    // SAFETY: a function of a number.
+    let call: extern "C" fn(i32) =
+        unsafe { std::mem::transmute(own_function(c"alight_only_locked")) };
+    call(i32::from(yes));
+}
+
+/// Of this thread's calls that copy out of the host's memory, or have to do with events, `count` pass, and the next fails; none if negative.
+pub fn fail_after(count: i32) {
+    // SAFETY: a function of a number.
+    let call: extern "C" fn(i32) =
+        unsafe { std::mem::transmute(own_function(c"alight_fail_after")) };
+    call(count);
+}
+
+/// Bytes of the argument of products with matrices in slots.
+pub fn size_of_chosen() -> usize {
+    // SAFETY: a function without arguments.
+    let size: extern "C" fn() -> usize =
+        unsafe { std::mem::transmute(own_function(c"alight_size_of_chosen")) };
+    size()
+}
+
+/// The emulated driver's own answer to a copy of `bytes` to the address `to`.
+pub fn copy(to: u64, bytes: &[u8], stream: alight_xla::cuda::Stream) -> i32 {
+    type Copy = extern "C" fn(u64, *const u8, usize, *mut std::ffi::c_void) -> i32;
+    // SAFETY: a function of two addresses, a number and a stream.
+    let call: Copy = unsafe { std::mem::transmute(own_function(c"cuMemcpyHtoDAsync_v2")) };
+    call(to, bytes.as_ptr(), bytes.len(), stream.pointer())
+}
+
 /// A function of the emulated driver, at that path, which is loaded already.
 fn function(path: &str, name: &std::ffi::CStr) -> *mut std::ffi::c_void {
     let path = std::ffi::CString::new(path).unwrap();

@@ -1,0 +1,118 @@
+//! Which piece is in which slot, and which goes where another needs its slot: bookkeeping alone, for slots in whatever memory.
+
+use super::NONE;
+use super::expected::{Uses, until};
+use super::layout::Layout;
+
+/// The pieces in slots.
+pub struct Shelf {
+    slots: Vec<Slot>,
+    /// By piece.
+    slot_of: Vec<u32>,
+    /// By piece.
+    uses: Vec<Uses>,
+    /// How often the first groups have come again.
+    cycle: u64,
+    /// The group of the last visit, and how many there were.
+    group: usize,
+    visits: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    piece: u32,
+    /// The last visit that wanted it.
+    visit: u64,
+}
+
+impl Shelf {
+    /// Nothing in any of the slots.
+    pub fn new(layout: &Layout) -> Shelf {
+        Shelf {
+            slots: vec![Slot { piece: NONE, visit: 0 }; layout.slots()],
+            slot_of: vec![NONE; layout.pieces.len()],
+            uses: vec![Uses::default(); layout.pieces.len()],
+            cycle: 1,
+            group: 0,
+            visits: 0,
+        }
+    }
+
+    /// How many visits there were.
+    pub fn visits(&self) -> u64 {
+        self.visits
+    }
+
+    /// Begins a visit of a group: what earlier ones wanted may go.
+    pub fn begin(&mut self, group: usize) {
+        self.visits += 1;
+        self.cycle += u64::from(self.visits > 1 && group <= self.group);
+        self.group = group;
+    }
+
+    /// The visit wants a piece. Its slot, if it is in one: it stays there.
+    pub fn want(&mut self, piece: usize) -> Option<usize> {
+        self.uses[piece].add(self.cycle);
+        self.keep(piece)
+    }
+
+    /// The slot of a piece that is to stay for this visit, if it is in one.
+    pub fn keep(&mut self, piece: usize) -> Option<usize> {
+        let slot = self.slot_of(piece)?;
+        self.slots[slot].visit = self.visits;
+        Some(slot)
+    }
+
+    /// The slot of a piece, if it is in one.
+    pub fn slot_of(&self, piece: usize) -> Option<usize> {
+        match self.slot_of[piece] {
+            NONE => None,
+            slot => Some(slot as usize),
+        }
+    }
+
+    /// The slot that a piece may have: a free one, or that of the piece whose next use is expected last. `None`: this visit wants all others,
+    /// or they are `busy`.
+    pub fn victim(
+        &self,
+        layout: &Layout,
+        piece: usize,
+        busy: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let groups = layout.groups.len();
+        let mut last: Option<(f32, usize)> = None;
+        for slot in layout.classes[layout.pieces[piece].class].slots.clone() {
+            let Slot { piece, visit } = self.slots[slot];
+            if piece == NONE {
+                return Some(slot);
+            }
+            if visit == self.visits || busy(slot) {
+                continue;
+            }
+            let until = until(layout.pieces[piece as usize].group, self.group, groups);
+            let expected = self.uses[piece as usize].expected(self.cycle, until, groups);
+            if last.is_none_or(|(most, _)| expected > most) {
+                last = Some((expected, slot));
+            }
+        }
+        last.map(|(_, slot)| slot)
+    }
+
+    /// Gives a slot to a piece, which stays there for this visit. What was there is in none any more.
+    pub fn give(&mut self, piece: usize, slot: usize) {
+        let given = Slot { piece: piece as u32, visit: self.visits };
+        let before = std::mem::replace(&mut self.slots[slot], given).piece;
+        if before != NONE {
+            self.slot_of[before as usize] = NONE;
+        }
+        self.slot_of[piece] = slot as u32;
+    }
+
+    /// A piece is in no slot any more.
+    pub fn forget(&mut self, piece: usize) {
+        if let Some(slot) = self.slot_of(piece) {
+            self.slots[slot].piece = NONE;
+            self.slot_of[piece] = NONE;
+        }
+    }
+}
