@@ -100,17 +100,13 @@ impl<'a> Wide<'a> {
         let State { acc, max_and_sum } = state;
         let (m, v_dim) = (max_and_sum[0], self.shape.v_dim);
         let mut scores = [0f32; BLOCK];
-        let lines =
-            (positions.start - self.first) / LINE..(positions.end - self.first).div_ceil(LINE);
-        for n in lines {
-            let line = &self.keys[n * LINE * q.len()..][..LINE * q.len()];
-            let mut dots = [0f32; LINE];
-            for (keys, &qd) in line.as_chunks::<LINE>().0.iter().zip(q) {
-                for p in 0..LINE {
-                    dots[p] += qd * keys[p];
-                }
-            }
-            scores[n * LINE..][..LINE].copy_from_slice(&dots);
+        let mut n = (positions.start - self.first) / LINE;
+        let end = (positions.end - self.first).div_ceil(LINE);
+        while n < end {
+            n += match end - n {
+                1 => self.dots::<1>(n, q, &mut scores),
+                _ => self.dots::<2>(n, q, &mut scores),
+            };
         }
         let scores = &mut scores[positions.start - self.first..positions.end - self.first];
         let mut block_max = m;
@@ -126,15 +122,44 @@ impl<'a> Wide<'a> {
         let rescale = (m - reference).exp();
         let mut l = max_and_sum[1] * rescale;
         acc.iter_mut().for_each(|a| *a *= rescale);
-        let values = self.values[(positions.start - self.first) * v_dim..].chunks_exact(v_dim);
-        for (score, values) in scores.iter().zip(values) {
-            let p = (score - reference).exp();
-            l += p;
+        for score in scores.iter_mut() {
+            *score = (*score - reference).exp();
+            l += *score;
+        }
+        let acc = &mut acc[..v_dim];
+        let values = &self.values[(positions.start - self.first) * v_dim..];
+        // Four positions for each load of a sum, whose additions stay in the order of the positions.
+        let (fours, rest) = scores.as_chunks::<4>();
+        for (p, values) in fours.iter().zip(values.chunks_exact(4 * v_dim)) {
+            let (a, b) = values.split_at(2 * v_dim);
+            let ((v0, v1), (v2, v3)) = (a.split_at(v_dim), b.split_at(v_dim));
+            for d in 0..v_dim {
+                acc[d] = acc[d] + p[0] * v0[d] + p[1] * v1[d] + p[2] * v2[d] + p[3] * v3[d];
+            }
+        }
+        for (p, values) in rest.iter().zip(values[4 * fours.len() * v_dim..].chunks_exact(v_dim)) {
             for (a, value) in acc.iter_mut().zip(values) {
                 *a += p * value;
             }
         }
         (max_and_sum[0], max_and_sum[1]) = (block_max, l);
+    }
+
+    /// The products of a query with `L` lines of keys from line `n` on; says how many that are.
+    #[inline(always)]
+    fn dots<const L: usize>(&self, n: usize, q: &[f32], scores: &mut [f32; BLOCK]) -> usize {
+        let (keys, _) = self.keys[n * LINE * q.len()..].as_chunks::<LINE>();
+        let mut dots = [[0f32; LINE]; L];
+        for (d, qd) in q.iter().enumerate() {
+            for (i, dots) in dots.iter_mut().enumerate() {
+                let keys = &keys[i * q.len() + d];
+                for p in 0..LINE {
+                    dots[p] += qd * keys[p];
+                }
+            }
+        }
+        scores[n * LINE..][..L * LINE].copy_from_slice(dots.as_flattened());
+        L
     }
 }
 
