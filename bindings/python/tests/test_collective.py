@@ -78,6 +78,19 @@ def test_numbers_are_the_oracles_and_the_same_bits_everywhere(ranks, dtype, wide
         assert np.asarray(results[1])[0].tobytes() == expected[1].tobytes()
 
 
+@pytest.mark.parametrize("order", [("x", "y"), ("y", "x"), ("y",)], ids=str)
+def test_several_axes_are_one(order):
+    """In the order in which they are named, as for `lax.psum`."""
+    mesh = mesh_of(2, 2, 2, names=("x", "dp", "y"))
+    partials, residual, weight, _ = inputs(8, (2, 48), DTYPES[2], DTYPES[2])
+    devices = np.moveaxis(np.arange(8).reshape(2, 2, 2), [("x", "dp", "y").index(name) for name in order], range(-len(order), 0))
+    results = program(mesh, axis=order)(partials, residual, weight)
+    for group in devices.reshape(-1, 2 ** len(order)):
+        expected = oracle(partials[group], residual, weight, bias=0)
+        assert all(np.asarray(results[1])[device].tobytes() == expected[1].tobytes() for device in group)
+        assert all(ulps(np.asarray(results[0])[device], expected[0]) <= 1 for device in group)
+
+
 @pytest.mark.parametrize("shape, names", [((2, 4), ("dp", "tp")), ((4, 2), ("tp", "dp")), ((2, 2, 2), ("a", "tp", "b")), ((8, 1), ("dp", "tp"))])
 def test_groups_of_a_mesh_with_more_axes(shape, names):
     """Each group has its own sum, residual and result."""
@@ -224,6 +237,7 @@ BAD = {
     "negative epsilon": (GOOD, {"epsilon": -1.0}, "epsilon: expected a number that is known"),
     "limit": (GOOD, {"limit": -1.0}, "limit: expected a number that is known"),
     "axis": (GOOD, {"axis": "x"}, "axis: 'x' is not an axis of the mesh, whose axes are ('tp',)"),
+    "axis twice": (GOOD, {"axis": ("tp", "tp")}, "axis: expected an axis, or several different ones, found ('tp', 'tp')"),
     "mesh": (GOOD, {"mesh": mesh_of(4)}, "mesh: axis 'tp' has 4 devices, and 2 in the shard_map around this call"),
     "no mesh": (GOOD, {"mesh": None}, "mesh: expected a jax.sharding.Mesh with devices, found NoneType"),
 }

@@ -37,6 +37,7 @@ def run(batch, requests, more=lambda batch, turn: None):
             answers[number] += tokens
             ended |= {number} if end else set()
         turn += 1
+        assert turn < 1000, "nothing goes on"
     assert ended <= set(answers)
     return [answers[number] for number in sorted(answers)]
 
@@ -132,6 +133,7 @@ def test_one_that_waits_again_can_be_taken_out(folder):
         if batch.preempted and not taken_out:
             taken_out.append(batch._waiting[0].number)
             batch.remove(taken_out[0])
+            assert taken_out[0] not in [one.number for one in batch._waiting]
 
     found = run(batch, requests, take_out)
     alone = [list(model.generate(prompt, max_tokens=wanted, sampling=greedy)) for prompt, wanted in requests]

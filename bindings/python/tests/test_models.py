@@ -467,6 +467,20 @@ def test_a_mesh_with_other_axes(folder):
         assert apart(wanted, model.logits(prompt)) < TOLERANCE
 
 
+def test_the_mesh_that_is_set(folder):
+    """One with the axis is used, unless the caller says how many devices."""
+    path, prompt = written(folder, LLAMA), ids_of(LLAMA, 20)
+    wanted = loaded(folder, LLAMA, weights="f32", context=96).logits(prompt)
+    devices = np.array(jax.devices()[2:6]).reshape(2, 2)
+    with jax.set_mesh(Mesh(devices, ("tp", "dp"))):
+        model = load_model(path, weights="f32", context=96)
+        assert model.mesh.devices.tolist() == devices.tolist() and model.tp == 2
+        assert apart(wanted, model.logits(prompt)) < TOLERANCE
+        assert load_model(path, weights="f32", context=96, tp=3).tp == 3
+    with jax.set_mesh(Mesh(devices, ("x", "y"))):
+        assert load_model(path, weights="f32", context=96).tp == 1
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_nothing_is_copied(ranks, folder):
     """A launch needs little memory of its own: neither the file nor the cache is copied in it."""

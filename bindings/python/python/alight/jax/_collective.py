@@ -38,7 +38,7 @@ def allreduce_norm(
     weight: jax.Array,
     *,
     mesh: Mesh,
-    axis: str = "tp",
+    axis: _mesh.Axis = "tp",
     epsilon: float,
     bias: int = 0,
     post_weight: jax.Array | None = None,
@@ -55,6 +55,8 @@ def allreduce_norm(
 
     `round` is to the type of the operands; means are over the last dimension. To be called in the body of a
     `jax.shard_map` over `mesh` with `check_vma=False`: JAX does not know along which axes results of a custom call differ.
+
+    `axis` may be several axes of the mesh, `("x", "y")`, which are one then, as for `lax.psum`.
 
     `partial` and `residual` are `[…, hidden]`, of one type (bfloat16, float16 or float32); the weights are `[hidden]`, of
     that type or float32. Residual and weights are the same on all devices of the axis, and so are the results, bit for
@@ -122,7 +124,7 @@ def allreduce_norm(
 def _call(
     operands: tuple[jax.Array, ...],
     mesh: Mesh,
-    axis: str,
+    axis: _mesh.Axis,
     groups: np.ndarray[Any, Any],
     ranks: int,
     epsilon: float,
@@ -157,7 +159,7 @@ def _check(
     residual: jax.Array,
     weight: jax.Array,
     mesh: Mesh,
-    axis: str,
+    axis: _mesh.Axis,
     epsilon: float,
     bias: int,
     post_weight: jax.Array | None,
@@ -192,11 +194,11 @@ def _check(
     return ranks
 
 
-def _place(mesh: Mesh, axis: str, every: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> tuple[jax.Array, ...]:
+def _place(mesh: Mesh, axis: _mesh.Axis, every: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> tuple[jax.Array, ...]:
     """The place of this device, among those of the groups that the handler knows, as the `shard_map` around the call has it: a number on the
     device, that the handler compares with its own. What devices the `shard_map` has is known only when the program runs."""
     try:
-        others = [(int(mesh.shape[name]), lax.axis_index(name)) for name in mesh.axis_names if name != axis]
+        others = [(int(mesh.shape[name]), lax.axis_index(name)) for name in mesh.axis_names if name not in _mesh.names(axis)]
         rank = lax.axis_index(axis)
     except NameError:  # an axis that is not the shard_map's
         return ()
@@ -263,7 +265,7 @@ def of_xla(
     residual: jax.Array,
     weight: jax.Array,
     post_weight: jax.Array | None,
-    axis: str,
+    axis: _mesh.Axis,
     epsilon: float,
     bias: int,
 ) -> tuple[jax.Array, jax.Array]:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh
+
+Axis: TypeAlias = str | tuple[str, ...]
+"""The name of an axis; or of several, which are taken as one, the last one running fastest."""
+
+
+def names(axis: Axis) -> tuple[str, ...]:
+    """Those of an axis."""
+    return (axis,) if isinstance(axis, str) else tuple(axis)
 
 
 def here(mesh: Mesh) -> bool:
@@ -19,17 +28,20 @@ def here(mesh: Mesh) -> bool:
         return False
 
 
-def known(mesh: Mesh, axis: str) -> None:
+def known(mesh: Mesh, axis: Axis) -> None:
     """An error unless it is a mesh of devices that has the axis."""
     if not isinstance(mesh, Mesh):
         raise TypeError(f"mesh: expected a jax.sharding.Mesh with devices, found {type(mesh).__name__}")
-    if axis not in mesh.axis_names:
-        raise ValueError(f"axis: {axis!r} is not an axis of the mesh, whose axes are {mesh.axis_names}")
+    for name in names(axis):
+        if name not in mesh.axis_names:
+            raise ValueError(f"axis: {name!r} is not an axis of the mesh, whose axes are {mesh.axis_names}")
+    if len(set(names(axis))) != len(names(axis)) or not names(axis):
+        raise ValueError(f"axis: expected an axis, or several different ones, found {axis!r}")
 
 
-def ranks(name: str, mesh: Mesh, axis: str) -> int:
+def ranks(name: str, mesh: Mesh, axis: Axis) -> int:
     """The number of ranks along an axis that is known; an error unless `name` is called in a shard_map over the mesh."""
-    count = int(mesh.shape[axis])
+    count = math.prod(int(mesh.shape[one]) for one in names(axis))
     try:
         around = lax.axis_size(axis)
     except NameError:
@@ -44,8 +56,9 @@ def ranks(name: str, mesh: Mesh, axis: str) -> int:
     return count
 
 
-def groups(mesh: Mesh, axis: str) -> np.ndarray[Any, Any]:
+def groups(mesh: Mesh, axis: Axis) -> np.ndarray[Any, Any]:
     """The devices `[groups, ranks]`, those of an axis side by side."""
-    devices = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), -1)
-    grouped: np.ndarray[Any, Any] = devices.reshape(-1, devices.shape[-1])
+    places = [mesh.axis_names.index(name) for name in names(axis)]
+    devices = np.moveaxis(mesh.devices, places, range(-len(places), 0))
+    grouped: np.ndarray[Any, Any] = devices.reshape(-1, math.prod(devices.shape[-len(places) :]))
     return grouped

@@ -52,7 +52,8 @@ def load_model(
     limit: float = LIMIT,
     memory: int | None = None,
 ) -> Model:
-    """A model of a GGUF file, or of a folder of Hugging Face's, on `tp` devices, or on those along the axis `tp` of a mesh.
+    """A model of a GGUF file, or of a folder of Hugging Face's, on `tp` devices, or on those along the axis `tp` of a mesh: of `mesh`, or without either of
+    the one that `jax.set_mesh` has set, if that has such an axis.
 
     `weights`: "native": on CPU devices, matrices in place in the map of the file, whatever their type, and our own
     products with them; on CUDA's GPUs, each device's part of them as the blocks of the file, and our own products with up to 8 tokens
@@ -164,6 +165,8 @@ def _context(config: Config, asked: int | None) -> int:
 
 
 def _mesh(tp: int | None, mesh: Mesh | None) -> Mesh:
+    if mesh is None and tp is None and AXIS in (around := jax.sharding.get_mesh()).shape:
+        mesh = around
     if mesh is not None:
         if not isinstance(mesh, Mesh):
             raise TypeError(f"mesh: expected a jax.sharding.Mesh with devices, found {type(mesh).__name__}")
