@@ -91,6 +91,7 @@ def run(arguments) -> None:
         if arguments.command == "check gpu":
             steps.run("kernel", [check, "test"], 400)
             steps.run("matmul", [check, "matmul", "test"], 200)
+            steps.run("pool", [check, "pool"], 100)
             steps.run("jax", [python, "-m", "evidence", "check", "gpu-jax"], 300)
             steps.run("models", [python, "-m", "evidence", "check", "gpu-models"], 400)
             sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
