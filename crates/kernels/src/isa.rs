@@ -9,7 +9,7 @@ use std::str::FromStr;
 /// One SIMD level of kernels. Ordered from the most portable to the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
-    /// Portable Rust, no intrinsics.
+    /// Portable Rust. The only intrinsics are of what every CPU of the architecture has (SSE2), where LLVM does not find them.
     Scalar,
     /// NEON with dot products of bytes (ARMv8.2 with dotprod: Neoverse N1, Cortex-A76, Apple M1 and later).
     Neon,
