@@ -170,15 +170,15 @@ fn a_name_that_cannot_be_had_is_one_sentence() {
     case.alight(&["run", "-hf"]).fails(2, &["-hf needs a value"]);
     case.alight(&["run", "-hff", "x.gguf", "x"]).fails(2, &["give -hf"]);
     run("org/model-GGUF:Q8_0").fails(1, &["does not exist", "hf.co/org/model-GGUF:Q8_0"]);
+    case.hub.asked();
+    case.alight(&["run", "--offline", "-hf", REPO, "x"]).fails(1, &["nothing is fetched offline"]);
+    assert!(case.hub.asked().is_empty());
     // By a part of its name, as soon as it is there.
     let no_hub = |word: &str| assert!(!run(word).stderr.contains("hf.co"));
     no_hub("Model");
     run(&format!("hf.co/{REPO}:Q8_0")).succeeds();
     run("Model").fails(1, &["'Model' does not exist", &format!("or hf.co/{REPO}:Q8_0 for")]);
     no_hub("other");
-    case.hub.asked();
-    case.alight(&["run", "--offline", "-hf", REPO, "x"]).fails(1, &["nothing is fetched offline"]);
-    assert!(case.hub.asked().is_empty());
 }
 
 #[test]
