@@ -62,6 +62,7 @@ COMMANDS = (
     Command("bench gpu-load", BY_HAND, OWN, "run by `bench gpu`", "a safetensors file onto a GPU, beside the safetensors library", "gpu.bench_load"),
     Command("bench gpu-models", BY_HAND, OWN, "a GPU, make gpu-files, jax for CUDA", "a whole model on one GPU: decode, prompts and batches", "gpu.bench_models"),
     Command("bench jax-decode", BY_HAND, WHEEL, f"make python, {BUILD}, {MODELS}", "decoding in JAX on CPU devices, and the share of the collective"),
+    Command("bench jax-folder", BY_HAND, WHEEL, "make python, safetensors, orbax-checkpoint, 5 GB of disk", "a Hugging Face folder onto eight CPU devices, beside safetensors and orbax"),
     Command("bench jax-start", BY_HAND, ANY, f"make test-python, {BUILD}, {MODELS}", "a fresh JAX process to its first token, cold and with kept programs"),
     Command("bench load", BY_HAND, VENV, f"{BUILD}, {MODELS}, {PEER}", "cold and warm starts to the first token, every way of loading"),
     Command("bench memory", "bench", VENV, f"{BUILD}, {MODELS}, {PEER}", "memory of two processes on one model, and of a context"),

@@ -208,6 +208,8 @@ class Shifted:
 
     def __init__(self, of: Tensor) -> None:
         self.of, self.name, self.shape, self.nbytes = of, of.name, of.shape, of.nbytes
+        # Its elements are nowhere in the file.
+        self.type, self.packed = None, False
 
     def read(self, ranges: Sequence[tuple[int, int]] | None = None, dtype: str | None = None) -> Any:
         block = self.of.read(ranges, dtype="float32")

@@ -6,8 +6,10 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -42,6 +44,9 @@ def zeros(shape: tuple[int, ...], dtype: Any) -> Host:
     return np.ndarray(shape, dtype, buffer=buffer[start : start + count])
 
 
+STORED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""Types of tensors whose elements NumPy has."""
+
 _tally: ContextVar[collections.Counter[int | None] | None] = ContextVar("tally", default=None)
 _rank: ContextVar[int | None] = ContextVar("rank", default=None)
 
@@ -65,7 +70,9 @@ def read(tensor: Tensor, dtype: Any, rows: Span, columns: Span | None = None) ->
     else:
         ranges += [(0, length) for length in tensor.shape[1:]]
     _count(tensor, ranges, tensor.shape)
-    block = tensor.read(ranges, dtype=np.dtype(dtype).name)
+    # Floats of this type already: rows are those of the map of the file, and nothing is decoded.
+    as_it_is = not tensor.packed and STORED.get(tensor.type) == np.dtype(dtype).name
+    block = tensor.read(ranges) if as_it_is else tensor.read(ranges, dtype=np.dtype(dtype).name)
     return np.ndarray(tuple(block.shape), dtype, buffer=memoryview(block))
 
 
@@ -185,16 +192,17 @@ def put(
         like: Any = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call, unused-ignore]
         found: jax.Array = like
         return found
-    made: dict[int, Host] = {}
-    parts = []
-    for index, device in np.ndenumerate(mesh.devices):
-        if device.process_index != jax.process_index():
-            continue
-        rank = index[where] if cut is not None else 0
-        if rank not in made:
-            token = _rank.set(int(rank) if cut is not None else None)
-            made[rank] = make(rank)
-            _rank.reset(token)
-            assert made[rank].shape == part and made[rank].dtype == np.dtype(dtype)
-        parts.append(jax.device_put(made[rank], device))
+    own = [(index, device) for index, device in np.ndenumerate(mesh.devices) if device.process_index == jax.process_index()]
+    ranks = [int(index[where]) if cut is not None else 0 for index, _ in own]
+
+    def one(rank: int) -> Host:
+        _rank.set(rank if cut is not None else None)
+        found = make(rank)
+        assert found.shape == part and found.dtype == np.dtype(dtype)
+        return found
+
+    # Files are read and copied while the interpreter does something else, so ranks need not wait for each other.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()) as pool:
+        made = {rank: pool.submit(copy_context().run, one, rank) for rank in dict.fromkeys(ranks)}
+        parts = [jax.device_put(made[rank].result(), device) for rank, (_, device) in zip(ranks, own, strict=True)]
     return jax.make_array_from_single_device_arrays(shape, sharding, parts)
