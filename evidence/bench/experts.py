@@ -199,9 +199,10 @@ def decoders(args, model) -> dict:
     path, prompt = model.path, f"--prompt={WORDS}"
     out = {"alight, slots": ours(args, path, args.tokens, prompt), "alight, map": ours(args, path, args.tokens, "--load", "mmap", prompt)}
     if peers.LLAMA_CPP in args.peers:
+        # Where it has repacked kernels it would copy all experts into memory of its own, and the group would end it.
         out["llama.cpp, mmap"] = [
-            peers.LLAMA_CPP.tool(args, "llama-completion"), "-m", model.source, "-no-cnv", "--no-display-prompt", "--no-warmup", "-fit", "off", "--temp",
-            1, "--seed", 3, "--ignore-eos", "-n", args.tokens, "-c", 1024, "-t", args.threads, "-p", WORDS]
+            peers.LLAMA_CPP.tool(args, "llama-completion"), "-m", model.source, "-no-cnv", "--no-display-prompt", "--no-warmup", "--no-repack", "-fit", "off",
+            "--temp", 1, "--seed", 3, "--ignore-eos", "-n", args.tokens, "-c", 1024, "-t", args.threads, "-p", WORDS]
     return out
 
 
