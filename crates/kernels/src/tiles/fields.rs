@@ -268,7 +268,6 @@ fn square(from: &[u8], fs: usize, to: &mut [u8], ts: usize) {
 }
 
 impl Field {
-    /// Bytes of the field in a unit.
     /// Byte of the block where it begins.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) const fn at(&self) -> usize {
@@ -277,6 +276,7 @@ impl Field {
         }
     }
 
+    /// Bytes of the field in a unit.
     const fn unit_bytes(&self) -> usize {
         TILE_ROWS
             * match *self {
