@@ -19,13 +19,12 @@ import importlib.util
 import json
 import os
 import statistics
-import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from evidence.lib import cached, common, process
+from evidence.lib import cached, common, process, random_safetensors
 from evidence.lib.lazy import lazily
 
 alight = lazily("alight")
@@ -56,24 +55,10 @@ def shapes(layers: int) -> dict[str, tuple[int, ...]]:
 
 
 def write(folder: Path, layers: int) -> None:
-    """`config.json` and one file of safetensors: bits of numbers around 0.02, whose signs and fractions are random."""
+    """`config.json` and one file of safetensors, with numbers around 0.02."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIG | {"num_hidden_layers": layers}))
-    header, at = {}, 0
-    for name, shape in shapes(layers).items():
-        size = 2 * int(np.prod(shape))
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(header).encode()
-    text += b" " * (-(8 + len(text)) % 4096)
-    rng = np.random.default_rng(1)
-    with (folder / "model.safetensors").open("wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text)
-        for shape in shapes(layers).values():
-            bits = np.frombuffer(rng.bytes(2 * int(np.prod(shape))), np.uint16) & 0x80FF | 0x3C00
-            out.write(bits.tobytes())
-        out.flush()
-        os.fsync(out.fileno())
+    random_safetensors.write(folder / "model.safetensors", shapes(layers), 0x3C00)
 
 
 # --- the ways ------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ TAB, ESCAPE, ENTER, SHIFT = "\ue004", "\ue00c", "\ue007", "\ue008"
 # The last message is all there, and nothing is being answered.
 IDLE = "return document.getElementById('stop').hidden && document.querySelector('.message.assistant .numbers') !== null"
 
-# Milliseconds that only a text whose time grows with the square of its length takes. A busy machine has taken seven seconds for the worst of these.
-NEVER = 25_000
+# Milliseconds after which a text counts as one that hangs the page. A busy machine has taken seven seconds for the worst of those below.
+HANGS = 25_000
 
 # Texts of models that mean no good, or are clumsy; and what may come of them.
 HOSTILE = [
@@ -195,7 +195,7 @@ def shown_as_text(page: Browser, checks: Checks) -> None:
         links = page.run("return [...document.querySelectorAll('#probe a')].map(e => e.href)")
         bad = kinds & {"SCRIPT", "IMG", "IFRAME", "OBJECT", "STYLE", "FORM", "I", "B"}
         handlers = page.run("return [...document.querySelectorAll('#probe *')].filter(e => [...e.attributes].some(a => a.name.startsWith('on'))).length")
-        checks.add(not bad and not handlers and all(link.startswith("http") for link in links) and took < NEVER,
+        checks.add(not bad and not handlers and all(link.startswith("http") for link in links) and took < HANGS,
                    f"text stays text: {text[:50]!r} ({bad or ''}{links or ''} {took:.0f} ms)")
     checks.add(page.run("return window.hurt === undefined") and page.run("return location.href") == address, "no script of a model has run")
     page.run(show, MARKDOWN)

@@ -9,18 +9,16 @@ makes JAX arrays, and `safe_open(…, device="cuda:0")` of PyTorch, where these 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import resource
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from evidence.lib import common, process
+from evidence.lib import common, process, random_safetensors
 from evidence.lib.lazy import lazily
 
 alight = lazily("alight")
@@ -31,21 +29,9 @@ ROWS, COLUMNS = 4096, 14336
 
 
 def write(path: Path, size: int) -> None:
-    """Matrices of a large model's shape with random bits of normal numbers."""
+    """Matrices of a large model's shape, with numbers around 1."""
     count = max(1, size // (2 * ROWS * COLUMNS))
-    each = 2 * ROWS * COLUMNS
-    header = {f"layer.{n}.weight": {"dtype": "BF16", "shape": [ROWS, COLUMNS], "data_offsets": [n * each, (n + 1) * each]} for n in range(count)}
-    text = json.dumps(header).encode()
-    text += b" " * (-(8 + len(text)) % 4096)
-    rng = np.random.default_rng(1)
-    with path.open("wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text)
-        for _ in range(count):
-            # Exponents around 1: signs and fractions are random.
-            bits = np.frombuffer(rng.bytes(each), np.uint16) & 0x80FF | 0x3F00
-            out.write(bits.tobytes())
-        out.flush()
-        os.fsync(out.fileno())
+    random_safetensors.write(path, {f"layer.{n}.weight": (ROWS, COLUMNS) for n in range(count)}, 0x3F00)
 
 
 def ours(path: str):

@@ -154,7 +154,7 @@ def environment_of_c(target: str, python: Path, maps: str = "") -> dict[str, str
 
 
 def flags(target: str, python: Path) -> str:
-    """What rustc is told about a target. The start files and the C library are zig's, but for Linux."""
+    """What rustc is told about a target. For Linux the start files and the C library are Rust's own, else zig's."""
     if "linux" in target:
         # Rust's own musl: the `calloc` of zig's writes zeros into pages that the kernel has just handed out as zeros, so all buffers of an
         # engine were resident before its first token (22 MB and 25 ms with SmolLM2).

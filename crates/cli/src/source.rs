@@ -127,16 +127,12 @@ fn or_of_hub(path: &Path) -> String {
     if text.ends_with(".gguf") {
         return String::new();
     }
-    let called = if alight_hub::Name::parse(text).is_ok() {
-        text.to_owned()
-    } else if !text.contains('/')
-        && let Some(name) = crate::hub::fetched(text)
-    {
-        name
-    } else {
-        return String::new();
+    let called = match alight_hub::Name::parse(text) {
+        Ok(_) => Some(text.to_owned()),
+        Err(_) if text.contains('/') => None,
+        Err(_) => crate::hub::fetched(text),
     };
-    format!(", or hf.co/{called} for a model of the hub")
+    called.map_or_else(String::new, |name| format!(", or hf.co/{name} for a model of the hub"))
 }
 
 /// Replaces the error of a file that is another format than GGUF by one that says which.

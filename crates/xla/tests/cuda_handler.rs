@@ -237,7 +237,7 @@ fn a_mesh_in_another_order(spec: &Spec) {
             |rank| message.contains(&format!("rank {rank} is another device in the shard_map"));
         assert!(told(1) || told(2), "{message}");
     };
-    // A rank that comes after another's kernel has found it is told at once.
+    // A rank whose call begins after another rank's kernel has found the mistake gets the error at once.
     program.run().into_iter().filter_map(Result::err).for_each(is_said);
     program.wait();
     for (_, results) in &program.arrays {

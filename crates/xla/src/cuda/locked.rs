@@ -74,7 +74,7 @@ impl Memory {
     /// Copies `bytes`, which are in `locked`, to an offset when the stream comes here. It waits for nothing.
     ///
     /// # Errors
-    /// The bytes are not in `locked`, there is no room for them, or the driver refuses it.
+    /// `bytes` are not in `locked`, the GPU's memory ends before they do, or the driver refuses the copy.
     ///
     /// # Safety
     /// Nobody writes to `bytes`, and `locked` is there, until the stream has come here. Nobody else uses the GPU's memory at that time.

@@ -278,7 +278,7 @@ impl Pool {
         for index in &state.coming {
             let piece = pieces.start + index;
             let slot = state.shelf.victim(&self.layout, piece, |_| false);
-            let slot = slot.expect("room for all pieces of a group");
+            let slot = slot.expect("a layout has slots for all pieces of a group");
             state.shelf.give(piece, slot);
             state.slot_of[*index] = Some(slot);
         }

@@ -1,5 +1,5 @@
-//! Experts in slots of a GPU: products with those that were chosen have the bits that they have with all matrices in the GPU's memory, whatever
-//! there is room for, however they come, and however late.
+//! Experts in slots of a GPU: products with those that were chosen have the bits that they have with all matrices in the GPU's memory: for
+//! every number of slots, every order of arrival, and every delay.
 
 use std::fs::File;
 use std::path::PathBuf;
