@@ -12,14 +12,13 @@ Not part of `make test`. What was seen is printed, a check a line; the exit stat
 """
 
 import json
-import lzma
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from evidence.lib import common
+from evidence.lib import common, virtual
 from evidence.lib.checks import Checks
 
 MIB = 1 << 20
@@ -170,53 +169,13 @@ class Answers(Checks):
 
 # --- the machine ---------------------------------------------------------------------------------
 
-def need(name: str, package: str) -> str:
-    found = shutil.which(name)
-    if not found:
-        raise SystemExit(f"{name} is missing (Debian: {package})")
-    return found
-
-
-def kernel(folder: Path, package: str) -> Path:
-    """The unpacked kernel of a package; of a package that only names another, that one's."""
-    place = folder / package
-    if not list(place.glob("boot/vmlinuz-*")):
-        need("apt-get", "it is Debian's")
-        told = subprocess.run(["apt-cache", "depends", package], capture_output=True, text=True).stdout
-        real = re.search(r"Depends: (linux-image-\S+)", told)
-        place.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["apt-get", "-qq", "download", real.group(1) if real else package], cwd=place, check=True)
-        subprocess.run(["dpkg-deb", "-x", *place.glob("*.deb"), place], check=True)
-    return place
-
-
-def modules(kernel: Path, wanted: list[str]) -> dict[str, bytes]:
-    """The modules that are wanted, those that they need before them; what is built in is not among them."""
-    paths = {path.name.split(".")[0].replace("-", "_"): path for path in kernel.glob("lib/modules/**/*.ko*")}
-    taken: dict[str, bytes] = {}
-
-    def add(name: str) -> None:
-        path = paths.get(name)
-        if path and name not in taken:
-            data = lzma.open(path).read() if path.suffix == ".xz" else path.read_bytes()
-            # As modinfo(8) has it.
-            needs = re.search(rb"\0depends=([^\0]*)\0", data)
-            for other in (needs.group(1).decode().split(",") if needs else []):
-                add(other.replace("-", "_"))
-            taken[name] = data
-
-    for name in wanted:
-        add(name)
-    return taken
-
-
 def image(folder: Path, kernel: Path, rusage: Path, alight: Path | None) -> Path:
     """The first filesystem: busybox, what is tried, and the modules for a disk."""
     root = folder / "root"
     shutil.rmtree(root, ignore_errors=True)
     for name in ("bin", "proc", "sys", "dev"):
         (root / name).mkdir(parents=True)
-    shutil.copy2(need("busybox", "busybox-static"), root / "bin/busybox")
+    shutil.copy2(virtual.need("busybox", "busybox-static"), root / "bin/busybox")
     shutil.copy2(rusage, root / "bin/rusage")
     (folder / "hold.rs").write_text(HOLD)
     subprocess.run(["rustc", "--edition", "2024", "-O", "--target", "x86_64-unknown-linux-musl", folder / "hold.rs",
@@ -226,19 +185,14 @@ def image(folder: Path, kernel: Path, rusage: Path, alight: Path | None) -> Path
         for library in re.findall(r"(/\S+)", subprocess.run(["ldd", alight], capture_output=True, text=True).stdout):
             (root / library[1:]).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(library, root / library[1:])
-    taken = modules(kernel, ["virtio_pci", "virtio_blk", "ext4"])
+    taken = virtual.modules(kernel, ["virtio_pci", "virtio_blk", "ext4"])
     for name, data in taken.items():
         (root / f"{name}.ko").write_bytes(data)
     (root / "modules").write_text("".join(f"/{name}.ko\n" for name in taken))
     init = INIT.replace("COUNT", str(CHILDREN)).replace("EACH", str(EACH)).replace("COLDMIB", str(COLD_MIB))
     (root / "init").write_text(init)
     (root / "init").chmod(0o755)
-    archive = folder / "initrd"
-    with archive.open("wb") as out:
-        names = subprocess.run(["find", "."], cwd=root, capture_output=True, check=True).stdout
-        subprocess.run(["busybox", "cpio", "-o", "-H", "newc"], cwd=root, input=names, stdout=out,
-                       stderr=subprocess.DEVNULL, check=True)
-    return archive
+    return virtual.archive(root, folder / "initrd")
 
 
 def boot(folder: Path, kernel: Path, archive: Path, accel: str) -> str:
@@ -249,7 +203,7 @@ def boot(folder: Path, kernel: Path, archive: Path, accel: str) -> str:
         file.truncate(256 * MIB)
     mkfs = shutil.which("mkfs.ext4") or "/sbin/mkfs.ext4"
     subprocess.run([mkfs, "-q", "-F", disk], check=True)
-    command = [need("qemu-system-x86_64", "qemu-system-x86"), "-accel", accel, "-m", "768", "-smp", "2", "-nographic",
+    command = [virtual.need("qemu-system-x86_64", "qemu-system-x86"), "-accel", accel, "-m", "768", "-smp", "2", "-nographic",
                "-no-reboot", "-nodefaults", "-serial", "stdio", "-kernel", next(kernel.glob("boot/vmlinuz-*")),
                "-initrd", archive, "-append", "console=ttyS0 quiet panic=-1 rdinit=/init",
                "-drive", f"file={disk},if=virtio,format=raw"]
@@ -277,7 +231,7 @@ def run(arguments) -> int:
         raise SystemExit(f"{arguments.rusage} is missing: make rusage")
     folder = common.TARGET / "vm"
     folder.mkdir(parents=True, exist_ok=True)
-    system = kernel(folder, arguments.package)
+    system = virtual.kernel(folder, arguments.package)
     archive = image(folder, system, arguments.rusage, arguments.alight)
     common.say(f"starting the machine; its console is in {folder / 'console.txt'} afterwards")
     answers = Answers(boot(folder, system, archive, arguments.accel))

@@ -257,7 +257,11 @@ fn paths_that_are_not_models() {
 fn a_kernel_that_the_cpu_lacks_or_nobody_knows_is_wrong_usage() {
     let done = alight(&["run", "m.gguf", "x", "--isa", "mmx"]);
     assert_eq!(done.status, Some(2));
-    assert!(done.stderr.contains("expected scalar, neon, avx2, avx512 or amx"), "{}", done.stderr);
+    assert!(
+        done.stderr.contains("expected scalar, neon, avx2, avxvnni, avx512 or amx"),
+        "{}",
+        done.stderr
+    );
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub enum Isa {
     Neon,
     /// AVX2 with FMA and F16C (Intel Haswell, AMD Zen and later).
     Avx2,
+    /// The same with AVX-VNNI for the products of prompts (Intel Alder Lake, Lunar Lake, Sierra Forest and later). Its bits are those of AVX2.
+    AvxVnni,
     /// AVX-512 F/BW/VL/DQ with VNNI and VBMI (Intel Ice Lake, AMD Zen 4 and later).
     Avx512,
     /// The same with AMX tiles of bf16 for the products of prompts (Intel Sapphire Rapids and later). Faster for prompts of more
@@ -24,7 +26,8 @@ pub enum Isa {
 
 impl Isa {
     /// Every SIMD level, from the most portable to the fastest.
-    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512, Isa::Amx];
+    pub const ALL: [Isa; 6] =
+        [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Amx];
 
     /// The fastest SIMD level that this CPU and operating system support, but for [`Isa::Amx`], which you have to ask for: what a
     /// row of a prompt gets must not depend on how long the prompt is, and short prompts are slower with it.
@@ -48,6 +51,8 @@ impl Isa {
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => Isa::Avx2.is_available() && is_x86_feature_detected!("avxvnni"),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
                 Isa::Avx2.is_available()
@@ -86,6 +91,7 @@ impl fmt::Display for Isa {
             Isa::Scalar => "scalar",
             Isa::Neon => "neon",
             Isa::Avx2 => "avx2",
+            Isa::AvxVnni => "avxvnni",
             Isa::Avx512 => "avx512",
             Isa::Amx => "amx",
         })
@@ -98,7 +104,9 @@ impl FromStr for Isa {
     fn from_str(s: &str) -> Result<Isa, String> {
         let named = Isa::ALL.into_iter().find(|isa| isa.to_string() == s);
         named.ok_or_else(|| {
-            format!("unknown instruction set '{s}': expected scalar, neon, avx2, avx512 or amx")
+            format!(
+                "unknown instruction set '{s}': expected scalar, neon, avx2, avxvnni, avx512 or amx"
+            )
         })
     }
 }

@@ -1,5 +1,5 @@
 //! Kernels: quantised blocks into numbers. Matrix products, attention, norms, rotary embeddings and
-//! activations, portable, for AVX2, AVX-512 (with VNNI) and NEON (with its dot products); and floats into blocks.
+//! activations, portable, for AVX2, AVX-VNNI, AVX-512 (with VNNI) and NEON (with its dot products); and floats into blocks.
 //!
 //! A block type is one file in `blocks/` and one line of its registry; `docs/how-to/block-type.md` says how
 //! to add one.

@@ -11,14 +11,14 @@ pub fn int8_macs(isa: Isa, rounds: usize) -> u64 {
         * 12
         * match isa {
             Isa::Avx512 | Isa::Amx => 64,
-            Isa::Avx2 => 32,
+            Isa::Avx2 | Isa::AvxVnni => 32,
             Isa::Neon => 16,
             Isa::Scalar => 1,
         }
 }
 
 /// Runs 12 independent chains of byte multiply-accumulates for `rounds` rounds, in the way the
-/// level's matrix product does them (`vpdpbusd`; `vpmaddubsw`, `vpmaddwd` and an addition; `sdot`; plain
+/// level's matrix product does them (`vpdpbusd` of 512 or 256 bits; `vpmaddubsw`, `vpmaddwd` and an addition; `sdot`; plain
 /// integers), without touching memory. Returns something that depends on all of them.
 pub fn int8_products(isa: Isa, rounds: usize) -> i32 {
     isa.assert_available();
@@ -26,6 +26,9 @@ pub fn int8_products(isa: Isa, rounds: usize) -> i32 {
         // SAFETY: the SIMD level was just checked.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 | Isa::Amx => unsafe { int8_avx512(rounds) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni => unsafe { int8_avx_vnni(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { int8_avx2(rounds) },
@@ -76,6 +79,28 @@ unsafe fn int8_avx2(rounds: usize) -> i32 {
             *a = _mm256_add_epi32(*a, _mm256_madd_epi16(p, ones));
         }
     }
+    all_256(acc)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,avxvnni")]
+unsafe fn int8_avx_vnni(rounds: usize) -> i32 {
+    use std::arch::x86_64::*;
+    let mut acc = [_mm256_setzero_si256(); 12];
+    let (w, x) = (_mm256_set1_epi8(3), _mm256_set1_epi8(rounds as i8));
+    for _ in 0..rounds {
+        for a in &mut acc {
+            *a = _mm256_dpbusd_avx_epi32(*a, w, x);
+        }
+    }
+    all_256(acc)
+}
+
+/// The sum of all chains.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn all_256(acc: [std::arch::x86_64::__m256i; 12]) -> i32 {
+    use std::arch::x86_64::*;
     let mut out = [0i32; 8];
     let mut sum = _mm256_setzero_si256();
     for a in acc {

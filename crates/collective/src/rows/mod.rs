@@ -238,7 +238,7 @@ pub(crate) unsafe fn compute(isa: Isa, spec: &Spec, arrays: &Arrays<'_>) {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Amx => avx512(spec, arrays),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2(spec, arrays),
+            Isa::Avx2 | Isa::AvxVnni => avx2(spec, arrays),
             _ => typed::<lanes::Portable>(spec, arrays),
         }
     }

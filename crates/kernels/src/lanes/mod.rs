@@ -288,7 +288,7 @@ macro_rules! by_level {
         match isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the code that made the Isa value checked that the CPU has it (crate::isa).
-            $crate::Isa::Avx2 => unsafe { avx2($($arg),*) },
+            $crate::Isa::Avx2 | $crate::Isa::AvxVnni => unsafe { avx2($($arg),*) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             $crate::Isa::Avx512 | $crate::Isa::Amx => unsafe { avx512($($arg),*) },

@@ -624,7 +624,7 @@ impl ActSlots<'_> {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512 | Isa::Amx => self.put_planes_avx512(t, x),
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => self.put_words_avx2(t, x),
+                    Isa::Avx2 | Isa::AvxVnni => self.put_words_avx2(t, x),
                     #[cfg(target_arch = "aarch64")]
                     Isa::Neon => self.put_planes_neon(t, x),
                     _ => self.put_words(t, x),
@@ -642,7 +642,7 @@ impl ActSlots<'_> {
                         }
                     }
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => self.put_bytes_avx2(t, x),
+                    Isa::Avx2 | Isa::AvxVnni => self.put_bytes_avx2(t, x),
                     #[cfg(target_arch = "aarch64")]
                     Isa::Neon => self.put_bytes_neon(t, x),
                     _ => self.put_bytes(t, x),
@@ -761,7 +761,7 @@ impl ActSlots<'_> {
                 part(set.scale.as_ptr(), self.scale, scales, values / per_scale);
                 let sums = |n| [source.values / n, target.values / n];
                 part(set.s32.as_ptr(), self.s32, sums(32), values / 32);
-                if !wide && self.isa == Isa::Avx2 {
+                if !wide && matches!(self.isa, Isa::Avx2 | Isa::AvxVnni) {
                     let pairs = set.pairs.as_ptr().add(source.scale);
                     std::ptr::copy_nonoverlapping(pairs, self.pairs.add(target.scale), values / 32);
                 }

@@ -58,7 +58,7 @@ pub fn quantize_row_weighted(
     isa.assert_available();
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => with_block!(
+        Isa::Avx2 | Isa::AvxVnni => with_block!(
             ty,
             // SAFETY: the CPU has the features, which was just checked.
             Q => unsafe { avx2::<Quantized<Q>>(ty, x, weights, bytes) },

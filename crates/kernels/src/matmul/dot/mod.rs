@@ -116,7 +116,7 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Amx => avx512::rows(w, rows, x, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::rows(w, rows, x, out),
+            Isa::Avx2 | Isa::AvxVnni => avx2::rows(w, rows, x, out),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => neon::rows(w, rows, x, out),
             _ => scalar::rows(w, rows, x, out),

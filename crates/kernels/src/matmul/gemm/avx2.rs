@@ -1,4 +1,5 @@
-//! The panel product with AVX2: 16 rows × 3 tokens in registers, 16-bit products by `vpmaddubsw`.
+//! The panel product with AVX2: 16 rows × 3 tokens in registers, 16-bit products by `vpmaddubsw`; and what [`avx_vnni`](super::avx_vnni)
+//! shares with it, which is all but the integer sums ([`Sums`]).
 //!
 //! `vpmaddubsw` adds two products of an unsigned and a signed byte in 16 bits. Codes are the unsigned bytes, activations the signed
 //! ones. As many of these sums as must fit 16 bits ([`lines_together`]) are added there before they are widened: all of 32 columns for
@@ -7,7 +8,8 @@
 //! Codes above 128 could saturate. There the panel holds codes less their zero point, and the weights' sign is moved over to
 //! the activations (|w| ≤ 128, 2·128·127 fits).
 //!
-//! The order of floating-point operations of a row and a token is the same for any number of rows and tokens.
+//! The order of floating-point operations of a row and a token is the same for any number of rows and tokens, and at both levels: the
+//! integer sums are exact, so both have the same bits.
 
 use super::{Panel, avx2_panel, scalar};
 use crate::blocks::{BlockFormat, with_block, with_tiles};
@@ -18,8 +20,8 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// Rows and tokens whose sums are in registers at the same time: 12 sums of 16 bits and 12 of floats would not fit.
-const ROWS: usize = 16;
-const TOKENS: usize = 3;
+pub(super) const ROWS: usize = 16;
+pub(super) const TOKENS: usize = 3;
 
 /// The largest magnitude of an activation.
 const ACTIVATION: i32 = 127;
@@ -40,12 +42,88 @@ const fn lines_together<Q: BlockFormat>() -> usize {
     lines
 }
 
+/// What differs between the levels: how bytes are multiplied.
+pub(super) trait Sums {
+    /// Whether the panel has codes less their zero point, so that nothing has to be taken from the sums.
+    fn signed<Q: BlockFormat>() -> bool;
+
+    /// Σ w·x over the columns that share a scale, of 16 rows and `C` tokens: exact, whatever the order.
+    ///
+    /// # Safety
+    /// `w` is the panel's first line of these columns, from the first row on; `x` are the tokens' bytes of them. The CPU has the level.
+    unsafe fn sums<Q: BlockFormat, const C: usize>(
+        w: *const i8,
+        x: [*const i8; C],
+    ) -> [[__m256i; 2]; C];
+}
+
+/// By `vpmaddubsw`.
+struct Narrow;
+
+impl Sums for Narrow {
+    fn signed<Q: BlockFormat>() -> bool {
+        signed::<Q>()
+    }
+
+    #[inline(always)]
+    unsafe fn sums<Q: BlockFormat, const C: usize>(
+        w: *const i8,
+        x: [*const i8; C],
+    ) -> [[__m256i; 2]; C] {
+        let together = lines_together::<Q>();
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let ones = _mm256_set1_epi16(1);
+            let mut sums = [[_mm256_setzero_si256(); 2]; C];
+            for some in 0..8 / Q::SCALES / together {
+                let mut narrow = [[_mm256_setzero_si256(); 2]; C];
+                for l in 0..together {
+                    let line = together * some + l;
+                    let w = two_vectors(w, line);
+                    for c in 0..C {
+                        let x = four_columns(x[c], line);
+                        for i in 0..2 {
+                            let two = products::<Q>(w[i], x);
+                            narrow[c][i] = in_order(match l {
+                                0 => two,
+                                _ => _mm256_add_epi16(narrow[c][i], two),
+                            });
+                        }
+                    }
+                }
+                for c in 0..C {
+                    for i in 0..2 {
+                        let four = _mm256_madd_epi16(narrow[c][i], ones);
+                        sums[c][i] = _mm256_add_epi32(sums[c][i], four);
+                    }
+                }
+            }
+            sums
+        }
+    }
+}
+
+/// Line `line` of 16 rows, from the first of these lines on.
+#[inline(always)]
+pub(super) unsafe fn two_vectors(w: *const i8, line: usize) -> [__m256i; 2] {
+    // SAFETY: inside the panel, by the caller's promise.
+    unsafe {
+        let w = w.add(line * PANEL_ROWS * 4).cast();
+        [_mm256_load_si256(w), _mm256_load_si256(w.add(1))]
+    }
+}
+
+/// The activations of a line's four columns, for every row.
+#[inline(always)]
+pub(super) unsafe fn four_columns(x: *const i8, line: usize) -> __m256i {
+    // SAFETY: inside the token's bytes, by the caller's promise.
+    unsafe { _mm256_set1_epi32(x.add(4 * line).cast::<i32>().read_unaligned()) }
+}
+
 driver!("avx2,fma,f16c", avx2_panel);
 
-/// The products of [`ROWS`] rows, the panel's from `row` on, with `C` tokens over all columns of the panel.
-///
 /// # Safety
-/// The panel has the rows and the columns, the tokens exist, the CPU has AVX2, FMA and F16C.
+/// As for [`columns_by`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn columns<Q: BlockFormat, const C: usize>(
     row: usize,
@@ -55,49 +133,45 @@ unsafe fn columns<Q: BlockFormat, const C: usize>(
     p: &Panel,
     out: &mut [[f32; ROWS]; C],
 ) {
+    // SAFETY: by the caller's promise.
+    unsafe { columns_by::<Narrow, Q, C>(row, k, x, t, p, out) }
+}
+
+/// The products of [`ROWS`] rows, the panel's from `row` on, with `C` tokens over all columns of the panel.
+///
+/// # Safety
+/// The panel has the rows and the columns, the tokens exist, the CPU has AVX2, FMA and F16C, and what `S` needs.
+#[inline(always)]
+pub(super) unsafe fn columns_by<S: Sums, Q: BlockFormat, const C: usize>(
+    row: usize,
+    k: &Range<usize>,
+    x: &Tokens<'_>,
+    t: usize,
+    p: &Panel,
+    out: &mut [[f32; ROWS]; C],
+) {
     let (cols, groups) = (x.cols(), x.cols() / 32);
     let (scales, offsets) = (Q::SCALES, Q::OFFSETS);
-    let together = lines_together::<Q>();
     assert!((t + C) * groups <= x.scale().len());
     // SAFETY: by the caller's promise, and as asserted: all buffers of a token have as many groups.
     unsafe {
         let xq: [*const i8; C] = std::array::from_fn(|c| x.q8().add((t + c) * cols + k.start));
         let first: [usize; C] = std::array::from_fn(|c| (t + c) * groups + k.start / 32);
-        let ones = _mm256_set1_epi16(1);
         let mut acc = [[_mm256_setzero_ps(); 2]; C];
         for g in 0..k.len() / 32 {
             for h in 0..scales {
-                let mut sums = [[_mm256_setzero_si256(); 2]; C];
-                for some in 0..8 / scales / together {
-                    let mut narrow = [[_mm256_setzero_si256(); 2]; C];
-                    for l in 0..together {
-                        let line = 8 * g + 8 / scales * h + together * some + l;
-                        let w = p.q.as_ptr().add((line * PANEL_ROWS + row) * 4).cast();
-                        let w = [_mm256_load_si256(w), _mm256_load_si256(w.add(1))];
-                        for c in 0..C {
-                            let x = xq[c].add(4 * line).cast::<i32>().read_unaligned();
-                            let x = _mm256_set1_epi32(x);
-                            for i in 0..2 {
-                                let two = products::<Q>(w[i], x);
-                                narrow[c][i] = in_order(match l {
-                                    0 => two,
-                                    _ => _mm256_add_epi16(narrow[c][i], two),
-                                });
-                            }
-                        }
-                    }
-                    for c in 0..C {
-                        for i in 0..2 {
-                            let four = _mm256_madd_epi16(narrow[c][i], ones);
-                            sums[c][i] = _mm256_add_epi32(sums[c][i], four);
-                        }
-                    }
+                let line = 8 * g + 8 / scales * h;
+                let mut four = xq;
+                for x in &mut four {
+                    *x = x.add(4 * line);
                 }
+                let w = p.q.as_ptr().add((line * PANEL_ROWS + row) * 4);
+                let mut sums = S::sums::<Q, C>(w, four);
                 let d = p.d.as_ptr().add((scales * g + h) * PANEL_ROWS + row);
                 let d = [_mm256_load_ps(d), _mm256_load_ps(d.add(8))];
                 for c in 0..C {
                     let at = first[c] + g;
-                    if Q::ZERO != 0 && !signed::<Q>() {
+                    if Q::ZERO != 0 && !S::signed::<Q>() {
                         // −ZERO times the sum of the activations: of both halves, or of one.
                         let pair = match (scales, h) {
                             (1, _) => [-Q::ZERO as i16; 2],

@@ -1,6 +1,7 @@
 //! Filling a panel of the AVX2 product: from tiles, whose lines are what a panel holds, and from rows, eight at a time.
 //!
-//! The panel holds the codes as they are, or less the zero point where the type is [`signed`].
+//! The panel holds the codes as they are, or less the zero point where the type is [`signed`]; for AVX-VNNI always
+//! [as they are](as_they_are).
 
 use super::Panel;
 use super::avx2::signed;
@@ -18,28 +19,71 @@ use std::ops::Range;
 /// # Safety
 /// The panel has the line and the rows, `row` is a multiple of 8; the CPU has AVX2.
 #[inline(always)]
-unsafe fn put_line<Q: BlockFormat>(p: &mut Panel, line: usize, row: usize, codes: __m256i) {
+unsafe fn put_line<Q: BlockFormat>(
+    p: &mut Panel,
+    line: usize,
+    row: usize,
+    codes: __m256i,
+    less: i8,
+) {
     // SAFETY: by the caller's promise.
     unsafe {
-        let codes = if signed::<Q>() {
-            _mm256_sub_epi8(codes, _mm256_set1_epi8(Q::ZERO as u8 as i8))
-        } else {
-            codes
-        };
+        // Only those types have anything to take off, at one of the levels.
+        let codes =
+            if signed::<Q>() { _mm256_sub_epi8(codes, _mm256_set1_epi8(less)) } else { codes };
         let to = p.q.as_mut_ptr().add((line * PANEL_ROWS + row) * 4);
         _mm256_store_si256(to.cast(), codes);
     }
+}
+
+/// The two ways of filling a panel of one level, `$less` taken from the codes of a type.
+macro_rules! fill {
+    (|$Q:ident| $less:expr) => {
+        /// # Safety
+        /// As for [`tiles_less`].
+        pub(in crate::matmul::gemm) unsafe fn fill_tiles<$Q: TilesAvx2>(
+            w: &Matrix<'_>,
+            rows: Range<usize>,
+            k: Range<usize>,
+            p: &mut Panel,
+        ) {
+            // SAFETY: by the caller's promise.
+            unsafe { tiles_less::<$Q>(w, rows, k, p, $less) }
+        }
+
+        /// # Safety
+        /// As for [`rows_less`].
+        pub(in crate::matmul::gemm) unsafe fn fill_rows<$Q: RowsAvx2>(
+            w: &Matrix<'_>,
+            rows: Range<usize>,
+            k: Range<usize>,
+            p: &mut Panel,
+        ) {
+            // SAFETY: by the caller's promise.
+            unsafe { rows_less::<$Q>(w, rows, k, p, $less) }
+        }
+    };
+}
+
+fill!(|Q| if signed::<Q>() { Q::ZERO as u8 as i8 } else { 0 });
+
+/// The same for AVX-VNNI: whatever the type, its codes.
+pub(super) mod as_they_are {
+    use super::*;
+
+    fill!(|Q| 0);
 }
 
 /// # Safety
 /// `w` is packed, `rows` are whole tiles and at most those of a panel, `k` is a stretch of whole
 /// blocks; the CPU has AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn fill_tiles<Q: TilesAvx2>(
+unsafe fn tiles_less<Q: TilesAvx2>(
     w: &Matrix<'_>,
     rows: Range<usize>,
     k: Range<usize>,
     p: &mut Panel,
+    less: i8,
 ) {
     let per_unit = Q::BLOCK / 32;
     // SAFETY: inside the tiles and the panel, by the caller's promise.
@@ -53,7 +97,7 @@ pub(super) unsafe fn fill_tiles<Q: TilesAvx2>(
                     let group = Q::begin(unit, b % per_unit, half);
                     for j in 0..8 {
                         let codes = Q::line(unit, &group, b % per_unit, j, half);
-                        put_line::<Q>(p, 8 * g + j, row, codes);
+                        put_line::<Q>(p, 8 * g + j, row, codes, less);
                     }
                     let scales = Q::scales(unit, &group, b % per_unit, half);
                     for h in 0..Q::SCALES {
@@ -76,11 +120,12 @@ pub(super) unsafe fn fill_tiles<Q: TilesAvx2>(
 /// `w` is not packed, `rows` are at most those of a panel and not none, `k` is a stretch of whole blocks; the CPU has
 /// AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn fill_rows<Q: RowsAvx2>(
+unsafe fn rows_less<Q: RowsAvx2>(
     w: &Matrix<'_>,
     rows: Range<usize>,
     k: Range<usize>,
     p: &mut Panel,
+    less: i8,
 ) {
     // SAFETY: inside the rows and the panel, by the caller's promise.
     unsafe {
@@ -100,7 +145,7 @@ pub(super) unsafe fn fill_rows<Q: RowsAvx2>(
                     }
                 }
                 for (j, line) in transposed(codes).into_iter().enumerate() {
-                    put_line::<Q>(p, 8 * g + j, first, line);
+                    put_line::<Q>(p, 8 * g + j, first, line, less);
                 }
             }
         }

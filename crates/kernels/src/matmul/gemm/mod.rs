@@ -148,6 +148,8 @@ mod avx2_panel;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512_panel;
+#[cfg(target_arch = "x86_64")]
+mod avx_vnni;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(target_arch = "aarch64")]
@@ -246,6 +248,9 @@ pub(super) unsafe fn rows(
                 Isa::Avx512 | Isa::Amx => unsafe {
                     avx512::panel(w, part.clone(), k, x, out, panel)
                 },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                Isa::AvxVnni => unsafe { avx_vnni::panel(w, part.clone(), k, x, out, panel) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => unsafe { avx2::panel(w, part.clone(), k, x, out, panel) },

@@ -92,7 +92,9 @@ pub(super) unsafe fn rows(
         Isa::Avx512 | Isa::Amx => unsafe { avx512::rows(w, rows, x, out, scratch.sums()) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 if x.precision() == Precision::Bits16 => unsafe { avx2::rows(w, rows, x, out) },
+        Isa::Avx2 | Isa::AvxVnni if x.precision() == Precision::Bits16 => unsafe {
+            avx2::rows(w, rows, x, out)
+        },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
         Isa::Neon if x.precision() == Precision::Bits16 => unsafe { neon::rows(w, rows, x, out) },

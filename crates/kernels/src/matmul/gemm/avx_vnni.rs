@@ -1,0 +1,60 @@
+//! The panel product with AVX-VNNI: that of [`avx2`](super::avx2), whose sums of four products are one `vpdpbusd` each.
+//!
+//! Nothing can saturate: four products of an unsigned and a signed byte are added in 32 bits. So the panel has the codes as they are for
+//! every type. The bits are those of AVX2.
+
+use super::avx2::{ROWS, Sums, TOKENS, columns_by, four_columns, two_vectors};
+use super::{Panel, avx2_panel::as_they_are, scalar};
+use crate::blocks::{BlockFormat, with_block, with_tiles};
+use crate::matmul::sizes::PANEL_ROWS;
+use crate::matmul::{Matrix, Output, Tokens};
+use crate::tiles::{Layout, TILE_ROWS};
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// By `vpdpbusd`, whose form for 256 bits needs no AVX-512.
+struct Whole;
+
+impl Sums for Whole {
+    fn signed<Q: BlockFormat>() -> bool {
+        false
+    }
+
+    #[inline(always)]
+    unsafe fn sums<Q: BlockFormat, const C: usize>(
+        w: *const i8,
+        x: [*const i8; C],
+    ) -> [[__m256i; 2]; C] {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let mut sums = [[_mm256_setzero_si256(); 2]; C];
+            for line in 0..8 / Q::SCALES {
+                let w = two_vectors(w, line);
+                for c in 0..C {
+                    let x = four_columns(x[c], line);
+                    for i in 0..2 {
+                        sums[c][i] = _mm256_dpbusd_avx_epi32(sums[c][i], w[i], x);
+                    }
+                }
+            }
+            sums
+        }
+    }
+}
+
+driver!("avx2,fma,f16c,avxvnni", as_they_are);
+
+/// # Safety
+/// As for [`columns_by`].
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+unsafe fn columns<Q: BlockFormat, const C: usize>(
+    row: usize,
+    k: &Range<usize>,
+    x: &Tokens<'_>,
+    t: usize,
+    p: &Panel,
+    out: &mut [[f32; ROWS]; C],
+) {
+    // SAFETY: by the caller's promise.
+    unsafe { columns_by::<Whole, Q, C>(row, k, x, t, p, out) }
+}
