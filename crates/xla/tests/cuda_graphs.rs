@@ -23,7 +23,7 @@ use xla_gpu::executable::{Executable, Late, Run, run_one_after_another};
 /// By how much a host is late, and how long ranks wait where that is an error.
 const LATE: Duration = Duration::from_millis(300);
 const LIMIT: i64 = 3_000;
-const LONG: i64 = 60_000;
+const LONG: i64 = 20_000;
 
 /// GPUs of all programs here; the third is late.
 const DEVICES: [i64; 4] = [0, 1, 2, 3];
@@ -34,8 +34,12 @@ fn late(what: Late) -> Run<'static> {
 }
 
 fn program(spec: &Spec, limit: i64) -> (Inputs, Executable) {
+    program_of_channel(0, spec, limit)
+}
+
+fn program_of_channel(channel: i64, spec: &Spec, limit: i64) -> (Inputs, Executable) {
     let inputs = Inputs::random(DEVICES.len(), spec, 11);
-    let program = Program::new(spec, &inputs, &DEVICES, DEVICES.len(), limit);
+    let program = Program::of_channel(channel, spec, &inputs, &DEVICES, DEVICES.len(), limit);
     (inputs, Executable::new(program))
 }
 
@@ -119,20 +123,20 @@ fn graphs_that_are_taken_away(spec: &Spec) {
 
 /// A device is still to launch the first program, for whose kernel the others wait, when these go on with the next: its memory, kernels and
 /// graphs come when those have ended, and what the late device needs to launch is held by none of them.
-fn another_program_while_kernels_wait(spec: &Spec) {
-    let mut one = program(spec, LONG);
-    let next = Spec { hidden: 512, weight: Element::F16, element: Element::F16, ..*spec };
-    let mut two = program(&next, LONG);
+fn another_program_while_kernels_wait(channel: i64, spec: &Spec, next: &Spec, in_graphs: bool) {
+    let mut one = program_of_channel(channel, spec, LONG);
+    one.1.in_graphs = in_graphs;
+    let mut two = program_of_channel(channel, next, LONG);
     let waited = calls_that_waited();
     let run = Run { meet: true, ..late(Late::Execute) };
     let start = Instant::now();
     let results = run_one_after_another(&mut [&mut one.1, &mut two.1], run);
     results.into_iter().for_each(|result| result.unwrap());
-    for (spec, (inputs, executable)) in [(spec, &one), (&next, &two)] {
+    for (spec, (inputs, executable)) in [(spec, &one), (next, &two)] {
         executable.program.wait();
         executable.program.check(spec, inputs);
     }
-    assert!(calls_that_waited() > waited, "the second program took its memory too early");
+    assert!(calls_that_waited() > waited, "the second program has waited for nothing");
     assert!(start.elapsed() < Duration::from_millis(LONG as u64 / 2), "{:?}", start.elapsed());
 }
 
@@ -144,5 +148,10 @@ fn programs_with_graphs() {
     let spec = cuda_checks::small(3);
     a_late_graph(&spec);
     graphs_that_are_taken_away(&spec);
-    another_program_while_kernels_wait(&spec);
+    // The next one has memory of its own, and kernels that nobody has loaded.
+    let half = Spec { hidden: 512, weight: Element::F16, element: Element::F16, ..spec };
+    another_program_while_kernels_wait(0, &spec, &half, true);
+    // The handler is called for each launch, and the next one shares the first one's memory: its kernels come alone.
+    let wide = Spec { hidden: 10240, post_norm: false, ..half };
+    another_program_while_kernels_wait(7, &wide, &Spec { post_norm: true, ..wide }, false);
 }

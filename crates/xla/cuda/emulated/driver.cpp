@@ -20,7 +20,7 @@
 // refused, by whichever thread, and the capture is invalid.
 //
 // It is as strict about memory: what takes memory of a GPU (an allocation, a kernel that is loaded, a graph that is instantiated) waits until
-// every kernel of the collective has ended that runs when it is called, on any GPU of this process, since such a kernel may wait for a rank that
+// every kernel of the collective has ended that was launched before, on any GPU of this process, since such a kernel may wait for a rank that
 // is not there yet. A graph that was destroyed cannot be launched.
 #include "shim.h"
 
@@ -119,7 +119,7 @@ class Waiters {
         running.erase(one);
         ended.notify_all();
     }
-    // Waits for those that run now, and not for others that begin meanwhile.
+    // Waits for those that there are, and not for others that begin meanwhile.
     void wait() {
         std::unique_lock<std::mutex> lock(mutex);
         const u64 now = next;
@@ -140,16 +140,7 @@ class Waiters {
 };
 Waiters& waiters = *new Waiters;
 
-void run_blocks(const Launch& launch);
-
 void run(const Launch& launch) {
-    if (!launch.function->found.collective) return run_blocks(launch);
-    const u64 one = waiters.begin();
-    run_blocks(launch);
-    waiters.end(one);
-}
-
-void run_blocks(const Launch& launch) {
     std::mutex mutex;
     std::condition_variable ended;
     unsigned left = launch.x * launch.y;
@@ -230,6 +221,19 @@ struct Stream {
         change.notify_all();
     }
 };
+
+// A kernel of the collective waits for others from here on, though those before it on the stream may still run.
+void put(Stream* stream, const Launch& launch) {
+    if (!launch.function->found.collective) {
+        stream->add([launch] { run(launch); });
+        return;
+    }
+    const u64 one = waiters.begin();
+    stream->add([launch, one] {
+        run(launch);
+        waiters.end(one);
+    });
+}
 
 struct Event {
     u64 time;
@@ -656,7 +660,7 @@ int cuGraphLaunch(void* graph, void* stream) {
     const Graph* g = static_cast<Graph*>(graph);
     std::unique_lock<std::mutex> lock(graphs_mutex);
     if (graphs.count(graph) == 0) return INVALID;
-    for (const Launch& launch : g->launches) static_cast<Stream*>(stream)->add([launch] { run(launch); });
+    for (const Launch& launch : g->launches) put(static_cast<Stream*>(stream), launch);
     return OK;
 }
 int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned shared,
@@ -675,7 +679,7 @@ int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned 
         }
     }
     if (s->capturing) return s->capturing->push_back(launch), OK;
-    return s->add([launch] { run(launch); }), OK;
+    return put(s, launch), OK;
 }
 
 int cuEventCreate(void** event, unsigned) {

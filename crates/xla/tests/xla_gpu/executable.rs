@@ -51,6 +51,8 @@ pub struct Run<'a> {
 
 pub struct Executable {
     pub program: Program,
+    /// Whether it is large enough for XLA to make graphs of it.
+    pub in_graphs: bool,
     graphs: Arc<Graphs>,
 }
 
@@ -60,7 +62,7 @@ impl Executable {
         let mut all = ALL.lock().unwrap();
         all.iter().filter_map(Weak::upgrade).for_each(|graphs| evict(&graphs));
         all.push(Arc::downgrade(&graphs));
-        Executable { program, graphs }
+        Executable { program, in_graphs: true, graphs }
     }
 
     /// Launches on all devices; it does not wait for the GPUs.
@@ -76,7 +78,8 @@ impl Drop for Executable {
 }
 
 /// Programs one after the other, each device in a thread of its own that goes on with the next as soon as it has launched, as Python has
-/// it do. `run` is for the first one. Gives the results of all devices, program by program; a device does not go on after an error.
+/// it do. `run` is for the first one. Gives what each device found first: it goes on after an error,
+/// since the others meet with it.
 pub fn run_one_after_another(
     programs: &mut [&mut Executable],
     run: Run<'_>,
@@ -88,12 +91,14 @@ pub fn run_one_after_another(
         for (executable, barrier) in programs.iter_mut().zip(&barriers) {
             let Program { contexts, attributes, arrays } = &mut executable.program;
             let (graphs, attributes) = (&*executable.graphs, &*attributes);
+            let graphs = (graphs, executable.in_graphs);
             for (at, (context, arrays)) in contexts.iter().zip(arrays).enumerate() {
                 by_device[at].push((graphs, attributes, context, arrays, barrier));
             }
         }
         let spawned = by_device.into_iter().enumerate().map(|(at, calls)| {
             scope.spawn(move || {
+                let mut found = Ok(());
                 for (number, (graphs, attributes, context, arrays, barrier)) in
                     calls.into_iter().enumerate()
                 {
@@ -102,9 +107,10 @@ pub fn run_one_after_another(
                     let stage = |stage, context: &Context| {
                         call(stage, context, attributes, &mut arrays.0, &mut arrays.1)
                     };
-                    on_a_device(at, run, (graphs, barrier), context, stage)?;
+                    let went = on_a_device(at, run, graphs, barrier, context, stage);
+                    found = found.and(went);
                 }
-                Ok(())
+                found
             })
         });
         let threads: Vec<_> = spawned.collect();
@@ -115,7 +121,8 @@ pub fn run_one_after_another(
 fn on_a_device(
     at: usize,
     run: Run<'_>,
-    (graphs, barrier): (&Graphs, &Barrier),
+    (graphs, in_graphs): (&Graphs, bool),
+    barrier: &Barrier,
     context: &Context,
     mut stage: impl FnMut(Stage, &Context) -> Result<(), (c_int, String)>,
 ) -> Result<(), (c_int, String)> {
@@ -129,7 +136,7 @@ fn on_a_device(
     let mut ready = stage(Stage::Initialize, context);
     // Not locked while the graph is made: that may take long, and another program may come meanwhile.
     let there = graphs.lock().unwrap()[at].is_some();
-    if ready.is_ok() && !there {
+    if ready.is_ok() && in_graphs && !there {
         let traced = Context {
             device: context.device,
             stream: driver.stream(device).unwrap(),
