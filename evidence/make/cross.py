@@ -121,7 +121,7 @@ def build(target: str, package: str, manifest: Path, python: Path, profile: str 
     name = target.upper().replace("-", "_")
     environment = os.environ | {
         "CARGO_TARGET_DIR": str(folder() / "build"),
-        f"CARGO_TARGET_{name}_LINKER": "rust-lld" if "linux" in target else str(make_linker(target, python)),
+        f"CARGO_TARGET_{name}_LINKER": "rust-lld" if is_linux(target) else str(make_linker(target, python)),
         f"CARGO_TARGET_{name}_RUSTFLAGS": " ".join([flags(target, python), *(f"--remap-path-prefix={one}" for one in remap)]),
     } | (more or {})
     environment.pop("RUSTFLAGS", None)
@@ -153,9 +153,14 @@ def environment_of_c(target: str, python: Path, maps: str = "") -> dict[str, str
     }
 
 
+def is_linux(target: str) -> bool:
+    """Whether Rust's own linker and C library make the program: zig's make those for other systems."""
+    return "linux" in target
+
+
 def flags(target: str, python: Path) -> str:
     """What rustc is told about a target. For Linux the start files and the C library are Rust's own, else zig's."""
-    if "linux" in target:
+    if is_linux(target):
         # Rust's own musl: the `calloc` of zig's writes zeros into pages that the kernel has just handed out as zeros, so all buffers of an
         # engine were resident before its first token (22 MB and 25 ms with SmolLM2).
         # Not to be relocated, as by `make rusage`: relocated pages are the program's own, and count.

@@ -309,6 +309,58 @@ def test_a_mesh_with_other_groups_is_an_error():
         jax.jit(mapped)(partials, residual, weight)
 
 
+def of_the_context(name="tp"):
+    """A step for `jax.set_mesh`, without a mesh of its own."""
+
+    def run(partial, residual, weight):
+        return alight.jax.allreduce_norm(partial[0], residual, weight, axis=name, epsilon=EPSILON, limit=5.0)[1][None]
+
+    return jax.shard_map(run, check_vma=False, in_specs=(P(name), P(), P()), out_specs=P(name))
+
+
+def test_the_mesh_of_the_context(caplog):
+    """Each program has the devices of the mesh that was set when it was traced, also where axes are alike."""
+    partials, residual, weight, _ = inputs(4, (2, 16), DTYPES[2], DTYPES[2])
+    expected, devices = residual + partials.sum(0), jax.devices()
+    meshes = [Mesh(np.array(devices)[order], ("tp",)) for order in ([0, 1, 2, 3], [3, 1, 0, 2], [7, 6, 5, 4])]
+    steps = [jax.jit(of_the_context()) for _ in meshes]
+    with caplog.at_level(logging.WARNING, logger="alight.jax"):
+        for mesh, step in list(zip(meshes, steps, strict=True)) * 2:
+            with jax.set_mesh(mesh):
+                found = step(partials, residual, weight)
+            assert list(found.sharding.mesh.devices.flat) == list(mesh.devices.flat)
+            assert np.abs(np.asarray(found) - expected).max() < 1e-5
+    # JAX does not trace a function anew for a mesh that has the same axes: that is seen when it runs, and nothing is summed.
+    with jax.set_mesh(meshes[1]), pytest.raises(jax.errors.JaxRuntimeError, match="in the mesh that allreduce_norm was given"):
+        jax.block_until_ready(steps[0](partials, residual, weight))
+    with jax.set_mesh(meshes[2]), pytest.raises(jax.errors.JaxRuntimeError, match="is not among the ranks"):
+        jax.block_until_ready(steps[0](partials, residual, weight))
+    assert not caplog.records
+    # `vmap` and derivatives know it, too.
+    with jax.set_mesh(mesh_of(4)):
+        slope = jax.grad(lambda residual: of_the_context()(partials, residual, weight).sum())(jnp.asarray(residual))
+        many = jax.vmap(of_the_context(), in_axes=(1, None, None))(jnp.stack([partials, 2 * partials], 1), residual, weight)
+    assert np.asarray(slope).tolist() == np.full(residual.shape, 4.0).tolist()
+    assert np.abs(np.asarray(many)[1] - residual - 2 * (expected - residual)).max() < 1e-5
+
+
+def test_without_a_mesh_in_the_context_it_is_an_error():
+    partials, residual, weight, _ = inputs(4, (2, 16), DTYPES[2], DTYPES[2])
+
+    def run(partial, residual, weight):
+        return alight.jax.allreduce_norm(partial[0], residual, weight, epsilon=EPSILON)[1][None]
+
+    mapped = jax.shard_map(run, mesh=mesh_of(4), check_vma=False, in_specs=(P("tp"), P(), P()), out_specs=P("tp"))
+    with pytest.raises(ValueError, match="mesh: expected one, since none is set here; pass mesh=, or call it under jax.set_mesh"):
+        jax.jit(mapped)(partials, residual, weight)
+    with pytest.raises(ValueError, match="mesh: expected one, since none is set here"):
+        alight.jax.allreduce_norm(partials[0], residual, weight, epsilon=EPSILON)
+    # One that has other axes than the `shard_map` is no better than one that is handed in.
+    with jax.set_mesh(mesh_of(2, 4, names=("x", "y"))):
+        with pytest.raises(ValueError, match=r"axis: 'tp' is not an axis of the mesh, whose axes are \('x', 'y'\)"):
+            alight.jax.allreduce_norm(partials[0], residual, weight, epsilon=EPSILON)
+
+
 def test_without_a_limit():
     """What handlers count, and results."""
     mesh = mesh_of(3)

@@ -104,10 +104,29 @@ def test_what_is_asked_of_gpus(monkeypatch):
     assert _cuda.problem(groups, 20480, 2) is None and _cuda.problem(groups, 10240, 4) is None
     assert "at most 20480 of 2 bytes" in _cuda.problem(groups, 20488, 2)
     assert _cuda.problem(groups, 8192, 2, rows=128) is None
-    assert _cuda.problem(groups, 8192, 2, rows=129) == "operands of 2113536 bytes, and the kernel is for up to 2097152"
+    assert _cuda.problem(groups, 8192, 2, rows=129) == "operands of 2113536 bytes, and among 2 GPUs the kernel is for up to 2097152"
     assert "at most 10240 of 4 bytes" in _cuda.problem(groups, 10244, 4)
     monkeypatch.setattr(_cuda, "probe", lambda ordinals: f"not among {ordinals}" if 3 in ordinals else None)
     assert _cuda.problem(groups, 4608, 2) == "not among (1, 3)"
+
+
+def test_the_more_gpus_the_smaller_the_operands(monkeypatch):
+    """The largest operand is where both take the same time, as computed: that of the kernel grows with the ranks, that of psum does not."""
+    monkeypatch.setattr(_cuda, "probe", lambda ordinals: None)
+    megabyte = 1 << 20
+    for ranks, expected in {2: 2 * megabyte, 4: 2 * megabyte, 6: 2 * megabyte, 7: 1_680_000, 8: 1_371_428, 12: 785_454, 16: 548_571}.items():
+        most = _cuda.largest(ranks)
+        assert most == expected
+        if most < 2 * megabyte:
+            kernel = (ranks - 1) * most / 450e9
+            psum = 16e-6 + 2 * (ranks - 1) / ranks * most / 450e9
+            assert abs(kernel - psum) < 1e-9
+        gpus = np.array([[Gpu(number) for number in range(ranks)]])
+        rows = most // (2 * 64)
+        assert _cuda.problem(gpus, 64, 2, rows=rows) is None
+        assert f"among {ranks} GPUs the kernel is for up to {most}" in _cuda.problem(gpus, 64, 2, rows=rows + 1)
+    # A model's chunk of 128 tokens goes through the kernel among 8, and not among 16; a token goes everywhere.
+    assert 1 * 16384 * 4 < _cuda.largest(16) < 128 * 4608 * 2 < _cuda.largest(8)
 
 
 def test_groups_of_several_processes_each_in_one(monkeypatch):

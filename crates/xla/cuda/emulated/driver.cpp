@@ -18,6 +18,10 @@
 //
 // It is as strict about captures as CUDA may be: while a stream of a context captures, whatever waits for the context, or may, is
 // refused, by whichever thread, and the capture is invalid.
+//
+// It is as strict about memory: what takes memory of a GPU (an allocation, a kernel that is loaded, a graph that is instantiated) waits until
+// every kernel of the collective has ended that was launched before, on any GPU of this process, since such a kernel may wait for a rank that
+// is not there yet. A graph that was destroyed cannot be launched.
 #include "shim.h"
 
 #include <algorithm>
@@ -29,6 +33,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -99,6 +104,41 @@ void start(void* argument) {
     const Launch* launch = static_cast<const Launch*>(argument);
     launch->function->found.kernel(launch->params.data());
 }
+
+// --- kernels that wait for other ranks, and what waits for them ---
+
+class Waiters {
+  public:
+    u64 begin() {
+        std::unique_lock<std::mutex> lock(mutex);
+        running.insert(next);
+        return next++;
+    }
+    void end(u64 one) {
+        std::unique_lock<std::mutex> lock(mutex);
+        running.erase(one);
+        ended.notify_all();
+    }
+    // Waits for those that there are, and not for others that begin meanwhile.
+    void wait() {
+        std::unique_lock<std::mutex> lock(mutex);
+        const u64 now = next;
+        if (!running.empty()) waited++;
+        ended.wait(lock, [=] { return running.empty() || *running.begin() >= now; });
+    }
+    size_t calls_that_waited() {
+        std::unique_lock<std::mutex> lock(mutex);
+        return waited;
+    }
+
+  private:
+    std::mutex mutex;
+    std::condition_variable ended;
+    std::set<u64> running;
+    u64 next = 0;
+    size_t waited = 0;
+};
+Waiters& waiters = *new Waiters;
 
 void run(const Launch& launch) {
     std::mutex mutex;
@@ -182,6 +222,19 @@ struct Stream {
     }
 };
 
+// A kernel of the collective waits for others from here on, though those before it on the stream may still run.
+void put(Stream* stream, const Launch& launch) {
+    if (!launch.function->found.collective) {
+        stream->add([launch] { run(launch); });
+        return;
+    }
+    const u64 one = waiters.begin();
+    stream->add([launch, one] {
+        run(launch);
+        waiters.end(one);
+    });
+}
+
 struct Event {
     u64 time;
     // Where it was recorded last, if it was.
@@ -192,6 +245,9 @@ struct Event {
 struct Graph {
     std::vector<Launch> launches;
 };
+std::mutex& graphs_mutex = *new std::mutex;
+// Those that were instantiated and not destroyed.
+std::set<void*>& graphs = *new std::set<void*>;
 
 // 1 is the context of device 0, and so on.
 thread_local std::vector<size_t> contexts;
@@ -370,6 +426,7 @@ int cuCtxEnablePeerAccess(void* peer, unsigned) {
 }
 int cuMemAlloc_v2(u64* at, size_t size) {
     if (contexts.empty()) return NO_CONTEXT;
+    waiters.wait();
     if (size >= SHAREABLE) {
         Shared made = new_shared(size);
         if (!made.at) return 2;
@@ -421,6 +478,7 @@ int cuMemGetAllocationGranularity(size_t* size, const Allocation* wanted, int) {
 int cuMemCreate(u64* allocation, size_t size, const Allocation* wanted, u64) {
     if (!fabric()) return NOT_SUPPORTED;
     if (wanted->handles != 8 || size % SHAREABLE != 0) return INVALID;
+    waiters.wait();
     int fd = memfd_create("alight-emulated", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, size) != 0) return 2;
     allocations++;
@@ -533,7 +591,10 @@ int cuMemcpyDtoDAsync_v2(u64 to, u64 from, size_t size, void* stream) {
     return static_cast<Stream*>(stream)->add([=] { memmove(reinterpret_cast<void*>(to), bytes, size); }), OK;
 }
 
-int cuModuleLoadData(void** module, const void* image) { return *module = new std::string(static_cast<const char*>(image)), OK; }
+int cuModuleLoadData(void** module, const void* image) {
+    waiters.wait();
+    return *module = new std::string(static_cast<const char*>(image)), OK;
+}
 int cuModuleGetFunction(void** function, void* module, const char* name) {
     const Found found = find_kernel(name, *static_cast<std::string*>(module));
     if (!found.kernel) return NOT_FOUND;
@@ -577,12 +638,29 @@ int cuStreamEndCapture(void* stream, void** graph) {
     return s->capturing = nullptr, s->invalid ? INVALIDATED : OK;
 }
 int cuGraphInstantiateWithFlags(void** executable, void* graph, u64) {
-    return *executable = new Graph(*static_cast<Graph*>(graph)), OK;
+    waiters.wait();
+    *executable = new Graph(*static_cast<Graph*>(graph));
+    std::unique_lock<std::mutex> lock(graphs_mutex);
+    return graphs.insert(*executable), OK;
 }
 int cuGraphDestroy(void* graph) { return delete static_cast<Graph*>(graph), OK; }
+// What has been launched goes on.
+int cuGraphExecDestroy(void* graph) {
+    std::unique_lock<std::mutex> lock(graphs_mutex);
+    if (graphs.erase(graph) == 0) return INVALID;
+    return delete static_cast<Graph*>(graph), OK;
+}
+// For tests: how many graphs there are that can be launched, and how many calls have waited for kernels that wait.
+size_t alight_graphs() {
+    std::unique_lock<std::mutex> lock(graphs_mutex);
+    return graphs.size();
+}
+size_t alight_calls_that_waited() { return waiters.calls_that_waited(); }
 int cuGraphLaunch(void* graph, void* stream) {
     const Graph* g = static_cast<Graph*>(graph);
-    for (const Launch& launch : g->launches) static_cast<Stream*>(stream)->add([launch] { run(launch); });
+    std::unique_lock<std::mutex> lock(graphs_mutex);
+    if (graphs.count(graph) == 0) return INVALID;
+    for (const Launch& launch : g->launches) put(static_cast<Stream*>(stream), launch);
     return OK;
 }
 int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned shared,
@@ -601,7 +679,7 @@ int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned 
         }
     }
     if (s->capturing) return s->capturing->push_back(launch), OK;
-    return s->add([launch] { run(launch); }), OK;
+    return put(s, launch), OK;
 }
 
 int cuEventCreate(void** event, unsigned) {

@@ -306,24 +306,35 @@ impl Launch {
         [matrix, x, y]: [u64; 3],
         stream: Stream,
     ) -> Result<(), CudaError> {
-        if !(matrix | x | y).is_multiple_of(16) {
+        let params = Params { matrix, x, y, ..self.params };
+        // SAFETY: by the contract.
+        unsafe { self.grid.put(driver, function, 1, matrix | x | y, stream, &params) }
+    }
+}
+
+impl Grid {
+    /// Puts `count` calls on a stream, in one launch. `addresses`: of everything that has to begin at a multiple of 16 bytes, by *or*.
+    ///
+    /// # Safety
+    /// As of [`Driver::launch`], and `function` is this grid's variant.
+    pub(super) unsafe fn put<T>(
+        &self,
+        driver: &Driver,
+        function: Function,
+        count: usize,
+        addresses: u64,
+        stream: Stream,
+        argument: &T,
+    ) -> Result<(), CudaError> {
+        if !addresses.is_multiple_of(16) {
             return Err(CudaError::Unsupported(
-                "an array does not begin at a multiple of 16 bytes".into(),
+                "an array, or a matrix in a slot, does not begin at a multiple of 16 bytes".into(),
             ));
         }
-        let params = Params { matrix, x, y, ..self.params };
-        let Grid { blocks, warps, shared, .. } = self.grid;
+        let grid = (self.blocks as u32, count as u32);
+        let (threads, shared) = (32 * self.warps as u32, self.shared as u32);
         // SAFETY: by the contract.
-        unsafe {
-            driver.launch(
-                function,
-                (blocks as u32, 1),
-                32 * warps as u32,
-                shared as u32,
-                stream,
-                &params,
-            )
-        }
+        unsafe { driver.launch(function, grid, threads, shared, stream, argument) }
     }
 }
 

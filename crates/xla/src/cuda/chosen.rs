@@ -84,12 +84,7 @@ impl Products {
                 stack.bytes
             )));
         }
-        if !(stack.first | stack.stride | x | y).is_multiple_of(16) {
-            return Err(CudaError::Unsupported(
-                "an array, or a matrix in a slot, does not begin at a multiple of 16 bytes".into(),
-            ));
-        }
-        let Grid { blocks, warps, shared, .. } = self.grid;
+        let addresses = stack.first | stack.stride | x | y;
         for pairs in pairs.chunks(PAIRS) {
             let mut argument = Argument {
                 dense: Params { matrix: stack.first, x, y, ..self.params },
@@ -100,17 +95,9 @@ impl Products {
                 pairs: [Pair::default(); PAIRS],
             };
             argument.pairs[..pairs.len()].copy_from_slice(pairs);
-            let grid = (blocks as u32, pairs.len() as u32);
             // SAFETY: by the contract.
             unsafe {
-                driver.launch(
-                    function,
-                    grid,
-                    32 * warps as u32,
-                    shared as u32,
-                    stream,
-                    &argument,
-                )?;
+                self.grid.put(driver, function, pairs.len(), addresses, stream, &argument)?;
             }
         }
         Ok(())

@@ -170,6 +170,13 @@ pub struct Function(usize);
 #[derive(Clone, Copy, Debug)]
 pub struct Graph(usize);
 
+impl Graph {
+    /// As a `CUgraphExec`.
+    pub fn pointer(self) -> *mut c_void {
+        handle(self.0)
+    }
+}
+
 /// A point of time on a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Event(usize);

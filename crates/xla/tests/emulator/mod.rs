@@ -108,6 +108,30 @@ pub fn copy(to: u64, bytes: &[u8], stream: alight_xla::cuda::Stream) -> i32 {
     call(to, bytes.as_ptr(), bytes.len(), stream.pointer())
 }
 
+/// Destroys a graph, which may not be launched any more.
+pub fn destroy(graph: alight_xla::cuda::Graph) {
+    // SAFETY: a function of a graph.
+    let call: extern "C" fn(*mut std::ffi::c_void) -> i32 =
+        unsafe { std::mem::transmute(own_function(c"cuGraphExecDestroy")) };
+    assert_eq!(call(graph.pointer()), 0);
+}
+
+fn count(name: &std::ffi::CStr) -> usize {
+    // SAFETY: a function without arguments.
+    let call: extern "C" fn() -> usize = unsafe { std::mem::transmute(own_function(name)) };
+    call()
+}
+
+/// Graphs that can be launched.
+pub fn graphs() -> usize {
+    count(c"alight_graphs")
+}
+
+/// How many calls have waited for kernels that may wait for another rank.
+pub fn calls_that_waited() -> usize {
+    count(c"alight_calls_that_waited")
+}
+
 /// A function of the emulated driver, at that path, which is loaded already.
 fn function(path: &str, name: &std::ffi::CStr) -> *mut std::ffi::c_void {
     let path = std::ffi::CString::new(path).unwrap();

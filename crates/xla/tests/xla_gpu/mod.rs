@@ -1,8 +1,11 @@
 //! A stand-in for XLA that calls the custom calls for GPUs, stage by stage, on devices with a stream each.
 #![allow(dead_code)]
 
+pub mod executable;
+
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use alight_collective::{Element, Spec};
@@ -225,7 +228,7 @@ pub fn call_with(
 }
 
 /// Calls a stage of the collective.
-fn call(
+pub fn call(
     stage: Stage,
     context: &Context,
     attributes: &Attributes,
@@ -330,9 +333,11 @@ impl Program {
         call(stage, &self.contexts[at], &self.attributes, arguments, results)
     }
 
-    /// All devices, each on its thread as in XLA.
+    /// All devices, each on its thread as in XLA, and one operation after the other. They meet before the first kernel, as XLA has them do if
+    /// it knows of a collective in the program: without, one may wait already while another still loads its kernel.
     pub fn run(&mut self) -> Vec<Result<(), (c_int, String)>> {
         let attributes = &self.attributes;
+        let all_are_ready = &Barrier::new(self.contexts.len());
         std::thread::scope(|scope| {
             let threads: Vec<_> = self
                 .contexts
@@ -340,7 +345,10 @@ impl Program {
                 .zip(&mut self.arrays)
                 .map(|(context, (arguments, results))| {
                     scope.spawn(move || {
-                        call(Stage::Initialize, context, attributes, arguments, results)?;
+                        let ready =
+                            call(Stage::Initialize, context, attributes, arguments, results);
+                        all_are_ready.wait();
+                        ready?;
                         call(Stage::Execute, context, attributes, arguments, results)
                     })
                 })

@@ -37,7 +37,7 @@ def allreduce_norm(
     residual: jax.Array,
     weight: jax.Array,
     *,
-    mesh: Mesh,
+    mesh: Mesh | None = None,
     axis: _mesh.Axis = "tp",
     epsilon: float,
     bias: int = 0,
@@ -67,7 +67,8 @@ def allreduce_norm(
     `check_collectives` for errors there). A device that does not come within `limit` seconds is an error on the others, and of every later call of
     the program, until it is compiled or loaded anew; `math.inf` waits for as long as it takes, as `lax.psum` does: for a
     debugger, a process that is suspended, a program that keeps one device busy. `mesh` has the devices of the `shard_map` in
-    its order. Elsewhere it is `lax.psum` and the same norm; why is logged once ("alight.jax").
+    its order; without, it is the one that `jax.set_mesh` has set where the program is traced (of a jitted function JAX keeps the trace for other meshes with the
+    same axes, in which it is an error). Elsewhere it is `lax.psum` and the same norm; why is logged once ("alight.jax").
 
     Under `jax.vmap` more rows are one call, if the weights are the same for all. Derivatives are those of the operations of
     XLA's that stand in for the call elsewhere.
@@ -79,6 +80,7 @@ def allreduce_norm(
     a power of two; calls of channel 0 have their own. Each call of a channel has to need a result of the one before, in a program and in those
     that run beside it in the process: a second one that is on its way is an error.
     """
+    mesh = _mesh.or_around(mesh)
     ranks = _check(partial, residual, weight, mesh, axis, epsilon, bias, post_weight, limit)
     groups = _mesh.groups(mesh, axis)
     problem = _no_handler(groups, partial, assume and not _mesh.here(mesh))

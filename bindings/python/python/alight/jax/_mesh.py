@@ -28,6 +28,21 @@ def here(mesh: Mesh) -> bool:
         return False
 
 
+def or_around(mesh: Mesh | None) -> Mesh:
+    """The mesh, or, without one, that of `jax.set_mesh`; an error where there is none. While a program is traced, JAX says in public only how the
+    mesh around has its axes (`jax.sharding.get_abstract_mesh`) and not which devices it has, which the handler has to be told."""
+    if mesh is not None:
+        return mesh
+    try:
+        from jax._src.mesh import get_concrete_mesh
+    except ImportError:
+        raise ValueError("mesh: this version of JAX does not say which devices the mesh of jax.set_mesh has; pass mesh=") from None
+    around: Mesh = get_concrete_mesh()
+    if around.empty:
+        raise ValueError("mesh: expected one, since none is set here; pass mesh=, or call it under jax.set_mesh")
+    return around
+
+
 def known(mesh: Mesh, axis: Axis) -> None:
     """An error unless it is a mesh of devices that has the axis."""
     if not isinstance(mesh, Mesh):

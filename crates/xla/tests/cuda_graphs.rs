@@ -1,0 +1,157 @@
+//! Programs with CUDA graphs, in the order that XLA has, among emulated GPUs whose driver is as strict as CUDA may be: what takes memory,
+//! as a graph does that is instantiated, waits for every kernel that waits for another rank. In one test, since its parts share what the
+//! emulated driver counts.
+#![cfg(target_os = "linux")]
+
+mod cuda_checks;
+mod emulator;
+mod frames;
+mod xla_gpu;
+
+use std::ffi::c_int;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use alight_collective::{Element, Spec};
+use alight_xla::api;
+use alight_xla::cuda::accounts;
+use cuda_checks::oracle::{Inputs, numbers};
+use emulator::{calls_that_waited, graphs};
+use xla_gpu::Program;
+use xla_gpu::executable::{Executable, Late, Run, run_one_after_another};
+
+/// By how much a host is late, and how long ranks wait where that is an error.
+const LATE: Duration = Duration::from_millis(300);
+const LIMIT: i64 = 3_000;
+const LONG: i64 = 20_000;
+
+/// GPUs of all programs here; the third is late.
+const DEVICES: [i64; 4] = [0, 1, 2, 3];
+const THIRD: usize = 2;
+
+fn late(what: Late) -> Run<'static> {
+    Run { late: Some((THIRD, what, LATE)), ..Run::default() }
+}
+
+fn program(spec: &Spec, limit: i64) -> (Inputs, Executable) {
+    program_of_channel(0, spec, limit)
+}
+
+fn program_of_channel(channel: i64, spec: &Spec, limit: i64) -> (Inputs, Executable) {
+    let inputs = Inputs::random(DEVICES.len(), spec, 11);
+    let program = Program::of_channel(channel, spec, &inputs, &DEVICES, DEVICES.len(), limit);
+    (inputs, Executable::new(program))
+}
+
+/// All devices have the right results. What was there before is gone.
+fn right(
+    (inputs, executable): &mut (Inputs, Executable),
+    spec: &Spec,
+    run: impl FnOnce(&mut Executable) -> Vec<Result<(), (c_int, String)>>,
+) {
+    for (_, results) in &mut executable.program.arrays {
+        results.iter_mut().for_each(|result| result.2.fill(u64::MAX));
+    }
+    run(executable).into_iter().for_each(|result| result.unwrap());
+    executable.program.wait();
+    executable.program.check(spec, inputs);
+}
+
+/// Some waited until they gave up, for the third or for another whose graph their kernels held up, and nobody has a result.
+fn stuck((_, executable): &mut (Inputs, Executable), spec: &Spec, run: Run<'_>) {
+    let _ = executable.run(run);
+    executable.program.wait();
+    for (_, results) in &executable.program.arrays {
+        assert!(numbers(spec.element, &results[0].bytes()).iter().all(|x| x.is_nan()));
+    }
+    let (code, message) = executable.program.stage(alight_xla::Stage::Execute, 0).unwrap_err();
+    assert_eq!(code, api::code::DEADLINE_EXCEEDED);
+    assert!(message.contains("waited 3s for rank"), "{message}");
+}
+
+/// One host comes late to make its graph.
+fn a_late_graph(spec: &Spec) {
+    let meet = Run { meet: true, ..late(Late::Initialize) };
+    let mut one = program(spec, LIMIT);
+    let (before, waited) = (graphs(), calls_that_waited());
+    for _ in 0..3 {
+        right(&mut one, spec, |program| program.run(meet));
+    }
+    assert_eq!(
+        (graphs(), calls_that_waited()),
+        (before + 4, waited),
+        "nobody has waited for a kernel"
+    );
+    // It is the graph: once they are there, devices need not meet, and late ones are waited for.
+    for what in [Late::Initialize, Late::Execute] {
+        right(&mut one, spec, |program| program.run(late(what)));
+    }
+    // What devices do not do if XLA knows of no collective: the graph of the late one is made when the others' kernels have given up.
+    let mut two = program(spec, LIMIT);
+    let start = Instant::now();
+    stuck(&mut two, spec, late(Late::Initialize));
+    assert!(start.elapsed() >= Duration::from_millis(LIMIT as u64));
+    assert!(calls_that_waited() > waited);
+}
+
+/// Another program takes the graphs away: they are made anew, so that devices have to meet in each run, not once.
+fn graphs_that_are_taken_away(spec: &Spec) {
+    let meet = Run { meet: true, ..late(Late::Initialize) };
+    let mut one = program(spec, LIMIT);
+    right(&mut one, spec, |program| program.run(meet));
+    right(&mut one, spec, |program| program.run(Run::default()));
+    // It comes while the first one's kernels are still under way.
+    let other = Mutex::new(None);
+    right(&mut one, spec, |executable| {
+        let results = executable.run(Run { meet: true, ..late(Late::Execute) });
+        *other.lock().unwrap() = Some(program(spec, LIMIT));
+        assert_eq!(graphs(), 0);
+        results
+    });
+    right(&mut one, spec, |program| program.run(meet));
+    assert_eq!(graphs(), 4);
+    // It comes between the preparation of a run and its launch: no graph is made there, where nobody would meet.
+    let launched = || accounts().unwrap().iter().map(|one| one.launched).sum::<u64>();
+    let before = launched();
+    let between = || drop(other.lock().unwrap().replace(program(spec, LIMIT)));
+    let run = Run { meet: true, between: Some(&between), ..late(Late::Execute) };
+    right(&mut one, spec, |program| program.run(run));
+    assert!(launched() > before, "by the host, and by no graph");
+    // A run in which they do not meet, though all has been well before.
+    stuck(&mut one, spec, late(Late::Initialize));
+}
+
+/// A device is still to launch the first program, for whose kernel the others wait, when these go on with the next: its memory, kernels and
+/// graphs come when those have ended, and what the late device needs to launch is held by none of them.
+fn another_program_while_kernels_wait(channel: i64, spec: &Spec, next: &Spec, in_graphs: bool) {
+    let mut one = program_of_channel(channel, spec, LONG);
+    one.1.in_graphs = in_graphs;
+    let mut two = program_of_channel(channel, next, LONG);
+    let waited = calls_that_waited();
+    let run = Run { meet: true, ..late(Late::Execute) };
+    let start = Instant::now();
+    let results = run_one_after_another(&mut [&mut one.1, &mut two.1], run);
+    results.into_iter().for_each(|result| result.unwrap());
+    for (spec, (inputs, executable)) in [(spec, &one), (next, &two)] {
+        executable.program.wait();
+        executable.program.check(spec, inputs);
+    }
+    assert!(calls_that_waited() > waited, "the second program has waited for nothing");
+    assert!(start.elapsed() < Duration::from_millis(LONG as u64 / 2), "{:?}", start.elapsed());
+}
+
+#[test]
+fn programs_with_graphs() {
+    if !emulator::emulated() {
+        return;
+    }
+    let spec = cuda_checks::small(3);
+    a_late_graph(&spec);
+    graphs_that_are_taken_away(&spec);
+    // The next one has memory of its own, and kernels that nobody has loaded.
+    let half = Spec { hidden: 512, weight: Element::F16, element: Element::F16, ..spec };
+    another_program_while_kernels_wait(0, &spec, &half, true);
+    // The handler is called for each launch, and the next one shares the first one's memory: its kernels come alone.
+    let wide = Spec { hidden: 10240, post_norm: false, ..half };
+    another_program_while_kernels_wait(7, &wide, &Spec { post_norm: true, ..wide }, false);
+}
