@@ -12,13 +12,15 @@ pub fn int8_macs(isa: Isa, rounds: usize) -> u64 {
         * match isa {
             Isa::Avx512 | Isa::Amx => 64,
             Isa::Avx2 | Isa::AvxVnni => 32,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon if crate::sdot::has_smmla() => 32,
             Isa::Neon => 16,
             Isa::Scalar => 1,
         }
 }
 
 /// Runs 12 independent chains of byte multiply-accumulates for `rounds` rounds, in the way the
-/// level's matrix product does them (`vpdpbusd` of 512 or 256 bits; `vpmaddubsw`, `vpmaddwd` and an addition; `sdot`; plain
+/// level's matrix product does them (`vpdpbusd` of 512 or 256 bits; `vpmaddubsw`, `vpmaddwd` and an addition; `smmla` or `sdot`; plain
 /// integers), without touching memory. Returns something that depends on all of them.
 pub fn int8_products(isa: Isa, rounds: usize) -> i32 {
     isa.assert_available();
@@ -32,6 +34,9 @@ pub fn int8_products(isa: Isa, rounds: usize) -> i32 {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { int8_avx2(rounds) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon if crate::sdot::has_smmla() => unsafe { int8_pairs(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => unsafe { int8_neon(rounds) },
@@ -121,6 +126,25 @@ unsafe fn int8_neon(rounds: usize) -> i32 {
         for a in &mut acc {
             // The assembly cannot be hoisted: it depends on the chain.
             *a = crate::sdot::sdot(*a, w, x);
+        }
+    }
+    let mut sum = vdupq_n_s32(0);
+    for a in acc {
+        sum = vaddq_s32(sum, a);
+    }
+    vaddvq_s32(sum)
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,i8mm")]
+unsafe fn int8_pairs(rounds: usize) -> i32 {
+    use std::arch::aarch64::*;
+    let mut acc = [vdupq_n_s32(0); 12];
+    let (w, x) = (vdupq_n_s8(3), vdupq_n_s8(rounds as i8));
+    for _ in 0..rounds {
+        for a in &mut acc {
+            // As above.
+            *a = crate::sdot::smmla(*a, w, x);
         }
     }
     let mut sum = vdupq_n_s32(0);

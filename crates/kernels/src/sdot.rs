@@ -1,7 +1,8 @@
-//! Dot products of signed bytes on aarch64 (`sdot`, of the extension that is called dotprod).
+//! Products of signed bytes on aarch64: dot products (`sdot`, of the extension that is called dotprod), and of small matrices
+//! (`smmla`, of i8mm).
 //!
-//! In assembly, because Rust 1.95 has the functions for it (`vdotq_s32`, `vdotq_laneq_s32`) only as unstable ones. This is the only
-//! place that knows.
+//! In assembly, because Rust 1.95 has the functions for it (`vdotq_s32`, `vdotq_laneq_s32`, `vmmlaq_s32`) only as unstable ones. This
+//! is the only place that knows.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -40,6 +41,28 @@ pub(crate) fn sdot_lane<const LANE: usize>(
             in(vreg) a,
             in(vreg) b,
             lane = const LANE,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sums
+}
+
+/// Whether this CPU has [`smmla`] (i8mm: Neoverse V1 and N2, Apple M2 and later).
+pub(crate) fn has_smmla() -> bool {
+    std::arch::is_aarch64_feature_detected!("i8mm")
+}
+
+/// To lane `2i + j` of `sums`, the sum of eight products: bytes `8i .. 8i + 8` of `a` with bytes `8j .. 8j + 8` of `b`.
+#[inline]
+#[target_feature(enable = "neon,i8mm")]
+pub(crate) fn smmla(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+    // SAFETY: as above.
+    unsafe {
+        asm!(
+            "smmla {0:v}.4s, {1:v}.16b, {2:v}.16b",
+            inout(vreg) sums,
+            in(vreg) a,
+            in(vreg) b,
             options(pure, nomem, nostack, preserves_flags),
         );
     }

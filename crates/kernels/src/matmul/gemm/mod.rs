@@ -8,6 +8,8 @@
 //!   activations' bias of 128 (both `[K/16][32 rows]` for a type with a scale per 16), which AVX2 and NEON do without;
 //! - `m` `[K/32][32 rows]` f32 offsets (`[K/16][32 rows]` for a type with an offset per 16).
 //!
+//! On a CPU with i8mm, NEON arranges all of them otherwise, see `neon_pairs`.
+//!
 //! Float weights: `[K][32 rows]` f32.
 //!
 //! Portable code keeps the sums of all tokens where the floats would be, and goes over them with one group of 32 columns after the
@@ -153,6 +155,8 @@ mod avx_vnni;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(target_arch = "aarch64")]
+mod neon_pairs;
+#[cfg(target_arch = "aarch64")]
 mod neon_panel;
 mod scalar;
 
@@ -185,6 +189,8 @@ impl MatmulScratch {
                 float: [0.0; MAX_K_FLOAT * PANEL_ROWS],
                 d: [0.0; MAX_K / 16 * PANEL_ROWS],
                 m: [0.0; MAX_K / 16 * PANEL_ROWS],
+                #[cfg(target_arch = "aarch64")]
+                pairs: crate::sdot::has_smmla(),
             }),
             brain: Lines::new(PANELS * PANEL_BYTES),
         }
@@ -215,6 +221,9 @@ pub(super) struct Panel {
     float: [f32; MAX_K_FLOAT * PANEL_ROWS],
     pub(in crate::matmul) d: [f32; MAX_K / 16 * PANEL_ROWS],
     pub(in crate::matmul) m: [f32; MAX_K / 16 * PANEL_ROWS],
+    /// Whether NEON multiplies pairs of rows and tokens by `smmla`, which the CPU has then.
+    #[cfg(target_arch = "aarch64")]
+    pairs: bool,
 }
 
 /// Splits `cols` into stretches of nearly equal length, at most `max` and multiples of 256 but
@@ -254,6 +263,11 @@ pub(super) unsafe fn rows(
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => unsafe { avx2::panel(w, part.clone(), k, x, out, panel) },
+                // SAFETY: as above; `pairs` says that the CPU has i8mm.
+                #[cfg(target_arch = "aarch64")]
+                Isa::Neon if panel.pairs && !w.weight_type().is_float() => unsafe {
+                    neon_pairs::panel(w, part.clone(), k, x, out, panel)
+                },
                 // SAFETY: as above.
                 #[cfg(target_arch = "aarch64")]
                 Isa::Neon => unsafe { neon::panel(w, part.clone(), k, x, out, panel) },

@@ -1,8 +1,7 @@
 //! Filling a panel of the NEON product: from tiles, whose lines are what a panel holds, and from rows, four at a time. The panel
-//! holds codes less their zero point.
+//! holds codes less their zero point, in one of two orders: [`Lines`] for `sdot`, and that of `neon_pairs` for `smmla`.
 
 use super::Panel;
-use crate::blocks::BlockFormat;
 use crate::blocks::neon_rows::{RowsNeon, less_zero};
 use crate::blocks::neon_tiles::TilesNeon;
 use crate::matmul::Matrix;
@@ -11,24 +10,96 @@ use crate::tiles::TILE_ROWS;
 use std::arch::aarch64::*;
 use std::ops::Range;
 
-/// Stores line `line` of four rows from the panel's row `row` on.
+/// How a panel is arranged. Rows are those of the panel; a line is four columns.
 ///
 /// # Safety
-/// The panel has the line and the rows; the CPU has NEON.
-#[inline(always)]
-unsafe fn put_line<Q: BlockFormat>(p: &mut Panel, line: usize, row: usize, codes: uint8x16_t) {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        let to = p.q.as_mut_ptr().add((line * PANEL_ROWS + row) * 4);
-        vst1q_u8(to.cast(), less_zero::<Q>(codes));
+/// Of all functions: the panel has the lines and the rows, whose first is a multiple of four, and the scales and offsets at `at`;
+/// the CPU has NEON.
+pub(super) trait Order {
+    /// Stores four rows of line `line`, which is even, and of the next, as bytes of numbers with a sign.
+    unsafe fn put_lines(p: &mut Panel, line: usize, row: usize, two: [uint8x16_t; 2]);
+
+    /// Stores lines `line .. line + 4` of four rows, likewise.
+    unsafe fn put_rows(p: &mut Panel, line: usize, row: usize, four: [uint8x16_t; 4]);
+
+    /// Stores scales `at` of four rows.
+    unsafe fn put_scales(p: &mut Panel, at: usize, row: usize, four: float32x4_t);
+
+    /// Stores offsets `at` of four rows.
+    unsafe fn put_offsets(p: &mut Panel, at: usize, row: usize, four: float32x4_t);
+}
+
+/// Lines of four columns with the rows one after the other.
+pub(super) struct Lines;
+
+impl Order for Lines {
+    #[inline(always)]
+    unsafe fn put_lines(p: &mut Panel, line: usize, row: usize, two: [uint8x16_t; 2]) {
+        for (i, codes) in two.into_iter().enumerate() {
+            // SAFETY: by the caller's promise.
+            unsafe {
+                let to = p.q.as_mut_ptr().add(((line + i) * PANEL_ROWS + row) * 4);
+                vst1q_u8(to.cast(), codes);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_rows(p: &mut Panel, line: usize, row: usize, four: [uint8x16_t; 4]) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let [a, b, c, d] = transposed(four);
+            Lines::put_lines(p, line, row, [a, b]);
+            Lines::put_lines(p, line + 2, row, [c, d]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_scales(p: &mut Panel, at: usize, row: usize, four: float32x4_t) {
+        // SAFETY: by the caller's promise.
+        unsafe { vst1q_f32(p.d.as_mut_ptr().add(at * PANEL_ROWS + row), four) }
+    }
+
+    #[inline(always)]
+    unsafe fn put_offsets(p: &mut Panel, at: usize, row: usize, four: float32x4_t) {
+        // SAFETY: by the caller's promise.
+        unsafe { vst1q_f32(p.m.as_mut_ptr().add(at * PANEL_ROWS + row), four) }
     }
 }
 
 /// # Safety
-/// `w` is packed, `rows` are whole tiles and at most those of a panel, `k` is a stretch of whole
-/// blocks; the CPU has NEON.
+/// As for [`tiles`]; the CPU has NEON with dotprod.
 #[target_feature(enable = "neon,dotprod")]
 pub(super) unsafe fn fill_tiles<Q: TilesNeon>(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    k: Range<usize>,
+    p: &mut Panel,
+) {
+    // SAFETY: by the caller's promise.
+    unsafe { tiles::<Q, Lines>(w, rows, k, p) }
+}
+
+/// # Safety
+/// As for [`rows`]; the CPU has NEON with dotprod.
+#[target_feature(enable = "neon,dotprod")]
+pub(super) unsafe fn fill_rows<Q: RowsNeon>(
+    w: &Matrix<'_>,
+    range: Range<usize>,
+    k: Range<usize>,
+    p: &mut Panel,
+) {
+    // SAFETY: by the caller's promise.
+    unsafe { rows::<Q, Lines>(w, range, k, p) }
+}
+
+/// Fills a panel from tiles.
+///
+/// # Safety
+/// `w` is packed, `rows` are whole tiles and at most those of a panel, `k` is a stretch of whole
+/// blocks; the CPU has NEON.
+#[inline(always)]
+pub(super) unsafe fn tiles<Q: TilesNeon, O: Order>(
     w: &Matrix<'_>,
     rows: Range<usize>,
     k: Range<usize>,
@@ -44,21 +115,22 @@ pub(super) unsafe fn fill_tiles<Q: TilesNeon>(
                 for half in 0..2 {
                     let row = TILE_ROWS * first + 8 * half;
                     let group = Q::begin(unit, b % per_unit, half);
-                    for j in 0..8 {
-                        let codes = Q::line(unit, &group, b % per_unit, j, half);
-                        put_line::<Q>(p, 8 * g + j, row, codes[0]);
-                        put_line::<Q>(p, 8 * g + j, row + 4, codes[1]);
+                    for j in (0..8).step_by(2) {
+                        let a = Q::line(unit, &group, b % per_unit, j, half);
+                        let b = Q::line(unit, &group, b % per_unit, j + 1, half);
+                        for i in 0..2 {
+                            let two = [less_zero::<Q>(a[i]), less_zero::<Q>(b[i])];
+                            O::put_lines(p, 8 * g + j, row + 4 * i, two);
+                        }
                     }
                     let scales = Q::scales(unit, &group, b % per_unit, half);
-                    for h in 0..Q::SCALES {
-                        let at = (Q::SCALES * g + h) * PANEL_ROWS + row;
-                        vst1q_f32(p.d.as_mut_ptr().add(at), scales.d[h][0]);
-                        vst1q_f32(p.d.as_mut_ptr().add(at + 4), scales.d[h][1]);
-                    }
-                    for h in 0..Q::OFFSETS {
-                        let at = (Q::OFFSETS * g + h) * PANEL_ROWS + row;
-                        vst1q_f32(p.m.as_mut_ptr().add(at), scales.m[h][0]);
-                        vst1q_f32(p.m.as_mut_ptr().add(at + 4), scales.m[h][1]);
+                    for i in 0..2 {
+                        for h in 0..Q::SCALES {
+                            O::put_scales(p, Q::SCALES * g + h, row + 4 * i, scales.d[h][i]);
+                        }
+                        for h in 0..Q::OFFSETS {
+                            O::put_offsets(p, Q::OFFSETS * g + h, row + 4 * i, scales.m[h][i]);
+                        }
                     }
                 }
             }
@@ -66,13 +138,13 @@ pub(super) unsafe fn fill_tiles<Q: TilesNeon>(
     }
 }
 
-/// The last rows are repeated up to a multiple of eight.
+/// Fills a panel from rows. The last are repeated up to a multiple of eight.
 ///
 /// # Safety
 /// `w` is not packed, `rows` are at most those of a panel and not none, `k` is a stretch of whole blocks; the CPU has
 /// NEON.
-#[target_feature(enable = "neon,dotprod")]
-pub(super) unsafe fn fill_rows<Q: RowsNeon>(
+#[inline(always)]
+pub(super) unsafe fn rows<Q: RowsNeon, O: Order>(
     w: &Matrix<'_>,
     rows: Range<usize>,
     k: Range<usize>,
@@ -85,20 +157,22 @@ pub(super) unsafe fn fill_rows<Q: RowsNeon>(
                 std::array::from_fn(|i| w.row((rows.start + first + i).min(rows.end - 1)).as_ptr());
             for (g, b) in (k.start / 32..k.end / 32).enumerate() {
                 let mut codes = [[vdupq_n_u8(0); 4]; 2];
+                let (mut d, mut m) = ([[0f32; 4]; 2], [[0f32; 4]; 2]);
                 for (i, row) in row.into_iter().enumerate() {
                     let u = Q::group128(row, b);
-                    (codes[0][i], codes[1][i]) = (u.q[0], u.q[1]);
-                    for h in 0..Q::SCALES {
-                        p.d[(Q::SCALES * g + h) * PANEL_ROWS + first + i] = u.d[h];
-                    }
-                    for h in 0..Q::OFFSETS {
-                        p.m[(Q::OFFSETS * g + h) * PANEL_ROWS + first + i] = u.m[h];
+                    for h in 0..2 {
+                        codes[h][i] = less_zero::<Q>(u.q[h]);
+                        (d[h][i], m[h][i]) = (u.d[h], u.m[h]);
                     }
                 }
-                for (part, codes) in codes.into_iter().enumerate() {
-                    for (j, line) in transposed(codes).into_iter().enumerate() {
-                        put_line::<Q>(p, 8 * g + 4 * part + j, first, line);
-                    }
+                for h in 0..2 {
+                    O::put_rows(p, 8 * g + 4 * h, first, codes[h]);
+                }
+                for h in 0..Q::SCALES {
+                    O::put_scales(p, Q::SCALES * g + h, first, vld1q_f32(d[h].as_ptr()));
+                }
+                for h in 0..Q::OFFSETS {
+                    O::put_offsets(p, Q::OFFSETS * g + h, first, vld1q_f32(m[h].as_ptr()));
                 }
             }
         }

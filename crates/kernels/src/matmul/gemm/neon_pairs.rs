@@ -1,0 +1,383 @@
+//! The panel product with NEON where the CPU has i8mm: `smmla` multiplies two rows × 8 columns with two tokens × 8 columns, twice as
+//! many products as `sdot`. 8 rows × 4 tokens in registers, as in `neon`; a lane of sums is a row and a token.
+//!
+//! The sums are the same integers as with `sdot`, and the floating-point operations of a row and a token and their order are the same.
+//! So the bits are, too, and this is no SIMD level of its own: the CPU chooses.
+//!
+//! Both operands and what the sums are multiplied with are arranged for it beforehand, since each instruction that moves lanes within
+//! the loop would take the time of a product. The panel has bytes `[K/8][32 rows][8]`, and twice each scale `[K/32][32 rows][2]` and
+//! offset (`[K/16]…` for a type with one per 16) in the place of its floats. The activations of four tokens are arranged likewise for
+//! each panel, see [`Four`].
+//!
+//! For 32 columns, 8 rows and 4 tokens there are 32 `smmla` (64 `sdot`), and as many operations as there that turn sums into floats:
+//! "NEON" in `docs/reference/benchmarks.md` counts them.
+//!
+//! Tokens of 16 bits stay with `sdot`. In rows the lanes of their sums are added as floats, so that other sums would change bits. In tiles
+//! pairs of lines would have to be brought together first, which takes what `smmla` saves, but for four tokens an eighth of it.
+
+use super::neon_panel::{self, Order};
+use super::{MAX_K_FLOAT, Panel};
+use crate::blocks::neon_rows::RowsNeon;
+use crate::blocks::neon_tiles::TilesNeon;
+use crate::blocks::{BlockFormat, with_block, with_tiles};
+use crate::matmul::sizes::{MAX_K, PANEL_ROWS};
+use crate::matmul::{Matrix, Output, Tokens};
+use crate::sdot::smmla;
+use crate::tiles::{Layout, TILE_ROWS};
+use std::arch::aarch64::*;
+use std::ops::Range;
+
+/// Rows and tokens whose sums are in registers at the same time: 8 of integers and 8 of floats, of 32.
+const ROWS: usize = 8;
+const TOKENS: usize = 4;
+
+/// Where the offsets begin among the panel's floats, behind all scales.
+const OFFSETS: usize = 2 * (MAX_K / 16) * PANEL_ROWS;
+
+const _: () = assert!(2 * OFFSETS <= MAX_K_FLOAT * PANEL_ROWS);
+
+/// Two rows beside each other, eight columns of each.
+struct Pairs;
+
+impl Pairs {
+    /// Stores each of four numbers twice, as those of rows `row ..`.
+    ///
+    /// # Safety
+    /// `first` floats, and those of so many scales or offsets, are in the panel; the CPU has NEON.
+    #[inline(always)]
+    unsafe fn put_twice(p: &mut Panel, first: usize, at: usize, row: usize, four: float32x4_t) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let to = p.float.as_mut_ptr().add(first + 2 * (at * PANEL_ROWS + row));
+            vst1q_f32(to, vzip1q_f32(four, four));
+            vst1q_f32(to.add(4), vzip2q_f32(four, four));
+        }
+    }
+}
+
+impl Order for Pairs {
+    #[inline(always)]
+    unsafe fn put_lines(p: &mut Panel, line: usize, row: usize, two: [uint8x16_t; 2]) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let [a, b] = two.map(|v| vreinterpretq_u32_u8(v));
+            let to = p.q.as_mut_ptr().add((line / 2 * PANEL_ROWS + row) * 8);
+            vst1q_u32(to.cast(), vzip1q_u32(a, b));
+            vst1q_u32(to.add(16).cast(), vzip2q_u32(a, b));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_rows(p: &mut Panel, line: usize, row: usize, four: [uint8x16_t; 4]) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let [a, b, c, d] = four.map(|v| vreinterpretq_u64_u8(v));
+            let to = p.q.as_mut_ptr().add((line / 2 * PANEL_ROWS + row) * 8);
+            let next = to.add(8 * PANEL_ROWS);
+            vst1q_u64(to.cast(), vzip1q_u64(a, b));
+            vst1q_u64(to.add(16).cast(), vzip1q_u64(c, d));
+            vst1q_u64(next.cast(), vzip2q_u64(a, b));
+            vst1q_u64(next.add(16).cast(), vzip2q_u64(c, d));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_scales(p: &mut Panel, at: usize, row: usize, four: float32x4_t) {
+        // SAFETY: by the caller's promise.
+        unsafe { Pairs::put_twice(p, 0, at, row, four) }
+    }
+
+    #[inline(always)]
+    unsafe fn put_offsets(p: &mut Panel, at: usize, row: usize, four: float32x4_t) {
+        // SAFETY: by the caller's promise.
+        unsafe { Pairs::put_twice(p, OFFSETS, at, row, four) }
+    }
+}
+
+/// # Safety
+/// As for `gemm::rows`; `w` is of a quantised type, and the CPU has NEON with dotprod and i8mm.
+pub(super) unsafe fn panel(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    k: Range<usize>,
+    x: &Tokens<'_>,
+    out: Output<'_>,
+    p: &mut Panel,
+) {
+    // SAFETY: by the caller's promise. A packed matrix has whole tiles, and a panel ends where it must: see `gemm::rows`.
+    unsafe {
+        let mut first = rows.start;
+        match w.layout() {
+            Layout::Rows => with_block!(
+                w.weight_type(),
+                Q => fill_rows::<Q>(w, rows.clone(), k.clone(), p),
+                unreachable!("floats have a panel of floats")
+            ),
+            Layout::Tiles => {
+                // Tiles are filled whole.
+                first = rows.start / TILE_ROWS * TILE_ROWS;
+                let whole = first..rows.end.next_multiple_of(TILE_ROWS);
+                debug_assert!(whole.len() <= PANEL_ROWS);
+                with_tiles!(
+                    w.weight_type(),
+                    Q => fill_tiles::<Q>(w, whole, k.clone(), p),
+                    unreachable!("floats have a panel of floats")
+                )
+            }
+        }
+        with_block!(
+            w.weight_type(),
+            Q => tokens::<Q>(first, rows, k, x, out, p),
+            unreachable!("floats have a panel of floats")
+        )
+    }
+}
+
+/// # Safety
+/// As for `neon_panel::rows`; the CPU has the features.
+#[target_feature(enable = "neon,dotprod,i8mm")]
+unsafe fn fill_rows<Q: RowsNeon>(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    k: Range<usize>,
+    p: &mut Panel,
+) {
+    // SAFETY: by the caller's promise.
+    unsafe { neon_panel::rows::<Q, Pairs>(w, rows, k, p) }
+}
+
+/// # Safety
+/// As for `neon_panel::tiles`; the CPU has the features.
+#[target_feature(enable = "neon,dotprod,i8mm")]
+unsafe fn fill_tiles<Q: TilesNeon>(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    k: Range<usize>,
+    p: &mut Panel,
+) {
+    // SAFETY: by the caller's promise.
+    unsafe { neon_panel::tiles::<Q, Pairs>(w, rows, k, p) }
+}
+
+/// All tokens; row `first` of the matrix is the panel's first.
+///
+/// # Safety
+/// As for [`panel`].
+#[inline(never)]
+unsafe fn tokens<Q: BlockFormat>(
+    first: usize,
+    rows: Range<usize>,
+    k: Range<usize>,
+    x: &Tokens<'_>,
+    out: Output<'_>,
+    p: &Panel,
+) {
+    let mut four = Four::NONE;
+    for t in (0..x.tokens()).step_by(TOKENS) {
+        let count = TOKENS.min(x.tokens() - t);
+        // SAFETY: by the caller's promise; there are so many tokens from t on.
+        unsafe {
+            four.gather(x, t..t + count, &k, Q::OFFSETS);
+            for part in (first..rows.end).step_by(ROWS) {
+                // A range of rows may begin within a tile.
+                let wanted = part.max(rows.start)..rows.end.min(part + ROWS);
+                if wanted.is_empty() {
+                    continue;
+                }
+                let mut sums = [[0f32; ROWS]; TOKENS];
+                match count {
+                    1 | 2 => columns::<Q, 1>(part - first, k.len() / 32, &four, p, &mut sums),
+                    _ => columns::<Q, 2>(part - first, k.len() / 32, &four, p, &mut sums),
+                }
+                for (c, sums) in sums[..count].iter().enumerate() {
+                    let out = out.row_mut(t + c, wanted.clone());
+                    for (out, sum) in out.iter_mut().zip(&sums[wanted.start - part..]) {
+                        *out = if k.start == 0 { *sum } else { *out + *sum };
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Two pairs of tokens, over the columns of a panel. One that is left is paired with itself.
+#[repr(C, align(16))]
+struct Four {
+    /// Bytes `[K/8][2 tokens][8]` of each pair.
+    q: [[i8; 2 * MAX_K]; TOKENS / 2],
+    /// `[K/32]`, twice those of the first and the second of a pair.
+    scale: [[[f32; 4]; MAX_K / 32]; TOKENS / 2],
+    /// `[K/32][OFFSETS]`, likewise: what offsets are multiplied with.
+    sums: [[[f32; 4]; MAX_K / 16]; TOKENS / 2],
+}
+
+impl Four {
+    const NONE: Four = Four {
+        q: [[0; 2 * MAX_K]; TOKENS / 2],
+        scale: [[[0.0; 4]; MAX_K / 32]; TOKENS / 2],
+        sums: [[[0.0; 4]; MAX_K / 16]; TOKENS / 2],
+    };
+
+    /// # Safety
+    /// The tokens and the columns exist, which are at most so many; the CPU has NEON.
+    #[target_feature(enable = "neon")]
+    unsafe fn gather(
+        &mut self,
+        x: &Tokens<'_>,
+        tokens: Range<usize>,
+        k: &Range<usize>,
+        offsets: usize,
+    ) {
+        let (cols, groups) = (x.cols(), x.cols() / 32);
+        for (i, t) in tokens.clone().step_by(2).enumerate() {
+            let two = [t, (t + 1).min(tokens.end - 1)];
+            // SAFETY: the integers of two tokens from column `k.start` on, and as many bytes of ours as both have.
+            unsafe {
+                let from = two.map(|t| x.q8().add(t * cols + k.start));
+                let to = self.q[i].as_mut_ptr();
+                for at in (0..k.len()).step_by(16) {
+                    let [a, b] = from.map(|from| vreinterpretq_s64_s8(vld1q_s8(from.add(at))));
+                    vst1q_s64(to.add(2 * at).cast(), vzip1q_s64(a, b));
+                    vst1q_s64(to.add(2 * at + 16).cast(), vzip2q_s64(a, b));
+                }
+            }
+            let (g, sums) = (k.start / 32, x.sums_for(offsets));
+            let [a, b] = two.map(|t| t * groups + g);
+            for g in 0..k.len() / 32 {
+                let [a, b] = [x.scale()[a + g], x.scale()[b + g]];
+                self.scale[i][g] = [a, b, a, b];
+            }
+            for g in 0..offsets * (k.len() / 32) {
+                let [a, b] = [sums[offsets * a + g], sums[offsets * b + g]];
+                self.sums[i][g] = [a, b, a, b];
+            }
+        }
+    }
+}
+
+/// The products of [`ROWS`] rows, the panel's from `row` on, with `P` pairs of tokens over `groups` groups of 32 columns.
+///
+/// # Safety
+/// The panel has the rows and the columns, `four` was gathered for them; the CPU has NEON with dotprod and i8mm.
+#[target_feature(enable = "neon,dotprod,i8mm")]
+unsafe fn columns<Q: BlockFormat, const P: usize>(
+    row: usize,
+    groups: usize,
+    four: &Four,
+    p: &Panel,
+    out: &mut [[f32; ROWS]; TOKENS],
+) {
+    let (scales, offsets) = (Q::SCALES, Q::OFFSETS);
+    const { assert!(2 * P <= TOKENS) };
+    assert!(groups <= MAX_K / 32 && row + ROWS <= PANEL_ROWS);
+    // SAFETY: inside the panel and the four tokens, as asserted.
+    unsafe {
+        let mut acc = [[vdupq_n_f32(0.0); ROWS / 2]; P];
+        for g in 0..groups {
+            for h in 0..scales {
+                let mut sums = [[vdupq_n_s32(0); ROWS / 2]; P];
+                for eight in 0..4 / scales {
+                    let eight = 4 * g + 4 / scales * h + eight;
+                    let w = p.q.as_ptr().add((eight * PANEL_ROWS + row) * 8);
+                    for i in 0..ROWS / 2 {
+                        let w = vld1q_s8(w.add(16 * i));
+                        for c in 0..P {
+                            let x = vld1q_s8(four.q[c].as_ptr().add(16 * eight));
+                            sums[c][i] = smmla(sums[c][i], w, x);
+                        }
+                    }
+                }
+                let d = p.float.as_ptr().add(2 * ((scales * g + h) * PANEL_ROWS + row));
+                for c in 0..P {
+                    let scale = vld1q_f32(four.scale[c].get_unchecked(g).as_ptr());
+                    for i in 0..ROWS / 2 {
+                        let a = vmulq_f32(vld1q_f32(d.add(4 * i)), scale);
+                        acc[c][i] = vfmaq_f32(acc[c][i], vcvtq_f32_s32(sums[c][i]), a);
+                    }
+                }
+            }
+            for h in 0..offsets {
+                let at = offsets * g + h;
+                let m = p.float.as_ptr().add(OFFSETS + 2 * (at * PANEL_ROWS + row));
+                for c in 0..P {
+                    let s = vld1q_f32(four.sums[c].get_unchecked(at).as_ptr());
+                    for i in 0..ROWS / 2 {
+                        acc[c][i] = vfmaq_f32(acc[c][i], vld1q_f32(m.add(4 * i)), s);
+                    }
+                }
+            }
+        }
+        for c in 0..P {
+            for i in (0..ROWS / 2).step_by(2) {
+                // Lanes are two rows, of each the first and the second token.
+                let (a, b) = (acc[c][i], acc[c][i + 1]);
+                vst1q_f32(out[2 * c].as_mut_ptr().add(2 * i), vuzp1q_f32(a, b));
+                vst1q_f32(out[2 * c + 1].as_mut_ptr().add(2 * i), vuzp2q_f32(a, b));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blocks::samples::blocks;
+    use crate::isa::Isa;
+    use crate::matmul::{
+        ActivationFormats, Activations, MatmulScratch, Precision, RowCounts, matmul,
+    };
+    use crate::sdot::has_smmla;
+    use crate::{WeightType, tiles};
+
+    /// The bits of rows `rows` of the product, by pairs or without.
+    fn product(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, pairs: bool) -> Vec<u32> {
+        let mut scratch = MatmulScratch::new();
+        assert!(scratch.panel.pairs, "not chosen by itself");
+        scratch.panel.pairs = pairs;
+        let tokens = Tokens::from(x).tokens();
+        let mut out = vec![f32::NAN; tokens * w.rows()];
+        let y = Output::new(&mut out, w.rows());
+        // SAFETY: one thread; the CPU has i8mm.
+        unsafe { matmul(w, rows, x, y, &mut scratch) };
+        out.into_iter().map(f32::to_bits).collect()
+    }
+
+    /// Every type, in rows and tiles, with two stretches of columns, tails of rows and all numbers of tokens that are left over.
+    #[test]
+    fn pairs_have_the_bits_of_dot_products() {
+        if !has_smmla() {
+            println!("left out: this CPU has no i8mm");
+            return;
+        }
+        let value = |i: usize| ((i * 7919 + i / 13) % 257) as f32 / 128.0 - 1.0;
+        for ty in WeightType::ALL.into_iter().filter(|ty| !ty.is_float()) {
+            // The columns are of two panels, and end within 256 where they can.
+            let (rows, cols) = (48, 1024 + ty.block_len() % 256);
+            let mut canonical = blocks(ty, rows * cols / ty.block_len());
+            for (i, block) in canonical.chunks_exact_mut(ty.block_bytes()).enumerate() {
+                for field in ty.scale_fields() {
+                    field.set(block, 0.05 * value(i) + 0.06);
+                }
+            }
+            let mut packed = vec![0; canonical.len()];
+            let mut matrices = vec![Matrix::new(ty, &canonical, rows, cols).unwrap()];
+            if tiles::packable(ty, rows, cols) {
+                tiles::pack(ty, cols, &canonical, &mut packed);
+                matrices.push(Matrix::with_layout(Layout::Tiles, ty, &packed, rows, cols).unwrap());
+            }
+            for (w, tokens) in matrices.iter().flat_map(|w| (1..=7).map(move |n| (w, n))) {
+                let mut x = Activations::new(tokens, cols);
+                let formats = ActivationFormats::of([w.kind()]);
+                x.begin(Isa::Neon, RowCounts::new(Precision::Bits8, tokens), cols, formats);
+                for t in 0..tokens {
+                    let floats: Vec<f32> = (0..cols).map(|i| value(i + 1009 * t)).collect();
+                    x.put(t, &floats);
+                }
+                for some in [0..rows, 5..rows - 6] {
+                    let [dots, pairs] = [false, true].map(|p| product(w, some.clone(), &x, p));
+                    assert!(pairs == dots, "{:?}, {tokens} tokens, rows {some:?}", w.kind());
+                }
+            }
+        }
+    }
+}
