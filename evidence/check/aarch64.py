@@ -27,7 +27,7 @@ TARGET = "aarch64-unknown-linux-musl"
 EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
 # What qemu calls a CPU, the SIMD level that it gets, and which of the kernels' tests run on it: (), all of them.
 CPUS = {
-    "max": ("neon", ()),
+    "max": ("i8mm", ()),
     "neoverse-n1": ("neon", ("--test", "float_ops", "--test", "quantize", "--test", "recurrent")),
     "cortex-a72": ("scalar", ("--test", "float_ops",)),
 }

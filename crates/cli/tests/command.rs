@@ -258,7 +258,7 @@ fn a_kernel_that_the_cpu_lacks_or_nobody_knows_is_wrong_usage() {
     let done = alight(&["run", "m.gguf", "x", "--isa", "mmx"]);
     assert_eq!(done.status, Some(2));
     assert!(
-        done.stderr.contains("expected scalar, neon, avx2, avxvnni, avx512 or amx"),
+        done.stderr.contains("expected scalar, neon, i8mm, avx2, avxvnni, avx512 or amx"),
         "{}",
         done.stderr
     );

@@ -13,6 +13,9 @@ pub enum Isa {
     Scalar,
     /// NEON with dot products of bytes (ARMv8.2 with dotprod: Neoverse N1, Cortex-A76, Apple M1 and later).
     Neon,
+    /// The same with i8mm, products of small matrices of bytes, for the products of prompts (Neoverse V1 and N2, Apple M2 and later). Its bits are
+    /// those of NEON.
+    I8mm,
     /// AVX2 with FMA and F16C (Intel Haswell, AMD Zen and later).
     Avx2,
     /// The same with AVX-VNNI for the products of prompts (Intel Alder Lake, Lunar Lake, Sierra Forest and later). Its bits are those of AVX2.
@@ -26,8 +29,8 @@ pub enum Isa {
 
 impl Isa {
     /// Every SIMD level, from the most portable to the fastest.
-    pub const ALL: [Isa; 6] =
-        [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Amx];
+    pub const ALL: [Isa; 7] =
+        [Isa::Scalar, Isa::Neon, Isa::I8mm, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Amx];
 
     /// The fastest SIMD level that this CPU and operating system support, but for [`Isa::Amx`], which you have to ask for: what a
     /// row of a prompt gets must not depend on how long the prompt is, and short prompts are slower with it.
@@ -72,6 +75,10 @@ impl Isa {
                     && std::arch::is_aarch64_feature_detected!("neon")
                     && std::arch::is_aarch64_feature_detected!("dotprod")
             }
+            #[cfg(target_arch = "aarch64")]
+            Isa::I8mm => {
+                Isa::Neon.is_available() && std::arch::is_aarch64_feature_detected!("i8mm")
+            }
             // Those of other CPUs.
             _ => false,
         }
@@ -90,6 +97,7 @@ impl fmt::Display for Isa {
         f.write_str(match self {
             Isa::Scalar => "scalar",
             Isa::Neon => "neon",
+            Isa::I8mm => "i8mm",
             Isa::Avx2 => "avx2",
             Isa::AvxVnni => "avxvnni",
             Isa::Avx512 => "avx512",
@@ -105,7 +113,7 @@ impl FromStr for Isa {
         let named = Isa::ALL.into_iter().find(|isa| isa.to_string() == s);
         named.ok_or_else(|| {
             format!(
-                "unknown instruction set '{s}': expected scalar, neon, avx2, avxvnni, avx512 or amx"
+                "unknown instruction set '{s}': expected scalar, neon, i8mm, avx2, avxvnni, avx512 or amx"
             )
         })
     }

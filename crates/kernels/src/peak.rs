@@ -11,9 +11,7 @@ pub fn int8_macs(isa: Isa, rounds: usize) -> u64 {
         * 12
         * match isa {
             Isa::Avx512 | Isa::Amx => 64,
-            Isa::Avx2 | Isa::AvxVnni => 32,
-            #[cfg(target_arch = "aarch64")]
-            Isa::Neon if crate::sdot::has_smmla() => 32,
+            Isa::Avx2 | Isa::AvxVnni | Isa::I8mm => 32,
             Isa::Neon => 16,
             Isa::Scalar => 1,
         }
@@ -36,7 +34,7 @@ pub fn int8_products(isa: Isa, rounds: usize) -> i32 {
         Isa::Avx2 => unsafe { int8_avx2(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon if crate::sdot::has_smmla() => unsafe { int8_pairs(rounds) },
+        Isa::I8mm => unsafe { int8_pairs(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => unsafe { int8_neon(rounds) },

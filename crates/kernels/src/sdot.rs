@@ -47,11 +47,6 @@ pub(crate) fn sdot_lane<const LANE: usize>(
     sums
 }
 
-/// Whether this CPU has [`smmla`] (i8mm: Neoverse V1 and N2, Apple M2 and later).
-pub(crate) fn has_smmla() -> bool {
-    std::arch::is_aarch64_feature_detected!("i8mm")
-}
-
 /// To lane `2i + j` of `sums`, the sum of eight products: bytes `8i .. 8i + 8` of `a` with bytes `8j .. 8j + 8` of `b`.
 #[inline]
 #[target_feature(enable = "neon,i8mm")]

@@ -350,11 +350,11 @@ pub(crate) use neon::neon_group;
 
 /// What the tests of the levels read.
 #[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub(crate) mod samples {
+pub(super) mod samples {
     use crate::blocks::{ScaleField, WeightType};
 
     /// `n` blocks of any bits but for finite scales.
-    pub(crate) fn blocks(ty: WeightType, n: usize) -> Vec<u8> {
+    pub(in crate::blocks) fn blocks(ty: WeightType, n: usize) -> Vec<u8> {
         let mut state = 1u64;
         let mut random = || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

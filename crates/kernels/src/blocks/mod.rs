@@ -41,8 +41,6 @@ mod shared;
 use crate::half::f32_to_f16;
 use crate::tiles::fields::Field;
 use alight_types::GgmlType;
-#[cfg(all(test, target_arch = "aarch64"))]
-pub(crate) use decoded::samples;
 pub(crate) use shared::IQ4_CODES;
 use std::fmt;
 

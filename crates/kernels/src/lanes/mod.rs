@@ -294,7 +294,7 @@ macro_rules! by_level {
             $crate::Isa::Avx512 | $crate::Isa::Amx => unsafe { avx512($($arg),*) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
-            $crate::Isa::Neon => unsafe { neon($($arg),*) },
+            $crate::Isa::Neon | $crate::Isa::I8mm => unsafe { neon($($arg),*) },
             _ => $scalar($($arg),*),
         }
     }};

@@ -626,7 +626,7 @@ impl ActSlots<'_> {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2 | Isa::AvxVnni => self.put_words_avx2(t, x),
                     #[cfg(target_arch = "aarch64")]
-                    Isa::Neon => self.put_planes_neon(t, x),
+                    Isa::Neon | Isa::I8mm => self.put_planes_neon(t, x),
                     _ => self.put_words(t, x),
                 }
             } else {
@@ -644,7 +644,7 @@ impl ActSlots<'_> {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2 | Isa::AvxVnni => self.put_bytes_avx2(t, x),
                     #[cfg(target_arch = "aarch64")]
-                    Isa::Neon => self.put_bytes_neon(t, x),
+                    Isa::Neon | Isa::I8mm => self.put_bytes_neon(t, x),
                     _ => self.put_bytes(t, x),
                 }
             }

@@ -118,7 +118,7 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::AvxVnni => avx2::rows(w, rows, x, out),
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => neon::rows(w, rows, x, out),
+            Isa::Neon | Isa::I8mm => neon::rows(w, rows, x, out),
             _ => scalar::rows(w, rows, x, out),
         }
     }

@@ -8,7 +8,7 @@
 //!   activations' bias of 128 (both `[K/16][32 rows]` for a type with a scale per 16), which AVX2 and NEON do without;
 //! - `m` `[K/32][32 rows]` f32 offsets (`[K/16][32 rows]` for a type with an offset per 16).
 //!
-//! On a CPU with i8mm, NEON arranges all of them otherwise, see `neon_pairs`.
+//! With i8mm all of them are arranged otherwise, see `neon_pairs`.
 //!
 //! Float weights: `[K][32 rows]` f32.
 //!
@@ -189,8 +189,6 @@ impl MatmulScratch {
                 float: [0.0; MAX_K_FLOAT * PANEL_ROWS],
                 d: [0.0; MAX_K / 16 * PANEL_ROWS],
                 m: [0.0; MAX_K / 16 * PANEL_ROWS],
-                #[cfg(target_arch = "aarch64")]
-                pairs: crate::sdot::has_smmla(),
             }),
             brain: Lines::new(PANELS * PANEL_BYTES),
         }
@@ -221,9 +219,6 @@ pub(super) struct Panel {
     float: [f32; MAX_K_FLOAT * PANEL_ROWS],
     pub(in crate::matmul) d: [f32; MAX_K / 16 * PANEL_ROWS],
     pub(in crate::matmul) m: [f32; MAX_K / 16 * PANEL_ROWS],
-    /// Whether NEON multiplies pairs of rows and tokens by `smmla`, which the CPU has then.
-    #[cfg(target_arch = "aarch64")]
-    pairs: bool,
 }
 
 /// Splits `cols` into stretches of nearly equal length, at most `max` and multiples of 256 but
@@ -263,14 +258,14 @@ pub(super) unsafe fn rows(
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => unsafe { avx2::panel(w, part.clone(), k, x, out, panel) },
-                // SAFETY: as above; `pairs` says that the CPU has i8mm.
+                // SAFETY: as above.
                 #[cfg(target_arch = "aarch64")]
-                Isa::Neon if panel.pairs && !w.weight_type().is_float() => unsafe {
+                Isa::I8mm if !w.weight_type().is_float() => unsafe {
                     neon_pairs::panel(w, part.clone(), k, x, out, panel)
                 },
                 // SAFETY: as above.
                 #[cfg(target_arch = "aarch64")]
-                Isa::Neon => unsafe { neon::panel(w, part.clone(), k, x, out, panel) },
+                Isa::Neon | Isa::I8mm => unsafe { neon::panel(w, part.clone(), k, x, out, panel) },
                 // SAFETY: by the caller's promise.
                 _ => unsafe { scalar::panel(w, part.clone(), k, x, out, panel) },
             }

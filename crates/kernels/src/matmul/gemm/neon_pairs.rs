@@ -1,8 +1,8 @@
-//! The panel product with NEON where the CPU has i8mm: `smmla` multiplies two rows × 8 columns with two tokens × 8 columns, twice as
+//! The panel product with i8mm: `smmla` multiplies two rows × 8 columns with two tokens × 8 columns, twice as
 //! many products as `sdot`. 8 rows × 4 tokens in registers, as in `neon`; a lane of sums is a row and a token.
 //!
 //! The sums are the same integers as with `sdot`, and the floating-point operations of a row and a token and their order are the same.
-//! So the bits are, too, and this is no SIMD level of its own: the CPU chooses.
+//! So the bits are, too.
 //!
 //! Both operands and what the sums are multiplied with are arranged for it beforehand, since each instruction that moves lanes within
 //! the loop would take the time of a product. The panel has bytes `[K/8][32 rows][8]`, and twice each scale `[K/32][32 rows][2]` and
@@ -313,70 +313,6 @@ unsafe fn columns<Q: BlockFormat, const P: usize>(
                 let (a, b) = (acc[c][i], acc[c][i + 1]);
                 vst1q_f32(out[2 * c].as_mut_ptr().add(2 * i), vuzp1q_f32(a, b));
                 vst1q_f32(out[2 * c + 1].as_mut_ptr().add(2 * i), vuzp2q_f32(a, b));
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::blocks::samples::blocks;
-    use crate::isa::Isa;
-    use crate::matmul::{
-        ActivationFormats, Activations, MatmulScratch, Precision, RowCounts, matmul,
-    };
-    use crate::sdot::has_smmla;
-    use crate::{WeightType, tiles};
-
-    /// The bits of rows `rows` of the product, by pairs or without.
-    fn product(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, pairs: bool) -> Vec<u32> {
-        let mut scratch = MatmulScratch::new();
-        assert!(scratch.panel.pairs, "not chosen by itself");
-        scratch.panel.pairs = pairs;
-        let tokens = Tokens::from(x).tokens();
-        let mut out = vec![f32::NAN; tokens * w.rows()];
-        let y = Output::new(&mut out, w.rows());
-        // SAFETY: one thread; the CPU has i8mm.
-        unsafe { matmul(w, rows, x, y, &mut scratch) };
-        out.into_iter().map(f32::to_bits).collect()
-    }
-
-    /// Every type, in rows and tiles, with two stretches of columns, tails of rows and all numbers of tokens that are left over.
-    #[test]
-    fn pairs_have_the_bits_of_dot_products() {
-        if !has_smmla() {
-            println!("left out: this CPU has no i8mm");
-            return;
-        }
-        let value = |i: usize| ((i * 7919 + i / 13) % 257) as f32 / 128.0 - 1.0;
-        for ty in WeightType::ALL.into_iter().filter(|ty| !ty.is_float()) {
-            // The columns are of two panels, and end within 256 where they can.
-            let (rows, cols) = (48, 1024 + ty.block_len() % 256);
-            let mut canonical = blocks(ty, rows * cols / ty.block_len());
-            for (i, block) in canonical.chunks_exact_mut(ty.block_bytes()).enumerate() {
-                for field in ty.scale_fields() {
-                    field.set(block, 0.05 * value(i) + 0.06);
-                }
-            }
-            let mut packed = vec![0; canonical.len()];
-            let mut matrices = vec![Matrix::new(ty, &canonical, rows, cols).unwrap()];
-            if tiles::packable(ty, rows, cols) {
-                tiles::pack(ty, cols, &canonical, &mut packed);
-                matrices.push(Matrix::with_layout(Layout::Tiles, ty, &packed, rows, cols).unwrap());
-            }
-            for (w, tokens) in matrices.iter().flat_map(|w| (1..=7).map(move |n| (w, n))) {
-                let mut x = Activations::new(tokens, cols);
-                let formats = ActivationFormats::of([w.kind()]);
-                x.begin(Isa::Neon, RowCounts::new(Precision::Bits8, tokens), cols, formats);
-                for t in 0..tokens {
-                    let floats: Vec<f32> = (0..cols).map(|i| value(i + 1009 * t)).collect();
-                    x.put(t, &floats);
-                }
-                for some in [0..rows, 5..rows - 6] {
-                    let [dots, pairs] = [false, true].map(|p| product(w, some.clone(), &x, p));
-                    assert!(pairs == dots, "{:?}, {tokens} tokens, rows {some:?}", w.kind());
-                }
             }
         }
     }

@@ -97,7 +97,9 @@ pub(super) unsafe fn rows(
         },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon if x.precision() == Precision::Bits16 => unsafe { neon::rows(w, rows, x, out) },
+        Isa::Neon | Isa::I8mm if x.precision() == Precision::Bits16 => unsafe {
+            neon::rows(w, rows, x, out)
+        },
         // SAFETY: by the caller's promise.
         _ if x.precision() == Precision::Bits16 => unsafe { dot::rows(w, rows, x, out) },
         // SAFETY: as above.
