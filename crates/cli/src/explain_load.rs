@@ -82,8 +82,12 @@ pub fn outcome(model: &Model) {
 /// What came of the experts that are read when they are chosen.
 pub fn experts(slots: &SlotsReport) -> String {
     let (sizes, counts) = (&slots.sizes, &slots.counts);
+    let cached = match counts.cached {
+        0 => String::new(),
+        some => format!(", {some} of them into the page cache, which another process shares"),
+    };
     format!(
-        "{} of {} fit into memory, {}; {} of {} that were chosen were there ({}), {} of {} guessed rightly; {} read, {} experts by {} reads; \
+        "{} of {} fit into memory, {}; {} of {} that were chosen were there ({}), {} of {} guessed rightly; {} read, {} experts by {} reads{cached}; \
          steps waited {} for them",
         sizes.slots,
         sizes.pieces,

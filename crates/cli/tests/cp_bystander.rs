@@ -2,7 +2,7 @@
 //! memory than the file has bytes, what another file has cached stays, and plain `cp` destroys it.
 #![cfg(target_os = "linux")]
 
-#[path = "support/group.rs"]
+#[path = "../src/bench/experts/group.rs"]
 mod group;
 
 use std::fs::{self, File};

@@ -2,7 +2,7 @@
 //! that the model does not fit into: it answers as in all of the memory, and what another process has cached stays.
 #![cfg(target_os = "linux")]
 
-#[path = "support/group.rs"]
+#[path = "../src/bench/experts/group.rs"]
 mod group;
 mod support;
 #[path = "support/wild.rs"]

@@ -261,6 +261,34 @@ fn a_picture_of_experts() {
     assert!(whole.stderr.contains("no picture") && !svg.exists(), "{}", whole.stderr);
 }
 
+/// In a control group where one can be had, and otherwise it is said that there is none.
+#[test]
+fn the_map_is_measured_beside_slots() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let moe = Moe { experts: 32, used: 3, width: 256, ..Moe::default() };
+    let spec = Spec { embd: 128, layers: 6, moe: Some(moe), ..Spec::qwen3moe() };
+    let model = wild::model_of(dir.path(), spec);
+    let told = alight(&["bench", "experts", &model, "--memory", "160M,8G", "-n", "6", "--json"]);
+    let told = told.succeeds();
+    let rows: Vec<Value> =
+        told.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let ways: Vec<&Value> = rows.iter().filter_map(|row| row.get("way")).collect();
+    // Where all of it fits, the model itself is used by the map.
+    assert_eq!(ways, ["slots", "map", "map"], "{}", told.stderr);
+    let [slots, map, whole] = [0, 1, 2].map(|i| &rows[i]);
+    assert!(slots["room"].as_u64() < slots["experts"].as_u64(), "{slots}");
+    assert!(whole["room"].is_null() && whole.get("limited").is_none(), "{whole}");
+    assert_eq!((&map["memory"], &map["same_answer"]), (&slots["memory"], &Value::from(true)));
+    let rates = ["prompt_tokens_per_second", "tokens_per_second"];
+    assert!(rates.iter().all(|rate| map[rate].as_f64().unwrap() > 0.0), "{map}");
+    assert_eq!(
+        map["limited"] == false,
+        told.stderr.contains("no control group"),
+        "{}",
+        told.stderr
+    );
+}
+
 #[test]
 fn experts_in_less_memory() {
     let Some(model) = smollm2() else { return };

@@ -2,7 +2,7 @@
 //! numbers, before anything is read, and the process is not killed in the middle; a map of the file runs.
 #![cfg(target_os = "linux")]
 
-#[path = "support/group.rs"]
+#[path = "../src/bench/experts/group.rs"]
 mod group;
 mod support;
 #[path = "support/wild.rs"]

@@ -119,6 +119,9 @@ fn an_answer_has_the_same_bits_with_any_memory() {
             SlotOptions { direct: false, ..usual },
             SlotOptions { shuffled: Some(1), ..usual },
             SlotOptions { shuffled: Some(2), ..usual },
+            // In the page cache.
+            SlotOptions { shared: true, ..usual },
+            SlotOptions { shared: true, shuffled: Some(3), ..usual },
         ];
         for slots in ways {
             let (threads, memory) = (Some(2), Some(least + layer / 2));
@@ -266,6 +269,40 @@ fn a_file_that_is_cut_short_meanwhile_is_an_error_that_names_it() {
     let failed = (0..40).find_map(|token| session.decode(token).err()).expect("an error");
     let name = path.file_name().unwrap().to_str().unwrap();
     assert!(failed.to_string().contains(name), "{failed}");
+}
+
+/// What another process has of the page cache is used, and not copied; and who comes first notices.
+#[test]
+fn another_process_of_the_same_model_shares_the_page_cache() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let moe = Moe { experts: 12, width: 512, ..Spec::qwen3moe().moe.unwrap() };
+    let spec = Spec { ty: GgmlType::Q8_0, layers: 4, moe: Some(moe), ..Spec::qwen3moe() };
+    let (path, _) = spec.write(folder.path());
+    let expected = answers(&open(&path, 2, None).unwrap());
+    let [least, _] = least(&path);
+    let first = open(&path, 2, Some(least)).unwrap();
+    if !first.load_report().files.iter().all(|file| file.choice.reason.contains("of slots")) {
+        return eprintln!("skipped: {}", first.load_report().reason());
+    }
+    assert!(answers(&first) == expected);
+    let alone = first.load_report().slots.unwrap().counts;
+    assert_eq!(alone.cached, 0);
+    // As another process: another opening of the file.
+    let second = open(&path, 2, Some(least)).unwrap();
+    let reason = second.load_report().reason().to_owned();
+    assert!(reason.contains("another process of this model shares"), "{reason}");
+    assert!(answers(&second) == expected);
+    let counts = second.load_report().slots.unwrap().counts;
+    assert!(counts.cached > 0 && counts.cached == counts.brought, "{counts:?}");
+    for _ in 0..8 {
+        assert!(answers(&first) == expected);
+    }
+    let shared = first.load_report().slots.unwrap();
+    assert!(shared.shared && shared.counts.cached > alone.cached, "{shared:?}");
+    // Alone again, the next has slots.
+    drop((first, second));
+    let third = open(&path, 2, Some(least)).unwrap();
+    assert!(third.load_report().reason().contains("of slots") && answers(&third) == expected);
 }
 
 #[test]

@@ -187,6 +187,15 @@ impl Region {
         self.start.as_ptr()
     }
 
+    /// Gives all of its memory back to the system. It reads as zeros afterwards, until it is written again.
+    ///
+    /// # Safety
+    /// Nobody has a reference to its bytes, and nothing is being written to them.
+    pub unsafe fn give_back(&self) {
+        // SAFETY: memory of ours; by what the caller promises, nobody sees it change. That it is refused costs memory only.
+        unsafe { libc::madvise(self.start.as_ptr().cast(), self.mapped, libc::MADV_DONTNEED) };
+    }
+
     /// Keeps all of it in physical memory until it is dropped. This touches every page: lock after
     /// filling, or the memory is paid for at once.
     ///

@@ -146,6 +146,18 @@ pub fn give_up(_: &File) -> io::Result<()> {
     ))
 }
 
+/// As [`give_up`], the whole pages of a range. That it is refused is no error: they are cached then, which is all that happens.
+pub(crate) fn give_up_range(file: &File, range: Range<u64>) {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        let (offset, len) = (range.start as libc::off_t, (range.end - range.start) as libc::off_t);
+        // SAFETY: takes numbers only.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), offset, len, libc::POSIX_FADV_DONTNEED) };
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let _ = (file, range);
+}
+
 fn ask(file: &File, range: Range<u64>, counted: u64) -> io::Result<Residency> {
     let metadata = file.metadata()?;
     let range = range.start..range.end.min(metadata.len());

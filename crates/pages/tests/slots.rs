@@ -3,10 +3,15 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alight_pages::slots::replay::{Rule, Visited, replay};
 use alight_pages::slots::{Groups, SlotOptions, Slots, SlotsError, Span};
+use alight_pages::{Map, evict, mark, residency};
+
+/// Bytes of a piece of which some are in the page cache.
+const PIECE: usize = 100_000;
 
 /// Numbers that look random.
 struct Rng(u64);
@@ -321,4 +326,82 @@ fn what_is_kept_is_wanted_again_more_often_than_what_was_used_last() {
             "{share} %: {ours} and {best}: nobody is better than one who knows all"
         );
     }
+}
+
+/// Pieces of the page cache have the bytes of the file, there are never more of them than slots, and another process changes where they
+/// are, but not what they are.
+#[test]
+fn pieces_in_the_page_cache_are_the_bytes_of_the_file_and_are_dropped() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("file");
+    let (_, bytes) = file(&path, 80 * PIECE);
+    let span = |i: usize| Span { file: 0, range: (i * PIECE) as u64..((i + 1) * PIECE) as u64 };
+    let groups: Groups =
+        (0..4).map(|g| (0..20).map(|i| vec![span(g * 20 + i)]).collect()).collect();
+    let least = Slots::least(&groups, 4096);
+    let usual = SlotOptions::default();
+    for options in [
+        SlotOptions { shared: true, ..usual },
+        SlotOptions { shared: true, ring: false, ..usual },
+        SlotOptions { shared: true, shuffled: Some(1), ..usual },
+        usual,
+        SlotOptions { ring: false, ..usual },
+    ] {
+        let open = File::open(&path).unwrap();
+        open.sync_all().unwrap();
+        let told = evict(&open).is_ok_and(|left| left.cached == 0);
+        let map = Arc::new(Map::open(&path).unwrap());
+        let slots = Slots::of_maps(&[Arc::clone(&map)], &groups, least, options).unwrap();
+        let mut rng = Rng(3);
+        let mut visits = |count: usize| {
+            for visit in 0..count {
+                let group = visit % 4;
+                let wanted = [rng.below(20), rng.below(20), rng.below(20)];
+                let mut held = slots.hold(group, wanted.into_iter());
+                if visit % 5 == 2 {
+                    held.read_ahead((group + 1) % 4, 0..3);
+                }
+                held.wait();
+                for piece in wanted {
+                    let start = (group * 20 + piece) * PIECE;
+                    assert!(held.bytes(piece, 0) == &bytes[start..start + PIECE], "{options:?}");
+                }
+            }
+        };
+        let cached = || residency(&open, 0..u64::MAX).unwrap().cached * 4096;
+        visits(700);
+        let counts = slots.counts();
+        let all = if options.shared { counts.brought } else { 0 };
+        assert_eq!((counts.cached, slots.are_shared()), (all, options.shared), "{options:?}");
+        // Beside a slot's piece, the pages at both ends, of which it has a part.
+        let most = if options.shared { least + least / 8 + (1 << 20) } else { 1 << 20 };
+        assert!(!told || cached() <= most, "{} of {most}, {options:?}", cached());
+        // Somebody else comes.
+        let theirs = File::open(&path).unwrap();
+        mark(&theirs).unwrap();
+        visits(600);
+        assert!(slots.are_shared() && slots.failure().is_none(), "{options:?}");
+        let more = slots.counts();
+        assert!(more.cached > counts.cached, "{options:?}");
+        assert!(!told || cached() <= least + least / 8 + (1 << 20), "{options:?}");
+    }
+}
+
+#[test]
+fn a_mapped_file_that_was_cut_short_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("short");
+    let _ = file(&path, 100_000);
+    let groups: Groups =
+        vec![(0..4).map(|i| vec![Span { file: 0, range: i * 20_000..(i + 1) * 20_000 }]).collect()];
+    let map = Arc::new(Map::open(&path).unwrap());
+    let options = SlotOptions { shared: true, ..SlotOptions::default() };
+    let slots = Slots::of_maps(&[map], &groups, 1 << 20, options).unwrap();
+    slots.hold(0, [0, 3].into_iter()).wait();
+    assert!(slots.failure().is_none());
+    // All that is wanted is there, and is gone.
+    File::options().write(true).open(&path).unwrap().set_len(50_000).unwrap();
+    slots.hold(0, [0, 3].into_iter()).wait();
+    let failure = slots.failure().expect("a failure").to_string();
+    assert!(failure.contains("short") && failure.contains("50000"), "{failure}");
 }

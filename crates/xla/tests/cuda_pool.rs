@@ -163,9 +163,10 @@ fn files_that_cannot_be_read_are_named_and_pin_nothing() {
     }
     let case = four_bits();
     let (_, [least, _], _) = case.budgets();
-    for options in
-        [SlotOptions::default(), SlotOptions { direct: false, ring: false, shuffled: None }]
-    {
+    for options in [
+        SlotOptions::default(),
+        SlotOptions { direct: false, ring: false, ..SlotOptions::default() },
+    ] {
         let pool = Pool::new(case.slots(1 << 22, options).unwrap(), GPU, least).unwrap();
         visit(&case, &pool, 0, false).unwrap();
         let whole = std::fs::read(case.file()).unwrap();
@@ -184,7 +185,7 @@ fn files_that_cannot_be_read_are_named_and_pin_nothing() {
     // Memory of a process is a file whose first byte cannot be read.
     let path = std::path::PathBuf::from("/proc/self/mem");
     let file = File::open(&path).unwrap();
-    let options = SlotOptions { direct: false, ring: false, shuffled: None };
+    let options = SlotOptions { direct: false, ring: false, ..SlotOptions::default() };
     let slots = Slots::new(&[(&file, path)], &case.groups, 1 << 22, options).unwrap();
     let pool = Pool::new(slots, GPU, least).unwrap();
     let text = visit(&case, &pool, 0, true).unwrap_err().to_string();

@@ -1,12 +1,16 @@
 //! Experts of a model that memory cannot hold: whether they come into slots when they are chosen, and which pieces they are.
 
+use std::sync::Arc;
+
 use alight_formats::packed::PART_ALIGNMENT;
 use alight_pages::policy::{FITS_SHARE, WARM_SHARE};
 use alight_pages::slots::{Groups, SlotOptions, SlotSizes, Slots, Span, join};
-use alight_pages::{Facts, Kind, LoadRequest, ReadMethod, choose};
+use alight_pages::{
+    Facts, Kind, LimitSource, LoadRequest, Map, ReadMethod, choose, is_marked_by_others,
+};
 
 use super::store::InSlots;
-use super::{Load, LoadError, LoadReport, Repack, Storage, Wanted};
+use super::{FileReport, Load, LoadError, LoadReport, Repack, Storage, Wanted};
 use crate::weights::{MatrixRef, Weights};
 
 /// Experts that will be in slots.
@@ -17,6 +21,10 @@ pub(super) struct Planned {
     /// How they are read.
     pub(super) options: SlotOptions,
 }
+
+/// Of the memory that a control group has left, the part that weights may take beside slots. The rest of the machine is kept from harm by
+/// the group itself, and what a sequence takes is counted already: this is for what nobody has counted.
+const GROUP_SHARE: f64 = 0.95;
 
 /// Reads are aligned to so much at most, as far as one knows before the file is open for them.
 const ALIGN: usize = 4096;
@@ -29,21 +37,30 @@ pub(super) fn plan(
     report: &mut LoadReport,
     weights: &mut Weights,
     wanted: &Wanted,
+    maps: &[Arc<Map>],
 ) -> Result<Option<Planned>, LoadError> {
     let Some(facts) = report.files.iter().map(|file| &file.facts).min_by_key(|f| f.available)
     else {
         return Ok(None);
     };
-    let (budget, limit) = match wanted.memory {
-        Some(memory) => (memory.min(facts.available), format!("--memory {memory}")),
-        None => ((FITS_SHARE * facts.available as f64) as u64, facts.limit_source.to_string()),
+    let part = |share: f64| (share * facts.available as f64) as u64;
+    let in_group = matches!(facts.limit_source, LimitSource::Cgroup(_));
+    let (enough, budget, limit) = match wanted.memory {
+        Some(memory) => {
+            let budget = memory.min(facts.available);
+            (budget, budget, format!("--memory {memory}"))
+        }
+        None => {
+            let share = if in_group { GROUP_SHARE } else { FITS_SHARE };
+            (part(FITS_SHARE), part(share), facts.limit_source.to_string())
+        }
     };
     let warm = wanted.memory.is_none() && facts.cached_share() >= WARM_SHARE;
     let in_memory = facts.filesystem.kind == Kind::Memory;
     // Who wants all weights locked, and sets no limit, is told that they do not fit.
     let all_locked = wanted.lock && wanted.memory.is_none();
     let all: u64 = weights.matrices().map(MatrixRef::len).sum();
-    let fits = all + wanted.beside <= budget;
+    let fits = all + wanted.beside <= enough;
     if wanted.load != Load::Auto || warm || in_memory || all_locked || fits {
         return Ok(None);
     }
@@ -56,7 +73,17 @@ pub(super) fn plan(
     let always = all - experts + wanted.beside;
     let least = Slots::least(&groups, ALIGN);
     let room = budget.saturating_sub(always);
-    if least > room {
+    let copied = |file: &FileReport, copied| {
+        let request = LoadRequest { load: Load::Auto, copied, weights: file.weights };
+        // What is cached of it will not stay: the memory is spoken for.
+        choose(&Facts { cached: 0, ..file.facts.clone() }, &request)
+    };
+    let direct = report.files.iter().all(|file| copied(file, true).method == ReadMethod::Direct);
+    let direct = direct && wanted.slots.direct;
+    // What another process has of the page cache is not to be had twice; what it has of its own it gives back when it notices.
+    let others = || maps.iter().any(|map| is_marked_by_others(map.file()));
+    let shared = direct && (wanted.slots.shared || others());
+    if least > room && !shared {
         // Without a limit the map does, as well as it can.
         let Some(_) = wanted.memory else { return Ok(None) };
         let path = report.files[0].path.clone();
@@ -65,12 +92,18 @@ pub(super) fn plan(
     mark(weights);
     let gb = |bytes: u64| bytes as f64 / 1e9;
     for file in &mut report.files {
-        let request = LoadRequest { load: Load::Auto, copied: true, weights: file.weights };
-        // What is cached of it will not stay: the memory is spoken for.
-        file.choice = choose(&Facts { cached: 0, ..file.facts.clone() }, &request);
+        file.choice = copied(file, !shared);
+        let (into, come) = match shared {
+            false => ("read into memory", "come into"),
+            true => (
+                "used from the page cache, which another process of this model shares,",
+                "are kept in",
+            ),
+        };
+        let place = if shared { "it" } else { "slots" };
         file.choice.reason = format!(
-            "The weights, {:.2} GB, do not fit into {:.2} GB ({limit}): what every token reads, {:.2} GB, is read into memory, and \
-             experts come into {:.2} GB of slots when they are chosen, which has room for {:.0} % of them.",
+            "The weights, {:.2} GB, do not fit into {:.2} GB ({limit}): what every token reads, {:.2} GB, is {into} and experts {come} \
+             {:.2} GB of {place} when they are chosen, which has room for {:.0} % of them.",
             gb(all),
             gb(budget),
             gb(all - experts),
@@ -83,9 +116,10 @@ pub(super) fn plan(
         report.repack_reason =
             "Experts stay in the file's order, and so do the other weights: an answer is the same with any memory.".into();
     }
-    let direct = report.files.iter().all(|file| file.choice.method == ReadMethod::Direct);
-    let options = SlotOptions { direct: direct && wanted.slots.direct, ..wanted.slots };
-    Ok(Some(Planned { groups, budget: room, options }))
+    let options = SlotOptions { direct, shared, ..wanted.slots };
+    // There is no harm in more slots of the page cache than have room: those for which there is none stay empty.
+    let budget = if shared && wanted.memory.is_none() { u64::MAX } else { room.max(least) };
+    Ok(Some(Planned { groups, budget, options }))
 }
 
 /// Matrices of a layer whose experts can be in slots, and how many experts there are.
@@ -138,13 +172,9 @@ fn mark(weights: &mut Weights) {
 }
 
 /// The slots of a plan.
-pub(super) fn slots(
-    planned: &Planned,
-    maps: &[std::sync::Arc<alight_pages::Map>],
-) -> Result<Slots, LoadError> {
-    let files: Vec<_> = maps.iter().map(|map| (map.file(), map.path().to_owned())).collect();
+pub(super) fn slots(planned: &Planned, maps: &[Arc<Map>]) -> Result<Slots, LoadError> {
     let named = |source| LoadError::NoSlots { path: maps[0].path().into(), source };
-    Slots::new(&files, &planned.groups, planned.budget, planned.options).map_err(named)
+    Slots::of_maps(maps, &planned.groups, planned.budget, planned.options).map_err(named)
 }
 
 /// What a report says of them.
@@ -153,6 +183,8 @@ pub(super) fn slots(
 pub struct SlotsReport {
     /// How many there are.
     pub sizes: SlotSizes,
+    /// Whether they are in the page cache, which another process of this model shares.
+    pub shared: bool,
     /// What has happened.
     pub counts: alight_pages::slots::SlotCounts,
 }

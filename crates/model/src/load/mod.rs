@@ -138,7 +138,7 @@ impl Loader {
         wanted: Wanted,
     ) -> Result<(Arc<Store>, Loader), LoadError> {
         let mut report = decide(&maps, facts, weights, wanted);
-        let slots = experts::plan(&mut report, weights, &wanted)?;
+        let slots = experts::plan(&mut report, weights, &wanted, &maps)?;
         let methods: Vec<LoadMethod> =
             report.files.iter_mut().map(|file| method(file, weights)).collect();
         let mut plan = Plan::new(weights, &methods, report.repack);
@@ -211,10 +211,11 @@ impl Loader {
             bytes_repacked: shared.repacked.load(Ordering::Relaxed),
             bytes_given_back: shared.reclaim.iter().flatten().map(Reclaim::given).sum(),
             waited: shared.store.arrival().waited(),
-            slots: shared
-                .store
-                .slots()
-                .map(|slots| SlotsReport { sizes: slots.sizes(), counts: slots.counts() }),
+            slots: shared.store.slots().map(|slots| SlotsReport {
+                sizes: slots.sizes(),
+                shared: slots.are_shared(),
+                counts: slots.counts(),
+            }),
             ..report
         }
     }

@@ -195,6 +195,25 @@ impl Layout {
         start..start + (range.end - range.start) as usize
     }
 
+    /// The file that a span is in, and which bytes of it.
+    pub(super) fn range_of(&self, span: usize) -> (usize, Range<usize>) {
+        let Span { file, range } = &self.spans[span].span;
+        (*file, range.start as usize..range.end as usize)
+    }
+
+    /// The files that the spans of a piece are in, and which bytes of them.
+    pub(super) fn ranges(&self, piece: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+        self.pieces[piece].spans.clone().map(|span| self.range_of(span))
+    }
+
+    /// The memory of a slot, in the region.
+    pub(super) fn memory_of(&self, slot: usize) -> Range<usize> {
+        let class = self.classes.iter().find(|class| class.slots.contains(&slot));
+        let class = class.expect("a slot of some class");
+        let start = class.start + (slot - class.slots.start) * class.slot_bytes;
+        start..start + class.slot_bytes
+    }
+
     /// What a job reads.
     pub(super) fn read(&self, job: Job) -> Read {
         let place = &self.spans[job.span];
@@ -203,11 +222,9 @@ impl Layout {
         let len = BLOCK.min(blocks.end - from);
         // The last block of a file may be shorter than those of the disk.
         let need = len.min(place.span.range.end as usize - from);
-        let class = self.classes.iter().find(|class| class.slots.contains(&job.slot));
-        let class = class.expect("a slot of some class");
-        let start = class.start + (job.slot - class.slots.start) * class.slot_bytes;
-        let to = start + place.at + job.block * BLOCK;
-        assert!(to + len <= start + class.slot_bytes && start + class.slot_bytes <= self.bytes());
+        let slot = self.memory_of(job.slot);
+        let to = slot.start + place.at + job.block * BLOCK;
+        assert!(to + len <= slot.end && slot.end <= self.bytes());
         Read { offset: from as u64, len, need, to }
     }
 }

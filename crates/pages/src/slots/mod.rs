@@ -7,11 +7,16 @@
 //!
 //! Memory is taken when a slot is used for the first time, and kept. Nothing is allocated after [`Slots::new`].
 //!
+//! Where the maps of the files are given too ([`Slots::of_maps`]), a piece may stay in the page cache instead, and is used from there
+//! (`cached`) as soon as another process has pieces of the same files. It is dropped when its slot goes to another piece, so there is
+//! never more of them than there are slots.
+//!
 //! **Invariant:** a slot is written by the readers alone, and only between the moment at which a visit gave it to a piece and the
 //! moment at which all of the piece has come; its bytes are handed out after that, by a visit that holds it, and no other visit begins
 //! before that one has ended. Visits and reading threads share the state of slots behind one lock: `orders` tries that under loom, in
 //! every order of events.
 
+mod cached;
 mod expected;
 mod layout;
 #[cfg(all(loom, test))]
@@ -35,9 +40,14 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use crate::limits;
+use crate::map::Map;
+use crate::mark;
+use crate::policy::FITS_SHARE;
 use crate::region::{Region, RegionError};
 use crate::transfer::TransferError;
 use crate::transfer::blocks::Block;
+use cached::Cached;
 pub use layout::Layout;
 use layout::Piece;
 use reader::OpenFile;
@@ -56,6 +66,8 @@ const MOST_GUESSES: usize = 2;
 const LEAST_TRUST: f32 = 0.5;
 /// So many visits apart.
 const RETRY: u64 = 64;
+/// So many visits apart it is seen whether another process has come, and how much memory there is for what both have.
+const LOOK: u64 = 256;
 /// No slot, or no piece.
 const NONE: u32 = u32::MAX;
 /// A slot that is to be found yet.
@@ -104,13 +116,15 @@ pub struct SlotOptions {
     pub direct: bool,
     /// Through a ring, where there is one; otherwise by threads.
     pub ring: bool,
+    /// Whether pieces stay in the page cache from the beginning, for other processes to share; only [`Slots::of_maps`] can do it.
+    pub shared: bool,
     /// For tests: pieces are there late, one by one, and in an order that follows from this number.
     pub shuffled: Option<u64>,
 }
 
 impl Default for SlotOptions {
     fn default() -> SlotOptions {
-        SlotOptions { direct: true, ring: true, shuffled: None }
+        SlotOptions { direct: true, ring: true, shared: false, shuffled: None }
     }
 }
 
@@ -153,6 +167,8 @@ pub struct SlotCounts {
     pub waited: Duration,
     /// How long nothing was being read, from when a visit noticed it until the next read; only where reads go through a ring.
     pub idle: Duration,
+    /// Pieces of those brought that stayed in the page cache.
+    pub cached: u64,
     /// Pieces that were read because they might be wanted, and those of them that were.
     pub guessed: u64,
     /// Of these.
@@ -204,6 +220,8 @@ struct Visit {
     slot_of: Vec<u32>,
     /// By piece of the group: whether all of it is there.
     here: Vec<bool>,
+    /// By piece of the group: whether it is in the page cache.
+    cached: Vec<bool>,
     /// Whether all that are wanted are.
     all_here: bool,
     /// What was there at its beginning.
@@ -225,6 +243,8 @@ pub struct Held<'s> {
 /// What the readers share with the visits.
 struct Shared {
     files: Vec<OpenFile>,
+    /// What pieces in the page cache are used from.
+    cached: Option<Cached>,
     region: Region,
     layout: Layout,
     state: Mutex<State>,
@@ -243,6 +263,13 @@ struct State {
     shelf: Shelf,
     slots: Vec<Slot>,
     queue: VecDeque<Job>,
+    /// Slots whose pieces the system reads into the page cache, oldest first.
+    asked: VecDeque<u32>,
+    /// Whether all pieces stay in the page cache.
+    shared: bool,
+    /// Bytes of the pieces in the page cache, and of those that should be there at most.
+    in_cache: u64,
+    room: u64,
     counts: SlotCounts,
     /// The share of guesses that were right lately.
     trust: f32,
@@ -258,6 +285,8 @@ struct Slot {
     left: u32,
     /// It was read ahead, and no visit has wanted it yet.
     ahead: bool,
+    /// Its piece is in the page cache.
+    cached: bool,
 }
 
 /// A read: a block of a span, into a slot.
@@ -282,6 +311,35 @@ impl Slots {
     ) -> Result<Slots, SlotsError> {
         Slots::build(
             files,
+            None,
+            groups,
+            budget,
+            options,
+            #[cfg(test)]
+            None,
+        )
+    }
+
+    /// As [`Slots::new`], for files that are mapped: their pieces may stay in the page cache, where they are read around it otherwise.
+    /// The files are [marked](mark::mark), so that other processes see that there are slots for them.
+    ///
+    /// # Errors
+    /// See [`SlotsError`].
+    pub fn of_maps(
+        maps: &[Arc<Map>],
+        groups: &Groups,
+        budget: u64,
+        options: SlotOptions,
+    ) -> Result<Slots, SlotsError> {
+        let files: Vec<_> = maps.iter().map(|map| (map.file(), map.path().to_owned())).collect();
+        let cached = options.direct.then(|| {
+            // Where there are no such marks, nobody sees them.
+            maps.iter().for_each(|map| drop(mark::mark(map.file())));
+            Cached::new(maps)
+        });
+        Slots::build(
+            &files,
+            cached,
             groups,
             budget,
             options,
@@ -292,6 +350,7 @@ impl Slots {
 
     fn build(
         files: &[(&File, PathBuf)],
+        cached: Option<Cached>,
         groups: &Groups,
         budget: u64,
         options: SlotOptions,
@@ -312,10 +371,15 @@ impl Slots {
         let most = slots * layout.pieces.iter().map(reads).max().unwrap_or(0);
         let widest = layout.groups.iter().map(Range::len).max().unwrap_or(0);
         let sizes = SlotSizes { pieces, slots, bytes: region.len() as u64, spans };
+        let shared = options.shared && cached.is_some();
         let state = State {
             shelf: Shelf::new(&layout),
-            slots: vec![Slot { left: 0, ahead: false }; slots],
+            slots: vec![Slot { left: 0, ahead: false, cached: false }; slots],
             queue: VecDeque::with_capacity(most),
+            asked: VecDeque::with_capacity(slots),
+            shared,
+            in_cache: 0,
+            room: if shared { room_now() } else { u64::MAX },
             counts: SlotCounts::default(),
             trust: 1.0,
             guesses: [NONE; MOST_GUESSES],
@@ -323,6 +387,7 @@ impl Slots {
         };
         let shared = Arc::new(Shared {
             files,
+            cached,
             region,
             layout,
             state: Mutex::new(state),
@@ -336,6 +401,7 @@ impl Slots {
         let visit = Visit {
             slot_of: vec![NONE; widest],
             here: vec![false; widest],
+            cached: vec![false; widest],
             all_here: true,
             found: Found::default(),
             #[cfg(target_os = "linux")]
@@ -400,7 +466,18 @@ impl Slots {
 
     /// The first read that failed, if one did: what was handed out since may be anything.
     pub fn failure(&self) -> Option<&Arc<TransferError>> {
-        self.shared.failure.get()
+        let shared = &*self.shared;
+        // What is used from a map may be gone from its file at any time.
+        let used = shared.cached.as_ref().filter(|_| shared.state().in_cache > 0);
+        if let Some(Err(error)) = used.map(Cached::check) {
+            let _ = shared.failure.set(Arc::new(error));
+        }
+        shared.failure.get()
+    }
+
+    /// Whether pieces stay in the page cache, for other processes to share.
+    pub fn are_shared(&self) -> bool {
+        self.shared.state().shared
     }
 
     /// Begins a visit: pieces `wanted` of `group` stay in their slots, or are read into some. A piece may be named twice.
@@ -417,6 +494,9 @@ impl Slots {
         visit.found = Found::default();
         let mut state = shared.state();
         visit.turn(shared, &mut state);
+        if state.shelf.visits().is_multiple_of(LOOK) && shared.cached.is_some() {
+            state = visit.look_around(shared, state);
+        }
         state.shelf.begin(group);
         // First what is there, so that it stays.
         for index in wanted {
@@ -433,6 +513,7 @@ impl Slots {
                 continue;
             };
             let held = &mut state.slots[slot];
+            let cached = held.cached;
             let there = held.left == 0 && visit.shuffled.is_none();
             if std::mem::take(&mut held.ahead) {
                 state.counts.missed_bytes += shared.layout.pieces[piece].bytes;
@@ -442,6 +523,7 @@ impl Slots {
             }
             state.counts.hits += u64::from(there);
             visit.slot_of[index] = slot as u32;
+            visit.cached[index] = cached;
             visit.here[index] = there;
             visit.all_here &= there;
         }
@@ -459,6 +541,7 @@ impl Slots {
                 // The disk has work while room is sought for the next.
                 visit.turn(shared, &mut state);
                 visit.slot_of[index] = slot as u32;
+                visit.cached[index] = state.slots[slot].cached;
                 visit.all_here = false;
             }
         }
@@ -513,7 +596,10 @@ impl Held<'_> {
         let shared = &*self.slots.shared;
         let mut state = shared.state();
         self.visit.turn(shared, &mut state);
-        let idle = state.queue.is_empty() && self.visit.all_here && self.visit.is_idle();
+        let idle = state.queue.is_empty()
+            && state.asked.is_empty()
+            && self.visit.all_here
+            && self.visit.is_idle();
         idle && (state.trust >= LEAST_TRUST || state.shelf.visits().is_multiple_of(RETRY))
     }
 
@@ -582,6 +668,9 @@ impl Held<'_> {
         let info = &shared.layout.pieces[shared.layout.groups[self.group].start + piece];
         let slot = self.visit.slot_of[piece] as usize;
         assert!(span < info.spans.len(), "span {span} of {}", info.spans.len());
+        if let (true, Some(cached)) = (self.visit.cached[piece], &shared.cached) {
+            return cached.bytes(&shared.layout, info.spans.start + span);
+        }
         let place = shared.layout.place(slot, info.spans.start + span, info.class);
         shared.watch.read(slot, info.spans.start + span);
         // Nothing writes to the slot: all of it has come, and it is given to another piece by another visit only.
@@ -638,12 +727,54 @@ impl Visit {
         let _ = (shared, state);
     }
 
+    /// Looks whether another process has come that has pieces of the same files, and how much memory there is for what both have.
+    fn look_around<'s>(
+        &mut self,
+        shared: &'s Shared,
+        mut state: MutexGuard<'s, State>,
+    ) -> MutexGuard<'s, State> {
+        let Some(cached) = &shared.cached else { return state };
+        if !state.shared && state.shelf.visits() > 0 && cached.are_others() {
+            // Nothing may be written to memory that is given back.
+            while state.slots.iter().any(|slot| slot.left > 0) {
+                state = self.wait(shared, state);
+            }
+            for slot in 0..state.slots.len() {
+                if let (Some(piece), false) = (state.shelf.piece_in(slot), state.slots[slot].cached)
+                {
+                    state.shelf.forget(piece);
+                }
+            }
+            // SAFETY: no visit goes on, so nobody has a reference to a slot; all reads are done, and others begin with this lock held.
+            unsafe { shared.region.give_back() };
+            state.shared = true;
+        }
+        if state.shared {
+            state.room = room_now();
+        }
+        state
+    }
+
     /// Waits until something has come, perhaps not all of a piece.
     fn wait<'s>(
         &mut self,
         shared: &'s Shared,
-        state: MutexGuard<'s, State>,
+        mut state: MutexGuard<'s, State>,
     ) -> MutexGuard<'s, State> {
+        // Of those in the page cache first what this visit wants.
+        let wants = |slot: &u32| self.slot_of.contains(slot);
+        let next = state.asked.iter().position(wants).unwrap_or(0);
+        if let (Some(slot), Some(cached)) = (state.asked.remove(next), &shared.cached) {
+            let piece = state.shelf.piece_in(slot as usize).expect("a slot that is being filled");
+            drop(state);
+            if let Err(error) = cached.fetch(&shared.layout, piece) {
+                let _ = shared.failure.set(Arc::new(error));
+            }
+            let mut state = shared.state();
+            state.slots[slot as usize].left -= 1;
+            self.turn(shared, &mut state);
+            return state;
+        }
         #[cfg(target_os = "linux")]
         if let Some(ring) = &mut self.ring {
             drop(state);
@@ -672,9 +803,21 @@ impl Shared {
     /// Gives a piece the slot and has it read, for a visit or ahead of one.
     fn bring(&self, state: &mut State, piece: usize, slot: usize, ahead: bool) {
         let info = &self.layout.pieces[piece];
+        self.drop_cached(state, slot);
         state.shelf.give(piece, slot);
         state.slots[slot].ahead = ahead;
         state.counts.brought += 1;
+        if let Some(cached) = self.cached.as_ref().filter(|_| state.shared) {
+            cached.ask(&self.layout, piece);
+            let held = &mut state.slots[slot];
+            (held.cached, held.left) = (true, 1);
+            state.asked.push_back(slot as u32);
+            state.in_cache += info.bytes;
+            state.counts.cached += 1;
+            state.counts.read_bytes += info.bytes;
+            state.counts.reads += info.spans.len() as u64;
+            return;
+        }
         for span in info.spans.clone() {
             state.counts.read_bytes +=
                 self.layout.aligned(&self.layout.spans[span].span.range).len() as u64;
@@ -689,7 +832,27 @@ impl Shared {
 
     /// The slot that a piece may have, if not all others are wanted or being filled.
     fn victim(&self, state: &State, piece: usize) -> Option<usize> {
-        state.shelf.victim(&self.layout, piece, |slot| state.slots[slot].left > 0)
+        // What is read into the page cache can be left alone at any time.
+        let busy = |slot: usize| state.slots[slot].left > 0 && !state.slots[slot].cached;
+        // Where there is less memory than slots, another piece goes although there is a free one.
+        let full = state.in_cache + self.layout.pieces[piece].bytes > state.room;
+        let taken = |slot: usize| busy(slot) || state.shelf.piece_in(slot).is_none();
+        let of_full = full.then(|| state.shelf.victim(&self.layout, piece, taken)).flatten();
+        of_full.or_else(|| state.shelf.victim(&self.layout, piece, busy))
+    }
+
+    /// Drops the piece of a slot from the page cache, if it is there. Another process that uses it keeps it.
+    fn drop_cached(&self, state: &mut State, slot: usize) {
+        if !std::mem::take(&mut state.slots[slot].cached) {
+            return;
+        }
+        if let (Some(cached), Some(piece)) = (&self.cached, state.shelf.piece_in(slot)) {
+            state.in_cache -= self.layout.pieces[piece].bytes;
+            cached.give_up(&self.layout, piece);
+            if std::mem::take(&mut state.slots[slot].left) > 0 {
+                state.asked.retain(|other| *other as usize != slot);
+            }
+        }
     }
 
     /// What a reader does, until the end.
@@ -756,6 +919,11 @@ impl Shared {
         let _ = to;
         result
     }
+}
+
+/// Bytes of the page cache that pieces may take where other processes have them too: what is available, in which those pages count.
+fn room_now() -> u64 {
+    (FITS_SHARE * limits::available().0 as f64) as u64
 }
 
 impl State {

@@ -39,7 +39,7 @@ fn every_order(preemptions: usize, room: u64, visits: fn(&Arc<Slots>)) {
     model.preemption_bound = Some(preemptions);
     model.check(move || {
         let open: &File = file.as_file();
-        let options = SlotOptions { direct: false, ring: false, shuffled: None };
+        let options = SlotOptions { direct: false, ring: false, ..SlotOptions::default() };
         let files = [(open, PathBuf::from("pieces"))];
         let slots = Arc::new(Slots::new(&files, &groups(), room * 2 * SPAN, options).unwrap());
         assert_eq!(slots.sizes().slots as u64, room);

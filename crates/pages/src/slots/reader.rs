@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 #[cfg(target_os = "linux")]
 use crate::region::Region;
+use crate::residency::give_up_range;
 use crate::transfer::TransferError;
 use crate::transfer::blocks::{Align, Block};
 use crate::transfer::direct::{self, Direct};
@@ -56,7 +57,8 @@ impl OpenFile {
     pub(super) unsafe fn read(&self, mut block: Block) -> Result<(), TransferError> {
         let done = read_block(self, self.direct.as_ref(), &mut block);
         if self.direct().is_none() {
-            self.drop_behind(block.offset, block.len);
+            // What was read through the page cache is in it twice: here and there.
+            give_up_range(&self.file, block.offset..block.offset + block.len as u64);
         }
         done
     }
@@ -66,21 +68,6 @@ impl OpenFile {
     pub(super) fn failed(&self, at: u64, errno: i32) -> TransferError {
         let source = io::Error::from_raw_os_error(errno);
         TransferError::Read { path: self.path.clone(), at, len: 1, source }
-    }
-
-    /// What was read through the page cache is in it twice: here and there.
-    fn drop_behind(&self, offset: u64, len: usize) {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        {
-            use std::os::fd::AsRawFd;
-            let (offset, len) = (offset as libc::off_t, len as libc::off_t);
-            // SAFETY: takes numbers. That it is refused is no error.
-            unsafe {
-                libc::posix_fadvise(self.file.as_raw_fd(), offset, len, libc::POSIX_FADV_DONTNEED);
-            }
-        }
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        let _ = (offset, len);
     }
 }
 

@@ -71,6 +71,14 @@ impl Shelf {
         }
     }
 
+    /// The piece in a slot.
+    pub fn piece_in(&self, slot: usize) -> Option<usize> {
+        match self.slots[slot].piece {
+            NONE => None,
+            piece => Some(piece as usize),
+        }
+    }
+
     /// The slot that a piece may have: a free one, or that of the piece whose next use is expected last. `None`: this visit wants all others,
     /// or they are `busy`.
     pub fn victim(
@@ -83,10 +91,10 @@ impl Shelf {
         let mut last: Option<(f32, usize)> = None;
         for slot in layout.classes[layout.pieces[piece].class].slots.clone() {
             let Slot { piece, visit } = self.slots[slot];
-            if piece == NONE {
+            if piece == NONE && !busy(slot) {
                 return Some(slot);
             }
-            if visit == self.visits || busy(slot) {
+            if piece == NONE || visit == self.visits || busy(slot) {
                 continue;
             }
             let until = until(layout.pieces[piece as usize].group, self.group, groups);

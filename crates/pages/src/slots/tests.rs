@@ -35,7 +35,7 @@ fn visit(options: SlotOptions, interpose: Option<Interpose>) -> Slots {
     let (path, bytes, groups) = file(folder.path());
     let file = File::open(&path).unwrap();
     let least = Slots::least(&groups, 4096);
-    let slots = Slots::build(&[(&file, path)], &groups, least, options, interpose).unwrap();
+    let slots = Slots::build(&[(&file, path)], None, &groups, least, options, interpose).unwrap();
     for i in 0..60 {
         let group = i % 2;
         let wanted = [i * 3 % 10, i * 7 % 10, (i + 1) % 10, i % 4];
@@ -62,7 +62,7 @@ fn visit(options: SlotOptions, interpose: Option<Interpose>) -> Slots {
 }
 
 fn ways() -> [SlotOptions; 4] {
-    let with = |direct, ring| SlotOptions { direct, ring, shuffled: None };
+    let with = |direct, ring| SlotOptions { direct, ring, ..SlotOptions::default() };
     [
         with(true, true),
         with(true, false),

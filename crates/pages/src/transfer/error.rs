@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::error::MapError;
 use crate::region::RegionError;
 
 /// Why a transfer did not read everything.
@@ -44,6 +45,9 @@ pub enum TransferError {
         /// Bytes that were to be reserved.
         source: RegionError,
     },
+    /// What is used from the map of a file cannot be relied on.
+    #[error(transparent)]
+    Map(#[from] MapError),
     /// The caller's `stop` was set.
     #[error("{}: reading was stopped", path.display())]
     Stopped {

@@ -2,6 +2,8 @@
 //! chosen. The command also replays the run's routing: for several sizes of memory and several eviction policies it tells the hit rate,
 //! which is the share of the chosen experts that would have been in memory.
 
+mod by_map;
+mod group;
 mod picture;
 
 use std::io::Write;
@@ -10,6 +12,7 @@ use std::time::Instant;
 
 use alight_model::{
     ExpertTrace, Model, OpenOptions, Rule, Sampler, SamplerOptions, Session, SessionOptions,
+    SlotCounts,
 };
 use alight_pages::Input;
 use anyhow::{Context, anyhow};
@@ -65,11 +68,20 @@ pub struct ExpertsArgs {
     /// One line of JSON for each size, and one for the replay
     #[arg(long)]
     json: bool,
+
+    /// For the process that this command starts: measure the map of the file, and nothing else
+    #[arg(long, hide = true, conflicts_with_all = ["replay", "trace_experts", "svg"])]
+    by_map: bool,
 }
 
 /// What was measured with one size. Fields are only ever added.
 #[derive(Debug, Serialize)]
 struct Row {
+    /// `slots`; `map` where the model fits.
+    way: &'static str,
+    /// All files of the model.
+    #[serde(skip)]
+    files: Vec<PathBuf>,
     memory: u64,
     /// Experts of all layers, and how many of them fit into memory; all, if the model fits.
     experts: Option<usize>,
@@ -119,6 +131,9 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
     }
     let Some(path) = &args.model else { return Ok(()) };
     source::check_path(path)?;
+    if args.by_map {
+        return by_map::child(path, args);
+    }
     let writes = args.trace_experts.is_some() || args.svg.is_some();
     let inputs = if writes { new_file::inputs([path.as_path()])? } else { Vec::new() };
     for (to, force) in [(&args.trace_experts, false), (&args.svg, args.force)] {
@@ -147,6 +162,17 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
         match args.json {
             true => output::json(&row)?,
             false => output::report(human(&row))?,
+        }
+        if row.same_answer && row.room.is_some() {
+            say::progress(&format!("{}: by the map", units::bytes(*memory)));
+            let told = by_map::beside(&row.files, args, *memory, &tokens);
+            say::progress("");
+            match (told, args.json) {
+                (Ok(told), true) => output::json(&told)?,
+                (Ok(told), false) => output::report(told.human())?,
+                // A process that is ended by its group says something of the map, and nothing of the slots.
+                (Err(error), _) => say::note(&format!("the map was not measured: {error:#}")),
+            }
         }
         if !row.same_answer {
             return Err(Stop::Failed(anyhow!(
@@ -214,15 +240,22 @@ fn report_replay(trace: &ExpertTrace, json: bool) -> Outcome {
     Ok(())
 }
 
-fn measure(
-    path: &Path,
-    args: &ExpertsArgs,
-    memory: u64,
-    disk: f64,
-) -> Outcome<(Row, Vec<u32>, ExpertTrace)> {
-    let options =
-        OpenOptions { threads: args.threads, memory: Some(memory), ..OpenOptions::default() };
-    let model = Model::open(path, &options).map_err(|e| source::explain(path, anyhow!(e)))?;
+/// What a model did.
+struct Ran {
+    model: Model,
+    prompt_rate: f64,
+    /// Tokens per second of the second half of the answer.
+    rate: f64,
+    tokens: Vec<u32>,
+    trace: ExpertTrace,
+    /// What was counted of slots and of the process when the second half began.
+    slots_before: Option<SlotCounts>,
+    disk_before: Option<u64>,
+}
+
+/// Lets a model answer.
+fn answer(path: &Path, args: &ExpertsArgs, options: &OpenOptions) -> Outcome<Ran> {
+    let model = Model::open(path, options).map_err(|e| source::explain(path, anyhow!(e)))?;
     let context = Some(PROMPT + 2 * args.predict);
     let options = SessionOptions { context, ..SessionOptions::default() };
     let mut session = Session::new(&model, &options).map_err(|e| anyhow!(e))?;
@@ -236,31 +269,50 @@ fn measure(
     let mut sampler = Sampler::new(sampling, model.spec().vocab);
     let mut tokens = Vec::with_capacity(2 * args.predict);
     model.record_experts();
-    let counts = || model.load_report().slots.map(|slots| slots.counts);
-    let (mut began, mut before) = (Instant::now(), counts());
+    let counts =
+        || (model.load_report().slots.map(|slots| slots.counts), by_map::bytes_from_disk());
+    let (mut began, (mut slots_before, mut disk_before)) = (Instant::now(), counts());
     for i in 0..2 * args.predict {
         if i == args.predict {
-            (began, before) = (Instant::now(), counts());
+            (slots_before, disk_before) = counts();
+            began = Instant::now();
         }
         let token = sampler.sample(session.logits());
         tokens.push(token);
         session.decode(token).map_err(|e| anyhow!(e))?;
     }
-    let (took, n) = (began.elapsed().as_secs_f64(), args.predict as f64);
+    let rate = args.predict as f64 / began.elapsed().as_secs_f64();
     let trace = model.recorded_experts();
+    drop(session);
+    Ok(Ran { model, prompt_rate, rate, tokens, trace, slots_before, disk_before })
+}
+
+fn measure(
+    path: &Path,
+    args: &ExpertsArgs,
+    memory: u64,
+    disk: f64,
+) -> Outcome<(Row, Vec<u32>, ExpertTrace)> {
+    let options =
+        OpenOptions { threads: args.threads, memory: Some(memory), ..OpenOptions::default() };
+    let ran = answer(path, args, &options)?;
+    let Ran { model, slots_before, .. } = &ran;
+    let n = args.predict as f64;
     let slots = model.load_report().slots;
-    let since = slots.zip(before).map(|(after, before)| (after.counts, before));
-    let change = |f: fn(&alight_model::SlotCounts) -> f64| {
+    let since = slots.zip(*slots_before).map(|(after, before)| (after.counts, before));
+    let change = |f: fn(&SlotCounts) -> f64| {
         since.as_ref().map_or(0.0, |(after, before)| f(after) - f(before))
     };
     let wanted = change(|counts| counts.wanted as f64);
-    let limits = machine::measure(model.threads(), model.isa(), spare_memory(&model));
-    let work = Work::decode(&model, PROMPT + args.predict, args.predict);
+    let limits = machine::measure(model.threads(), model.isa(), spare_memory(model));
+    let work = Work::decode(model, PROMPT + args.predict, args.predict);
     let read = change(|counts| counts.read_bytes as f64) / n;
     let (brought, reads) =
         (change(|counts| counts.brought as f64), change(|counts| counts.reads as f64));
     let roofs = [limits.read_bytes_per_second / (work.bytes() / n), disk / read];
     let row = Row {
+        way: if slots.is_some() { "slots" } else { "map" },
+        files: model.load_report().files.into_iter().map(|file| file.path).collect(),
         memory,
         experts: slots.map(|slots| slots.sizes.pieces),
         room: slots.map(|slots| slots.sizes.slots),
@@ -271,14 +323,14 @@ fn measure(
         bytes_per_read: (reads > 0.0).then(|| read * n / reads),
         idle_ms_per_token: change(|counts| counts.idle.as_secs_f64() * 1e3) / n,
         waited_ms_per_token: change(|counts| counts.waited.as_secs_f64() * 1e3) / n,
-        prompt_tokens_per_second: prompt_rate,
-        tokens_per_second: n / took,
+        prompt_tokens_per_second: ran.prompt_rate,
+        tokens_per_second: ran.rate,
         same_answer: true,
         disk_bytes_per_second: disk,
         memory_bytes_per_second: limits.read_bytes_per_second,
         roof_tokens_per_second: roofs[0].min(roofs[1]),
     };
-    Ok((row, tokens, trace))
+    Ok((row, ran.tokens, ran.trace))
 }
 
 fn human(row: &Row) -> String {

@@ -1,5 +1,6 @@
-//! A control group with little memory.
+//! A control group with little memory. Tests of the command use it too.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +12,7 @@ impl Group {
     /// A group in which so many bytes may be used; or why there is none: this takes the right to make groups,
     /// and the controller for memory.
     pub fn make(limit: u64) -> Result<Group, String> {
-        let name = format!("alight-test-{}", std::process::id());
+        let name = format!("alight-group-{}", std::process::id());
         let mut reasons = Vec::new();
         // Version 1, where it is mounted; version 2.
         for (root, file) in [
@@ -31,10 +32,10 @@ impl Group {
     }
 
     /// A command that runs in the group.
-    pub fn command(&self, args: &[&str]) -> Command {
+    pub fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
         let procs = self.0.join("cgroup.procs");
         let mut command = Command::new("sh");
-        command.args(["-c", "echo $$ > \"$0\" && exec \"$@\"", procs.to_str().unwrap()]).args(args);
+        command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(procs).args(args);
         command
     }
 }
