@@ -239,7 +239,8 @@ BAD = {
     "axis": (GOOD, {"axis": "x"}, "axis: 'x' is not an axis of the mesh, whose axes are ('tp',)"),
     "axis twice": (GOOD, {"axis": ("tp", "tp")}, "axis: expected an axis, or several different ones, found ('tp', 'tp')"),
     "mesh": (GOOD, {"mesh": mesh_of(4)}, "mesh: axis 'tp' has 4 devices, and 2 in the shard_map around this call"),
-    "no mesh": (GOOD, {"mesh": None}, "mesh: expected a jax.sharding.Mesh with devices, found NoneType"),
+    "no mesh": (GOOD, {"mesh": None}, "mesh: expected one, since none is set here"),
+    "another thing": (GOOD, {"mesh": 3}, "mesh: expected a jax.sharding.Mesh with devices, found int"),
 }
 
 
