@@ -12,7 +12,6 @@ greedy`. The answer is the same with one thread and with two, and packed. Speed 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -37,16 +36,10 @@ def kernels(checks: Checks, emulator: str) -> None:
     """Builds the kernels' tests for aarch64, and runs them on each of the CPUs."""
     name = TARGET.upper().replace("-", "_")
     for cpu, (level, tests) in CPUS.items():
-        environment = os.environ | {
-            "CARGO_TARGET_DIR": str(cross.folder() / "build"),
-            # Names and lines would take longer to compile than to be of use.
-            "CARGO_PROFILE_DEV_DEBUG": "0",
+        environment = cross.environment_of_tests(TARGET, cross.folder() / "build") | {
             "ALIGHT_TEST_FEW": "1",
-            f"CARGO_TARGET_{name}_LINKER": "rust-lld",
-            f"CARGO_TARGET_{name}_RUSTFLAGS": "-C linker-flavor=ld.lld -C link-self-contained=yes",
             f"CARGO_TARGET_{name}_RUNNER": f"{emulator} -cpu {cpu}",
         }
-        environment.pop("RUSTFLAGS", None)
 
         def cargo(*words):
             command = ["cargo", *words[:1], "--quiet", "--locked", "-p", "alight-kernels", "--target", TARGET, *words[1:]]

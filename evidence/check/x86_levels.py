@@ -14,7 +14,6 @@ AMX is left out: Linux hands its tiles to programs only where they can be switch
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from evidence.lib import common, process, virtual
 from evidence.lib.checks import Checks
+from evidence.make import cross
 
 TARGET = "x86_64-unknown-linux-musl"
 # What Bochs calls a CPU, and the levels that the kernels have to find there.
@@ -71,23 +71,14 @@ clock: sync=none
 
 def programs() -> dict[str, Path]:
     """The tests, and the example that lists the levels, as static programs, by name."""
-    name = TARGET.upper().replace("-", "_")
-    environment = os.environ | {
-        "CARGO_TARGET_DIR": str(common.TARGET / "x86-levels"),
-        "CARGO_PROFILE_DEV_DEBUG": "0",
-        f"CARGO_TARGET_{name}_LINKER": "rust-lld",
-        f"CARGO_TARGET_{name}_RUSTFLAGS": "-C linker-flavor=ld.lld -C link-self-contained=yes",
-    }
-    environment.pop("RUSTFLAGS", None)
+    environment = cross.environment_of_tests(TARGET, common.TARGET / "x86-levels")
     chosen = [word for test in TESTS for word in ("--test", test)]
-    told = process.output(["cargo", "test", "--no-run", "--locked", "--message-format=json", "-p", "alight-kernels", "--target", TARGET,
-                           "--example", "levels", *chosen], cwd=common.ROOT, env=environment)
+    told = process.output(["cargo", "test", "--no-run", "--locked", "--message-format=json", "-p", "alight-kernels", "--target", TARGET, *chosen], cwd=common.ROOT, env=environment)
     found = {}
     for line in told.splitlines():
         part = json.loads(line) if line.startswith("{") else {}
         if part.get("executable"):
             found[part["target"]["name"]] = Path(part["executable"])
-    # An example that is built as a test is none: the program itself is built apart.
     process.output(["cargo", "build", "--locked", "-p", "alight-kernels", "--target", TARGET, "--example", "levels"],
                    cwd=common.ROOT, env=environment)
     return found | {"levels": common.TARGET / "x86-levels" / TARGET / "debug/examples/levels"}

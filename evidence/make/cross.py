@@ -24,6 +24,8 @@ from pathlib import Path
 from evidence.lib import common
 
 ZIG = "ziglang==0.17.1"
+# Static programs for Linux by Rust's own linker and C library.
+OWN_LINKER = "-C linker-flavor=ld.lld -C link-self-contained=yes"
 # The profile of `make rusage`: the size of what is measured begins with its own.
 PROFILE = "small"
 # Rust's name of a target: zig's name of it, and whether its standard library can be installed.
@@ -153,6 +155,20 @@ def environment_of_c(target: str, python: Path, maps: str = "") -> dict[str, str
     }
 
 
+def environment_of_tests(target: str, folder: Path) -> dict[str, str]:
+    """What cargo builds the kernels' tests for Linux with, as static programs that an emulator runs: into `folder`, by Rust's own linker."""
+    name = target.upper().replace("-", "_")
+    environment = os.environ | {
+        "CARGO_TARGET_DIR": str(folder),
+        # Names and lines would take longer to compile than to be of use.
+        "CARGO_PROFILE_DEV_DEBUG": "0",
+        f"CARGO_TARGET_{name}_LINKER": "rust-lld",
+        f"CARGO_TARGET_{name}_RUSTFLAGS": OWN_LINKER,
+    }
+    environment.pop("RUSTFLAGS", None)
+    return environment
+
+
 def is_linux(target: str) -> bool:
     """Whether Rust's own linker and C library make the program: zig's make those for other systems."""
     return "linux" in target
@@ -164,7 +180,7 @@ def flags(target: str, python: Path) -> str:
         # Rust's own musl: the `calloc` of zig's writes zeros into pages that the kernel has just handed out as zeros, so all buffers of an
         # engine were resident before its first token (22 MB and 25 ms with SmolLM2).
         # Not to be relocated, as by `make rusage`: relocated pages are the program's own, and count.
-        return "-C linker-flavor=ld.lld -C link-self-contained=yes -C relocation-model=static"
+        return f"{OWN_LINKER} -C relocation-model=static"
     if target.endswith("windows-gnu"):
         # That of zig, for the calls of Windows that no library of Rust's has.
         tool = make_tool("dlltool", f'"{python}" -m ziglang dlltool')

@@ -93,17 +93,17 @@ pub(super) fn plan(
     let gb = |bytes: u64| bytes as f64 / 1e9;
     for file in &mut report.files {
         file.choice = copied(file, !shared);
-        let (into, come) = match shared {
-            false => ("read into memory", "come into"),
-            true => (
+        let [always_is, come, room_of] = match shared {
+            false => ["read into memory", "come into", "slots"],
+            true => [
                 "used from the page cache, which another process of this model shares,",
                 "are kept in",
-            ),
+                "it",
+            ],
         };
-        let place = if shared { "it" } else { "slots" };
         file.choice.reason = format!(
-            "The weights, {:.2} GB, do not fit into {:.2} GB ({limit}): what every token reads, {:.2} GB, is {into} and experts {come} \
-             {:.2} GB of {place} when they are chosen, which has room for {:.0} % of them.",
+            "The weights, {:.2} GB, do not fit into {:.2} GB ({limit}): what every token reads, {:.2} GB, is {always_is} and experts {come} \
+             {:.2} GB of {room_of} when they are chosen, which has room for {:.0} % of them.",
             gb(all),
             gb(budget),
             gb(all - experts),
@@ -117,7 +117,7 @@ pub(super) fn plan(
             "Experts stay in the file's order, and so do the other weights: an answer is the same with any memory.".into();
     }
     let options = SlotOptions { direct, shared, ..wanted.slots };
-    // There is no harm in more slots of the page cache than have room: those for which there is none stay empty.
+    // A slot in the page cache takes no memory until it has an expert, and as many have one as there is room for at the moment.
     let budget = if shared && wanted.memory.is_none() { u64::MAX } else { room.max(least) };
     Ok(Some(Planned { groups, budget, options }))
 }

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use alight_model::{Load, OpenOptions};
 use alight_pages::evict;
 use anyhow::{Context, anyhow};
+use rusage::Usage;
 use serde::{Deserialize, Serialize};
 
 use super::group::Group;
@@ -64,7 +65,7 @@ impl MapRow {
 pub(super) fn child(path: &Path, args: &ExpertsArgs) -> Outcome {
     let options = OpenOptions { threads: args.threads, load: Load::Mmap, ..OpenOptions::default() };
     let ran = answer(path, args, &options)?;
-    let read = bytes_from_disk().zip(ran.disk_before);
+    let read = Usage::of_self().read_bytes.zip(ran.disk_before);
     let told = Told {
         prompt_tokens_per_second: ran.prompt_rate,
         tokens_per_second: ran.rate,
@@ -128,10 +129,4 @@ pub(super) fn beside(
         tokens_per_second: told.tokens_per_second,
         same_answer: told.tokens == expected,
     })
-}
-
-/// What this process has read from disks so far, where the system tells.
-pub(super) fn bytes_from_disk() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/io").ok()?;
-    text.lines().find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok())
 }

@@ -16,6 +16,7 @@ use alight_model::{
 };
 use alight_pages::Input;
 use anyhow::{Context, anyhow};
+use rusage::Usage;
 use serde::Serialize;
 
 use super::load::disk;
@@ -163,7 +164,12 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
             true => output::json(&row)?,
             false => output::report(human(&row))?,
         }
-        if row.same_answer && row.room.is_some() {
+        if !row.same_answer {
+            return Err(Stop::Failed(anyhow!(
+                "the answer is another one than with the first size: report this"
+            )));
+        }
+        if row.room.is_some() {
             say::progress(&format!("{}: by the map", units::bytes(*memory)));
             let told = by_map::beside(&row.files, args, *memory, &tokens);
             say::progress("");
@@ -173,11 +179,6 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
                 // A process that is ended by its group says something of the map, and nothing of the slots.
                 (Err(error), _) => say::note(&format!("the map was not measured: {error:#}")),
             }
-        }
-        if !row.same_answer {
-            return Err(Stop::Failed(anyhow!(
-                "the answer is another one than with the first size: report this"
-            )));
         }
     }
     let Some((_, trace)) = first else { return Ok(()) };
@@ -270,7 +271,7 @@ fn answer(path: &Path, args: &ExpertsArgs, options: &OpenOptions) -> Outcome<Ran
     let mut tokens = Vec::with_capacity(2 * args.predict);
     model.record_experts();
     let counts =
-        || (model.load_report().slots.map(|slots| slots.counts), by_map::bytes_from_disk());
+        || (model.load_report().slots.map(|slots| slots.counts), Usage::of_self().read_bytes);
     let (mut began, (mut slots_before, mut disk_before)) = (Instant::now(), counts());
     for i in 0..2 * args.predict {
         if i == args.predict {

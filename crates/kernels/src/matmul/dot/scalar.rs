@@ -50,7 +50,7 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
 const MOST_BYTES: usize = 288;
 
 /// Σ_g a_g Σ_b (d_b·Σ (q − ZERO)·x + m_b·Σ x), g over 256 values, b over 32 or 16, of rows of one tile, or of one row.
-/// `unpacked` is room for blocks of a tile.
+/// The blocks of a tile are unpacked into `unpacked`.
 #[inline(never)]
 fn quantized<Q: BlockFormat>(
     w: &Matrix<'_>,
