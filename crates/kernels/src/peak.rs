@@ -114,43 +114,33 @@ fn all_256(acc: [std::arch::x86_64::__m256i; 12]) -> i32 {
     out.iter().fold(0, |s, &a| s.wrapping_add(a))
 }
 
+/// 12 chains of products of 16 bytes, by an instruction of a level.
 #[cfg(target_arch = "aarch64")]
-#[target_feature(enable = "neon,dotprod")]
-unsafe fn int8_neon(rounds: usize) -> i32 {
-    use std::arch::aarch64::*;
-    let mut acc = [vdupq_n_s32(0); 12];
-    let (w, x) = (vdupq_n_s8(3), vdupq_n_s8(rounds as i8));
-    for _ in 0..rounds {
-        for a in &mut acc {
-            // The assembly cannot be hoisted: it depends on the chain.
-            *a = crate::sdot::sdot(*a, w, x);
+macro_rules! chains {
+    ($name:ident, $features:literal, $product:path) => {
+        #[target_feature(enable = $features)]
+        unsafe fn $name(rounds: usize) -> i32 {
+            use std::arch::aarch64::*;
+            let mut acc = [vdupq_n_s32(0); 12];
+            let (w, x) = (vdupq_n_s8(3), vdupq_n_s8(rounds as i8));
+            for _ in 0..rounds {
+                for a in &mut acc {
+                    // The assembly cannot be hoisted: it depends on the chain.
+                    *a = $product(*a, w, x);
+                }
+            }
+            let mut sum = vdupq_n_s32(0);
+            for a in acc {
+                sum = vaddq_s32(sum, a);
+            }
+            vaddvq_s32(sum)
         }
-    }
-    let mut sum = vdupq_n_s32(0);
-    for a in acc {
-        sum = vaddq_s32(sum, a);
-    }
-    vaddvq_s32(sum)
+    };
 }
-
 #[cfg(target_arch = "aarch64")]
-#[target_feature(enable = "neon,i8mm")]
-unsafe fn int8_pairs(rounds: usize) -> i32 {
-    use std::arch::aarch64::*;
-    let mut acc = [vdupq_n_s32(0); 12];
-    let (w, x) = (vdupq_n_s8(3), vdupq_n_s8(rounds as i8));
-    for _ in 0..rounds {
-        for a in &mut acc {
-            // As above.
-            *a = crate::sdot::smmla(*a, w, x);
-        }
-    }
-    let mut sum = vdupq_n_s32(0);
-    for a in acc {
-        sum = vaddq_s32(sum, a);
-    }
-    vaddvq_s32(sum)
-}
+chains!(int8_neon, "neon,dotprod", crate::sdot::sdot);
+#[cfg(target_arch = "aarch64")]
+chains!(int8_pairs, "neon,i8mm", crate::sdot::smmla);
 
 /// Reads all of `buffer` once, as fast as one core can, and returns something that depends on it.
 /// Time it on a buffer much larger than the last-level cache for the memory's read bandwidth.

@@ -122,20 +122,28 @@ pub(super) unsafe fn four_columns(x: *const i8, line: usize) -> __m256i {
 
 driver!("avx2,fma,f16c", avx2_panel);
 
-/// # Safety
-/// As for [`columns_by`].
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn columns<Q: BlockFormat, const C: usize>(
-    row: usize,
-    k: &Range<usize>,
-    x: &Tokens<'_>,
-    t: usize,
-    p: &Panel,
-    out: &mut [[f32; ROWS]; C],
-) {
-    // SAFETY: by the caller's promise.
-    unsafe { columns_by::<Narrow, Q, C>(row, k, x, t, p, out) }
+/// The `columns` that [`driver`] calls, with the features of a level and its [`Sums`].
+macro_rules! columns_with {
+    ($features:literal, $sums:ty) => {
+        /// # Safety
+        /// As for [`columns_by`].
+        #[target_feature(enable = $features)]
+        unsafe fn columns<Q: BlockFormat, const C: usize>(
+            row: usize,
+            k: &Range<usize>,
+            x: &Tokens<'_>,
+            t: usize,
+            p: &Panel,
+            out: &mut [[f32; ROWS]; C],
+        ) {
+            // SAFETY: by the caller's promise.
+            unsafe { columns_by::<$sums, Q, C>(row, k, x, t, p, out) }
+        }
+    };
 }
+pub(super) use columns_with;
+
+columns_with!("avx2,fma,f16c", Narrow);
 
 /// The products of [`ROWS`] rows, the panel's from `row` on, with `C` tokens over all columns of the panel.
 ///

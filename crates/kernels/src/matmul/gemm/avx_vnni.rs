@@ -3,7 +3,7 @@
 //! Nothing can saturate: four products of an unsigned and a signed byte are added in 32 bits. So the panel has the codes as they are for
 //! every type. The bits are those of AVX2.
 
-use super::avx2::{ROWS, Sums, TOKENS, columns_by, four_columns, two_vectors};
+use super::avx2::{ROWS, Sums, TOKENS, columns_by, columns_with, four_columns, two_vectors};
 use super::{Panel, avx2_panel::as_they_are, scalar};
 use crate::blocks::{BlockFormat, with_block, with_tiles};
 use crate::matmul::sizes::PANEL_ROWS;
@@ -44,17 +44,4 @@ impl Sums for Whole {
 
 driver!("avx2,fma,f16c,avxvnni", as_they_are);
 
-/// # Safety
-/// As for [`columns_by`].
-#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-unsafe fn columns<Q: BlockFormat, const C: usize>(
-    row: usize,
-    k: &Range<usize>,
-    x: &Tokens<'_>,
-    t: usize,
-    p: &Panel,
-    out: &mut [[f32; ROWS]; C],
-) {
-    // SAFETY: by the caller's promise.
-    unsafe { columns_by::<Whole, Q, C>(row, k, x, t, p, out) }
-}
+columns_with!("avx2,fma,f16c,avxvnni", Whole);

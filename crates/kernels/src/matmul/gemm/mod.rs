@@ -130,16 +130,33 @@ macro_rules! driver {
                     let mut sums = [[0f32; ROWS]; C];
                     columns::<Q, C>(part - first, k, x, t, p, &mut sums);
                     for (c, sums) in sums.iter().enumerate() {
-                        let out = out.row_mut(t + c, wanted.clone());
-                        for (out, sum) in out.iter_mut().zip(&sums[wanted.start - part..]) {
-                            *out = if k.start == 0 { *sum } else { *out + *sum };
-                        }
+                        super::put_sums(out, t + c, k, wanted.clone(), &sums[wanted.start - part..]);
                     }
                 }
             }
             C
         }
     };
+}
+
+/// The sums of a token over the columns `k`, as those of rows `wanted`: added to those of the columns before.
+///
+/// # Safety
+/// As for [`rows`].
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[inline(always)]
+unsafe fn put_sums(
+    out: Output<'_>,
+    t: usize,
+    k: &Range<usize>,
+    wanted: Range<usize>,
+    sums: &[f32],
+) {
+    // SAFETY: by the caller's promise.
+    let out = unsafe { out.row_mut(t, wanted) };
+    for (out, sum) in out.iter_mut().zip(sums) {
+        *out = if k.start == 0 { *sum } else { *out + *sum };
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -16,7 +16,7 @@
 //! pairs of lines would have to be brought together first, which takes what `smmla` saves, but for four tokens an eighth of it.
 
 use super::neon_panel::{self, Order};
-use super::{MAX_K_FLOAT, Panel};
+use super::{MAX_K_FLOAT, Panel, put_sums};
 use crate::blocks::neon_rows::RowsNeon;
 use crate::blocks::neon_tiles::TilesNeon;
 use crate::blocks::{BlockFormat, with_block, with_tiles};
@@ -190,10 +190,7 @@ unsafe fn tokens<Q: BlockFormat>(
                     _ => columns::<Q, 2>(part - first, k.len() / 32, &four, p, &mut sums),
                 }
                 for (c, sums) in sums[..count].iter().enumerate() {
-                    let out = out.row_mut(t + c, wanted.clone());
-                    for (out, sum) in out.iter_mut().zip(&sums[wanted.start - part..]) {
-                        *out = if k.start == 0 { *sum } else { *out + *sum };
-                    }
+                    put_sums(out, t + c, &k, wanted.clone(), &sums[wanted.start - part..]);
                 }
             }
         }
