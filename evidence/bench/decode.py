@@ -38,8 +38,12 @@ def ours(args, path, case, last: dict, engine: str) -> float:
 
 def theirs(args, peer, path, case, extra) -> float:
     prompt, generate, depth, _ = CASES[case]
-    [result] = process.told([peer.tool(args, "llama-bench"), "-m", path, "-p", prompt, "-n", generate, "-d", depth,
-                             "-r", args.inner, "-t", args.threads, "-o", "json", *extra], args.timeout)
+    if peer is peers.LLAMA_CPP:
+        what = ["-p", prompt, "-n", generate, "-d", depth]
+    else:
+        what = ["-p", 0, "-n", 0, "-gp", f"{depth},{generate}"] if depth else ["-p", prompt, "-n", generate]
+    [result] = process.told([peer.tool(args, "llama-bench"), "-m", path, *what, "-r", args.inner, "-t", args.threads, "-o", "json",
+                             *extra], args.timeout)
     return statistics.median(result["samples_ts"])
 
 
@@ -53,7 +57,9 @@ def measure(args, name, case) -> dict:
         if peer is peers.LLAMA_CPP:
             variants = {what: partial(theirs, args, peer, path, case, extra) for what, extra in CASES[case][3].items()}
         else:
+            # It repacks only if it is asked to, and either way may be the faster one.
             others[peer.name] = partial(theirs, args, peer, path, case, [])
+            others[f"{peer.name} -rtr 1"] = partial(theirs, args, peer, path, case, ["-rtr", 1])
     engines = {engine: partial(ours, args, file, case, last, engine) for engine, file in files.items()} | variants | others
     rates = rounds.interleaved(args, engines, lambda who: engines[who](), f"{name} {case}")
     best = [max(each) for each in zip(*(rates[who] for who in variants))]

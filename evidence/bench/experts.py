@@ -13,6 +13,7 @@ put back. Parts:
 - roofs: `alight bench experts` with all of the memory and with each budget: hits, bytes read and missed, both roofs.
 - decode: tokens per second in the group, the group's peak, bytes that the kernel read, major faults after the first token.
 - memory: the peak of a process with `--memory`, in a group that would allow more; and whether a cached file of another process stays.
+- first: the first token of a cold file after a short prompt, beside the disk's time for the bytes that were read.
 - prompt: 512 tokens of a cold file with `--memory`, beside the disk's time for the bytes and the time of the same prompt in memory.
 - fits: tokens per second where everything fits, as by default and with `--load mmap`.
 
@@ -36,7 +37,7 @@ from evidence.lib import common, peers
 from evidence.lib.cached import MIB, cached_pages, make_cold, make_file, make_warm
 from evidence.lib.gguf_files import sizes_of_experts
 
-PARTS = ("roofs", "decode", "memory", "prompt", "fits")
+PARTS = ("roofs", "decode", "memory", "first", "prompt", "fits")
 PEER_READ_AHEAD = 128
 # Of the memory that can be had, what Alight takes by itself.
 FITS_SHARE = 0.9
@@ -250,6 +251,19 @@ def memory(args, model, record) -> None:
                     "bystander_stays": cached_pages(bystander) / before, "model_cached_after": cached_pages(model.path) * 4096} | found)
     finally:
         bystander.unlink(missing_ok=True)
+
+
+def first(args, model, record) -> None:
+    ways = {"by default": [], "--load mmap": ["--load", "mmap"]} | {f"{share:.0%}": ["--memory", model.budget(share)] for share in args.share}
+    for round_ in range(args.rounds):
+        for who in ways if round_ % 2 == 0 else reversed(ways):
+            make_cold(model.path)
+            with read_ahead(model.path, args.read_ahead) as truly:
+                found = stream(ours(args, model.path, 1, *ways[who], f"--prompt={WORDS}"), 1, args.most)
+            if "read_bytes" in found and "first_token_s" in found:
+                disk_s = found["read_bytes"] / args.disk_rate
+                found = {"disk_s": disk_s, "over_disk": found["first_token_s"] / disk_s, "asked": 1.3} | found
+            record({"round": round_, "who": who, "read_ahead_kib": truly} | found)
 
 
 def prompt(args, model, record) -> None:

@@ -44,6 +44,17 @@ impl Isa {
         Isa::ALL.into_iter().filter(|i| i.is_available()).collect()
     }
 
+    /// The level that it adds to, whose kernels it has but for those that its own instructions make faster; itself if there is none. What has no
+    /// kernels for every level chooses by this.
+    pub fn base(self) -> Isa {
+        match self {
+            Isa::I8mm => Isa::Neon,
+            Isa::AvxVnni => Isa::Avx2,
+            Isa::Amx => Isa::Avx512,
+            own => own,
+        }
+    }
+
     /// Whether this CPU and operating system can run the level's kernels.
     pub fn is_available(self) -> bool {
         match self {

@@ -146,10 +146,10 @@ chains!(int8_pairs, "neon,i8mm", crate::sdot::smmla);
 /// Time it on a buffer much larger than the last-level cache for the memory's read bandwidth.
 pub fn read(isa: Isa, buffer: &[u8]) -> u64 {
     isa.assert_available();
-    match isa {
+    match isa.base() {
         // SAFETY: the SIMD level was just checked.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Amx => unsafe { read_avx512(buffer) },
+        Isa::Avx512 => unsafe { read_avx512(buffer) },
         _ => {
             let mut acc = [0u64; 8];
             for line in buffer.chunks_exact(64) {

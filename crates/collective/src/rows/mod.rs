@@ -234,11 +234,11 @@ unsafe fn avx512(spec: &Spec, arrays: &Arrays<'_>) {
 pub(crate) unsafe fn compute(isa: Isa, spec: &Spec, arrays: &Arrays<'_>) {
     // SAFETY: passed on.
     unsafe {
-        match isa {
+        match isa.base() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Amx => avx512(spec, arrays),
+            Isa::Avx512 => avx512(spec, arrays),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::AvxVnni => avx2(spec, arrays),
+            Isa::Avx2 => avx2(spec, arrays),
             _ => typed::<lanes::Portable>(spec, arrays),
         }
     }

@@ -3,6 +3,7 @@
 
 use super::BlockFormat;
 use super::shared::scales_and_minima_k;
+use crate::lanes::avx2::opaque;
 use std::arch::x86_64::*;
 
 /// 32 weights of one group as bytes, and what turns their products into floats.
@@ -35,15 +36,55 @@ pub(crate) trait RowsAvx2: BlockFormat {
     /// `row` holds group `b`; the CPU has AVX2 and F16C.
     unsafe fn group256(row: *const u8, b: usize) -> Group;
 
-    /// Whether blocks have 256 weights whose scales are made faster together, by [`Self::eight`].
-    const EIGHT: bool = false;
-
-    /// Scales and offsets of block `g`, the same bits as [`Self::group256`] gives.
+    /// The same weights as 16-bit integers, their codes less the zero point: 16 and 16.
     ///
     /// # Safety
-    /// `row` holds block `g`; the CPU has AVX2 and F16C.
+    /// As for [`Self::group256`].
+    #[inline(always)]
+    unsafe fn words(row: *const u8, b: usize) -> [__m256i; 2] {
+        // SAFETY: by the caller's promise.
+        unsafe { words_less(Self::group256(row, b).q, Self::ZERO) }
+    }
+
+    /// Whether the scales of 256 weights are made faster together, by [`Self::eight`].
+    const EIGHT: bool = false;
+
+    /// How many groups that follow one another differ in which bits of their bytes they have, 1, 2 or 4.
+    const PHASES: usize = 1;
+
+    /// How many of these are computed one after the other, since they share what is made of their bytes.
+    const TOGETHER: usize = 1;
+
+    /// Scales and offsets of groups `8g .. 8g + 8`, the same bits as [`Self::group256`] gives.
+    ///
+    /// # Safety
+    /// `row` holds these groups; the CPU has AVX2 and F16C.
     unsafe fn eight(_row: *const u8, _g: usize) -> Eight {
         unreachable!("scales are made group by group")
+    }
+}
+
+/// 32 codes less `zero`, which fit signed bytes, as 16-bit integers.
+#[inline(always)]
+pub(super) unsafe fn words_less(q: __m256i, zero: i32) -> [__m256i; 2] {
+    // SAFETY: the callers' CPU has AVX2.
+    unsafe {
+        let q = _mm256_sub_epi8(q, _mm256_set1_epi8(zero as i8));
+        let high = _mm256_extracti128_si256::<1>(q);
+        [_mm256_cvtepi8_epi16(_mm256_castsi256_si128(q)), _mm256_cvtepi8_epi16(high)]
+    }
+}
+
+/// 16 bytes at `p` → their low and their high nibbles, as 16-bit integers less `zero`.
+#[inline(always)]
+pub(super) unsafe fn nibble_words(p: *const u8, zero: i32) -> [__m256i; 2] {
+    // SAFETY: the caller's pointer has 16 readable bytes and the CPU has AVX2.
+    unsafe {
+        let zero = _mm256_set1_epi16(zero as i16);
+        // Widened before anything else: the compiler would shift and mask bytes, and widen both.
+        let v = opaque(_mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast())));
+        let (low, high) = (_mm256_and_si256(v, _mm256_set1_epi16(15)), _mm256_srli_epi16::<4>(v));
+        [_mm256_sub_epi16(low, zero), _mm256_sub_epi16(high, zero)]
     }
 }
 
@@ -122,6 +163,32 @@ pub(super) unsafe fn set_bits(bits: u32) -> __m256i {
 pub(super) unsafe fn shr(v: __m256i, n: usize) -> __m256i {
     // SAFETY: the callers' CPU has AVX2.
     unsafe { _mm256_srl_epi16(v, _mm_cvtsi32_si128(n as i32)) }
+}
+
+/// The scales of eight blocks of 32 weights that begin with an f16, and their offsets if another follows.
+#[inline(always)]
+pub(super) unsafe fn leading_eight<Q: BlockFormat>(row: *const u8, g: usize) -> Eight {
+    // SAFETY: by the callers' contract the row has the blocks, and the CPU has AVX2 and F16C.
+    unsafe {
+        let mut all = Eight::NONE;
+        let block = row.add(8 * g * Q::BYTES);
+        _mm256_storeu_ps(all.d.as_mut_ptr(), f16_of_eight(block, Q::BYTES));
+        if Q::OFFSETS != 0 {
+            _mm256_storeu_ps(all.m.as_mut_ptr(), f16_of_eight(block.add(2), Q::BYTES));
+        }
+        all
+    }
+}
+
+/// Eight f16, each so many bytes after the one before.
+#[inline(always)]
+unsafe fn f16_of_eight(p: *const u8, stride: usize) -> __m256 {
+    // SAFETY: the caller's pointers have two readable bytes each, and the CPU has F16C.
+    unsafe {
+        let at = |i: usize| p.add(i * stride).cast::<i16>().read_unaligned();
+        let words = _mm_setr_epi16(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
+        _mm256_cvtph_ps(words)
+    }
 }
 
 /// Scales and offsets of all groups of a Q4_K or Q5_K block.

@@ -410,6 +410,11 @@ mod tests {
         unsafe { std::mem::transmute(v) }
     }
 
+    fn words256(v: __m256i) -> [i16; 16] {
+        // SAFETY: both are 32 bytes of integers.
+        unsafe { std::mem::transmute(v) }
+    }
+
     #[target_feature(enable = "avx2,fma,f16c")]
     fn rows_avx2<Q: RowsAvx2>(row: &[u8]) {
         let ty = Q::TYPE;
@@ -424,6 +429,20 @@ mod tests {
                     (derived.d, derived.m),
                     "{ty} AVX2 scales of group {b}"
                 );
+                let words = Q::words(row.as_ptr(), b).map(words256).concat();
+                let expected = bytes256(derived.q).map(|q| i32::from(q) - Q::ZERO);
+                assert!(
+                    words.into_iter().map(i32::from).eq(expected),
+                    "{ty} AVX2 words of group {b}"
+                );
+                if Q::EIGHT && 32 * (b / 8 + 1) * 8 <= row.len() / Q::BYTES * Q::BLOCK {
+                    let (eight, i) = (Q::eight(row.as_ptr(), b / 8), b % 8);
+                    let scales = &eight.d[Q::SCALES * i..][..Q::SCALES];
+                    assert_eq!(scales, &derived.d[..Q::SCALES], "{ty} AVX2 scales of eight, {b}");
+                    if Q::OFFSETS != 0 {
+                        assert_eq!(eight.m[i], derived.m[0], "{ty} AVX2 offsets of eight, {b}");
+                    }
+                }
             }
         }
     }

@@ -44,7 +44,23 @@ mod x86 {
             }
         }
 
+        #[inline(always)]
+        unsafe fn words(row: *const u8, b: usize) -> [__m256i; 2] {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                if Self::AT.fifth.is_some() {
+                    return avx2_rows::words_less(Self::group256(row, b).q, 0);
+                }
+                let (p, g) = (row.add(b / 8 * Self::BYTES), b % 8);
+                let p = p.add(Self::AT.nibbles + 32 * (g / 2));
+                let [a, b] = [avx2_rows::nibble_words(p, 0), avx2_rows::nibble_words(p.add(16), 0)];
+                [a[g % 2], b[g % 2]]
+            }
+        }
+
         const EIGHT: bool = true;
+        const PHASES: usize = 2;
+        const TOGETHER: usize = if BITS == 4 { 2 } else { 1 };
 
         #[inline(always)]
         unsafe fn eight(row: *const u8, g: usize) -> avx2_rows::Eight {

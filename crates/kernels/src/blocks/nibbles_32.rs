@@ -67,6 +67,26 @@ mod x86 {
                 avx2_rows::Group { q, d: [f16_at(p); 2], m: [m; 2] }
             }
         }
+
+        #[inline(always)]
+        unsafe fn words(row: *const u8, b: usize) -> [__m256i; 2] {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                if Q::CODES.is_none() && Q::AT.fifth.is_none() {
+                    avx2_rows::nibble_words(row.add(b * Q::BYTES + Q::AT.nibbles), Q::ZERO)
+                } else {
+                    avx2_rows::words_less(Self::group256(row, b).q, Q::ZERO)
+                }
+            }
+        }
+
+        const EIGHT: bool = true;
+
+        #[inline(always)]
+        unsafe fn eight(row: *const u8, g: usize) -> avx2_rows::Eight {
+            // SAFETY: by the trait's contract.
+            unsafe { avx2_rows::leading_eight::<Q>(row, g) }
+        }
     }
 
     impl<Q: Nibbles32> RowsAvx512 for Q {

@@ -80,9 +80,15 @@ mod x86 {
                 let (p, half, g) = (row.add(b / 8 * Self::BYTES), b % 8 / 4, b % 4);
                 let v = _mm256_loadu_si256(p.add(64 * half + 32 * (g & 1)).cast());
                 let q = _mm256_and_si256(shr(v, 4 * (g / 2)), _mm256_set1_epi8(15));
-                let h = shr(_mm256_loadu_si256(p.add(128 + 32 * half).cast()), 2 * g);
-                let h = _mm256_and_si256(h, _mm256_set1_epi8(3));
-                let q = _mm256_or_si256(q, _mm256_slli_epi16::<4>(h));
+                // Bits 2g and 2g + 1, moved to bits 4 and 5.
+                let h = _mm256_loadu_si256(p.add(128 + 32 * half).cast());
+                let h = match g {
+                    0 => _mm256_slli_epi16::<4>(h),
+                    1 => _mm256_slli_epi16::<2>(h),
+                    2 => h,
+                    _ => _mm256_srli_epi16::<2>(h),
+                };
+                let q = _mm256_or_si256(q, _mm256_and_si256(h, _mm256_set1_epi8(0x30)));
                 let sc = p.add(192 + 2 * (b % 8)).cast::<i8>();
                 let d = f16_at(p.add(208));
                 let d = [d * *sc as f32, d * *sc.add(1) as f32];
@@ -91,6 +97,7 @@ mod x86 {
         }
 
         const EIGHT: bool = true;
+        const PHASES: usize = 4;
 
         #[inline(always)]
         unsafe fn eight(row: *const u8, g: usize) -> avx2_rows::Eight {

@@ -59,6 +59,24 @@ mod x86 {
                 avx2_rows::Group { q, d: [f16_at(p); 2], m: [0.0; 2] }
             }
         }
+
+        #[inline(always)]
+        unsafe fn words(row: *const u8, b: usize) -> [__m256i; 2] {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let p = row.add(b * Self::BYTES + 2).cast::<__m128i>();
+                let (low, high) = (p.read_unaligned(), p.add(1).read_unaligned());
+                [_mm256_cvtepi8_epi16(low), _mm256_cvtepi8_epi16(high)]
+            }
+        }
+
+        const EIGHT: bool = true;
+
+        #[inline(always)]
+        unsafe fn eight(row: *const u8, g: usize) -> avx2_rows::Eight {
+            // SAFETY: by the trait's contract.
+            unsafe { avx2_rows::leading_eight::<Self>(row, g) }
+        }
     }
 
     impl RowsAvx512 for Q8_0 {

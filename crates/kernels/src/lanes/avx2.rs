@@ -109,3 +109,26 @@ unsafe fn power(n: __m256i) -> __m256 {
         _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127))))
     }
 }
+
+/// The value itself, which the compiler takes for one that it does not know: it does not make other steps, which it takes for cheaper, of
+/// this value's and of those that follow.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn opaque(mut v: __m256i) -> __m256i {
+    // SAFETY: no instruction.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(ymm_reg) v, options(pure, nomem, nostack, preserves_flags));
+    }
+    v
+}
+
+/// The same, and the compiler keeps the order of all values that are computed so.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn in_order(mut v: __m256i) -> __m256i {
+    // SAFETY: no instruction.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(ymm_reg) v, options(nomem, nostack, preserves_flags));
+    }
+    v
+}

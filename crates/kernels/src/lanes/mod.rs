@@ -8,7 +8,7 @@
 //! The portable level does not use this: it is written separately, as the kernels' reference.
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod math;
@@ -285,16 +285,16 @@ macro_rules! by_level {
         }
         let isa: $crate::Isa = $isa;
         debug_assert!(isa.is_available());
-        match isa {
+        match isa.base() {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the code that made the Isa value checked that the CPU has it (crate::isa).
-            $crate::Isa::Avx2 | $crate::Isa::AvxVnni => unsafe { avx2($($arg),*) },
+            $crate::Isa::Avx2 => unsafe { avx2($($arg),*) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            $crate::Isa::Avx512 | $crate::Isa::Amx => unsafe { avx512($($arg),*) },
+            $crate::Isa::Avx512 => unsafe { avx512($($arg),*) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
-            $crate::Isa::Neon | $crate::Isa::I8mm => unsafe { neon($($arg),*) },
+            $crate::Isa::Neon => unsafe { neon($($arg),*) },
             _ => $scalar($($arg),*),
         }
     }};

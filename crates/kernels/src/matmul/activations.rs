@@ -5,7 +5,8 @@
 //! 16 bits, quantised weights — groups of 256 with one f32 scale `a` = max|x| / 32512 and
 //! 16-bit integers `q` = round(x / a):
 //! - scalar and AVX2: `q` as i16 `[K]`;
-//! - AVX-512: per 64 values 64 high bytes then 64 low bytes (both signed: q = 256·hi + lo);
+//! - AVX2, packed weights: `planes` too, per 32 values 32 high bytes then 32 low bytes (both signed: q = 256·hi + lo);
+//! - AVX-512: per 64 values 64 high bytes then 64 low bytes;
 //! - NEON: the same per 32 values;
 //! - all: `s16[K/16]` and `s32[K/32]`, the sums of 16 and 32 `q` as f32 (exact); past the last
 //!   value they are finite.
@@ -195,6 +196,8 @@ pub struct Activations {
     formats: ActivationFormats,
     /// Integers: 2 bytes per value of 16 bits, then 1 byte.
     q: Lines,
+    /// AVX2, 16 bits, for packed weights: 2 bytes per value.
+    planes: Lines,
     /// 16 bits: per 256. 8 bits: per 32.
     scale: Vec<f32>,
     s32: Vec<f32>,
@@ -233,6 +236,7 @@ impl Activations {
             cols: 0,
             formats: ActivationFormats::default(),
             q: Lines::new(2 * t * k),
+            planes: Lines::new(2 * t * k),
             scale: vec![0.0; t * k / 32],
             s32: vec![0.0; t * k / 32],
             s16: vec![0.0; t * k / 16],
@@ -288,6 +292,7 @@ impl Activations {
             cols: self.cols,
             formats: self.formats,
             q: self.q.as_mut_ptr().cast(),
+            planes: self.planes.as_mut_ptr().cast(),
             scale: self.scale.as_mut_ptr(),
             s32: self.s32.as_mut_ptr(),
             s16: self.s16.as_mut_ptr(),
@@ -356,6 +361,7 @@ impl Activations {
             first,
             tokens: range.len(),
             q: &q[at.bytes..],
+            planes: &self.planes[at.bytes..],
             scale: &self.scale[at.scale..],
             s32: &self.s32[at.values / 32..],
             s16: &self.s16[at.values / 16..],
@@ -416,6 +422,8 @@ pub struct Tokens<'a> {
     tokens: usize,
     // What rows are multiplied with, from the first token on.
     q: &'a [i8],
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    planes: &'a [i8],
     scale: &'a [f32],
     s32: &'a [f32],
     s16: &'a [f32],
@@ -464,6 +472,7 @@ impl<'a> Tokens<'a> {
             first: self.first + t,
             tokens: 1,
             q: &self.q[at.bytes..],
+            planes: &self.planes[at.bytes..],
             scale: &self.scale[at.scale..],
             s32: &self.s32[at.values / 32..],
             s16: &self.s16[at.values / 16..],
@@ -511,6 +520,18 @@ impl<'a> Tokens<'a> {
         assert!(2 * self.set.cols <= self.q.len());
         // SAFETY: in bounds; tokens of 16 bits begin at multiples of 512 bytes of a buffer that is aligned to 64.
         unsafe { std::slice::from_raw_parts(self.q.as_ptr().cast(), self.set.cols) }
+    }
+
+    /// AVX2: 32 high and then 32 low bytes of group `g` of a token of 16 bits.
+    ///
+    /// # Safety
+    /// The token has so many groups.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) unsafe fn planes(&self, g: usize) -> *const i8 {
+        debug_assert!(64 * (g + 1) <= self.planes.len());
+        // SAFETY: by the caller's promise.
+        unsafe { self.planes.as_ptr().add(64 * g) }
     }
 
     pub(super) fn scale(&self) -> &'a [f32] {
@@ -570,6 +591,7 @@ pub struct ActSlots<'a> {
     cols: usize,
     formats: ActivationFormats,
     q: *mut i8,
+    planes: *mut i8,
     scale: *mut f32,
     s32: *mut f32,
     s16: *mut f32,
@@ -620,18 +642,18 @@ impl ActSlots<'_> {
                 return;
             }
             if self.rows.precision(t) == Precision::Bits16 {
-                match self.isa {
+                match self.isa.base() {
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 | Isa::Amx => self.put_planes_avx512(t, x),
+                    Isa::Avx512 => self.put_planes_avx512(t, x),
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 | Isa::AvxVnni => self.put_words_avx2(t, x),
+                    Isa::Avx2 => self.put_words_avx2(t, x),
                     #[cfg(target_arch = "aarch64")]
-                    Isa::Neon | Isa::I8mm => self.put_planes_neon(t, x),
+                    Isa::Neon => self.put_planes_neon(t, x),
                     _ => self.put_words(t, x),
                 }
             } else {
                 let t = t - self.rows.bits16;
-                match self.isa {
+                match self.isa.base() {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512 => {
                         if self.formats.rows {
@@ -642,20 +664,13 @@ impl ActSlots<'_> {
                         }
                     }
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 | Isa::AvxVnni => self.put_bytes_avx2(t, x),
+                    Isa::Avx2 => self.put_bytes_avx2(t, x),
                     #[cfg(target_arch = "aarch64")]
-                    Isa::Neon | Isa::I8mm => self.put_bytes_neon(t, x),
+                    Isa::Neon => self.put_bytes_neon(t, x),
                     _ => self.put_bytes(t, x),
                 }
             }
         }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn put_words_avx2(&self, t: usize, x: &[f32]) {
-        // SAFETY: the same code, compiled for the level.
-        unsafe { self.put_words(t, x) }
     }
 
     /// Token `t` as i16.
@@ -740,7 +755,7 @@ impl ActSlots<'_> {
                 false => [from - set.rows.bits16, t - self.rows.bits16],
             };
             // In portable code, with AVX2 and with NEON packed matrices read what rows do.
-            let apart = matches!(self.isa, Isa::Avx512 | Isa::Amx);
+            let apart = self.isa.base() == Isa::Avx512;
             let rows = self.formats.rows || self.formats.tiles && !apart;
             if !wide && self.formats.as_brain(self.isa, k) {
                 for g in 0..k / 32 {
@@ -757,11 +772,17 @@ impl ActSlots<'_> {
                 let target = Offsets::of(self.rows, k, precision, t);
                 let q = set.q.as_ptr().cast::<i8>().add(source.bytes);
                 std::ptr::copy_nonoverlapping(q, self.q.add(target.bytes), bytes * values);
+                let avx2 = self.isa.base() == Isa::Avx2;
+                if wide && avx2 && self.formats.tiles {
+                    let planes = set.planes.as_ptr().cast::<i8>().add(source.bytes);
+                    let to = self.planes.add(target.bytes);
+                    std::ptr::copy_nonoverlapping(planes, to, bytes * values);
+                }
                 let scales = [source.scale, target.scale];
                 part(set.scale.as_ptr(), self.scale, scales, values / per_scale);
                 let sums = |n| [source.values / n, target.values / n];
                 part(set.s32.as_ptr(), self.s32, sums(32), values / 32);
-                if !wide && matches!(self.isa, Isa::Avx2 | Isa::AvxVnni) {
+                if !wide && avx2 {
                     let pairs = set.pairs.as_ptr().add(source.scale);
                     std::ptr::copy_nonoverlapping(pairs, self.pairs.add(target.scale), values / 32);
                 }
@@ -848,11 +869,53 @@ fn round_within(v: f32, limit: f32) -> i32 {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::{ActSlots, Offsets, Precision, scale_for};
+    use super::{ActSlots, Offsets, Precision, WIDE, scale_for};
     use crate::lanes::{Avx2, Lanes};
     use std::arch::x86_64::*;
 
     impl ActSlots<'_> {
+        /// Token `t` as i16, and as planes of high and low bytes for packed weights.
+        #[target_feature(enable = "avx2,fma,f16c")]
+        pub(super) unsafe fn put_words_avx2(&self, t: usize, x: &[f32]) {
+            let first = t * self.cols.div_ceil(256);
+            for (g, x) in x.chunks(256).enumerate() {
+                // SAFETY: within the buffers, as in `put`; a group of 32 is whole.
+                unsafe {
+                    let g = first + g;
+                    let values = |b: usize| -> [__m256; 4] {
+                        let x = x.as_ptr().add(32 * b);
+                        [0, 8, 16, 24].map(|i| _mm256_loadu_ps(x.add(i)))
+                    };
+                    let mut max = _mm256_setzero_ps();
+                    for b in 0..x.len() / 32 {
+                        for v in values(b) {
+                            max = Avx2::max(Avx2::abs(v), max);
+                        }
+                    }
+                    let (a, inv) = scale_for(Avx2::largest(max).min(f32::MAX), WIDE);
+                    *self.scale.add(g) = a;
+                    let inv = _mm256_set1_ps(inv);
+                    for b in 0..x.len() / 32 {
+                        let q = words(values(b).map(|v| quantize(_mm256_mul_ps(v, inv), WIDE)));
+                        let at = 512 * g + 64 * b;
+                        let to = self.q.add(at).cast::<__m256i>();
+                        to.write_unaligned(q[0]);
+                        to.add(1).write_unaligned(q[1]);
+                        if self.formats.tiles {
+                            let to = self.planes.add(at).cast::<__m256i>();
+                            let [high, low] = planes(q);
+                            to.write_unaligned(high);
+                            to.add(1).write_unaligned(low);
+                        }
+                        let sums = q.map(|q| sum_of_16(_mm256_madd_epi16(q, _mm256_set1_epi16(1))));
+                        *self.s16.add(16 * g + 2 * b) = sums[0] as f32;
+                        *self.s16.add(16 * g + 2 * b + 1) = sums[1] as f32;
+                        *self.s32.add(8 * g + b) = (sums[0] + sums[1]) as f32;
+                    }
+                }
+            }
+        }
+
         /// The `t`-th token of 8 bits, the integers signed.
         #[target_feature(enable = "avx2,fma,f16c")]
         pub(super) unsafe fn put_bytes_avx2(&self, t: usize, x: &[f32]) {
@@ -872,6 +935,27 @@ mod avx2 {
                 }
             }
         }
+    }
+
+    /// 32 words as 32 high and 32 low bytes: q = 256·hi + lo with lo in −128..128, so hi takes the carry.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn planes([a, b]: [__m256i; 2]) -> [__m256i; 2] {
+        let carry = _mm256_set1_epi16(128);
+        let [ha, hb] = [a, b].map(|v| _mm256_srai_epi16::<8>(_mm256_add_epi16(v, carry)));
+        let [la, lb] = [a, b].map(|v| _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(v)));
+        // Each half of what is packed has eight of a and eight of b.
+        [_mm256_packs_epi16(ha, hb), _mm256_packs_epi16(la, lb)]
+            .map(|v| _mm256_permute4x64_epi64::<0b11_01_10_00>(v))
+    }
+
+    /// 32 integers as words, in their order.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn words([a, b, c, d]: [__m256i; 4]) -> [__m256i; 2] {
+        // Each half of what is packed has four of a and four of b.
+        [_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d)]
+            .map(|v| _mm256_permute4x64_epi64::<0b11_01_10_00>(v))
     }
 
     /// max |x|, ignoring NaN.
@@ -902,6 +986,15 @@ mod avx2 {
         let packed = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
         // Each half has four of a, b, c and d.
         _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
+    }
+
+    /// The sum of all lanes.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn sum_of_16(v: __m256i) -> i32 {
+        let v = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
+        let v = _mm_add_epi32(v, _mm_shuffle_epi32::<0b01_00_11_10>(v));
+        _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32::<0b10_11_00_01>(v)))
     }
 
     /// The sums of the first and the last 16 signed bytes.

@@ -56,9 +56,9 @@ pub fn quantize_row_weighted(
     );
     assert!(ty.quantizes(), "{ty} is only read");
     isa.assert_available();
-    match isa {
+    match isa.base() {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::AvxVnni => with_block!(
+        Isa::Avx2 => with_block!(
             ty,
             // SAFETY: the CPU has the features, which was just checked.
             Q => unsafe { avx2::<Quantized<Q>>(ty, x, weights, bytes) },
@@ -66,7 +66,7 @@ pub fn quantize_row_weighted(
             unsafe { avx2::<Floats>(ty, x, weights, bytes) }
         ),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Amx => with_block!(
+        Isa::Avx512 => with_block!(
             ty,
             // SAFETY: as above.
             Q => unsafe { avx512::<Quantized<Q>>(ty, x, weights, bytes) },

@@ -33,6 +33,19 @@ unsafe fn floats(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output
     }
 }
 
+/// The same for each number below `$n`, at most 4, which is a constant in the code of each.
+macro_rules! each {
+    ($n:expr, $i:ident => $body:expr) => {
+        each!(@ $n, $i => $body; 0 1 2 3)
+    };
+    (@ $n:expr, $i:ident => $body:expr; $($k:literal)*) => {
+        $(if $k < $n {
+            let $i = $k;
+            $body
+        })*
+    };
+}
+
 /// `R` rows for `T` tokens. The operations of each row and token, and their order, are the same for any `R` and `T`.
 #[inline(always)]
 unsafe fn dot<Q: RowsAvx2, const R: usize, const T: usize>(
@@ -42,57 +55,38 @@ unsafe fn dot<Q: RowsAvx2, const R: usize, const T: usize>(
 ) -> [[f32; R]; T] {
     // SAFETY: the caller passes whole rows of x.cols() weights, a multiple of 32.
     unsafe {
-        let xq: [&[i16]; T] = std::array::from_fn(|t| x[t].q16());
-        let sums: [&[f32]; T] = std::array::from_fn(|t| x[t].sums_for(Q::OFFSETS));
-        let zero = _mm256_set1_epi16(Q::ZERO as i16);
-        let count = xq[0].len() / 32;
+        let count = x[0].cols() / 32;
         let mut total = [[_mm256_setzero_ps(); R]; T];
         let mut mins = [[0f32; R]; T];
         let mut ahead = RowsAhead::new(row[0], R, w, 32 * count);
         for g in 0..count.div_ceil(8) {
             ahead.ask(R * 256 / Q::BLOCK * Q::BYTES);
-            let mut acc = [[_mm256_setzero_ps(); R]; T];
-            let mut min = [[0f32; R]; T];
-            // In loops: what closures of the standard library call is not compiled for AVX2.
-            let mut eight = [Eight::NONE; R];
-            if Q::EIGHT {
+            let mut sums = Sums { acc: [[_mm256_setzero_ps(); R]; T], min: [[0f32; R]; T] };
+            if Q::EIGHT && 8 * g + 8 <= count {
+                // In loops: what closures of the standard library call is not compiled for AVX2.
+                let mut eight = [Eight::NONE; R];
                 for r in 0..R {
                     eight[r] = Q::eight(row[r], g);
                 }
-            }
-            // Blocks of 256 weights are whole.
-            let last = if Q::EIGHT { 8 } else { count.min(8 * g + 8) - 8 * g };
-            for i in 0..last {
-                let b = 8 * g + i;
-                for r in 0..R {
-                    let mut u = Q::group256(row[r], b);
-                    if Q::EIGHT {
-                        let d = &eight[r].d[Q::SCALES * i..][..Q::SCALES];
-                        (u.d, u.m) = ([d[0], d[Q::SCALES - 1]], [eight[r].m[i]; 2]);
-                    }
-                    let mut w0 = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(u.q));
-                    let mut w1 = _mm256_cvtepu8_epi16(_mm256_extracti128_si256::<1>(u.q));
-                    if Q::ZERO != 0 {
-                        w0 = _mm256_sub_epi16(w0, zero);
-                        w1 = _mm256_sub_epi16(w1, zero);
-                    }
-                    for t in 0..T {
-                        let at = xq[t].as_ptr().add(32 * b);
-                        let p0 = _mm256_madd_epi16(w0, _mm256_loadu_si256(at.cast()));
-                        let p1 = _mm256_madd_epi16(w1, _mm256_loadu_si256(at.add(16).cast()));
-                        let acc = &mut acc[t][r];
-                        if Q::SCALES == 2 {
-                            let f0 = _mm256_cvtepi32_ps(p0);
-                            let f1 = _mm256_cvtepi32_ps(p1);
-                            *acc = _mm256_fmadd_ps(f0, _mm256_set1_ps(u.d[0]), *acc);
-                            *acc = _mm256_fmadd_ps(f1, _mm256_set1_ps(u.d[1]), *acc);
-                        } else {
-                            let f = _mm256_cvtepi32_ps(_mm256_add_epi32(p0, p1));
-                            *acc = _mm256_fmadd_ps(f, _mm256_set1_ps(u.d[0]), *acc);
-                        }
-                        for h in 0..Q::OFFSETS {
-                            min[t][r] += u.m[h] * sums[t][Q::OFFSETS * b + h];
-                        }
+                // Scales are broadcast as they are loaded, which takes no vector unit.
+                in_memory(&eight);
+                for first in (0..8).step_by(Q::PHASES) {
+                    // Each has code of its own: which bits of its bytes a group has, is a constant.
+                    each!(Q::PHASES / Q::TOGETHER, part => {
+                        let first = first + Q::TOGETHER * part;
+                        each!(R, r => {
+                            for i in first..first + Q::TOGETHER {
+                                sums.add::<Q>(r, row[r], 8 * g + i, x, Some((&eight[r], i)));
+                            }
+                        });
+                        // What the next reads again comes from the first-level cache: there are no registers to keep it.
+                        in_memory(&eight);
+                    });
+                }
+            } else {
+                for b in 8 * g..count.min(8 * g + 8) {
+                    for r in 0..R {
+                        sums.add::<Q>(r, row[r], b, x, None);
                     }
                 }
             }
@@ -100,8 +94,8 @@ unsafe fn dot<Q: RowsAvx2, const R: usize, const T: usize>(
                 let scale = x[t].scale()[g];
                 let a = _mm256_set1_ps(scale);
                 for r in 0..R {
-                    total[t][r] = _mm256_fmadd_ps(acc[t][r], a, total[t][r]);
-                    mins[t][r] += scale * min[t][r];
+                    total[t][r] = _mm256_fmadd_ps(sums.acc[t][r], a, total[t][r]);
+                    mins[t][r] += scale * sums.min[t][r];
                 }
             }
         }
@@ -113,6 +107,67 @@ unsafe fn dot<Q: RowsAvx2, const R: usize, const T: usize>(
         }
         out
     }
+}
+
+/// Sums of at most 256 weights of each row with each token, before the scale of the token.
+struct Sums<const R: usize, const T: usize> {
+    /// Of products; eight parts of them.
+    acc: [[__m256; R]; T],
+    /// Of offsets.
+    min: [[f32; R]; T],
+}
+
+impl<const R: usize, const T: usize> Sums<R, T> {
+    /// Adds group `b` of row `r`; with its place among eight whose scales have been made.
+    #[inline(always)]
+    unsafe fn add<Q: RowsAvx2>(
+        &mut self,
+        r: usize,
+        row: *const u8,
+        b: usize,
+        x: &[Tokens<'_>; T],
+        eight: Option<(&Eight, usize)>,
+    ) {
+        // SAFETY: by the caller's promise; tokens have as many sums as groups.
+        unsafe {
+            let w = Q::words(row, b);
+            let (d, m) = match eight {
+                Some((Eight { d, m }, i)) => {
+                    ([d[Q::SCALES * i], d[Q::SCALES * i + Q::SCALES - 1]], [m[i]; 2])
+                }
+                None => {
+                    let group = Q::group256(row, b);
+                    (group.d, group.m)
+                }
+            };
+            for t in 0..T {
+                let at = x[t].q8().cast::<i16>().add(32 * b);
+                let p0 = _mm256_madd_epi16(w[0], _mm256_loadu_si256(at.cast()));
+                let p1 = _mm256_madd_epi16(w[1], _mm256_loadu_si256(at.add(16).cast()));
+                let acc = &mut self.acc[t][r];
+                if Q::SCALES == 2 {
+                    let f0 = _mm256_cvtepi32_ps(p0);
+                    let f1 = _mm256_cvtepi32_ps(p1);
+                    *acc = _mm256_fmadd_ps(f0, _mm256_set1_ps(d[0]), *acc);
+                    *acc = _mm256_fmadd_ps(f1, _mm256_set1_ps(d[1]), *acc);
+                } else {
+                    let f = _mm256_cvtepi32_ps(_mm256_add_epi32(p0, p1));
+                    *acc = _mm256_fmadd_ps(f, _mm256_set1_ps(d[0]), *acc);
+                }
+                for h in 0..Q::OFFSETS {
+                    let of = x[t].sums_for(Q::OFFSETS).get_unchecked(Q::OFFSETS * b + h);
+                    self.min[t][r] += m[h] * of;
+                }
+            }
+        }
+    }
+}
+
+/// Keeps a value in memory: the compiler cannot know what has become of it.
+#[inline(always)]
+fn in_memory<V>(v: &V) {
+    // SAFETY: no instruction, and nothing is changed.
+    unsafe { std::arch::asm!("/* {0} */", in(reg) v, options(nostack, preserves_flags)) }
 }
 
 #[inline(always)]

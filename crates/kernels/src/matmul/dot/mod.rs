@@ -112,13 +112,13 @@ use std::ops::Range;
 pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
     // SAFETY: `Activations::begin` has checked that the CPU has the level; the rest by the caller's promise.
     unsafe {
-        match x.isa() {
+        match x.isa().base() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Amx => avx512::rows(w, rows, x, out),
+            Isa::Avx512 => avx512::rows(w, rows, x, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::AvxVnni => avx2::rows(w, rows, x, out),
+            Isa::Avx2 => avx2::rows(w, rows, x, out),
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon | Isa::I8mm => neon::rows(w, rows, x, out),
+            Isa::Neon => neon::rows(w, rows, x, out),
             _ => scalar::rows(w, rows, x, out),
         }
     }

@@ -13,6 +13,7 @@
 
 use super::{Panel, avx2_panel, scalar};
 use crate::blocks::{BlockFormat, with_block, with_tiles};
+use crate::lanes::avx2::in_order;
 use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::{Layout, TILE_ROWS};
@@ -28,15 +29,15 @@ const ACTIVATION: i32 = 127;
 
 /// Whether two products with unsigned codes do not fit 16 bits, so that the panel has codes less their zero point.
 pub(super) const fn signed<Q: BlockFormat>() -> bool {
-    2 * ACTIVATION * Q::MAX_CODE > i16::MAX as i32
+    lines_together::<Q>(ACTIVATION) == 0
 }
 
-/// How many lines of four columns can be added in 16 bits, among those that share a scale.
-const fn lines_together<Q: BlockFormat>() -> usize {
-    let fit = i16::MAX as i32 / (2 * ACTIVATION * Q::MAX_CODE);
-    let all = 8 / Q::SCALES;
-    let mut lines = all;
-    while lines > 1 && lines > fit as usize {
+/// How many lines of four columns can be added in 16 bits, among those that share a scale, if activations are as large as this: 0 if
+/// not even one fits.
+pub(in crate::matmul) const fn lines_together<Q: BlockFormat>(activation: i32) -> usize {
+    let fit = i16::MAX as i32 / (2 * activation * Q::MAX_CODE);
+    let mut lines = 8 / Q::SCALES;
+    while lines > fit as usize {
         lines /= 2;
     }
     lines
@@ -70,7 +71,8 @@ impl Sums for Narrow {
         w: *const i8,
         x: [*const i8; C],
     ) -> [[__m256i; 2]; C] {
-        let together = lines_together::<Q>();
+        // Signed codes fit once.
+        let together = if signed::<Q>() { 1 } else { lines_together::<Q>(ACTIVATION) };
         // SAFETY: by the caller's promise.
         unsafe {
             let ones = _mm256_set1_epi16(1);
@@ -84,6 +86,8 @@ impl Sums for Narrow {
                         let x = four_columns(x[c], line);
                         for i in 0..2 {
                             let two = products::<Q>(w[i], x);
+                            // In this order: the compiler would otherwise sum one after the other, and have no registers left for the
+                            // weights of all lines.
                             narrow[c][i] = in_order(match l {
                                 0 => two,
                                 _ => _mm256_add_epi16(narrow[c][i], two),
@@ -115,7 +119,7 @@ pub(super) unsafe fn two_vectors(w: *const i8, line: usize) -> [__m256i; 2] {
 
 /// The activations of a line's four columns, for every row.
 #[inline(always)]
-pub(super) unsafe fn four_columns(x: *const i8, line: usize) -> __m256i {
+pub(in crate::matmul) unsafe fn four_columns(x: *const i8, line: usize) -> __m256i {
     // SAFETY: inside the token's bytes, by the caller's promise.
     unsafe { _mm256_set1_epi32(x.add(4 * line).cast::<i32>().read_unaligned()) }
 }
@@ -218,18 +222,6 @@ pub(super) unsafe fn columns_by<S: Sums, Q: BlockFormat, const C: usize>(
             _mm256_storeu_ps(out.as_mut_ptr().add(8), acc[1]);
         }
     }
-}
-
-/// The value itself. The compiler keeps the order of all that are computed so: it would otherwise sum one after the other, and have no
-/// registers left for the weights of all lines.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn in_order(mut v: __m256i) -> __m256i {
-    // SAFETY: no instruction.
-    unsafe {
-        std::arch::asm!("/* {0} */", inout(ymm_reg) v, options(nomem, nostack, preserves_flags));
-    }
-    v
 }
 
 /// 16-bit sums of two products each.

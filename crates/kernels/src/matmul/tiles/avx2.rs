@@ -1,9 +1,16 @@
-//! Tiles with AVX2, tokens of 16 bits: eight rows at a time, their bytes widened to 16 bits, against four
-//! broadcast 16-bit activations by `vpmaddwd`, which cannot saturate here (q ≤ 255, |x| ≤ 32512). Up to four tokens share what
-//! is made of the weights; the operations of each, and their order, are those of one alone.
+//! Tiles with AVX2, tokens of 16 bits: lines of eight rows and four columns against four broadcast activations; and what
+//! [`avx_vnni`](super::avx_vnni) shares with it, which is all but the integer sums ([`Sums`]).
+//!
+//! Codes are multiplied with the high and with the low bytes of the activations by `vpmaddubsw`. Of these sums of two products as many
+//! as must fit 16 bits are added there before they are widened, all of 32 columns for four-bit types. Where not even one fits (codes
+//! above 127), codes are widened, and multiplied with the activations as they are by `vpmaddwd`.
+//!
+//! All integer sums are exact, so both ways, and both levels, have the same bits. Up to four tokens share what is made of the
+//! weights; the operations of each, and their order, are those of one alone.
 
 use crate::blocks::avx2_tiles::TilesAvx2;
 use crate::blocks::{WeightType, with_tiles};
+use crate::matmul::gemm::avx2::{four_columns, lines_together};
 use crate::matmul::prefetch::{self, Ahead};
 use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::TILE_ROWS;
@@ -15,12 +22,196 @@ const AHEAD: usize = 8192;
 
 driver!();
 
-/// The sums of all rows of tile `i`.
+/// The `quantized` that [`driver`] calls, with the features of a level and its [`Sums`].
+macro_rules! quantized_with {
+    ($features:literal, $sums:ty) => {
+        /// The sums of all rows of tile `i`.
+        ///
+        /// # Safety
+        /// As for [`rows`].
+        #[target_feature(enable = $features)]
+        unsafe fn quantized<Q: TilesAvx2, const T: usize>(
+            w: &Matrix<'_>,
+            i: usize,
+            x: &[Tokens<'_>; T],
+            sums: &mut [[f32; TILE_ROWS]; T],
+        ) {
+            // A copy, whose parts stay in registers. A half is a constant in the code of each.
+            let x = *x;
+            // SAFETY: by the caller's promise.
+            unsafe {
+                if T <= 2 {
+                    halves::<$sums, Q, T, 2, 0>(w, i, &x, sums);
+                } else {
+                    halves::<$sums, Q, T, 1, 0>(w, i, &x, sums);
+                    halves::<$sums, Q, T, 1, 1>(w, i, &x, sums);
+                }
+            }
+        }
+    };
+}
+pub(super) use quantized_with;
+
+quantized_with!("avx2,fma,f16c", Narrow);
+
+/// What differs between the levels: how bytes are multiplied.
+pub(super) trait Sums {
+    /// Σ w·x over part `part` of group `g` of a unit, of `H` times eight rows and `T` tokens: exact, whatever the order. A part are the
+    /// columns that share a scale; the group is number `b` of the tokens.
+    ///
+    /// # Safety
+    /// The unit is whole, the tokens have so many columns, the CPU has the level.
+    unsafe fn sums<Q: TilesAvx2, const T: usize, const H: usize>(
+        lines: &Lines<Q, H>,
+        x: &[Tokens<'_>; T],
+        b: usize,
+        part: usize,
+    ) -> [[__m256i; H]; T];
+}
+
+/// The lines of a group of a unit, of `H` times eight rows from half `first` on.
+pub(super) struct Lines<Q: TilesAvx2, const H: usize> {
+    unit: *const u8,
+    g: usize,
+    first: usize,
+    /// Of the first and the last half.
+    decoded: [Q::Group; 2],
+}
+
+impl<Q: TilesAvx2, const H: usize> Lines<Q, H> {
+    /// Lines that share a scale.
+    pub(super) const EACH: usize = 8 / Q::SCALES;
+
+    /// Line `j` of half `first + h`.
+    #[inline(always)]
+    pub(super) unsafe fn at(&self, j: usize, h: usize) -> __m256i {
+        // SAFETY: by the caller's promise.
+        unsafe { Q::line(self.unit, &self.decoded[h], self.g, j, self.first + h) }
+    }
+}
+
+/// By `vpmaddubsw`, or by `vpmaddwd` where that cannot be or does not pay.
+struct Narrow;
+
+impl Sums for Narrow {
+    #[inline(always)]
+    unsafe fn sums<Q: TilesAvx2, const T: usize, const H: usize>(
+        lines: &Lines<Q, H>,
+        x: &[Tokens<'_>; T],
+        b: usize,
+        part: usize,
+    ) -> [[__m256i; H]; T] {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match lines_together::<Q>(LOW_BYTE) {
+                // To widen sums after each two lines pays only where few tokens share the widened codes.
+                0 => words(lines, x, b, part),
+                1 | 2 if T > 2 => words(lines, x, b, part),
+                together => bytes(lines, x, b, part, together),
+            }
+        }
+    }
+}
+
+/// The largest magnitude of a low byte of an activation, and of a high one.
+const LOW_BYTE: i32 = 128;
+
+/// Codes times high and low bytes, of which `together` lines are added in 16 bits.
+#[inline(always)]
+unsafe fn bytes<Q: TilesAvx2, const T: usize, const H: usize>(
+    lines: &Lines<Q, H>,
+    x: &[Tokens<'_>; T],
+    b: usize,
+    part: usize,
+    together: usize,
+) -> [[__m256i; H]; T] {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let (ones, high) = (_mm256_set1_epi16(1), _mm256_set1_epi16(256));
+        let each = Lines::<Q, H>::EACH;
+        let mut sums = [[_mm256_setzero_si256(); H]; T];
+        for some in 0..each / together {
+            let mut s = [[[_mm256_setzero_si256(); 2]; H]; T];
+            for l in 0..together {
+                let j = each * part + together * some + l;
+                for h in 0..H {
+                    let w = lines.at(j, h);
+                    for t in 0..T {
+                        let four = x[t].planes(b).add(4 * j);
+                        for (plane, s) in s[t][h].iter_mut().enumerate() {
+                            let two =
+                                _mm256_maddubs_epi16(w, four_columns(four.add(32 * plane), 0));
+                            *s = if l == 0 { two } else { _mm256_add_epi16(*s, two) };
+                        }
+                    }
+                }
+            }
+            for t in 0..T {
+                for h in 0..H {
+                    let four = _mm256_add_epi32(
+                        _mm256_madd_epi16(s[t][h][0], high),
+                        _mm256_madd_epi16(s[t][h][1], ones),
+                    );
+                    sums[t][h] = if some == 0 { four } else { _mm256_add_epi32(sums[t][h], four) };
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// Codes widened to 16 bits, times activations as they are.
+#[inline(always)]
+unsafe fn words<Q: TilesAvx2, const T: usize, const H: usize>(
+    lines: &Lines<Q, H>,
+    x: &[Tokens<'_>; T],
+    b: usize,
+    part: usize,
+) -> [[__m256i; H]; T] {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let each = Lines::<Q, H>::EACH;
+        let mut s = [[[_mm256_setzero_si256(); 2]; H]; T];
+        for j in each * part..each * (part + 1) {
+            for h in 0..H {
+                let w = lines.at(j, h);
+                let w = [
+                    _mm256_cvtepu8_epi16(_mm256_castsi256_si128(w)),
+                    _mm256_cvtepu8_epi16(_mm256_extracti128_si256::<1>(w)),
+                ];
+                for t in 0..T {
+                    let four = x[t].q16().as_ptr().add(32 * b + 4 * j).cast::<i64>();
+                    let x = _mm256_set1_epi64x(four.read_unaligned());
+                    for (s, w) in s[t][h].iter_mut().zip(w) {
+                        *s = _mm256_add_epi32(*s, _mm256_madd_epi16(w, x));
+                    }
+                }
+            }
+        }
+        let mut sums = [[_mm256_setzero_si256(); H]; T];
+        for t in 0..T {
+            for h in 0..H {
+                // Pairs of lanes are a row's: rows 0 1 4 5, 2 3 6 7 after the addition.
+                let rows = _mm256_hadd_epi32(s[t][h][0], s[t][h][1]);
+                sums[t][h] = _mm256_permute4x64_epi64::<0b11_01_10_00>(rows);
+            }
+        }
+        sums
+    }
+}
+
+/// The sums of `H` times eight rows of tile `i`, from half `FIRST` on.
 ///
 /// # Safety
-/// As for [`rows`].
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn quantized<Q: TilesAvx2, const T: usize>(
+/// As for [`rows`], and what `S` needs.
+#[inline(always)]
+pub(super) unsafe fn halves<
+    S: Sums,
+    Q: TilesAvx2,
+    const T: usize,
+    const H: usize,
+    const FIRST: usize,
+>(
     w: &Matrix<'_>,
     i: usize,
     x: &[Tokens<'_>; T],
@@ -28,108 +219,75 @@ unsafe fn quantized<Q: TilesAvx2, const T: usize>(
 ) {
     let tile = w.tile(i).as_ptr();
     let ahead = Ahead::new(tile, AHEAD, TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
-    // A copy, whose parts stay in registers. A half is a constant in the code of each.
-    let x = *x;
-    // SAFETY: by the caller's promise.
-    unsafe {
-        half::<Q, T, 0>(tile, &ahead, &x, sums);
-        half::<Q, T, 1>(tile, &ahead, &x, sums);
-    }
-}
-
-/// The sums of rows `8·HALF ..`.
-#[inline(always)]
-unsafe fn half<Q: TilesAvx2, const T: usize, const HALF: usize>(
-    tile: *const u8,
-    ahead: &Ahead,
-    x: &[Tokens<'_>; T],
-    sums: &mut [[f32; TILE_ROWS]; T],
-) {
-    let groups = x[0].q16().len() / 32;
+    let groups = x[0].cols() / 32;
     let per_unit = Q::BLOCK / 32;
     // SAFETY: by the caller's promise.
     unsafe {
-        let mut total = [_mm256_setzero_ps(); T];
-        let mut acc = [_mm256_setzero_ps(); T];
+        let mut total = [[_mm256_setzero_ps(); H]; T];
+        let mut acc = [[_mm256_setzero_ps(); H]; T];
         for b in 0..groups {
             let unit = tile.add(b / per_unit * TILE_ROWS * Q::BYTES);
-            if HALF == 0 {
-                // The second half finds the tile in the cache.
+            if FIRST == 0 {
+                // A second half finds the tile in the cache.
                 let group = TILE_ROWS * Q::BYTES / per_unit;
                 prefetch::far(ahead.of(unit).wrapping_add(b % per_unit * group), group);
             }
-            group::<Q, T>(unit, b, HALF, x, &mut acc);
+            group::<S, Q, T, H, FIRST>(unit, b, x, &mut acc);
             // The activations have one scale per 256.
             if b % 8 == 7 || b + 1 == groups {
                 for t in 0..T {
-                    total[t] =
-                        _mm256_fmadd_ps(acc[t], _mm256_set1_ps(x[t].scale()[b / 8]), total[t]);
-                    acc[t] = _mm256_setzero_ps();
+                    let scale = _mm256_set1_ps(x[t].scale()[b / 8]);
+                    for h in 0..H {
+                        total[t][h] = _mm256_fmadd_ps(acc[t][h], scale, total[t][h]);
+                        acc[t][h] = _mm256_setzero_ps();
+                    }
                 }
             }
         }
         for (sums, total) in sums.iter_mut().zip(total) {
-            _mm256_storeu_ps(sums.as_mut_ptr().add(8 * HALF), total);
+            for (h, total) in total.into_iter().enumerate() {
+                _mm256_storeu_ps(sums.as_mut_ptr().add(8 * (FIRST + h)), total);
+            }
         }
     }
 }
 
+/// Adds group `b` of the row, which is in `unit`.
 #[inline(always)]
-unsafe fn group<Q: TilesAvx2, const T: usize>(
+unsafe fn group<S: Sums, Q: TilesAvx2, const T: usize, const H: usize, const FIRST: usize>(
     unit: *const u8,
     b: usize,
-    half: usize,
     x: &[Tokens<'_>; T],
-    acc: &mut [__m256; T],
+    acc: &mut [[__m256; H]; T],
 ) {
     let g = b % (Q::BLOCK / 32);
     // SAFETY: by the caller's promise.
     unsafe {
-        let decoded = Q::begin(unit, g, half);
-        let scales = Q::scales(unit, &decoded, g, half);
-        let mut sums = [[_mm256_setzero_si256(); 2]; T];
-        for part in 0..2 {
-            let mut s = [[_mm256_setzero_si256(); 2]; T];
-            for j in 4 * part..4 * part + 4 {
-                let w = Q::line(unit, &decoded, g, j, half);
-                let w0 = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(w));
-                let w1 = _mm256_cvtepu8_epi16(_mm256_extracti128_si256::<1>(w));
-                for t in 0..T {
-                    let four = x[t].q16().as_ptr().add(32 * b + 4 * j).cast::<i64>();
-                    let x = _mm256_set1_epi64x(four.read_unaligned());
-                    s[t][0] = _mm256_add_epi32(s[t][0], _mm256_madd_epi16(w0, x));
-                    s[t][1] = _mm256_add_epi32(s[t][1], _mm256_madd_epi16(w1, x));
-                }
-            }
-            for t in 0..T {
-                // Pairs of lanes are a row's: rows 0 1 4 5, 2 3 6 7 after the addition.
-                let rows = _mm256_hadd_epi32(s[t][0], s[t][1]);
-                sums[t][part] = _mm256_permute4x64_epi64::<0b11_01_10_00>(rows);
-            }
-        }
+        let decoded = [Q::begin(unit, g, FIRST), Q::begin(unit, g, FIRST + H - 1)];
+        let lines = Lines::<Q, H> { unit, g, first: FIRST, decoded };
         let zero = _mm256_set1_ps(Q::ZERO as f32);
-        for (t, acc) in acc.iter_mut().enumerate() {
-            let (x, sums) = (&x[t], sums[t]);
-            if Q::SCALES == 2 {
-                for part in 0..2 {
-                    let s = _mm256_set1_ps(x.s16()[2 * b + part]);
-                    let mut f = _mm256_cvtepi32_ps(sums[part]);
+        for part in 0..Q::SCALES {
+            let sums = S::sums(&lines, x, b, part);
+            for h in 0..H {
+                let scales = Q::scales(unit, &lines.decoded[h], g, FIRST + h);
+                for t in 0..T {
+                    let mut f = _mm256_cvtepi32_ps(sums[t][h]);
                     if Q::ZERO != 0 {
+                        let of = if Q::SCALES == 2 { x[t].s16() } else { x[t].s32() };
+                        let s = _mm256_set1_ps(of[Q::SCALES * b + part]);
                         f = _mm256_fnmadd_ps(zero, s, f);
                     }
-                    *acc = _mm256_fmadd_ps(f, scales.d[part], *acc);
+                    acc[t][h] = _mm256_fmadd_ps(f, scales.d[part], acc[t][h]);
                 }
-            } else {
-                let s = _mm256_set1_ps(x.s32()[b]);
-                let mut f = _mm256_cvtepi32_ps(_mm256_add_epi32(sums[0], sums[1]));
-                if Q::ZERO != 0 {
-                    f = _mm256_fnmadd_ps(zero, s, f);
-                }
-                *acc = _mm256_fmadd_ps(f, scales.d[0], *acc);
             }
-            for h in 0..Q::OFFSETS {
-                let s = _mm256_set1_ps(x.sums_for(Q::OFFSETS)[Q::OFFSETS * b + h]);
-                *acc = _mm256_fmadd_ps(scales.m[h], s, *acc);
+        }
+        for h in 0..H {
+            let scales = Q::scales(unit, &lines.decoded[h], g, FIRST + h);
+            for t in 0..T {
+                for o in 0..Q::OFFSETS {
+                    let s = _mm256_set1_ps(x[t].sums_for(Q::OFFSETS)[Q::OFFSETS * b + o]);
+                    acc[t][h] = _mm256_fmadd_ps(scales.m[o], s, acc[t][h]);
+                }
             }
         }
     }
@@ -140,7 +298,7 @@ unsafe fn group<Q: TilesAvx2, const T: usize>(
 /// # Safety
 /// As for [`rows`].
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn float(w: &Matrix<'_>, i: usize, x: &[f32], sums: &mut [f32; TILE_ROWS]) {
+pub(super) unsafe fn float(w: &Matrix<'_>, i: usize, x: &[f32], sums: &mut [f32; TILE_ROWS]) {
     let (ty, tile) = (w.weight_type(), w.tile(i).as_ptr());
     for (half, sums) in sums.chunks_exact_mut(8).enumerate() {
         // SAFETY: by the caller's promise.

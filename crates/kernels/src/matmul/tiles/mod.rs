@@ -69,6 +69,8 @@ macro_rules! driver {
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx_vnni;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 
@@ -92,8 +94,11 @@ pub(super) unsafe fn rows(
         Isa::Avx512 | Isa::Amx => unsafe { avx512::rows(w, rows, x, out, scratch.sums()) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::AvxVnni if x.precision() == Precision::Bits16 => unsafe {
-            avx2::rows(w, rows, x, out)
+        Isa::Avx2 if x.precision() == Precision::Bits16 => unsafe { avx2::rows(w, rows, x, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni if x.precision() == Precision::Bits16 => unsafe {
+            avx_vnni::rows(w, rows, x, out)
         },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
