@@ -36,7 +36,8 @@ macro_rules! quantized_with {
             x: &[Tokens<'_>; T],
             sums: &mut [[f32; TILE_ROWS]; T],
         ) {
-            // A copy, whose parts stay in registers. A half is a constant in the code of each.
+            // A copy, whose parts stay in registers. A half is a constant in the code of each. Both share the activations that they load,
+            // while there are registers for the sums of both.
             let x = *x;
             // SAFETY: by the caller's promise.
             unsafe {
