@@ -128,6 +128,11 @@ def read_ahead(path: Path, kib: int):
                 setting.write_text(before)
 
 
+def disk_rate(path: Path) -> float:
+    """Bytes per second of direct reads of a whole file, now."""
+    return 1e3 * path.stat().st_size / read_directly(path)
+
+
 # --- processes -----------------------------------------------------------------------------------
 
 def majors(pid: int) -> int:
@@ -258,7 +263,7 @@ def first(args, model, record) -> None:
     for round_ in range(args.rounds):
         for who in ways if round_ % 2 == 0 else reversed(ways):
             # Beside each: what the disk gives changes from minute to minute.
-            rate = 1e3 * model.path.stat().st_size / read_directly(model.path)
+            rate = disk_rate(model.path)
             make_cold(model.path)
             with read_ahead(model.path, args.read_ahead) as truly:
                 found = stream(ours(args, model.path, 1, *ways[who], f"--prompt={WORDS}"), 1, args.most)
@@ -387,7 +392,7 @@ def add_arguments(parser) -> None:
 def run(args) -> int:
     args.peers = peers.present(args)
     model = make_model(args)
-    args.disk_rate = 1e3 * model.path.stat().st_size / read_directly(model.path)
+    args.disk_rate = disk_rate(model.path)
     parts: dict[str, list[dict]] = {}
     result = {"model": str(model.path), "bytes": model.path.stat().st_size, "always": model.always, "experts": model.experts,
               "disk_bytes_per_second": args.disk_rate, "threads": args.threads, "parts": parts}

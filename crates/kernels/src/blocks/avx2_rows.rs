@@ -43,7 +43,7 @@ pub(crate) trait RowsAvx2: BlockFormat {
     #[inline(always)]
     unsafe fn words(row: *const u8, b: usize) -> [__m256i; 2] {
         // SAFETY: by the caller's promise.
-        unsafe { words_less(Self::group256(row, b).q, Self::ZERO) }
+        unsafe { widened::<Self>(row, b) }
     }
 
     /// Whether the scales of 256 weights are made faster together, by [`Self::eight`].
@@ -64,12 +64,12 @@ pub(crate) trait RowsAvx2: BlockFormat {
     }
 }
 
-/// 32 codes less `zero`, which fit signed bytes, as 16-bit integers.
+/// [`RowsAvx2::words`] from the bytes of [`RowsAvx2::group256`]: less the zero point, codes fit signed bytes.
 #[inline(always)]
-pub(super) unsafe fn words_less(q: __m256i, zero: i32) -> [__m256i; 2] {
-    // SAFETY: the callers' CPU has AVX2.
+pub(super) unsafe fn widened<Q: RowsAvx2>(row: *const u8, b: usize) -> [__m256i; 2] {
+    // SAFETY: by the caller's promise.
     unsafe {
-        let q = _mm256_sub_epi8(q, _mm256_set1_epi8(zero as i8));
+        let q = _mm256_sub_epi8(Q::group256(row, b).q, _mm256_set1_epi8(Q::ZERO as i8));
         let high = _mm256_extracti128_si256::<1>(q);
         [_mm256_cvtepi8_epi16(_mm256_castsi256_si128(q)), _mm256_cvtepi8_epi16(high)]
     }

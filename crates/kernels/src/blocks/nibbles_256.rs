@@ -49,7 +49,7 @@ mod x86 {
             // SAFETY: by the trait's contract.
             unsafe {
                 if Self::AT.fifth.is_some() {
-                    return avx2_rows::words_less(Self::group256(row, b).q, 0);
+                    return avx2_rows::widened::<Self>(row, b);
                 }
                 let (p, g) = (row.add(b / 8 * Self::BYTES), b % 8);
                 let p = p.add(Self::AT.nibbles + 32 * (g / 2));

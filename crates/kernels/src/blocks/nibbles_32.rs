@@ -75,7 +75,7 @@ mod x86 {
                 if Q::CODES.is_none() && Q::AT.fifth.is_none() {
                     avx2_rows::nibble_words(row.add(b * Q::BYTES + Q::AT.nibbles), Q::ZERO)
                 } else {
-                    avx2_rows::words_less(Self::group256(row, b).q, Q::ZERO)
+                    avx2_rows::widened::<Self>(row, b)
                 }
             }
         }

@@ -754,7 +754,7 @@ impl ActSlots<'_> {
                 true => [from, t],
                 false => [from - set.rows.bits16, t - self.rows.bits16],
             };
-            // In portable code, with AVX2 and with NEON packed matrices read what rows do.
+            // In portable code, with AVX2 and with NEON packed matrices read what rows do, and with AVX2 the planes.
             let apart = self.isa.base() == Isa::Avx512;
             let rows = self.formats.rows || self.formats.tiles && !apart;
             if !wide && self.formats.as_brain(self.isa, k) {

@@ -55,7 +55,10 @@ unsafe fn dot<Q: RowsAvx2, const R: usize, const T: usize>(
 ) -> [[f32; R]; T] {
     // SAFETY: the caller passes whole rows of x.cols() weights, a multiple of 32.
     unsafe {
-        let count = x[0].cols() / 32;
+        let xq: [&[i16]; T] = std::array::from_fn(|t| x[t].q16());
+        let of: [&[f32]; T] = std::array::from_fn(|t| x[t].sums_for(Q::OFFSETS));
+        let count = xq[0].len() / 32;
+        assert!(of.iter().all(|of| of.len() >= Q::OFFSETS * count));
         let mut total = [[_mm256_setzero_ps(); R]; T];
         let mut mins = [[0f32; R]; T];
         let mut ahead = RowsAhead::new(row[0], R, w, 32 * count);
@@ -76,7 +79,7 @@ unsafe fn dot<Q: RowsAvx2, const R: usize, const T: usize>(
                         let first = first + Q::TOGETHER * part;
                         each!(R, r => {
                             for i in first..first + Q::TOGETHER {
-                                sums.add::<Q>(r, row[r], 8 * g + i, x, Some((&eight[r], i)));
+                                sums.add::<Q>(r, row[r], 8 * g + i, &xq, &of, Some((&eight[r], i)));
                             }
                         });
                         // What the next reads again comes from the first-level cache: there are no registers to keep it.
@@ -86,7 +89,7 @@ unsafe fn dot<Q: RowsAvx2, const R: usize, const T: usize>(
             } else {
                 for b in 8 * g..count.min(8 * g + 8) {
                     for r in 0..R {
-                        sums.add::<Q>(r, row[r], b, x, None);
+                        sums.add::<Q>(r, row[r], b, &xq, &of, None);
                     }
                 }
             }
@@ -118,14 +121,16 @@ struct Sums<const R: usize, const T: usize> {
 }
 
 impl<const R: usize, const T: usize> Sums<R, T> {
-    /// Adds group `b` of row `r`; with its place among eight whose scales have been made.
+    /// Adds group `b` of row `r`, times the integers `x` of the tokens, and their sums `of`; with its place among eight whose scales have been
+    /// made.
     #[inline(always)]
     unsafe fn add<Q: RowsAvx2>(
         &mut self,
         r: usize,
         row: *const u8,
         b: usize,
-        x: &[Tokens<'_>; T],
+        x: &[&[i16]; T],
+        of: &[&[f32]; T],
         eight: Option<(&Eight, usize)>,
     ) {
         // SAFETY: by the caller's promise; tokens have as many sums as groups.
@@ -141,7 +146,7 @@ impl<const R: usize, const T: usize> Sums<R, T> {
                 }
             };
             for t in 0..T {
-                let at = x[t].q8().cast::<i16>().add(32 * b);
+                let at = x[t].as_ptr().add(32 * b);
                 let p0 = _mm256_madd_epi16(w[0], _mm256_loadu_si256(at.cast()));
                 let p1 = _mm256_madd_epi16(w[1], _mm256_loadu_si256(at.add(16).cast()));
                 let acc = &mut self.acc[t][r];
@@ -155,8 +160,7 @@ impl<const R: usize, const T: usize> Sums<R, T> {
                     *acc = _mm256_fmadd_ps(f, _mm256_set1_ps(d[0]), *acc);
                 }
                 for h in 0..Q::OFFSETS {
-                    let of = x[t].sums_for(Q::OFFSETS).get_unchecked(Q::OFFSETS * b + h);
-                    self.min[t][r] += m[h] * of;
+                    self.min[t][r] += m[h] * of[t].get_unchecked(Q::OFFSETS * b + h);
                 }
             }
         }

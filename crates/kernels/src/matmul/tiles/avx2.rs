@@ -55,19 +55,23 @@ pub(super) use quantized_with;
 
 quantized_with!("avx2,fma,f16c", Narrow);
 
-/// What differs between the levels: how bytes are multiplied.
+/// What differs between the levels: how products of bytes are added.
 pub(super) trait Sums {
-    /// Σ w·x over part `part` of group `g` of a unit, of `H` times eight rows and `T` tokens: exact, whatever the order. A part are the
-    /// columns that share a scale; the group is number `b` of the tokens.
+    /// How many lines, of those that share a scale, are added before the sums of high and of low bytes are joined; 0 where so many tokens are
+    /// multiplied by words instead.
+    fn together<Q: TilesAvx2>(tokens: usize) -> usize;
+
+    /// Adds a line's codes times the four bytes that every row has.
     ///
     /// # Safety
-    /// The unit is whole, the tokens have so many columns, the CPU has the level.
-    unsafe fn sums<Q: TilesAvx2, const T: usize, const H: usize>(
-        lines: &Lines<Q, H>,
-        x: &[Tokens<'_>; T],
-        b: usize,
-        part: usize,
-    ) -> [[__m256i; H]; T];
+    /// The CPU has the level.
+    unsafe fn add(sum: __m256i, w: __m256i, x: __m256i) -> __m256i;
+
+    /// 256 times the sums of high bytes, and those of low ones, of each row.
+    ///
+    /// # Safety
+    /// The CPU has the level.
+    unsafe fn join(high: __m256i, low: __m256i) -> __m256i;
 }
 
 /// The lines of a group of a unit, of `H` times eight rows from half `first` on.
@@ -91,69 +95,76 @@ impl<Q: TilesAvx2, const H: usize> Lines<Q, H> {
     }
 }
 
-/// By `vpmaddubsw`, or by `vpmaddwd` where that cannot be or does not pay.
+/// By `vpmaddubsw`, or by words where that cannot be or does not pay.
 struct Narrow;
-
-impl Sums for Narrow {
-    #[inline(always)]
-    unsafe fn sums<Q: TilesAvx2, const T: usize, const H: usize>(
-        lines: &Lines<Q, H>,
-        x: &[Tokens<'_>; T],
-        b: usize,
-        part: usize,
-    ) -> [[__m256i; H]; T] {
-        // SAFETY: by the caller's promise.
-        unsafe {
-            match lines_together::<Q>(LOW_BYTE) {
-                // To widen sums after each two lines pays only where few tokens share the widened codes.
-                0 => words(lines, x, b, part),
-                1 | 2 if T > 2 => words(lines, x, b, part),
-                together => bytes(lines, x, b, part, together),
-            }
-        }
-    }
-}
 
 /// The largest magnitude of a low byte of an activation, and of a high one.
 const LOW_BYTE: i32 = 128;
 
-/// Codes times high and low bytes, of which `together` lines are added in 16 bits.
+impl Sums for Narrow {
+    fn together<Q: TilesAvx2>(tokens: usize) -> usize {
+        match lines_together::<Q>(LOW_BYTE) {
+            // To join sums after each two lines pays only where few tokens share the widened codes.
+            1 | 2 if tokens > 2 => 0,
+            lines => lines,
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add(sum: __m256i, w: __m256i, x: __m256i) -> __m256i {
+        // SAFETY: by the caller's promise.
+        unsafe { _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn join(high: __m256i, low: __m256i) -> __m256i {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let high = _mm256_madd_epi16(high, _mm256_set1_epi16(256));
+            _mm256_add_epi32(high, _mm256_madd_epi16(low, _mm256_set1_epi16(1)))
+        }
+    }
+}
+
+/// Σ w·x over part `part` of group `g` of a unit, of `H` times eight rows and `T` tokens: exact, whatever the order. A part are the columns
+/// that share a scale; the group is number `b` of the tokens.
+///
+/// # Safety
+/// The unit is whole, the tokens have so many columns, the CPU has the level.
 #[inline(always)]
-unsafe fn bytes<Q: TilesAvx2, const T: usize, const H: usize>(
+unsafe fn sums<S: Sums, Q: TilesAvx2, const T: usize, const H: usize>(
     lines: &Lines<Q, H>,
     x: &[Tokens<'_>; T],
     b: usize,
     part: usize,
-    together: usize,
 ) -> [[__m256i; H]; T] {
     // SAFETY: by the caller's promise.
     unsafe {
-        let (ones, high) = (_mm256_set1_epi16(1), _mm256_set1_epi16(256));
+        let together = S::together::<Q>(T);
+        if together == 0 {
+            return words(lines, x, b, part);
+        }
         let each = Lines::<Q, H>::EACH;
         let mut sums = [[_mm256_setzero_si256(); H]; T];
         for some in 0..each / together {
+            // Of the high and of the low bytes.
             let mut s = [[[_mm256_setzero_si256(); 2]; H]; T];
             for l in 0..together {
                 let j = each * part + together * some + l;
                 for h in 0..H {
                     let w = lines.at(j, h);
                     for t in 0..T {
-                        let four = x[t].planes(b).add(4 * j);
                         for (plane, s) in s[t][h].iter_mut().enumerate() {
-                            let two =
-                                _mm256_maddubs_epi16(w, four_columns(four.add(32 * plane), 0));
-                            *s = if l == 0 { two } else { _mm256_add_epi16(*s, two) };
+                            let x = four_columns(x[t].planes(b).add(32 * plane), j);
+                            *s = S::add(*s, w, x);
                         }
                     }
                 }
             }
             for t in 0..T {
                 for h in 0..H {
-                    let four = _mm256_add_epi32(
-                        _mm256_madd_epi16(s[t][h][0], high),
-                        _mm256_madd_epi16(s[t][h][1], ones),
-                    );
-                    sums[t][h] = if some == 0 { four } else { _mm256_add_epi32(sums[t][h], four) };
+                    let [high, low] = s[t][h];
+                    sums[t][h] = _mm256_add_epi32(sums[t][h], S::join(high, low));
                 }
             }
         }
@@ -268,7 +279,7 @@ unsafe fn group<S: Sums, Q: TilesAvx2, const T: usize, const H: usize, const FIR
         let lines = Lines::<Q, H> { unit, g, first: FIRST, decoded };
         let zero = _mm256_set1_ps(Q::ZERO as f32);
         for part in 0..Q::SCALES {
-            let sums = S::sums(&lines, x, b, part);
+            let sums = sums::<S, Q, T, H>(&lines, x, b, part);
             for h in 0..H {
                 let scales = Q::scales(unit, &lines.decoded[h], g, FIRST + h);
                 for t in 0..T {
