@@ -359,6 +359,11 @@ impl Model {
         self.loader.loading()
     }
 
+    /// Whether weights are still read that no step waits for: experts of a cold file, beside those that are chosen.
+    pub fn brings_behind(&self) -> bool {
+        self.loader.brings_behind()
+    }
+
     /// Records from now on which experts are chosen.
     pub fn record_experts(&self) {
         self.store.recorder().begin(&self.weights);

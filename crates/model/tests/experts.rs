@@ -14,6 +14,7 @@ use alight_model::{
     Engine, EngineOptions, Event, Load, LoadError, Model, ModelError, OpenOptions, PartName,
     Repack, Request, SamplerOptions, Session, SessionOptions, SlotOptions,
 };
+use alight_pages::evict;
 use common::{Moe, Spec, tokens};
 use packed::{new, packed};
 
@@ -303,6 +304,32 @@ fn another_process_of_the_same_model_shares_the_page_cache() {
     drop((first, second));
     let third = open(&path, 2, Some(least)).unwrap();
     assert!(third.load_report().reason().contains("of slots") && answers(&third) == expected);
+}
+
+/// Of a cold file that fits into memory, experts come when they are chosen, and all of them in the end.
+#[test]
+fn experts_of_a_cold_file_come_behind_the_rest() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let moe = Moe { experts: 12, width: 512, ..Spec::qwen3moe().moe.unwrap() };
+    let spec = Spec { ty: GgmlType::Q8_0, layers: 4, moe: Some(moe), ..Spec::qwen3moe() };
+    let (path, _) = spec.write(folder.path());
+    let warm = open(&path, 2, None).unwrap();
+    let expected = answers(&warm);
+    assert!(!warm.brings_behind());
+    drop(warm);
+    let file = std::fs::File::open(&path).unwrap();
+    if !evict(&file).is_ok_and(|left| left.is_proven_cold()) {
+        return eprintln!("skipped: the file stays in the page cache");
+    }
+    let model = open(&path, 2, None).unwrap();
+    let reason = model.load_report().reason().to_owned();
+    assert!(reason.contains("experts come when they are chosen, the others behind"), "{reason}");
+    assert!(answers(&model) == expected);
+    model.wait_loaded().unwrap();
+    assert!(!model.brings_behind());
+    for part in model.resident() {
+        assert!(part.experts.iter().all(|share| *share == 1.0), "{part:?}");
+    }
 }
 
 #[test]

@@ -97,6 +97,11 @@ impl Arrival {
         self.complete.load(Ordering::Acquire)
     }
 
+    /// Whether the load has ended, complete or not.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
     /// How far the load has come; `None` when nothing is missing any more, or nothing more will come.
     pub(super) fn loading(&self) -> Option<Loading> {
         if self.is_complete() || self.failure.get().is_some() {
@@ -110,7 +115,7 @@ impl Arrival {
     /// # Errors
     /// It has failed.
     pub(super) fn wait_over(&self) -> Result<(), Arc<LoadError>> {
-        self.wait_while(|| !self.over.load(Ordering::Acquire))
+        self.wait_while(|| !self.is_over())
     }
 
     #[cold]

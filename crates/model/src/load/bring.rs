@@ -59,6 +59,9 @@ impl Shared {
         self.crew(threads.min(jobs.len()), jobs.len(), &|i| {
             let job = &jobs[i];
             let map = &self.store.maps()[job.shard];
+            if job.section.is_none() {
+                self.store.priority().let_pass();
+            }
             match job.work {
                 Work::Pack { ty, cols, to } => {
                     // Populating all of it at once is cheaper than faults, and touches no page beyond it.

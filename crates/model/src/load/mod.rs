@@ -19,6 +19,7 @@ mod bring;
 mod error;
 mod experts;
 mod plan;
+mod priority;
 mod reclaim;
 mod report;
 mod resident;
@@ -121,6 +122,8 @@ struct Shared {
     repacked: AtomicU64,
     /// By file: the offset of its first weights.
     headers: Vec<usize>,
+    /// Whether experts are brought behind what every token reads, so that those which are chosen need not be asked for once all have come.
+    brings_behind: bool,
     /// What to lock when everything is loaded.
     lock: Vec<MatrixRef>,
     report: Mutex<LoadReport>,
@@ -165,12 +168,12 @@ impl Loader {
         let slots = slots.map(|planned| experts::slots(&planned, &maps)).transpose()?;
         let arrival = Arrival::new(&plan.missing, plan.waited_for());
         let output = plan.output_section;
-        let ahead = |matrix: &MatrixRef| {
-            let method = methods[matrix.file_range().0];
-            matrix.storage() == Storage::Map && method.prefetch_chosen == Prefetch::None
-        };
-        let mut chosen = weights.matrices().filter(|matrix| matrix.fits_slots());
-        let sizes = StoreSizes { asks_ahead: chosen.any(ahead), ..plan.store_sizes() };
+        let in_map = |matrix: &&MatrixRef| matrix.fits_slots() && matrix.storage() == Storage::Map;
+        let chosen = weights.matrices().filter(in_map);
+        let chosen: Vec<Prefetch> =
+            chosen.map(|matrix| methods[matrix.file_range().0].prefetch_chosen).collect();
+        let asks_ahead = chosen.iter().any(|prefetch| *prefetch != Prefetch::Populate);
+        let sizes = StoreSizes { asks_ahead, ..plan.store_sizes() };
         let store = Arc::new(Store::new(maps, sizes, slots, arrival, output)?);
         let shared = Arc::new(Shared {
             store: Arc::clone(&store),
@@ -178,6 +181,7 @@ impl Loader {
             reclaim,
             repacked: AtomicU64::new(0),
             headers,
+            brings_behind: asks_ahead && !chosen.contains(&Prefetch::None),
             lock: if wanted.lock { weights.matrices().cloned().collect() } else { Vec::new() },
             report: Mutex::new(LoadReport { packed: plan.packed, ..report }),
         });
@@ -201,6 +205,11 @@ impl Loader {
     /// How far it has come, as long as something is missing that the forward pass waits for.
     pub(crate) fn loading(&self) -> Option<Loading> {
         self.shared.store.arrival().loading()
+    }
+
+    /// Whether it still brings what no step waits for.
+    pub(crate) fn brings_behind(&self) -> bool {
+        self.shared.brings_behind && !self.shared.store.arrival().is_over()
     }
 
     /// What was decided, and what has happened so far.
@@ -244,14 +253,14 @@ impl Loader {
     }
 }
 
-/// How a file is read. Where its weights do not fit into memory, but those that every token reads do, these are read
-/// ahead, and experts come when they are chosen; the report says so.
+/// How a file is read. Of a model with experts, what every token reads comes first; experts come when they are chosen, and behind the
+/// rest if all fit into memory. The report says so.
 fn method(file: &mut FileReport, weights: &Weights) -> LoadMethod {
     let Choice { method: read, prefetch: all, .. } = file.choice;
     let mut method = LoadMethod { read, prefetch: all, prefetch_chosen: all };
-    let always = weights.matrices().filter(|matrix| !matrix.is_chosen_from());
+    let always = weights.matrices().filter(|matrix| !matrix.fits_slots());
     let always: u64 = always.map(MatrixRef::len).sum();
-    let chosen = weights.matrices().any(MatrixRef::is_chosen_from);
+    let chosen = weights.matrices().any(MatrixRef::fits_slots);
     if chosen && read == ReadMethod::Mmap && all == Prefetch::None {
         let request = LoadRequest { load: Load::Mmap, copied: false, weights: always };
         method.prefetch = match choose(&file.facts, &request).prefetch {
@@ -260,13 +269,16 @@ fn method(file: &mut FileReport, weights: &Weights) -> LoadMethod {
             prefetch => prefetch,
         };
     }
-    if method.prefetch != method.prefetch_chosen {
-        let always = always as f64 / 1e9;
-        let more = format!(
-            " What every token reads, {always:.2} GB, is read ahead; experts come when they are chosen."
-        );
-        file.choice.reason.push_str(&more);
-    }
+    let chosen_come = match method.prefetch_chosen {
+        Prefetch::None if method.prefetch != Prefetch::None => "when they are chosen",
+        Prefetch::ReadThreads(_) if chosen => "when they are chosen, the others behind that",
+        _ => return method,
+    };
+    let always = always as f64 / 1e9;
+    let more = format!(
+        " What every token reads, {always:.2} GB, is read ahead; experts come {chosen_come}."
+    );
+    file.choice.reason.push_str(&more);
     method
 }
 
@@ -378,7 +390,11 @@ impl Shared {
         let began = Instant::now();
         let arrival = self.store.arrival();
         let finish = FinishOnDrop(arrival);
-        let result = self.carry_out(plan, methods).and_then(|()| self.lock_all());
+        let brought = self.carry_out(plan, methods);
+        if brought.is_ok() && self.brings_behind {
+            self.store.stop_asking();
+        }
+        let result = brought.and_then(|()| self.lock_all());
         match result {
             // What was locked is counted already.
             Ok(()) => plan.sealed.into_iter().for_each(|section| arrival.arrived(section, 0)),

@@ -61,6 +61,8 @@ pub(super) enum Work {
 pub(super) struct Plan {
     /// In order of use.
     pub(super) jobs: Vec<Job>,
+    /// What comes after them, in order of use: experts, which are asked for when they are chosen. Empty in a plan that is made.
+    behind: Vec<Job>,
     /// Pieces of each section that the forward pass has to wait for.
     pub(super) missing: Vec<u32>,
     /// Bytes of the region of packed matrices.
@@ -127,6 +129,8 @@ impl Plan {
                 false => plan.output_section = arrival::EMBEDDING,
             }
         }
+        let behind = std::mem::take(&mut plan.behind);
+        plan.jobs.extend(behind);
         if embedding_in_map && !tied {
             plan.section(&[&weights.embed], methods, None);
         }
@@ -180,25 +184,35 @@ impl Plan {
     fn section(&mut self, matrices: &[&MatrixRef], methods: &[LoadMethod], section: Option<usize>) {
         let before = self.jobs.len();
         let at = |storage: Storage| matrices.iter().filter(move |m| m.storage() == storage);
-        let prefetch = |m: &MatrixRef| match (m.is_chosen_from(), methods[m.file_range().0]) {
+        let prefetch = |m: &MatrixRef| match (m.fits_slots(), methods[m.file_range().0]) {
             (false, method) => method.prefetch,
             (true, method) => method.prefetch_chosen,
         };
-        // Padding and norms between matrices are loaded with them.
-        let touched = at(Storage::Map).filter(|m| prefetch(m) != Prefetch::None);
-        for (shard, run) in runs(touched.map(|m| m.file_range()), 64 << 10) {
-            let (step, section) = match methods[shard].prefetch {
-                Prefetch::ReadThreads(_) => (COLD_STEP, section),
-                Prefetch::Populate | Prefetch::None => (WARM_STEP, None),
-            };
-            self.cut(shard, run, step, section, Work::Touch);
+        // A cold disk has better to do than to read experts that nobody has chosen, while somebody waits.
+        let is_behind =
+            |m: &MatrixRef| m.fits_slots() && matches!(prefetch(m), Prefetch::ReadThreads(_));
+        let mut behind = Vec::new();
+        for later in [false, true] {
+            let touched = at(Storage::Map).filter(|m| prefetch(m) != Prefetch::None);
+            let touched = touched.filter(|m| is_behind(m) == later);
+            // Padding and norms between matrices are loaded with them.
+            for (shard, run) in runs(touched.map(|m| m.file_range()), 64 << 10) {
+                let (step, section) = match methods[shard].prefetch {
+                    Prefetch::ReadThreads(_) => (COLD_STEP, section.filter(|_| !later)),
+                    Prefetch::Populate | Prefetch::None => (WARM_STEP, None),
+                };
+                let jobs = if later { &mut behind } else { &mut self.jobs };
+                cut(jobs, shard, run, step, section, Work::Touch);
+            }
         }
+        behind.sort_by_key(|job| (job.shard, job.source.start));
+        self.behind.append(&mut behind);
         // Here the gaps are left out: they might be part of another piece, and nothing may be written twice. Experts that lie side by
         // side are one run, since their ranges overlap.
         let mut copied: Vec<_> = at(Storage::Image).map(|m| m.file_range()).collect();
         copied.sort_by_key(|(shard, bytes)| (*shard, bytes.start));
         for (shard, run) in runs(copied.into_iter(), 0) {
-            self.cut(shard, run, COPY_STEP, section, Work::Copy);
+            cut(&mut self.jobs, shard, run, COPY_STEP, section, Work::Copy);
         }
         for matrix in matrices {
             let Storage::Tiles(to) = matrix.storage() else { continue };
@@ -220,22 +234,22 @@ impl Plan {
             }
         }
     }
+}
 
-    /// Cuts a run at multiples of `step` in the file.
-    fn cut(
-        &mut self,
-        shard: usize,
-        run: Range<usize>,
-        step: usize,
-        section: Option<usize>,
-        work: Work,
-    ) {
-        let mut at = run.start;
-        while at < run.end {
-            let end = (at + 1).next_multiple_of(step).min(run.end);
-            self.jobs.push(Job { shard, source: at..end, section, work });
-            at = end;
-        }
+/// Cuts a run at multiples of `step` in the file.
+fn cut(
+    jobs: &mut Vec<Job>,
+    shard: usize,
+    run: Range<usize>,
+    step: usize,
+    section: Option<usize>,
+    work: Work,
+) {
+    let mut at = run.start;
+    while at < run.end {
+        let end = (at + 1).next_multiple_of(step).min(run.end);
+        jobs.push(Job { shard, source: at..end, section, work });
+        at = end;
     }
 }
 
@@ -280,33 +294,34 @@ mod tests {
 
     #[test]
     fn cuts_are_at_whole_steps_of_the_file() {
-        let mut plan = Plan::default();
-        plan.cut(2, 100..2500, 1000, Some(1), Work::Copy);
-        let ranges: Vec<_> = plan.jobs.iter().map(|job| job.source.clone()).collect();
+        let mut jobs = Vec::new();
+        cut(&mut jobs, 2, 100..2500, 1000, Some(1), Work::Copy);
+        let ranges: Vec<_> = jobs.iter().map(|job| job.source.clone()).collect();
         assert_eq!(ranges, [100..1000, 1000..2000, 2000..2500]);
     }
 
-    /// What a token reads of some experts only may be left to the moment at which they are chosen.
+    /// Experts are left to the moment at which they are chosen, and are brought behind the rest if all fit.
     #[test]
-    fn experts_are_brought_ahead_only_if_all_fit() {
+    fn experts_are_brought_behind_the_rest_and_only_if_all_fit() {
         let (first, last) = (3400, 3400 + 8 * 34 * 4096);
         let always = MatrixRef::made_up(0..first, 1, 1);
         let experts = MatrixRef::made_up(first..last, 8, 2);
         let after = MatrixRef::made_up(last..last + 3400, 1, 1);
-        for (prefetch_chosen, expected) in [
-            (Prefetch::None, vec![(0, first), (last, last + 3400)]),
-            (Prefetch::ReadThreads(2), vec![(0, last + 3400)]),
-        ] {
+        for (prefetch_chosen, behind) in
+            [(Prefetch::None, vec![]), (Prefetch::ReadThreads(2), vec![(first, last)])]
+        {
             let prefetch = Prefetch::ReadThreads(2);
             let method = LoadMethod { read: ReadMethod::Mmap, prefetch, prefetch_chosen };
             let mut plan = Plan { missing: vec![0], ..Plan::default() };
             plan.section(&[&always, &experts, &after], &[method], Some(0));
             let ends = |job: &Job| (job.source.start, job.source.end);
             let found: Vec<(usize, usize)> = plan.jobs.iter().map(ends).collect();
-            assert_eq!(found, expected);
+            assert_eq!(found, [(0, first), (last, last + 3400)]);
             let waits = |job: &Job| (job.section, job.work) == (Some(0), Work::Touch);
             assert!(plan.jobs.iter().all(waits));
             assert_eq!(plan.missing, [found.len() as u32]);
+            assert_eq!(plan.behind.iter().map(ends).collect::<Vec<_>>(), behind);
+            assert!(plan.behind.iter().all(|job| job.section.is_none()));
         }
     }
 

@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use alight_pages::slots::{Found, Held, Slots};
-use alight_pages::{Advice, Map, MapError, Region};
+use alight_pages::{Advice, Map, MapError, Region, is_cached};
 
 use super::arrival::Arrival;
 use super::error::LoadError;
+use super::priority::Priority;
 use super::trace::Recorder;
 
 /// Which memory holds one matrix.
@@ -109,7 +111,7 @@ pub(crate) struct StoreSizes {
     pub(super) tiles: usize,
     /// By file: whether weights stay in its map.
     pub(super) in_use: Vec<bool>,
-    /// Whether experts stay in maps, and nothing brings them before they are chosen.
+    /// Whether experts stay in maps, and may be chosen before they have been read.
     pub(super) asks_ahead: bool,
 }
 
@@ -129,8 +131,10 @@ pub(crate) struct Store {
     output_section: usize,
     /// Which experts are chosen, if somebody wants to know.
     recorder: Recorder,
-    /// Whether the system is asked for experts that are chosen, since nothing else brings them ahead.
-    asks_ahead: bool,
+    /// Whether the system is asked for experts that are chosen, since they may not have been read.
+    asks_ahead: AtomicBool,
+    /// What the forward pass needs is read before what a load in the background brings.
+    priority: Priority,
 }
 
 impl Store {
@@ -160,7 +164,8 @@ impl Store {
             arrival,
             output_section,
             recorder,
-            asks_ahead,
+            asks_ahead: AtomicBool::new(asks_ahead),
+            priority: Priority::new(),
         })
     }
 
@@ -171,13 +176,28 @@ impl Store {
 
     /// Whether it is of use to ask the system for experts that are chosen.
     pub(crate) fn asks_ahead(&self) -> bool {
-        self.asks_ahead
+        self.asks_ahead.load(Ordering::Relaxed)
     }
 
-    /// Asks the system to read a range of the map of file `shard`, and does not wait for that.
-    pub(crate) fn ask_ahead(&self, shard: usize, range: Range<usize>) {
+    /// All experts are in memory, and stay there.
+    pub(super) fn stop_asking(&self) {
+        self.asks_ahead.store(false, Ordering::Relaxed);
+    }
+
+    /// Asks the system to read a range of the map of file `shard`, and does not wait for that. Whether some of it may be missing.
+    pub(crate) fn ask_ahead(&self, shard: usize, range: Range<usize>) -> bool {
+        let map = &self.maps[shard];
+        if is_cached(map.file(), range.start as u64..range.end as u64) {
+            return false;
+        }
         // That it is refused costs time only.
-        let _ = self.maps[shard].advise(range, Advice::WillNeed);
+        let _ = map.advise(range, Advice::WillNeed);
+        true
+    }
+
+    /// What the forward pass needs is read before what a load in the background brings.
+    pub(crate) fn priority(&self) -> &Priority {
+        &self.priority
     }
 
     /// The files, in the order of the shards.

@@ -11,6 +11,7 @@
 //! was in memory, or on the order in which the others came. Experts that the next layer will choose may be read behind those of this one.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use alight_kernels::matmul::{ActivationFormats, Activations, Matrix, RowCounts};
 use alight_kernels::parallel::{self, Bank, Place, Rows, Term};
@@ -577,11 +578,19 @@ impl ExpertsWeights {
         let store = step.store;
         let experts = &mut step.buffers.experts;
         let numbers = experts.places.iter().map(|place| place.matrix);
+        // Until they are computed: they come while they are.
+        let mut _first = None;
         if store.asks_ahead() {
-            let places = &experts.places;
+            _first = Some(store.priority().take());
+            let (places, missing) = (&experts.places, AtomicBool::new(false));
             step.compute.pool.run_each(places.len(), &|place, _| {
-                self.ask_ahead(spec, places[place].matrix, store);
+                if self.ask_ahead(spec, places[place].matrix, store) {
+                    missing.store(true, Ordering::Relaxed);
+                }
             });
+            if !missing.into_inner() {
+                _first = None;
+            }
         }
         let mut chosen = store.choose(self.down.storage(), numbers.clone());
         store.recorder().add(&self.down, numbers, chosen.found());
@@ -617,12 +626,14 @@ impl ExpertsWeights {
     }
 
     /// Asks the system to read an expert that is in the map, and not in memory: faults would bring it in small pieces, and its
-    /// neighbours with it.
-    fn ask_ahead(&self, spec: &ExpertsSpec, expert: usize, store: &Store) {
+    /// neighbours with it. Whether some of it may be missing.
+    fn ask_ahead(&self, spec: &ExpertsSpec, expert: usize, store: &Store) -> bool {
         let matrices = self.gate_up.matrices().chain([&self.down]);
-        for matrix in matrices.filter(|matrix| matrix.fits_slots()) {
-            matrix.ask_ahead(expert, spec.routing.experts, store);
-        }
+        let asked = matrices
+            .filter(|matrix| matrix.fits_slots())
+            .map(|matrix| matrix.ask_ahead(expert, spec.routing.experts, store));
+        // Every one is asked for.
+        asked.fold(false, |some, missing| some | missing)
     }
 
     /// Packs what the wave's experts have between their matrices: apart, if the inputs of others are needed yet.

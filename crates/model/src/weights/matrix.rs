@@ -115,11 +115,11 @@ impl MatrixRef {
         }
     }
 
-    /// Asks the system to read, of `experts` that follow one another, the matrices of one, if they are in the map.
-    pub(crate) fn ask_ahead(&self, expert: usize, experts: usize, store: &Store) {
-        if self.storage == Storage::Map {
-            store.ask_ahead(self.shard, self.expert_range(expert, experts));
-        }
+    /// Asks the system to read, of `experts` that follow one another, the matrices of one, if they are in the map. Whether some of it may be
+    /// missing.
+    pub(crate) fn ask_ahead(&self, expert: usize, experts: usize, store: &Store) -> bool {
+        self.storage == Storage::Map
+            && store.ask_ahead(self.shard, self.expert_range(expert, experts))
     }
 
     /// Whether its matrices may be in slots: a token reads some of them, and they are more than a row, which biases are.

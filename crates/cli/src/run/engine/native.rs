@@ -165,10 +165,10 @@ impl Engine for Native<'_> {
     }
 
     fn finish(&mut self, tokens: usize) -> Outcome {
-        if tokens > 0 {
+        if tokens > 0 && !self.model.brings_behind() {
             // All weights have been used, so they are there; what the load still has to write down takes
             // a moment on a busy machine, and the report is about it. A failure would have ended the
-            // answer.
+            // answer. Experts that nobody has chosen are not waited for.
             let _ = self.model.wait_loaded();
         }
         self.args.explain_outcome(self.model);

@@ -1,0 +1,75 @@
+//! Which reads come first: what the forward pass waits for, before what a load brings in the background.
+
+use std::sync::atomic::Ordering;
+
+use crate::engine::Parking;
+
+/// Lets those who read ahead pause while somebody needs other bytes now. Neither side allocates.
+pub(crate) struct Priority {
+    /// How many need something now.
+    needed: Parking,
+}
+
+impl Priority {
+    pub(super) fn new() -> Priority {
+        Priority { needed: Parking::new(0) }
+    }
+
+    /// Reads that begin now come first, until the result is dropped.
+    pub(crate) fn take(&self) -> First<'_> {
+        // Nothing else is read or written by whoever sees this: the order of reads is a matter of time only.
+        self.needed.word.fetch_add(1, Ordering::Relaxed);
+        First(self)
+    }
+
+    /// Returns when nobody needs anything now.
+    pub(super) fn let_pass(&self) {
+        loop {
+            let needed = self.needed.word.load(Ordering::Relaxed);
+            if needed == 0 {
+                return;
+            }
+            self.needed.wait(needed, None);
+        }
+    }
+}
+
+/// As long as it lives, its owner's reads come first.
+pub(crate) struct First<'p>(&'p Priority);
+
+impl Drop for First<'_> {
+    fn drop(&mut self) {
+        if self.0.needed.word.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.needed.wake(u32::MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn who_reads_ahead_waits_for_all_who_need_something() {
+        let priority = Priority::new();
+        priority.let_pass();
+        let read = AtomicU32::new(0);
+        thread::scope(|scope| {
+            let (first, second) = (priority.take(), priority.take());
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    priority.let_pass();
+                    read.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            drop(first);
+            thread::yield_now();
+            assert_eq!(read.load(Ordering::Relaxed), 0);
+            drop(second);
+        });
+        assert_eq!(read.load(Ordering::Relaxed), 2);
+    }
+}
