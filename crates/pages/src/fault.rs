@@ -149,6 +149,22 @@ pub fn page_size() -> usize {
     }
 }
 
+/// Page faults of this thread since it began that read nothing from a disk; 0 where the system does not tell.
+pub(crate) fn of_this_thread() -> u64 {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: the call writes the struct; zeros are a value of it in any case.
+        let usage = unsafe {
+            libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+            usage.assume_init()
+        };
+        usage.ru_minflt as u64
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    0
+}
+
 /// Installs the handler, the first time it is called.
 pub(crate) fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();

@@ -87,7 +87,7 @@ pub use filesystem::{Filesystem, Kind};
 pub use folder::Folder;
 pub use held::{Held, path_of};
 pub use limits::{LimitSource, swap_free};
-pub use map::{Advice, Map};
+pub use map::{Advice, HUGE_PAGE, Map};
 pub use mark::{is_marked_by_others, mark};
 pub use open::{Identity, open_file};
 pub use policy::{Choice, Load, LoadRequest, Prefetch, ReadMethod, choose};

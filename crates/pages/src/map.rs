@@ -14,7 +14,11 @@ use crate::fault::{self, Slot};
 use crate::open::open_file;
 use crate::ranges::Ranges;
 use crate::region::LockError;
+use crate::residency;
 use crate::stamp::Stamp;
+
+/// Bytes of a huge page of the page cache, where it has such.
+pub const HUGE_PAGE: usize = 2 << 20;
 
 /// A read-only shared map of one regular file.
 ///
@@ -189,6 +193,24 @@ impl Map {
             unsafe { self.start.add(at).read_volatile() };
         }
         self.check()
+    }
+
+    /// Reads a range of at most a [huge page](HUGE_PAGE) anew, in huge pages if the map [should come in such](Advice::HugePages). The page
+    /// cache keeps what it has read in the pages in which it was read, and this takes it out of there before. Pages stay that another
+    /// process has mapped. Returns whether huge ones came, as far as that can be seen; in a filesystem whose cache has none, there is no
+    /// use in it. What cannot be read is seen by who touches it.
+    pub fn read_anew(&self, range: Range<usize>) -> bool {
+        let range = range.start..range.end.min(self.len);
+        if range.is_empty() {
+            return false;
+        }
+        let small = range.len() / fault::page_size();
+        self.give_back(range.clone());
+        residency::give_up_range(&self.file, range.start as u64..range.end as u64);
+        let before = fault::of_this_thread();
+        let _ = self.populate(range);
+        // One fault maps a huge page, and one maps sixteen small ones.
+        fault::of_this_thread().saturating_sub(before) < small.div_ceil(32) as u64
     }
 
     /// Tells the system how `range` is going to be used. A range that reaches past the end is cut.

@@ -39,13 +39,22 @@ pub(crate) fn output(layers: usize) -> usize {
     1 + layers
 }
 
+/// The section of the experts of layer `index`, where they come behind what every token reads. A step waits for it only if it has
+/// chosen most of them.
+pub(crate) fn experts(layers: usize, index: usize) -> usize {
+    output(layers) + 1 + index
+}
+
 /// Counts the pieces that are missing, by section.
 pub(crate) struct Arrival {
-    /// Set when no piece is missing any more.
+    /// Set when no piece is missing any more that every step waits for.
     complete: AtomicBool,
     missing: Box<[AtomicU32]>,
+    /// The first section that not every step waits for.
+    behind: usize,
+    /// Of the sections before it.
     missing_in_all: AtomicU32,
-    /// Bytes of the pieces that have arrived, and of all pieces.
+    /// Bytes of their pieces that have arrived, and of all.
     bytes: AtomicU64,
     total: u64,
     /// Why the missing pieces will not come.
@@ -59,12 +68,13 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// A load that brings `missing[section]` pieces, of `total` bytes in all.
-    pub(super) fn new(missing: &[u32], total: u64) -> Arrival {
-        let all = missing.iter().sum();
+    /// A load that brings `missing[section]` pieces. Every step waits for those of the sections before `behind`, which have `total` bytes.
+    pub(super) fn new(missing: &[u32], behind: usize, total: u64) -> Arrival {
+        let all = missing[..behind].iter().sum();
         Arrival {
             complete: AtomicBool::new(all == 0),
             missing: missing.iter().map(|&n| AtomicU32::new(n)).collect(),
+            behind,
             missing_in_all: AtomicU32::new(all),
             bytes: AtomicU64::new(0),
             total,
@@ -75,16 +85,25 @@ impl Arrival {
         }
     }
 
-    /// Returns when `section` is ready; at once if everything is.
+    /// Returns when `section`, for which every step waits, is ready; at once if all of those are.
     ///
     /// # Errors
     /// The load has failed.
     #[inline]
     pub(crate) fn wait(&self, section: usize) -> Result<(), Arc<LoadError>> {
+        debug_assert!(section < self.behind);
         if self.complete.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.wait_while(|| self.missing[section].load(Ordering::Acquire) > 0)
+        self.wait_while(|| !self.is_ready(section))
+    }
+
+    /// Returns when the experts of a layer are there, if they come behind what every token reads.
+    ///
+    /// # Errors
+    /// The load has failed.
+    pub(crate) fn wait_for_experts(&self, layer: usize) -> Result<(), Arc<LoadError>> {
+        self.wait_while(|| !self.is_ready(self.behind + layer))
     }
 
     /// Whether `section` is ready.
@@ -92,7 +111,7 @@ impl Arrival {
         self.missing[section].load(Ordering::Acquire) == 0
     }
 
-    /// Whether everything is ready.
+    /// Whether everything is ready that every step waits for.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Acquire)
     }
@@ -152,11 +171,13 @@ impl Arrival {
 
     /// Counts a piece of `section` of so many bytes, which has been written.
     pub(super) fn arrived(&self, section: usize, bytes: usize) {
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         // AcqRel: the thread that counts the last piece publishes what the others wrote before theirs.
         let last_of_section = self.missing[section].fetch_sub(1, Ordering::AcqRel) == 1;
-        if self.missing_in_all.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.complete.store(true, Ordering::Release);
+        if section < self.behind {
+            self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+            if self.missing_in_all.fetch_sub(1, Ordering::AcqRel) == 1 {
+                self.complete.store(true, Ordering::Release);
+            }
         }
         if last_of_section {
             self.ring();
@@ -193,7 +214,7 @@ mod tests {
 
     #[test]
     fn sections_become_ready_one_by_one() {
-        let arrival = Arrival::new(&[0, 2, 1], 60);
+        let arrival = Arrival::new(&[0, 2, 1], 3, 60);
         arrival.wait(0).unwrap();
         thread::scope(|scope| {
             let one = scope.spawn(|| arrival.wait(1));
@@ -212,10 +233,26 @@ mod tests {
     }
 
     #[test]
+    fn not_every_step_waits_for_what_comes_behind() {
+        let arrival = Arrival::new(&[1, 1, 0], 1, 10);
+        arrival.arrived(0, 10);
+        arrival.wait(0).unwrap();
+        assert!(arrival.is_complete() && arrival.loading().is_none());
+        assert!(!arrival.is_ready(1) && arrival.is_ready(2));
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| arrival.wait_for_experts(0));
+            thread::sleep(Duration::from_millis(5));
+            assert!(!waiting.is_finished());
+            arrival.arrived(1, 20);
+            waiting.join().unwrap().unwrap();
+        });
+    }
+
+    #[test]
     fn the_time_that_was_waited_is_counted() {
         // On a busy machine the other thread may begin when all has arrived, and is then no proof of anything.
         let counted = [1, 30, 1000].into_iter().any(|patience| {
-            let arrival = Arrival::new(&[1], 0);
+            let arrival = Arrival::new(&[1], 1, 0);
             thread::scope(|scope| {
                 scope.spawn(|| arrival.wait(0));
                 thread::sleep(Duration::from_millis(patience));
@@ -228,7 +265,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_load_that_failed() {
-        let arrival = Arrival::new(&[1, 1], 0);
+        let arrival = Arrival::new(&[1, 1], 2, 0);
         thread::scope(|scope| {
             let waiting = [scope.spawn(|| arrival.wait(0)), scope.spawn(|| arrival.wait(1))];
             let over = scope.spawn(|| arrival.wait_over());
@@ -248,7 +285,7 @@ mod tests {
 
     #[test]
     fn many_pieces_from_many_threads() {
-        let arrival = Arrival::new(&[3000], 3000);
+        let arrival = Arrival::new(&[3000], 1, 3000);
         thread::scope(|scope| {
             let waiting = scope.spawn(|| arrival.wait(0));
             for _ in 0..3 {

@@ -13,6 +13,9 @@ use super::Shared;
 use super::error::LoadError;
 use super::plan::{Job, LoadMethod, Plan, Work};
 
+/// If so many more pieces were read anew and came in small pages than in huge ones, there are no huge pages to be had.
+const MOST_IN_VAIN: i32 = 16;
+
 impl Shared {
     /// Does all of `plan`, in order; returns when it is done, has failed, or was stopped.
     pub(super) fn carry_out(&self, plan: &Plan, methods: &[LoadMethod]) -> Result<(), LoadError> {
@@ -20,7 +23,7 @@ impl Shared {
         for jobs in plan.jobs.chunk_by(|a, b| lane(a) == lane(b)) {
             let Some(first) = jobs.first() else { continue };
             match methods[first.shard].read {
-                ReadMethod::Mmap => self.by_map(jobs, methods[first.shard])?,
+                ReadMethod::Mmap => self.by_map(plan, jobs, methods[first.shard])?,
                 ReadMethod::Direct => self.by_transfer(jobs, Method::Direct)?,
                 ReadMethod::Read => self.by_transfer(jobs, Method::Read)?,
             }
@@ -34,7 +37,7 @@ impl Shared {
     }
 
     /// Jobs of one file whose bytes come through its map.
-    fn by_map(&self, jobs: &[Job], method: LoadMethod) -> Result<(), LoadError> {
+    fn by_map(&self, plan: &Plan, jobs: &[Job], method: LoadMethod) -> Result<(), LoadError> {
         let packs = jobs.iter().any(|job| matches!(job.work, Work::Pack { .. }));
         let readers = match method.prefetch {
             Prefetch::ReadThreads(n) => {
@@ -59,7 +62,7 @@ impl Shared {
         self.crew(threads.min(jobs.len()), jobs.len(), &|i| {
             let job = &jobs[i];
             let map = &self.store.maps()[job.shard];
-            if job.section.is_none() {
+            if plan.is_behind(job) {
                 self.store.priority().let_pass();
             }
             match job.work {
@@ -83,6 +86,21 @@ impl Shared {
             }
             Ok(())
         })
+    }
+
+    /// Experts that were chosen before they came behind the rest were read in small pages. Now that all is there, what holds them is read
+    /// anew, while nobody waits for a disk: a process that decodes from huge pages is faster, and so is the start of the next one.
+    pub(super) fn read_anew(&self) {
+        let mut in_vain = 0;
+        for (map, asked) in self.store.maps().iter().zip(self.store.asked()) {
+            for unit in asked.take() {
+                if self.stop.load(Ordering::Relaxed) || in_vain > MOST_IN_VAIN {
+                    return;
+                }
+                self.store.priority().let_pass();
+                in_vain += if map.read_anew(unit) { -1 } else { 1 };
+            }
+        }
     }
 
     /// Jobs of one file that is read.

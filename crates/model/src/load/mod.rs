@@ -18,6 +18,7 @@ pub(crate) mod arrival;
 mod bring;
 mod error;
 mod experts;
+mod huge;
 mod plan;
 mod priority;
 mod reclaim;
@@ -43,6 +44,7 @@ pub use arrival::Loading;
 pub use error::LoadError;
 pub use experts::SlotsReport;
 use plan::{LoadMethod, Plan};
+pub(crate) use priority::First;
 use reclaim::Reclaim;
 pub use report::{FileReport, LoadReport};
 pub(crate) use resident::resident;
@@ -166,7 +168,7 @@ impl Loader {
         }
         check_memory(&report, weights, wanted.lock)?;
         let slots = slots.map(|planned| experts::slots(&planned, &maps)).transpose()?;
-        let arrival = Arrival::new(&plan.missing, plan.waited_for());
+        let arrival = Arrival::new(&plan.missing, plan.first_behind, plan.waited_for());
         let output = plan.output_section;
         let in_map = |matrix: &&MatrixRef| matrix.fits_slots() && matrix.storage() == Storage::Map;
         let chosen = weights.matrices().filter(in_map);
@@ -393,6 +395,7 @@ impl Shared {
         let brought = self.carry_out(plan, methods);
         if brought.is_ok() && self.brings_behind {
             self.store.stop_asking();
+            self.read_anew();
         }
         let result = brought.and_then(|()| self.lock_all());
         match result {

@@ -40,7 +40,7 @@ pub(super) struct Job {
     pub(super) shard: usize,
     /// Which bytes of it.
     pub(super) source: Range<usize>,
-    /// Section blocked by this job; `None`: no section waits for it.
+    /// The section that it belongs to; `None`: nothing waits for it.
     pub(super) section: Option<usize>,
     pub(super) work: Work,
 }
@@ -63,8 +63,10 @@ pub(super) struct Plan {
     pub(super) jobs: Vec<Job>,
     /// What comes after them, in order of use: experts, which are asked for when they are chosen. Empty in a plan that is made.
     behind: Vec<Job>,
-    /// Pieces of each section that the forward pass has to wait for.
+    /// Pieces of each section.
     pub(super) missing: Vec<u32>,
+    /// The first section of what comes behind the rest, for which not every step waits.
+    pub(super) first_behind: usize,
     /// Bytes of the region of packed matrices.
     pub(super) tiles: usize,
     /// Matrices that are packed.
@@ -84,7 +86,8 @@ impl Plan {
     pub(super) fn new(weights: &mut Weights, methods: &[LoadMethod], repack: bool) -> Plan {
         let layers = weights.layers.len();
         let mut plan = Plan {
-            missing: vec![0; arrival::output(layers) + 1],
+            missing: vec![0; arrival::experts(layers, layers)],
+            first_behind: arrival::experts(layers, 0),
             kept: vec![Vec::new(); methods.len()],
             images: vec![false; methods.len()],
             output_section: arrival::output(layers),
@@ -98,41 +101,44 @@ impl Plan {
         plan.settle(&mut weights.embed, methods, repack && tied);
         let embedding_in_map = weights.embed.storage() == Storage::Map;
         if !embedding_in_map {
-            plan.section(&[&weights.embed], methods, Some(arrival::EMBEDDING));
+            plan.section(&[&weights.embed], methods, Some(arrival::EMBEDDING), None);
         }
         if let Some(inputs) = &mut weights.token_inputs {
             // Of the table a token reads a row: it stays in the map, and nothing of it is brought.
             let (shard, bytes) = inputs.table.file_range();
             plan.kept[shard].push(bytes);
             plan.settle(&mut inputs.projection, methods, repack);
-            plan.section(&[&inputs.projection], methods, Some(arrival::EMBEDDING));
+            plan.section(&[&inputs.projection], methods, Some(arrival::EMBEDDING), None);
         }
         if let Some(alt_up) = &mut weights.alt_up {
             for matrix in alt_up.matrices_mut() {
                 plan.settle(matrix, methods, repack);
             }
-            plan.section(&alt_up.matrices(), methods, Some(arrival::EMBEDDING));
+            plan.section(&alt_up.matrices(), methods, Some(arrival::EMBEDDING), None);
         }
         for (i, layer) in weights.layers.iter_mut().enumerate() {
             for matrix in layer.matrices_mut() {
                 plan.settle(matrix, methods, repack);
             }
-            plan.section(&layer.matrices(), methods, Some(arrival::layer(i)));
+            let experts = Some(arrival::experts(layers, i));
+            plan.section(&layer.matrices(), methods, Some(arrival::layer(i)), experts);
         }
         if !tied {
             plan.settle(&mut weights.output, methods, repack);
-            plan.section(&[&weights.output], methods, Some(arrival::output(layers)));
+            plan.section(&[&weights.output], methods, Some(arrival::output(layers)), None);
         } else {
             weights.output = weights.embed.clone();
             match embedding_in_map {
-                true => plan.section(&[&weights.output], methods, Some(arrival::output(layers))),
+                true => {
+                    plan.section(&[&weights.output], methods, Some(arrival::output(layers)), None)
+                }
                 false => plan.output_section = arrival::EMBEDDING,
             }
         }
         let behind = std::mem::take(&mut plan.behind);
         plan.jobs.extend(behind);
         if embedding_in_map && !tied {
-            plan.section(&[&weights.embed], methods, None);
+            plan.section(&[&weights.embed], methods, None, None);
         }
         plan
     }
@@ -143,11 +149,16 @@ impl Plan {
         StoreSizes { images: self.images.clone(), tiles: self.tiles, in_use, asks_ahead: false }
     }
 
-    /// Bytes of the pieces that the forward pass has to wait for.
+    /// Whether a piece is brought behind what every step waits for.
+    pub(super) fn is_behind(&self, job: &Job) -> bool {
+        job.section.is_none_or(|section| section >= self.first_behind)
+    }
+
+    /// Bytes of the pieces that every step waits for.
     pub(super) fn waited_for(&self) -> u64 {
         self.jobs
             .iter()
-            .filter(|job| job.section.is_some())
+            .filter(|job| job.section.is_some_and(|section| section < self.first_behind))
             .map(|job| job.source.len() as u64)
             .sum()
     }
@@ -155,7 +166,7 @@ impl Plan {
     /// All memory will be locked at the end. The last layer becomes ready after that, so that every
     /// step sees it if locking fails.
     pub(super) fn seal(&mut self) {
-        let last = self.missing.len() - 2;
+        let last = self.first_behind - 2;
         self.missing[last] += 1;
         self.sealed = Some(last);
     }
@@ -180,8 +191,14 @@ impl Plan {
         }
     }
 
-    /// Adds the pieces of the matrices of one section.
-    fn section(&mut self, matrices: &[&MatrixRef], methods: &[LoadMethod], section: Option<usize>) {
+    /// Adds the pieces of the matrices of one section, and of their experts, if these come behind.
+    fn section(
+        &mut self,
+        matrices: &[&MatrixRef],
+        methods: &[LoadMethod],
+        section: Option<usize>,
+        experts: Option<usize>,
+    ) {
         let before = self.jobs.len();
         let at = |storage: Storage| matrices.iter().filter(move |m| m.storage() == storage);
         let prefetch = |m: &MatrixRef| match (m.fits_slots(), methods[m.file_range().0]) {
@@ -198,7 +215,7 @@ impl Plan {
             // Padding and norms between matrices are loaded with them.
             for (shard, run) in runs(touched.map(|m| m.file_range()), 64 << 10) {
                 let (step, section) = match methods[shard].prefetch {
-                    Prefetch::ReadThreads(_) => (COLD_STEP, section.filter(|_| !later)),
+                    Prefetch::ReadThreads(_) => (COLD_STEP, if later { experts } else { section }),
                     Prefetch::Populate | Prefetch::None => (WARM_STEP, None),
                 };
                 let jobs = if later { &mut behind } else { &mut self.jobs };
@@ -206,7 +223,6 @@ impl Plan {
             }
         }
         behind.sort_by_key(|job| (job.shard, job.source.start));
-        self.behind.append(&mut behind);
         // Here the gaps are left out: they might be part of another piece, and nothing may be written twice. Experts that lie side by
         // side are one run, since their ranges overlap.
         let mut copied: Vec<_> = at(Storage::Image).map(|m| m.file_range()).collect();
@@ -228,11 +244,12 @@ impl Plan {
         }
         // Within a section, in the order of the files.
         self.jobs[before..].sort_by_key(|job| (job.shard, job.source.start));
-        for job in &self.jobs[before..] {
+        for job in self.jobs[before..].iter().chain(&behind) {
             if let Some(section) = job.section {
                 self.missing[section] += 1;
             }
         }
+        self.behind.append(&mut behind);
     }
 }
 
@@ -312,16 +329,16 @@ mod tests {
         {
             let prefetch = Prefetch::ReadThreads(2);
             let method = LoadMethod { read: ReadMethod::Mmap, prefetch, prefetch_chosen };
-            let mut plan = Plan { missing: vec![0], ..Plan::default() };
-            plan.section(&[&always, &experts, &after], &[method], Some(0));
+            let mut plan = Plan { missing: vec![0; 2], ..Plan::default() };
+            plan.section(&[&always, &experts, &after], &[method], Some(0), Some(1));
             let ends = |job: &Job| (job.source.start, job.source.end);
             let found: Vec<(usize, usize)> = plan.jobs.iter().map(ends).collect();
             assert_eq!(found, [(0, first), (last, last + 3400)]);
             let waits = |job: &Job| (job.section, job.work) == (Some(0), Work::Touch);
             assert!(plan.jobs.iter().all(waits));
-            assert_eq!(plan.missing, [found.len() as u32]);
+            assert_eq!(plan.missing, [found.len() as u32, behind.len() as u32]);
             assert_eq!(plan.behind.iter().map(ends).collect::<Vec<_>>(), behind);
-            assert!(plan.behind.iter().all(|job| job.section.is_none()));
+            assert!(plan.behind.iter().all(|job| job.section == Some(1)));
         }
     }
 
@@ -345,7 +362,7 @@ mod tests {
         let prefetch = Prefetch::None;
         let method = LoadMethod { read: ReadMethod::Direct, prefetch, prefetch_chosen: prefetch };
         let mut plan = Plan { missing: vec![0], ..Plan::default() };
-        plan.section(&[&gate, &up, &shared, &down], &[method], Some(0));
+        plan.section(&[&gate, &up, &shared, &down], &[method], Some(0), None);
         let found: Vec<_> = plan.jobs.iter().map(|job| job.source.clone()).collect();
         assert_eq!(found, [0..3400, stride..4 * stride + 2 * step + part]);
         assert_eq!(plan.missing, [2]);

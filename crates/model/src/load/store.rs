@@ -9,6 +9,7 @@ use alight_pages::{Advice, Map, MapError, Region, is_cached};
 
 use super::arrival::Arrival;
 use super::error::LoadError;
+use super::huge::HugePages;
 use super::priority::Priority;
 use super::trace::Recorder;
 
@@ -133,6 +134,8 @@ pub(crate) struct Store {
     recorder: Recorder,
     /// Whether the system is asked for experts that are chosen, since they may not have been read.
     asks_ahead: AtomicBool,
+    /// By file: which parts it was asked for.
+    asked: Vec<HugePages>,
     /// What the forward pass needs is read before what a load in the background brings.
     priority: Priority,
 }
@@ -154,6 +157,8 @@ impl Store {
         let images = images.collect::<Result<Vec<_>, _>>()?;
         let tiles = (sizes.tiles > 0).then(|| region(&maps[0], sizes.tiles)).transpose()?;
         let StoreSizes { in_use, asks_ahead, .. } = sizes;
+        let asked = maps.iter().map(|map| HugePages::of(if asks_ahead { map.len() } else { 0 }));
+        let asked = asked.collect();
         let recorder = Recorder::default();
         Ok(Store {
             maps,
@@ -165,6 +170,7 @@ impl Store {
             output_section,
             recorder,
             asks_ahead: AtomicBool::new(asks_ahead),
+            asked,
             priority: Priority::new(),
         })
     }
@@ -191,8 +197,14 @@ impl Store {
             return false;
         }
         // That it is refused costs time only.
-        let _ = map.advise(range, Advice::WillNeed);
+        let _ = map.advise(range.clone(), Advice::WillNeed);
+        self.asked[shard].mark(range);
         true
+    }
+
+    /// By file: which parts have been asked for, and were missing.
+    pub(super) fn asked(&self) -> &[HugePages] {
+        &self.asked
     }
 
     /// What the forward pass needs is read before what a load in the background brings.

@@ -19,8 +19,8 @@ use alight_kernels::{Layout, WeightType, vec};
 
 use super::dense::{Activation, SHARED_NAMES};
 use super::routing::{Routing, USED, sigmoid};
-use crate::engine::{Step, WorkSize};
-use crate::load::{Chosen, Storage, Store, arrival};
+use crate::engine::{Pool, Step, WorkSize};
+use crate::load::{Chosen, First, Storage, Store, arrival};
 use crate::spec::SpecError;
 use crate::spec::keys::{Keys, MAX_WIDTH};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
@@ -578,20 +578,14 @@ impl ExpertsWeights {
         let store = step.store;
         let experts = &mut step.buffers.experts;
         let numbers = experts.places.iter().map(|place| place.matrix);
-        // Until they are computed: they come while they are.
-        let mut _first = None;
-        if store.asks_ahead() {
-            _first = Some(store.priority().take());
-            let (places, missing) = (&experts.places, AtomicBool::new(false));
-            step.compute.pool.run_each(places.len(), &|place, _| {
-                if self.ask_ahead(spec, places[place].matrix, store) {
-                    missing.store(true, Ordering::Relaxed);
-                }
-            });
-            if !missing.into_inner() {
-                _first = None;
+        let _first = store.asks_ahead().then(|| {
+            if 2 * experts.places.len() > spec.routing.experts {
+                // In the order of the file they come faster, in huge pages, and nothing is read twice. That the load has failed is seen
+                // at the end of the step.
+                let _ = store.arrival().wait_for_experts(step.layer);
             }
-        }
+            self.ask_for_missing(spec, &experts.places, step.compute.pool, store)
+        });
         let mut chosen = store.choose(self.down.storage(), numbers.clone());
         store.recorder().add(&self.down, numbers, chosen.found());
         experts.coming.clone_from(&experts.places);
@@ -623,6 +617,25 @@ impl ExpertsWeights {
         }
         self.pack_shared(spec, step);
         self.shared_and_sum(spec, step, slots.all());
+    }
+
+    /// Asks the system to read those of the chosen experts that are missing in the map. Until they are computed these reads come first:
+    /// they come while they are.
+    fn ask_for_missing<'s>(
+        &self,
+        spec: &ExpertsSpec,
+        places: &[Place],
+        pool: &Pool,
+        store: &'s Store,
+    ) -> Option<First<'s>> {
+        let first = store.priority().take();
+        let missing = AtomicBool::new(false);
+        pool.run_each(places.len(), &|place, _| {
+            if self.ask_ahead(spec, places[place].matrix, store) {
+                missing.store(true, Ordering::Relaxed);
+            }
+        });
+        missing.into_inner().then_some(first)
     }
 
     /// Asks the system to read an expert that is in the map, and not in memory: faults would bring it in small pieces, and its
