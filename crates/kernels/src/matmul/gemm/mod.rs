@@ -230,7 +230,7 @@ impl Default for MatmulScratch {
 #[repr(C, align(64))]
 // Portable code has use for the floats only, and NEON has none for `z`.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-pub(super) struct Panel {
+pub(in crate::matmul) struct Panel {
     pub(in crate::matmul) q: [i8; MAX_K * PANEL_ROWS],
     pub(super) z: [i32; MAX_K / 16 * PANEL_ROWS],
     float: [f32; MAX_K_FLOAT * PANEL_ROWS],
@@ -240,7 +240,7 @@ pub(super) struct Panel {
 
 /// Splits `cols` into stretches of nearly equal length, at most `max` and multiples of 256 but
 /// for the last.
-pub(super) fn stretches(cols: usize, max: usize) -> impl Iterator<Item = Range<usize>> {
+pub(in crate::matmul) fn stretches(cols: usize, max: usize) -> impl Iterator<Item = Range<usize>> {
     let count = cols.div_ceil(max).max(1);
     let len = cols.div_ceil(count).next_multiple_of(256).min(max);
     (0..cols).step_by(len).map(move |k| k..cols.min(k + len))

@@ -9,11 +9,12 @@
 //! multiplication and one (with offsets two) fused multiply-adds. On a core with one 512-bit
 //! multiplier that is 80 % (73 %) of its peak at best. Zero points are where the sums start.
 
+use super::avx512_panel;
 use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
 use crate::blocks::{WeightType, with_tiles};
 use crate::matmul::prefetch::{self, Ahead};
 use crate::matmul::sizes::{TILES_TOGETHER, TOKEN_BLOCK};
-use crate::matmul::{Matrix, Output, Precision, Tokens};
+use crate::matmul::{MatmulScratch, Matrix, Output, Precision, Tokens};
 use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -32,23 +33,27 @@ const FEW: usize = 4;
 /// (What chooses by type is compiled without the level's features, so that the types are functions of their own: see `dot`.)
 ///
 /// # Safety
-/// As for `tiles::rows`; the CPU has the level. `sums` has room for
-/// [`SUMS`](crate::matmul::sizes::SUMS).
+/// As for `tiles::rows`; the CPU has the level.
 pub(super) unsafe fn rows(
     w: &Matrix<'_>,
     rows: Range<usize>,
     x: &Tokens<'_>,
     out: Output<'_>,
-    sums: &mut [f32],
+    scratch: &mut MatmulScratch,
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
         with_tiles!(
             w.weight_type(),
-            Q => each_tile::<Integer<Q>>(w, rows, x, out, sums),
+            Q => match x.precision() {
+                Precision::Bits8 if avx512_panel::suits::<Q>(x.tokens()) => {
+                    avx512_panel::rows::<Q>(w, rows, x, out, &mut scratch.panel);
+                }
+                _ => each_tile::<Integer<Q>>(w, rows, x, out, scratch.sums()),
+            },
             match w.weight_type() {
-                WeightType::F16 => each_tile::<Half>(w, rows, x, out, sums),
-                _ => each_tile::<Brain>(w, rows, x, out, sums),
+                WeightType::F16 => each_tile::<Half>(w, rows, x, out, scratch.sums()),
+                _ => each_tile::<Brain>(w, rows, x, out, scratch.sums()),
             }
         )
     }
@@ -184,13 +189,13 @@ unsafe fn few<W: Tile, const T: usize>(
 
 /// The first row of tile `i` for token `t`. Not all of the tile need be inside the output.
 #[inline(always)]
-fn at(out: Output<'_>, t: usize, i: usize) -> *mut f32 {
+pub(super) fn at(out: Output<'_>, t: usize, i: usize) -> *mut f32 {
     out.at(t, TILE_ROWS * i)
 }
 
 /// Which rows of tile `i` are in `rows`.
 #[inline(always)]
-fn mask(i: usize, rows: &Range<usize>) -> __mmask16 {
+pub(super) fn mask(i: usize, rows: &Range<usize>) -> __mmask16 {
     let below = |r: usize| (1u32 << r.saturating_sub(TILE_ROWS * i).min(TILE_ROWS)) - 1;
     (below(rows.end) & !below(rows.start)) as __mmask16
 }
@@ -225,7 +230,7 @@ unsafe fn add<W: Tile, const T: usize>(
 
 /// Four bytes in every lane.
 #[inline(always)]
-unsafe fn four(p: *const i8) -> __m512i {
+pub(super) unsafe fn four(p: *const i8) -> __m512i {
     // SAFETY: inside the callers' activations.
     unsafe { _mm512_set1_epi32(p.cast::<i32>().read_unaligned()) }
 }
@@ -389,17 +394,17 @@ unsafe fn few_group<Q: TilesAvx512, const P: usize, const T: usize>(
 }
 
 /// A block of tokens' activations, see `activations`.
-struct Block {
+pub(super) struct Block {
     /// `[K/32][TOKEN_BLOCK][32]`
-    q: *const i8,
+    pub(super) q: *const i8,
     /// `[K/32][TOKEN_BLOCK]`
-    scale: *const f32,
+    pub(super) scale: *const f32,
     /// `[K/32][TOKEN_BLOCK]`
-    s32: *const f32,
+    pub(super) s32: *const f32,
     /// `[K/32][TOKEN_BLOCK]`, minus the sums of 32 integers
-    z32: *const i32,
+    pub(super) z32: *const i32,
     /// `[K/32][2][TOKEN_BLOCK]`, minus the sums of 16
-    z16: *const i32,
+    pub(super) z16: *const i32,
     /// All tokens are in this block, so that what lies ahead of it in the tile is read next. With
     /// more blocks the weights come from the cache and the next stretch is far away.
     alone: bool,
@@ -407,7 +412,7 @@ struct Block {
 
 impl Block {
     #[inline(always)]
-    fn of(x: &Tokens<'_>, block: usize) -> Block {
+    pub(super) fn of(x: &Tokens<'_>, block: usize) -> Block {
         let (tiles, block) = x.tiles(block);
         let at = block * TOKEN_BLOCK * (x.cols() / 32);
         Block {
@@ -423,7 +428,7 @@ impl Block {
 
 /// ZERO times what is in the lanes: a shift, which is cheaper, where ZERO is a power of two.
 #[inline(always)]
-unsafe fn times_zero<Q: TilesAvx512>(v: __m512i) -> __m512i {
+pub(super) unsafe fn times_zero<Q: TilesAvx512>(v: __m512i) -> __m512i {
     // SAFETY: the callers' CPU has the level.
     unsafe {
         if (Q::ZERO as u32).is_power_of_two() {

@@ -1,7 +1,7 @@
 //! Products of packed matrices.
 //!
 //! With AVX-512 VNNI a tile is multiplied in place, by a few tokens of 16 bits or by a register block of
-//! twelve of 8. With AVX2 and NEON it is too for those of 16 bits; for the others, and in portable code always, weights
+//! twelve of 8; for long prompts it is made into a panel of bytes, where that is faster. With AVX2 and NEON it is too for those of 16 bits; for the others, and in portable code always, weights
 //! are unpacked by the same code as canonical ones, which only reads them from elsewhere.
 
 /// What AVX2 and NEON have around `quantized` and `float`, the sums of a tile's rows for some tokens of 16 bits.
@@ -70,6 +70,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
 #[cfg(target_arch = "x86_64")]
+mod avx512_panel;
+#[cfg(target_arch = "x86_64")]
 mod avx_vnni;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -91,7 +93,7 @@ pub(super) unsafe fn rows(
         // SAFETY: `Activations::begin` has checked that the CPU has the level; the rest by the
         // caller's promise.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Amx => unsafe { avx512::rows(w, rows, x, out, scratch.sums()) },
+        Isa::Avx512 | Isa::Amx => unsafe { avx512::rows(w, rows, x, out, scratch) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 if x.precision() == Precision::Bits16 => unsafe { avx2::rows(w, rows, x, out) },

@@ -1,0 +1,264 @@
+//! Tiles with AVX-512 VNNI for long prompts: the codes of two tiles are made into bytes once, and multiplied with all tokens, six at a time.
+//!
+//! In place, a tile's codes are taken apart anew for every block of twelve tokens, and each `vpdpbusd` reads its four activations itself: for 32
+//! columns of 16 rows 96 products and 104 reads, beside what the codes take. Here two tiles share the activations: 96 products and 64 reads.
+//! That is faster where a core has two 512-bit multipliers, as Intel's servers do, and everywhere where codes are more than nibbles or bytes.
+//! The operations for a token and their order are those in place, so the sums have the same bits.
+
+use super::avx512::{AHEAD, Block, ask, at, four, mask, times_zero};
+use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
+use crate::matmul::gemm::{Panel, stretches};
+use crate::matmul::prefetch::Ahead;
+use crate::matmul::sizes::{MAX_K, PANEL_ROWS, TOKEN_BLOCK};
+use crate::matmul::{Matrix, Output, Tokens};
+use crate::tiles::TILE_ROWS;
+use std::arch::x86_64::*;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+/// Tokens that are multiplied together: half a block.
+const TOKENS: usize = TOKEN_BLOCK / 2;
+
+/// From so many tokens on, what a panel takes is less than what it spares.
+const FROM: usize = 2 * TOKEN_BLOCK + 1;
+
+/// Tiles of a panel.
+const TILES: usize = PANEL_ROWS / TILE_ROWS;
+
+const _: () = assert!(TILES == 2);
+
+/// Whether so many tokens are multiplied with a panel.
+pub(super) fn suits<Q: TilesAvx512>(tokens: usize) -> bool {
+    tokens >= FROM && (Q::PHASES > 2 || has_two_multipliers())
+}
+
+/// Whether a core has two 512-bit multipliers: it is not known by the CPU's features, but by who makes it.
+fn has_two_multipliers() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let vendor = __cpuid(0);
+        let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
+        name.as_flattened() == b"GenuineIntel"
+    })
+}
+
+/// # Safety
+/// As for `tiles::rows`; the CPU has the level; the tokens are of 8 bits.
+pub(super) unsafe fn rows<Q: TilesAvx512>(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &Tokens<'_>,
+    out: Output<'_>,
+    p: &mut Panel,
+) {
+    let tiles = rows.start / TILE_ROWS..rows.end.div_ceil(TILE_ROWS);
+    for first in tiles.clone().step_by(TILES) {
+        let tiles = first..tiles.end.min(first + TILES);
+        for k in stretches(w.cols(), MAX_K) {
+            // SAFETY: by the caller's promise. The second of two tiles that do not exist stays as it was and is not stored.
+            unsafe {
+                fill::<Q>(w, tiles.clone(), k.clone(), p);
+                multiply::<Q>(&rows, first, k, x, out, p);
+            }
+        }
+    }
+}
+
+/// Makes columns `k` of one or two tiles into a panel: `q` `[K/4][2 tiles][16 rows][4]` codes as they are, unsigned; `d` and `m` `[K/32][1 or 2][2 tiles][16 rows]`.
+///
+/// # Safety
+/// The tiles are whole, `k` begins at a multiple of 256 and has at most [`MAX_K`] columns, the CPU has the level.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
+unsafe fn fill<Q: TilesAvx512>(
+    w: &Matrix<'_>,
+    tiles: Range<usize>,
+    k: Range<usize>,
+    p: &mut Panel,
+) {
+    let (bytes, per_unit) = (TILE_ROWS * Q::BYTES, Q::BLOCK / 32);
+    for (half, i) in tiles.enumerate() {
+        let tile = w.tile(i).as_ptr();
+        let ahead = &Ahead::new(tile, AHEAD, TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
+        let mut b = 0;
+        while b < k.len() / 32 {
+            // SAFETY: a unit of the tile, and lines of the panel, by the caller's promise.
+            unsafe {
+                let unit = tile.add((k.start / 32 + b) / per_unit * bytes);
+                let head = Q::head(unit);
+                let mut g = 0;
+                while g < per_unit {
+                    group::<Q, 0>(unit, ahead, &head, g, b + g, half, p);
+                    if Q::PHASES > 1 {
+                        group::<Q, 1>(unit, ahead, &head, g + 1, b + g + 1, half, p);
+                    }
+                    if Q::PHASES > 2 {
+                        group::<Q, 2>(unit, ahead, &head, g + 2, b + g + 2, half, p);
+                        group::<Q, 3>(unit, ahead, &head, g + 3, b + g + 3, half, p);
+                    }
+                    g += Q::PHASES;
+                }
+            }
+            b += per_unit;
+        }
+    }
+}
+
+/// Group `g` of a unit, which is group `b` of the panel, of its tile number `half`.
+///
+/// # Safety
+/// As for [`fill`].
+#[inline(always)]
+unsafe fn group<Q: TilesAvx512, const P: usize>(
+    unit: *const u8,
+    ahead: &Ahead,
+    head: &Q::Head,
+    g: usize,
+    b: usize,
+    half: usize,
+    p: &mut Panel,
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        ask::<Q>(unit, ahead, g);
+        let Scales { d, m } = Q::scales(unit, head, g);
+        for part in 0..Q::SCALES {
+            let at = (Q::SCALES * b + part) * PANEL_ROWS + TILE_ROWS * half;
+            _mm512_store_ps(p.d.as_mut_ptr().add(at), d[part]);
+        }
+        for part in 0..Q::OFFSETS {
+            let at = (Q::OFFSETS * b + part) * PANEL_ROWS + TILE_ROWS * half;
+            _mm512_store_ps(p.m.as_mut_ptr().add(at), m[part]);
+        }
+        for j in 0..8 {
+            let at = 4 * ((8 * b + j) * PANEL_ROWS + TILE_ROWS * half);
+            let line = Q::line::<P>(unit, head, g, j);
+            _mm512_store_si512(p.q.as_mut_ptr().add(at).cast(), line);
+        }
+    }
+}
+
+/// The panel's columns `k` with all tokens: overwrites the outputs by the first columns, adds the others.
+///
+/// # Safety
+/// As for [`rows`]; tile `first` is the panel's first.
+unsafe fn multiply<Q: TilesAvx512>(
+    rows: &Range<usize>,
+    first: usize,
+    k: Range<usize>,
+    x: &Tokens<'_>,
+    out: Output<'_>,
+    p: &Panel,
+) {
+    for t in (0..x.tokens()).step_by(TOKENS) {
+        let b = Block::of(x, t / TOKEN_BLOCK);
+        // SAFETY: by the caller's promise. There is room for the activations of whole blocks.
+        unsafe { some::<Q>(rows, first, &k, &b, t, x.tokens(), out, p) };
+    }
+}
+
+/// Six tokens from token `t` on, of which those before `n` exist.
+///
+/// # Safety
+/// As for [`multiply`]; the CPU has the level.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
+#[allow(clippy::too_many_arguments)]
+unsafe fn some<Q: TilesAvx512>(
+    rows: &Range<usize>,
+    first: usize,
+    k: &Range<usize>,
+    x: &Block,
+    t: usize,
+    n: usize,
+    out: Output<'_>,
+    p: &Panel,
+) {
+    let masks = [mask(first, rows), mask(first + 1, rows)];
+    // SAFETY: masked lanes are neither read nor written; the others are ours by the caller's promise.
+    unsafe {
+        let mut acc = [[_mm512_setzero_ps(); TILES]; TOKENS];
+        if k.start != 0 {
+            for c in 0..TOKENS.min(n - t) {
+                for i in 0..TILES {
+                    acc[c][i] = _mm512_maskz_loadu_ps(masks[i], at(out, t + c, first + i));
+                }
+            }
+        }
+        columns::<Q>(k, x, t % TOKEN_BLOCK, p, &mut acc);
+        for c in 0..TOKENS.min(n - t) {
+            for i in 0..TILES {
+                _mm512_mask_storeu_ps(at(out, t + c, first + i), masks[i], acc[c][i]);
+            }
+        }
+    }
+}
+
+/// Adds columns `k` of both tiles with the six tokens from token `t` of a block on.
+///
+/// # Safety
+/// As for [`some`].
+#[inline(always)]
+unsafe fn columns<Q: TilesAvx512>(
+    k: &Range<usize>,
+    x: &Block,
+    t: usize,
+    p: &Panel,
+    acc: &mut [[__m512; TILES]; TOKENS],
+) {
+    let parts = Q::SCALES;
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let mut w = p.q.as_ptr();
+        for g in 0..k.len() / 32 {
+            let b = k.start / 32 + g;
+            let q = x.q.add(32 * (TOKEN_BLOCK * b + t));
+            let scale = x.scale.add(TOKEN_BLOCK * b + t);
+            for part in 0..parts {
+                let mut sums = [[_mm512_setzero_si512(); TILES]; TOKENS];
+                if Q::ZERO != 0 {
+                    let z = match parts {
+                        1 => x.z32.add(TOKEN_BLOCK * b + t),
+                        _ => x.z16.add(TOKEN_BLOCK * (2 * b + part) + t),
+                    };
+                    for c in 0..TOKENS {
+                        sums[c] = [times_zero::<Q>(_mm512_set1_epi32(*z.add(c))); TILES];
+                    }
+                }
+                for j in part * 4..(part * 4 + 8 / parts) {
+                    let lines = [_mm512_load_si512(w.cast()), _mm512_load_si512(w.add(64).cast())];
+                    w = w.add(4 * PANEL_ROWS);
+                    for c in 0..TOKENS {
+                        let x = four(q.add(32 * c + 4 * j));
+                        for i in 0..TILES {
+                            sums[c][i] = _mm512_dpbusd_epi32(sums[c][i], lines[i], x);
+                        }
+                    }
+                }
+                let d = p.d.as_ptr().add((parts * g + part) * PANEL_ROWS);
+                let d = [_mm512_load_ps(d), _mm512_load_ps(d.add(TILE_ROWS))];
+                for c in 0..TOKENS {
+                    let a = _mm512_set1_ps(*scale.add(c));
+                    for i in 0..TILES {
+                        let f = _mm512_cvtepi32_ps(sums[c][i]);
+                        acc[c][i] = _mm512_fmadd_ps(f, _mm512_mul_ps(d[i], a), acc[c][i]);
+                    }
+                }
+            }
+            for part in 0..Q::OFFSETS {
+                let m = p.m.as_ptr().add((Q::OFFSETS * g + part) * PANEL_ROWS);
+                let m = [_mm512_load_ps(m), _mm512_load_ps(m.add(TILE_ROWS))];
+                for c in 0..TOKENS {
+                    let s = match Q::OFFSETS {
+                        1 => *x.s32.add(TOKEN_BLOCK * b + t + c),
+                        _ => {
+                            let z16 = *x.z16.add(TOKEN_BLOCK * (2 * b + part) + t + c);
+                            *scale.add(c) * (-z16) as f32
+                        }
+                    };
+                    for i in 0..TILES {
+                        acc[c][i] = _mm512_fmadd_ps(m[i], _mm512_set1_ps(s), acc[c][i]);
+                    }
+                }
+            }
+        }
+    }
+}
