@@ -92,13 +92,15 @@ pub fn residency(file: &File, range: Range<u64>) -> io::Result<Residency> {
     ask(file, range, u64::MAX)
 }
 
-/// Whether all of `range` is in the page cache, as far as that is known from one quick call; `false` where it is not.
-pub fn is_cached(file: &File, range: Range<u64>) -> bool {
+/// Whether all of `range` is in the page cache; `None` if one quick call does not tell.
+pub fn is_cached(file: &File, range: Range<u64>) -> Option<bool> {
+    if is_overlay(file) {
+        return None;
+    }
     let page = crate::fault::page_size() as u64;
     let pages = range.start / page..range.end.div_ceil(page);
-    let bytes = pages.start * page..pages.end * page;
-    !is_overlay(file)
-        && cachestat(file, bytes).is_some_and(|cached| cached >= pages.end - pages.start)
+    let cached = cachestat(file, pages.start * page..pages.end * page)?;
+    Some(cached >= pages.end - pages.start)
 }
 
 /// As [`residency`], but in a fraction of a millisecond: what is large is sampled.

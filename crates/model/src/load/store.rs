@@ -193,12 +193,16 @@ impl Store {
     /// Asks the system to read a range of the map of file `shard`, and does not wait for that. Whether some of it may be missing.
     pub(crate) fn ask_ahead(&self, shard: usize, range: Range<usize>) -> bool {
         let map = &self.maps[shard];
-        if is_cached(map.file(), range.start as u64..range.end as u64) {
+        let cached = is_cached(map.file(), range.start as u64..range.end as u64);
+        if cached == Some(true) {
             return false;
         }
         // That it is refused costs time only.
         let _ = map.advise(range.clone(), Advice::WillNeed);
-        self.asked[shard].mark(range);
+        // Where the system does not tell, it may have come in huge pages.
+        if cached == Some(false) {
+            self.asked[shard].mark(range);
+        }
         true
     }
 
