@@ -4,7 +4,8 @@
 //! each matrix will be and which pieces of the files are loaded in which order; a thread of its own
 //! (and its helpers) carries it out; [`Arrival`] tells the forward pass which sections are ready, and
 //! lets it wait for the others. The forward pass does not wait for weights in a warm map: they come by
-//! the page tables being filled ahead, or by faults.
+//! the page tables being filled ahead, or by faults. It does not wait for experts of a cold map either, unless it has chosen most of a
+//! layer's: it asks for those that are missing, their reads come first ([`Store::priority`]), and all others are brought behind.
 //!
 //! Invariants:
 //! - A weight is in memory once: in the map, in an image of the file, or packed. While weights are
