@@ -97,10 +97,8 @@ pub fn is_cached(file: &File, range: Range<u64>) -> Option<bool> {
     if is_overlay(file) {
         return None;
     }
-    let page = crate::fault::page_size() as u64;
-    let pages = range.start / page..range.end.div_ceil(page);
-    let cached = cachestat(file, pages.start * page..pages.end * page)?;
-    Some(cached >= pages.end - pages.start)
+    let missing = cachestat_says(file, &range).ok()?;
+    Some(missing.is_some_and(|missing| missing.is_empty()))
 }
 
 /// As [`residency`], but in a fraction of a millisecond: what is large is sampled.

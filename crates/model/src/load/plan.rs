@@ -59,10 +59,8 @@ pub(super) enum Work {
 /// A load.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// In order of use.
+    /// In order of use; experts that come behind what every step waits for are last.
     pub(super) jobs: Vec<Job>,
-    /// What comes after them, in order of use: experts, which are asked for when they are chosen. Empty in a plan that is made.
-    behind: Vec<Job>,
     /// Pieces of each section.
     pub(super) missing: Vec<u32>,
     /// The first section of what comes behind the rest, for which not every step waits.
@@ -135,8 +133,9 @@ impl Plan {
                 false => plan.output_section = arrival::EMBEDDING,
             }
         }
-        let behind = std::mem::take(&mut plan.behind);
-        plan.jobs.extend(behind);
+        // Stable: of each kind, in order of use.
+        let first_behind = plan.first_behind;
+        plan.jobs.sort_by_key(|job| job.section.is_some_and(|section| section >= first_behind));
         if embedding_in_map && !tied {
             plan.section(&[&weights.embed], methods, None, None);
         }
@@ -208,7 +207,6 @@ impl Plan {
         // A cold disk has better to do than to read experts that nobody has chosen, while somebody waits.
         let is_behind =
             |m: &MatrixRef| m.fits_slots() && matches!(prefetch(m), Prefetch::ReadThreads(_));
-        let mut behind = Vec::new();
         for later in [false, true] {
             let touched = at(Storage::Map).filter(|m| prefetch(m) != Prefetch::None);
             let touched = touched.filter(|m| is_behind(m) == later);
@@ -218,17 +216,15 @@ impl Plan {
                     Prefetch::ReadThreads(_) => (COLD_STEP, if later { experts } else { section }),
                     Prefetch::Populate | Prefetch::None => (WARM_STEP, None),
                 };
-                let jobs = if later { &mut behind } else { &mut self.jobs };
-                cut(jobs, shard, run, step, section, Work::Touch);
+                self.cut(shard, run, step, section, Work::Touch);
             }
         }
-        behind.sort_by_key(|job| (job.shard, job.source.start));
         // Here the gaps are left out: they might be part of another piece, and nothing may be written twice. Experts that lie side by
         // side are one run, since their ranges overlap.
         let mut copied: Vec<_> = at(Storage::Image).map(|m| m.file_range()).collect();
         copied.sort_by_key(|(shard, bytes)| (*shard, bytes.start));
         for (shard, run) in runs(copied.into_iter(), 0) {
-            cut(&mut self.jobs, shard, run, COPY_STEP, section, Work::Copy);
+            self.cut(shard, run, COPY_STEP, section, Work::Copy);
         }
         for matrix in matrices {
             let Storage::Tiles(to) = matrix.storage() else { continue };
@@ -244,29 +240,28 @@ impl Plan {
         }
         // Within a section, in the order of the files.
         self.jobs[before..].sort_by_key(|job| (job.shard, job.source.start));
-        for job in self.jobs[before..].iter().chain(&behind) {
+        for job in &self.jobs[before..] {
             if let Some(section) = job.section {
                 self.missing[section] += 1;
             }
         }
-        self.behind.append(&mut behind);
     }
-}
 
-/// Cuts a run at multiples of `step` in the file.
-fn cut(
-    jobs: &mut Vec<Job>,
-    shard: usize,
-    run: Range<usize>,
-    step: usize,
-    section: Option<usize>,
-    work: Work,
-) {
-    let mut at = run.start;
-    while at < run.end {
-        let end = (at + 1).next_multiple_of(step).min(run.end);
-        jobs.push(Job { shard, source: at..end, section, work });
-        at = end;
+    /// Cuts a run at multiples of `step` in the file.
+    fn cut(
+        &mut self,
+        shard: usize,
+        run: Range<usize>,
+        step: usize,
+        section: Option<usize>,
+        work: Work,
+    ) {
+        let mut at = run.start;
+        while at < run.end {
+            let end = (at + 1).next_multiple_of(step).min(run.end);
+            self.jobs.push(Job { shard, source: at..end, section, work });
+            at = end;
+        }
     }
 }
 
@@ -311,9 +306,9 @@ mod tests {
 
     #[test]
     fn cuts_are_at_whole_steps_of_the_file() {
-        let mut jobs = Vec::new();
-        cut(&mut jobs, 2, 100..2500, 1000, Some(1), Work::Copy);
-        let ranges: Vec<_> = jobs.iter().map(|job| job.source.clone()).collect();
+        let mut plan = Plan::default();
+        plan.cut(2, 100..2500, 1000, Some(1), Work::Copy);
+        let ranges: Vec<_> = plan.jobs.iter().map(|job| job.source.clone()).collect();
         assert_eq!(ranges, [100..1000, 1000..2000, 2000..2500]);
     }
 
@@ -332,13 +327,13 @@ mod tests {
             let mut plan = Plan { missing: vec![0; 2], ..Plan::default() };
             plan.section(&[&always, &experts, &after], &[method], Some(0), Some(1));
             let ends = |job: &Job| (job.source.start, job.source.end);
-            let found: Vec<(usize, usize)> = plan.jobs.iter().map(ends).collect();
+            let of = |section| plan.jobs.iter().filter(move |job| job.section == Some(section));
+            let found: Vec<(usize, usize)> = of(0).map(ends).collect();
             assert_eq!(found, [(0, first), (last, last + 3400)]);
-            let waits = |job: &Job| (job.section, job.work) == (Some(0), Work::Touch);
-            assert!(plan.jobs.iter().all(waits));
+            assert!(plan.jobs.iter().all(|job| job.work == Work::Touch));
             assert_eq!(plan.missing, [found.len() as u32, behind.len() as u32]);
-            assert_eq!(plan.behind.iter().map(ends).collect::<Vec<_>>(), behind);
-            assert!(plan.behind.iter().all(|job| job.section == Some(1)));
+            assert_eq!(of(1).map(ends).collect::<Vec<_>>(), behind);
+            assert_eq!(plan.jobs.len(), found.len() + behind.len());
         }
     }
 

@@ -17,7 +17,7 @@ impl Priority {
 
     /// Reads that begin now come first, until the result is dropped.
     pub(crate) fn take(&self) -> First<'_> {
-        // Nothing else is read or written by whoever sees this: the order of reads is a matter of time only.
+        // Relaxed: the count decides who reads the disk first, and guards no memory.
         self.needed.word.fetch_add(1, Ordering::Relaxed);
         First(self)
     }

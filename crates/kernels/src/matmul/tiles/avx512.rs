@@ -292,30 +292,73 @@ impl<Q: TilesAvx512> Tile for Integer<Q> {
         block: usize,
         acc: &mut [__m512; T],
     ) {
-        let bytes = TILE_ROWS * Q::BYTES;
-        let per_unit = Q::BLOCK / 32;
         // SAFETY: by the caller's promise.
-        unsafe {
-            let x = Block::of(x, block);
-            let mut b = k.start / 32;
-            while b < k.end / 32 {
-                let unit = tile.add(b / per_unit * bytes);
-                let head = Q::head(unit);
-                let mut g = 0;
-                while g < per_unit {
-                    group::<Q, 0, T>(unit, ahead, &head, g, b + g, &x, acc);
-                    if Q::PHASES > 1 {
-                        group::<Q, 1, T>(unit, ahead, &head, g + 1, b + g + 1, &x, acc);
-                    }
-                    if Q::PHASES > 2 {
-                        group::<Q, 2, T>(unit, ahead, &head, g + 2, b + g + 2, &x, acc);
-                        group::<Q, 3, T>(unit, ahead, &head, g + 3, b + g + 3, &x, acc);
-                    }
-                    g += Q::PHASES;
+        unsafe { each_group::<Q>(tile, &k, &mut Twelve { x: Block::of(x, block), ahead, acc }) }
+    }
+}
+
+/// What is done with the groups of 32 columns of a tile.
+pub(super) trait Groups<Q: TilesAvx512> {
+    /// Group `g` of a unit, group `b` of the row; its number modulo [`PHASES`](TilesAvx512::PHASES) is `P`.
+    ///
+    /// # Safety
+    /// As for `Tile::block`.
+    unsafe fn group<const P: usize>(&mut self, unit: *const u8, head: &Q::Head, g: usize, b: usize);
+}
+
+/// Goes over the groups of columns `k`, in order.
+///
+/// # Safety
+/// As for `Tile::block`.
+#[inline(always)]
+pub(super) unsafe fn each_group<Q: TilesAvx512>(
+    tile: *const u8,
+    k: &Range<usize>,
+    to: &mut impl Groups<Q>,
+) {
+    let bytes = TILE_ROWS * Q::BYTES;
+    let per_unit = Q::BLOCK / 32;
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let mut b = k.start / 32;
+        while b < k.end / 32 {
+            let unit = tile.add(b / per_unit * bytes);
+            let head = Q::head(unit);
+            let mut g = 0;
+            while g < per_unit {
+                to.group::<0>(unit, &head, g, b + g);
+                if Q::PHASES > 1 {
+                    to.group::<1>(unit, &head, g + 1, b + g + 1);
                 }
-                b += per_unit;
+                if Q::PHASES > 2 {
+                    to.group::<2>(unit, &head, g + 2, b + g + 2);
+                    to.group::<3>(unit, &head, g + 3, b + g + 3);
+                }
+                g += Q::PHASES;
             }
+            b += per_unit;
         }
+    }
+}
+
+/// Adds the products of a block of tokens.
+struct Twelve<'a, const T: usize> {
+    x: Block,
+    ahead: &'a Ahead,
+    acc: &'a mut [__m512; T],
+}
+
+impl<Q: TilesAvx512, const T: usize> Groups<Q> for Twelve<'_, T> {
+    #[inline(always)]
+    unsafe fn group<const P: usize>(
+        &mut self,
+        unit: *const u8,
+        head: &Q::Head,
+        g: usize,
+        b: usize,
+    ) {
+        // SAFETY: by the caller's promise.
+        unsafe { group::<Q, P, T>(unit, self.ahead, head, g, b, &self.x, self.acc) }
     }
 }
 

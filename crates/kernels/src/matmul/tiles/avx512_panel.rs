@@ -5,7 +5,7 @@
 //! That is faster where a core has two 512-bit multipliers, as Intel's servers do, and everywhere where codes are more than nibbles or bytes.
 //! The operations for a token and their order are those in place, so the sums have the same bits.
 
-use super::avx512::{AHEAD, Block, ask, at, four, mask, times_zero};
+use super::avx512::{AHEAD, Block, Groups, ask, at, each_group, four, mask, times_zero};
 use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
 use crate::matmul::gemm::{Panel, stretches};
 use crate::matmul::prefetch::Ahead;
@@ -55,7 +55,7 @@ pub(super) unsafe fn rows<Q: TilesAvx512>(
     for first in tiles.clone().step_by(TILES) {
         let tiles = first..tiles.end.min(first + TILES);
         for k in stretches(w.cols(), MAX_K) {
-            // SAFETY: by the caller's promise. The second of two tiles that do not exist stays as it was and is not stored.
+            // SAFETY: by the caller's promise. Where the panel has one tile only, the sums of its other half are not stored.
             unsafe {
                 fill::<Q>(w, tiles.clone(), k.clone(), p);
                 multiply::<Q>(&rows, first, k, x, out, p);
@@ -75,64 +75,51 @@ unsafe fn fill<Q: TilesAvx512>(
     k: Range<usize>,
     p: &mut Panel,
 ) {
-    let (bytes, per_unit) = (TILE_ROWS * Q::BYTES, Q::BLOCK / 32);
     for (half, i) in tiles.enumerate() {
         let tile = w.tile(i).as_ptr();
-        let ahead = &Ahead::new(tile, AHEAD, TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
-        let mut b = 0;
-        while b < k.len() / 32 {
-            // SAFETY: a unit of the tile, and lines of the panel, by the caller's promise.
-            unsafe {
-                let unit = tile.add((k.start / 32 + b) / per_unit * bytes);
-                let head = Q::head(unit);
-                let mut g = 0;
-                while g < per_unit {
-                    group::<Q, 0>(unit, ahead, &head, g, b + g, half, p);
-                    if Q::PHASES > 1 {
-                        group::<Q, 1>(unit, ahead, &head, g + 1, b + g + 1, half, p);
-                    }
-                    if Q::PHASES > 2 {
-                        group::<Q, 2>(unit, ahead, &head, g + 2, b + g + 2, half, p);
-                        group::<Q, 3>(unit, ahead, &head, g + 3, b + g + 3, half, p);
-                    }
-                    g += Q::PHASES;
-                }
-            }
-            b += per_unit;
-        }
+        let ahead = Ahead::new(tile, AHEAD, TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
+        // SAFETY: by the caller's promise.
+        unsafe { each_group::<Q>(tile, &k, &mut Half { first: k.start / 32, half, ahead, p }) };
     }
 }
 
-/// Group `g` of a unit, which is group `b` of the panel, of its tile number `half`.
-///
-/// # Safety
-/// As for [`fill`].
-#[inline(always)]
-unsafe fn group<Q: TilesAvx512, const P: usize>(
-    unit: *const u8,
-    ahead: &Ahead,
-    head: &Q::Head,
-    g: usize,
-    b: usize,
+/// Puts the groups of a tile into its half of a panel.
+struct Half<'a> {
+    /// The panel's first group.
+    first: usize,
+    /// Which tile of the panel it is.
     half: usize,
-    p: &mut Panel,
-) {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        ask::<Q>(unit, ahead, g);
-        let Scales { d, m } = Q::scales(unit, head, g);
-        for part in 0..Q::SCALES {
-            let at = (Q::SCALES * b + part) * PANEL_ROWS + TILE_ROWS * half;
-            _mm512_store_ps(p.d.as_mut_ptr().add(at), d[part]);
-        }
-        for part in 0..Q::OFFSETS {
-            let at = (Q::OFFSETS * b + part) * PANEL_ROWS + TILE_ROWS * half;
-            _mm512_store_ps(p.m.as_mut_ptr().add(at), m[part]);
-        }
-        for j in 0..8 {
-            let at = 4 * ((8 * b + j) * PANEL_ROWS + TILE_ROWS * half);
-            let line = Q::line::<P>(unit, head, g, j);
-            _mm512_store_si512(p.q.as_mut_ptr().add(at).cast(), line);
+    ahead: Ahead,
+    p: &'a mut Panel,
+}
+
+impl<Q: TilesAvx512> Groups<Q> for Half<'_> {
+    #[inline(always)]
+    unsafe fn group<const P: usize>(
+        &mut self,
+        unit: *const u8,
+        head: &Q::Head,
+        g: usize,
+        b: usize,
+    ) {
+        let (b, half, p) = (b - self.first, self.half, &mut *self.p);
+        // SAFETY: lines of the panel, by the caller's promise.
+        unsafe {
+            ask::<Q>(unit, &self.ahead, g);
+            let Scales { d, m } = Q::scales(unit, head, g);
+            for part in 0..Q::SCALES {
+                let at = (Q::SCALES * b + part) * PANEL_ROWS + TILE_ROWS * half;
+                _mm512_store_ps(p.d.as_mut_ptr().add(at), d[part]);
+            }
+            for part in 0..Q::OFFSETS {
+                let at = (Q::OFFSETS * b + part) * PANEL_ROWS + TILE_ROWS * half;
+                _mm512_store_ps(p.m.as_mut_ptr().add(at), m[part]);
+            }
+            for j in 0..8 {
+                let at = 4 * ((8 * b + j) * PANEL_ROWS + TILE_ROWS * half);
+                let line = Q::line::<P>(unit, head, g, j);
+                _mm512_store_si512(p.q.as_mut_ptr().add(at).cast(), line);
+            }
         }
     }
 }
@@ -151,7 +138,7 @@ unsafe fn multiply<Q: TilesAvx512>(
 ) {
     for t in (0..x.tokens()).step_by(TOKENS) {
         let b = Block::of(x, t / TOKEN_BLOCK);
-        // SAFETY: by the caller's promise. There is room for the activations of whole blocks.
+        // SAFETY: by the caller's promise; the activations have room for whole blocks of tokens.
         unsafe { some::<Q>(rows, first, &k, &b, t, x.tokens(), out, p) };
     }
 }
