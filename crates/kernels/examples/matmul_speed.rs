@@ -101,7 +101,14 @@ fn main() {
                     let cold = large.len() as f64 / run(isa, &big, counts) / 1e9;
                     print!("  {tokens}: {cached:.1} {cold:.1}");
                 }
-                print!("; 8 bits, GMAC/s");
+                print!("; 8 bits, cached and memory GB/s");
+                for tokens in [2, 5, 9, 12, 16] {
+                    let counts = RowCounts::new(Precision::Bits8, tokens);
+                    let cached = small.len() as f64 / run(isa, &w, counts) / 1e9;
+                    let cold = large.len() as f64 / run(isa, &big, counts) / 1e9;
+                    print!("  {tokens}: {cached:.1} {cold:.1}");
+                }
+                print!("; GMAC/s");
                 for tokens in [2, 5, 16, 96, 510] {
                     let macs = (few * cols * tokens) as f64;
                     let counts = RowCounts::new(Precision::Bits8, tokens);

@@ -259,6 +259,15 @@ impl<'a> Matrix<'a> {
         self.stride - self.row_bytes
     }
 
+    /// Of a tile: the bytes before columns `k`, those of them, and those from their end to the same columns of the next tile.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn in_tile(&self, k: &Range<usize>) -> [usize; 3] {
+        let bytes = |cols: usize| TILE_ROWS * self.row_bytes * cols / self.cols;
+        let len = bytes(k.len());
+        [bytes(k.start), len, TILE_ROWS * self.stride - len]
+    }
+
     /// The bytes of the tile of rows `16i .. 16i + 16`.
     pub(super) fn tile(&self, i: usize) -> &'a [u8] {
         debug_assert!(self.layout == Layout::Tiles);

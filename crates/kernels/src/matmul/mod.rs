@@ -116,16 +116,13 @@ unsafe fn few(
     scratch: &mut MatmulScratch,
 ) {
     let together = if x.tokens() == 1 { usize::MAX } else { ROWS_OF_FEW };
-    let mut start = rows.start;
-    while start < rows.end {
-        let end = rows.end.min((start / together + 1).saturating_mul(together));
+    for rows in sizes::cut_at_multiples(rows, together) {
         // SAFETY: the elements are ours by the caller's promise.
         unsafe {
             match w.layout() {
-                Layout::Tiles => tiles::rows(w, start..end, x, out, scratch),
-                Layout::Rows => dot::rows(w, start..end, x, out),
+                Layout::Tiles => tiles::rows(w, rows, x, out, scratch),
+                Layout::Rows => dot::rows(w, rows, x, out),
             }
         }
-        start = end;
     }
 }

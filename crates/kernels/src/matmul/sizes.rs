@@ -1,6 +1,7 @@
 //! Sizes that more than one part of the matrix product keeps to.
 
 use crate::tiles::TILE_ROWS;
+use std::ops::Range;
 
 /// Rows of a panel.
 pub(super) const PANEL_ROWS: usize = 32;
@@ -14,15 +15,30 @@ pub(super) const MAX_K: usize = 768;
 /// Bytes of a panel of bf16.
 pub(super) const PANEL_BYTES: usize = 2 * MAX_K * PANEL_ROWS;
 
-/// Panels of bf16 that are made before they are multiplied: 256 rows, in the second-level cache.
-pub(super) const PANELS: usize = 8;
+/// Rows that a prompt's tokens pass over before they pass over the next. Their weights for the columns that are multiplied, or a panel of them, stay
+/// in the second-level cache meanwhile, with their sums.
+pub(super) const ROWS_TOGETHER: usize = 256;
+
+/// Panels of bf16 that are made before they are multiplied.
+pub(super) const PANELS: usize = ROWS_TOGETHER / PANEL_ROWS;
 
 /// Tokens whose activations lie together as bf16.
 pub(super) const WIDE_TOKEN_BLOCK: usize = 16;
 
-/// Tiles that all blocks of tokens pass over before the next: 256 rows, whose weights stay in the
-/// second-level cache.
-pub(super) const TILES_TOGETHER: usize = 16;
+/// Tiles that all blocks of tokens pass over before the next.
+pub(super) const TILES_TOGETHER: usize = ROWS_TOGETHER / TILE_ROWS;
 
 /// Sums that are kept meanwhile.
 pub(super) const SUMS: usize = TILES_TOGETHER * TOKEN_BLOCK * TILE_ROWS;
+
+/// Cuts `rows` at the multiples of `step`.
+pub(super) fn cut_at_multiples(
+    rows: Range<usize>,
+    step: usize,
+) -> impl Iterator<Item = Range<usize>> {
+    let mut start = rows.start;
+    std::iter::from_fn(move || {
+        let next = (start / step + 1).saturating_mul(step).min(rows.end);
+        (start < rows.end).then(|| std::mem::replace(&mut start, next)..next)
+    })
+}

@@ -178,7 +178,7 @@ mod neon_panel;
 mod scalar;
 
 use super::activations::Lines;
-use super::sizes::{MAX_K, PANEL_BYTES, PANEL_ROWS, PANELS, SUMS};
+use super::sizes::{MAX_K, PANEL_BYTES, PANEL_ROWS, PANELS, SUMS, cut_at_multiples};
 use super::{Matrix, Output, Tokens};
 use crate::isa::Isa;
 use std::ops::Range;
@@ -256,10 +256,8 @@ pub(super) unsafe fn rows(
     scratch: &mut MatmulScratch,
 ) {
     let panel = &mut *scratch.panel;
-    let mut r = rows.start;
-    while r < rows.end {
-        // A panel begins or ends at a multiple of its rows, so that whole tiles fit.
-        let part = r..rows.end.min((r / PANEL_ROWS + 1) * PANEL_ROWS);
+    // A panel begins or ends at a multiple of its rows, so that whole tiles fit.
+    for part in cut_at_multiples(rows, PANEL_ROWS) {
         let max = if w.weight_type().is_float() { MAX_K_FLOAT } else { MAX_K };
         for k in stretches(w.cols(), max) {
             match x.isa() {
@@ -287,6 +285,5 @@ pub(super) unsafe fn rows(
                 _ => unsafe { scalar::panel(w, part.clone(), k, x, out, panel) },
             }
         }
-        r = part.end;
     }
 }

@@ -93,7 +93,6 @@ unsafe fn each_tile<W: Tile>(
     sums: &mut [f32],
 ) {
     let tiles = rows.start / TILE_ROWS..rows.end.div_ceil(TILE_ROWS);
-    let (bytes, gap) = (TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
     // SAFETY: by the caller's promise; masked lanes are neither read nor written.
     unsafe {
         if x.precision() == Precision::Bits16 {
@@ -116,9 +115,10 @@ unsafe fn each_tile<W: Tile>(
                 let tokens = (x.tokens() - TOKEN_BLOCK * block).min(TOKEN_BLOCK);
                 for start in (0..w.cols()).step_by(stretch) {
                     let k = start..w.cols().min(start + stretch);
+                    let [before, bytes, gap] = w.in_tile(&k);
                     for (i, sums) in tiles.clone().zip(sums.iter_mut()) {
                         let tile = w.tile(i).as_ptr();
-                        let ahead = &Ahead::new(tile, AHEAD, bytes, gap);
+                        let ahead = &Ahead::new(tile.add(before), AHEAD, bytes, gap);
                         // The smallest of these that is enough: what is computed for tokens that
                         // do not exist is not stored.
                         match tokens {
@@ -173,7 +173,7 @@ unsafe fn few<W: Tile, const T: usize>(
     t: usize,
     out: Output<'_>,
 ) {
-    let (bytes, gap) = (TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
+    let [_, bytes, gap] = w.in_tile(&(0..w.cols()));
     let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
     for i in tiles {
         let tile = w.tile(i).as_ptr();
@@ -448,14 +448,14 @@ pub(super) struct Block {
     pub(super) z32: *const i32,
     /// `[K/32][2][TOKEN_BLOCK]`, minus the sums of 16
     pub(super) z16: *const i32,
-    /// All tokens are in this block, so that what lies ahead of it in the tile is read next. With
-    /// more blocks the weights come from the cache and the next stretch is far away.
-    alone: bool,
+    /// The first one brings the weights into the cache, where the others find them.
+    first: bool,
 }
 
 impl Block {
     #[inline(always)]
     pub(super) fn of(x: &Tokens<'_>, block: usize) -> Block {
+        let first = block == 0;
         let (tiles, block) = x.tiles(block);
         let at = block * TOKEN_BLOCK * (x.cols() / 32);
         Block {
@@ -464,7 +464,7 @@ impl Block {
             s32: tiles.s32.as_ptr().wrapping_add(at),
             z32: tiles.z32.as_ptr().wrapping_add(at),
             z16: tiles.z16.as_ptr().wrapping_add(2 * at),
-            alone: x.tokens() <= TOKEN_BLOCK,
+            first,
         }
     }
 }
@@ -495,7 +495,7 @@ unsafe fn group<Q: TilesAvx512, const P: usize, const T: usize>(
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        if x.alone {
+        if x.first {
             ask::<Q>(unit, ahead, g);
         }
         let q = x.q.add(32 * TOKEN_BLOCK * b);

@@ -9,7 +9,7 @@ use super::avx512::{AHEAD, Block, Groups, ask, at, each_group, four, mask, times
 use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
 use crate::matmul::gemm::{Panel, stretches};
 use crate::matmul::prefetch::Ahead;
-use crate::matmul::sizes::{MAX_K, PANEL_ROWS, TOKEN_BLOCK};
+use crate::matmul::sizes::{MAX_K, PANEL_ROWS, ROWS_TOGETHER, TOKEN_BLOCK, cut_at_multiples};
 use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
@@ -21,6 +21,10 @@ const TOKENS: usize = TOKEN_BLOCK / 2;
 
 /// From so many tokens on, what a panel takes is less than what it spares.
 const FROM: usize = 2 * TOKEN_BLOCK + 1;
+
+/// Activations that stay in the second-level cache as a whole, with their scales. Of more, those of some columns do: then panels of several rows are
+/// made of these columns before those of the next are. Otherwise a tile is read to its end first.
+const ACTIVATIONS_IN_CACHE: usize = 512 * 1024;
 
 /// Tiles of a panel.
 const TILES: usize = PANEL_ROWS / TILE_ROWS;
@@ -51,20 +55,24 @@ pub(super) unsafe fn rows<Q: TilesAvx512>(
     out: Output<'_>,
     p: &mut Panel,
 ) {
-    let tiles = rows.start / TILE_ROWS..rows.end.div_ceil(TILE_ROWS);
-    for first in tiles.clone().step_by(TILES) {
-        let tiles = first..tiles.end.min(first + TILES);
+    let by_columns = x.tokens() * w.cols() > ACTIVATIONS_IN_CACHE;
+    let together = if by_columns { ROWS_TOGETHER } else { PANEL_ROWS };
+    for rows in cut_at_multiples(rows, together) {
         for k in stretches(w.cols(), MAX_K) {
-            // SAFETY: by the caller's promise. Where the panel has one tile only, the sums of its other half are not stored.
-            unsafe {
-                fill::<Q>(w, tiles.clone(), k.clone(), p);
-                multiply::<Q>(&rows, first, k, x, out, p);
+            for rows in cut_at_multiples(rows.clone(), PANEL_ROWS) {
+                let tiles = rows.start / TILE_ROWS..rows.end.div_ceil(TILE_ROWS);
+                let first = tiles.start;
+                // SAFETY: by the caller's promise. Where the panel has one tile only, the sums of its other half are not stored.
+                unsafe {
+                    fill::<Q>(w, tiles, k.clone(), by_columns, p);
+                    multiply::<Q>(&rows, first, k.clone(), x, out, p);
+                }
             }
         }
     }
 }
 
-/// Makes columns `k` of one or two tiles into a panel: `q` `[K/4][2 tiles][16 rows][4]` codes as they are, unsigned; `d` and `m` `[K/32][1 or 2][2 tiles][16 rows]`.
+/// Makes columns `k` of one or two tiles into a panel, after which the next one has the same columns (`by_columns`) or the next: `q` `[K/4][2 tiles][16 rows][4]` codes as they are, unsigned; `d` and `m` `[K/32][1 or 2][2 tiles][16 rows]`.
 ///
 /// # Safety
 /// The tiles are whole, `k` begins at a multiple of 256 and has at most [`MAX_K`] columns, the CPU has the level.
@@ -73,11 +81,15 @@ unsafe fn fill<Q: TilesAvx512>(
     w: &Matrix<'_>,
     tiles: Range<usize>,
     k: Range<usize>,
+    by_columns: bool,
     p: &mut Panel,
 ) {
+    // What is read next are the same columns of the next tile, or those that follow in this one.
+    let read = if by_columns { k.clone() } else { 0..w.cols() };
+    let [before, bytes, gap] = w.in_tile(&read);
     for (half, i) in tiles.enumerate() {
         let tile = w.tile(i).as_ptr();
-        let ahead = Ahead::new(tile, AHEAD, TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
+        let ahead = Ahead::new(tile.wrapping_add(before), AHEAD, bytes, gap);
         // SAFETY: by the caller's promise.
         unsafe { each_group::<Q>(tile, &k, &mut Half { first: k.start / 32, half, ahead, p }) };
     }
