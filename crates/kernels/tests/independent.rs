@@ -119,6 +119,48 @@ fn mixed(rng: &mut Rng, isa: Isa, w: &Matrix<'_>, counts: RowCounts) {
     assert!(counts.bits8 == 0 || counts.precision(n - 1) == Precision::Bits8);
 }
 
+/// Of so many activations a cache holds some columns at a time, so that panels are made in another order.
+#[test]
+fn a_long_prompt_of_many_columns_is_that_of_its_tokens_alone() {
+    let mut rng = Rng(8);
+    let (rows, cols, tokens, isa) = (304, 8960, 60, Isa::best());
+    let x = rng.normals(tokens * cols);
+    for ty in [WeightType::Q4_0, WeightType::Q4_K, WeightType::Q6_K] {
+        let canonical = random_blocks(&mut rng, ty, rows, cols);
+        let mut packed = vec![0; canonical.len()];
+        pack(ty, cols, &canonical, &mut packed);
+        for (layout, data) in [(Layout::Rows, &canonical), (Layout::Tiles, &packed)] {
+            let w = Matrix::with_layout(layout, ty, data, rows, cols).unwrap();
+            let product = |some: Range<usize>, tokens: Range<usize>| {
+                let n = tokens.len();
+                let counts = RowCounts::new(Precision::Bits8, n);
+                let mut acts = Activations::new(n, cols);
+                acts.begin(isa, counts, cols, ActivationFormats::of([w.kind()]));
+                for (t, x) in x.chunks_exact(cols).skip(tokens.start).take(n).enumerate() {
+                    acts.put(t, x);
+                }
+                let mut y = vec![f32::NAN; n * rows];
+                let out = Output::new(&mut y, rows);
+                // SAFETY: one thread.
+                unsafe { matmul(&w, some, &acts, out, &mut MatmulScratch::new()) };
+                y
+            };
+            let all = product(0..rows, 0..tokens);
+            // It begins and ends within a tile.
+            let some = 17..298;
+            let part = product(some.clone(), 0..tokens);
+            for (t, all) in all.chunks_exact(rows).enumerate() {
+                let alone = product(0..rows, t..t + 1);
+                assert!(bits(all) == bits(&alone), "{isa} {ty} {layout:?}: token {t}");
+                let part = &part[t * rows..][..rows];
+                assert!(bits(&part[some.clone()]) == bits(&all[some.clone()]), "token {t}");
+                let outside = part[..some.start].iter().chain(&part[some.end..]);
+                assert!(outside.copied().all(f32::is_nan), "{isa} {ty} {layout:?}: token {t}");
+            }
+        }
+    }
+}
+
 #[test]
 fn attention_is_that_of_its_row_alone() {
     let windows = [None, Some(Window::Sliding(50)), Some(Window::Chunk(96))];
