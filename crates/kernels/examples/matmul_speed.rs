@@ -94,20 +94,18 @@ fn main() {
                 let w = Matrix::with_layout(layout, ty, &small, few, cols).unwrap();
                 let big = Matrix::with_layout(layout, ty, &large, many, cols).unwrap();
                 // Of one token that is made, and of several that are made at once.
+                let bytes_per_second = |precision, counts: [usize; 5]| {
+                    for tokens in counts {
+                        let counts = RowCounts::new(precision, tokens);
+                        let cached = small.len() as f64 / run(isa, &w, counts) / 1e9;
+                        let cold = large.len() as f64 / run(isa, &big, counts) / 1e9;
+                        print!("  {tokens}: {cached:.1} {cold:.1}");
+                    }
+                };
                 print!("  {ty:5} {layout:?}: 16 bits, cached and memory GB/s");
-                for tokens in [1, 2, 3, 4, 8] {
-                    let counts = RowCounts::new(Precision::Bits16, tokens);
-                    let cached = small.len() as f64 / run(isa, &w, counts) / 1e9;
-                    let cold = large.len() as f64 / run(isa, &big, counts) / 1e9;
-                    print!("  {tokens}: {cached:.1} {cold:.1}");
-                }
+                bytes_per_second(Precision::Bits16, [1, 2, 3, 4, 8]);
                 print!("; 8 bits, cached and memory GB/s");
-                for tokens in [2, 5, 9, 12, 16] {
-                    let counts = RowCounts::new(Precision::Bits8, tokens);
-                    let cached = small.len() as f64 / run(isa, &w, counts) / 1e9;
-                    let cold = large.len() as f64 / run(isa, &big, counts) / 1e9;
-                    print!("  {tokens}: {cached:.1} {cold:.1}");
-                }
+                bytes_per_second(Precision::Bits8, [2, 5, 9, 12, 16]);
                 print!("; GMAC/s");
                 for tokens in [2, 5, 16, 96, 510] {
                     let macs = (few * cols * tokens) as f64;

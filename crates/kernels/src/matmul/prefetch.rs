@@ -1,6 +1,7 @@
 //! Asking for memory ahead of its use. A prefetch never faults: the address may point anywhere.
 
 use super::Matrix;
+use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 
 /// Asks for `bytes` from `p` on, into the first-level cache.
@@ -128,6 +129,12 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
+    /// `distance` bytes ahead in a tile whose columns are all read, before those of the next.
+    #[inline(always)]
+    pub(super) fn of_tile(w: &Matrix<'_>, tile: *const u8, distance: usize) -> Ahead {
+        Ahead::new(tile, distance, TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap())
+    }
+
     /// `distance` bytes of columns ahead, where a tile has `bytes` of them and `gap` more follow until the next.
     #[inline(always)]
     pub(super) fn new(tile: *const u8, distance: usize, bytes: usize, gap: usize) -> Ahead {

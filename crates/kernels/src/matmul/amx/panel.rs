@@ -36,8 +36,7 @@ pub(super) unsafe fn fill(
             Layout::Tiles => {
                 for (half, i) in (rows.start / TILE..rows.end.div_ceil(TILE)).enumerate() {
                     let tile = w.tile(i).as_ptr();
-                    let gap = TILE_ROWS * w.gap();
-                    let ahead = &Ahead::new(tile, AHEAD, TILE_ROWS * w.row_bytes, gap);
+                    let ahead = &Ahead::of_tile(w, tile, AHEAD);
                     let to = to.add(TILE_BYTES * half);
                     with_tiles!(
                         w.weight_type(),

@@ -2,6 +2,7 @@
 
 use crate::blocks::{BlockFormat, Group32, WeightType, with_block};
 use crate::half::{bf16_to_f32, f16_to_f32};
+use crate::matmul::sizes::cut_at_multiples;
 use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::{Layout, TILE_ROWS};
 use std::ops::Range;
@@ -22,9 +23,7 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
         for (i, one) in some[..count].iter_mut().enumerate() {
             *one = x.one(first + i);
         }
-        let mut r = rows.start;
-        while r < rows.end {
-            let end = rows.end.min((r / together + 1) * together);
+        for Range { start: r, end } in cut_at_multiples(rows.clone(), together) {
             let mut sums = [[0f32; TILE_ROWS]; TOKENS];
             with_block!(
                 ty,
@@ -41,7 +40,6 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
                 let out = unsafe { out.row_mut(first + t, r..end) };
                 out.copy_from_slice(&sums[..end - r]);
             }
-            r = end;
         }
     }
 }

@@ -230,7 +230,7 @@ pub(super) unsafe fn halves<
     sums: &mut [[f32; TILE_ROWS]; T],
 ) {
     let tile = w.tile(i).as_ptr();
-    let ahead = Ahead::new(tile, AHEAD, TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
+    let ahead = Ahead::of_tile(w, tile, AHEAD);
     let groups = x[0].cols() / 32;
     let per_unit = Q::BLOCK / 32;
     // SAFETY: by the caller's promise.

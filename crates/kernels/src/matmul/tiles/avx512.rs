@@ -173,13 +173,12 @@ unsafe fn few<W: Tile, const T: usize>(
     t: usize,
     out: Output<'_>,
 ) {
-    let [_, bytes, gap] = w.in_tile(&(0..w.cols()));
     let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
     for i in tiles {
         let tile = w.tile(i).as_ptr();
         // SAFETY: by the caller's promise; masked lanes are not written.
         unsafe {
-            let sums = W::few::<T>(tile, &Ahead::new(tile, AHEAD, bytes, gap), &x);
+            let sums = W::few::<T>(tile, &Ahead::of_tile(w, tile, AHEAD), &x);
             for (j, sums) in sums.into_iter().enumerate() {
                 _mm512_mask_storeu_ps(at(out, t + j, i), mask(i, rows), sums);
             }
@@ -293,7 +292,11 @@ impl<Q: TilesAvx512> Tile for Integer<Q> {
         acc: &mut [__m512; T],
     ) {
         // SAFETY: by the caller's promise.
-        unsafe { each_group::<Q>(tile, &k, &mut Twelve { x: Block::of(x, block), ahead, acc }) }
+        unsafe {
+            // The first block brings the weights into the cache, where the others find them.
+            let ahead = (block == 0).then_some(ahead);
+            each_group::<Q>(tile, &k, &mut Twelve { x: Block::of(x, block), ahead, acc });
+        }
     }
 }
 
@@ -344,7 +347,8 @@ pub(super) unsafe fn each_group<Q: TilesAvx512>(
 /// Adds the products of a block of tokens.
 struct Twelve<'a, const T: usize> {
     x: Block,
-    ahead: &'a Ahead,
+    /// Where the weights come from memory.
+    ahead: Option<&'a Ahead>,
     acc: &'a mut [__m512; T],
 }
 
@@ -448,14 +452,11 @@ pub(super) struct Block {
     pub(super) z32: *const i32,
     /// `[K/32][2][TOKEN_BLOCK]`, minus the sums of 16
     pub(super) z16: *const i32,
-    /// The first one brings the weights into the cache, where the others find them.
-    first: bool,
 }
 
 impl Block {
     #[inline(always)]
     pub(super) fn of(x: &Tokens<'_>, block: usize) -> Block {
-        let first = block == 0;
         let (tiles, block) = x.tiles(block);
         let at = block * TOKEN_BLOCK * (x.cols() / 32);
         Block {
@@ -464,7 +465,6 @@ impl Block {
             s32: tiles.s32.as_ptr().wrapping_add(at),
             z32: tiles.z32.as_ptr().wrapping_add(at),
             z16: tiles.z16.as_ptr().wrapping_add(2 * at),
-            first,
         }
     }
 }
@@ -486,7 +486,7 @@ pub(super) unsafe fn times_zero<Q: TilesAvx512>(v: __m512i) -> __m512i {
 #[inline(always)]
 unsafe fn group<Q: TilesAvx512, const P: usize, const T: usize>(
     unit: *const u8,
-    ahead: &Ahead,
+    ahead: Option<&Ahead>,
     head: &Q::Head,
     g: usize,
     b: usize,
@@ -495,7 +495,7 @@ unsafe fn group<Q: TilesAvx512, const P: usize, const T: usize>(
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        if x.first {
+        if let Some(ahead) = ahead {
             ask::<Q>(unit, ahead, g);
         }
         let q = x.q.add(32 * TOKEN_BLOCK * b);

@@ -72,7 +72,7 @@ pub(super) unsafe fn rows<Q: TilesAvx512>(
     }
 }
 
-/// Makes columns `k` of one or two tiles into a panel, after which the next one has the same columns (`by_columns`) or the next: `q` `[K/4][2 tiles][16 rows][4]` codes as they are, unsigned; `d` and `m` `[K/32][1 or 2][2 tiles][16 rows]`.
+/// Makes columns `k` of one or two tiles into a panel. The next panel has the same columns if `by_columns`, else those that follow. A panel is `q` `[K/4][2 tiles][16 rows][4]` codes as they are, unsigned; `d` and `m` `[K/32][1 or 2][2 tiles][16 rows]`.
 ///
 /// # Safety
 /// The tiles are whole, `k` begins at a multiple of 256 and has at most [`MAX_K`] columns, the CPU has the level.
@@ -150,7 +150,7 @@ unsafe fn multiply<Q: TilesAvx512>(
 ) {
     for t in (0..x.tokens()).step_by(TOKENS) {
         let b = Block::of(x, t / TOKEN_BLOCK);
-        // SAFETY: by the caller's promise; the activations have room for whole blocks of tokens.
+        // SAFETY: by the caller's promise. `Activations` allocates whole blocks of tokens.
         unsafe { some::<Q>(rows, first, &k, &b, t, x.tokens(), out, p) };
     }
 }
