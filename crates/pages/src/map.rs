@@ -188,11 +188,30 @@ impl Map {
         }
         // Errors do not matter: this only starts the reading early.
         let _ = self.madvise(start, len, libc::MADV_WILLNEED);
-        for at in (start..start + len).step_by(fault::page_size()) {
+        self.touch_each(start, len, fault::page_size());
+        self.check()
+    }
+
+    /// Maps what is cached of `range`, a fault at a time. While [`populate`](Self::populate) works, other threads cannot map memory, and
+    /// a thread that waits for that is passed over for milliseconds; so use this where others work meanwhile. (On Linux a fault maps
+    /// the pages around it that are cached, 64 KiB in all; what it leaves out is mapped when it is used.)
+    ///
+    /// # Errors
+    /// As [`Map::check`].
+    pub fn touch(&self, range: Range<usize>) -> Result<(), MapError> {
+        const AROUND: usize = if cfg!(target_os = "linux") { 64 << 10 } else { 1 };
+        if let Some((start, len)) = self.pages(range) {
+            self.touch_each(start, len, AROUND.max(fault::page_size()));
+        }
+        self.check()
+    }
+
+    /// Reads a byte in every `step` bytes of a range that [`pages`](Self::pages) has given.
+    fn touch_each(&self, start: usize, len: usize, step: usize) {
+        for at in (start..start + len).step_by(step) {
             // SAFETY: `at` is in a page of the map, see `pages`.
             unsafe { self.start.add(at).read_volatile() };
         }
-        self.check()
     }
 
     /// Reads a range of at most a [huge page](HUGE_PAGE) anew, in huge pages if the map [should come in such](Advice::HugePages). The page

@@ -50,6 +50,7 @@ fn ranges_are_populated_and_advised_wherever_they_lie() {
     let len = map.len();
     for range in [0..len, 0..0, 5..6, PAGE - 1..PAGE + 1, len - 1..len, len..len, 7..usize::MAX] {
         map.populate(range.clone()).unwrap();
+        map.touch(range.clone()).unwrap();
         for advice in
             [Advice::Normal, Advice::Sequential, Advice::Random, Advice::WillNeed, Advice::DontNeed]
         {
@@ -59,6 +60,7 @@ fn ranges_are_populated_and_advised_wherever_they_lie() {
     #[allow(clippy::reversed_empty_ranges)]
     map.populate(9..3).unwrap();
     map.populate(usize::MAX - 1..usize::MAX).unwrap();
+    map.touch(usize::MAX - 1..usize::MAX).unwrap();
     assert_eq!(map.bytes(), fs::read(&path).unwrap());
     map.check().unwrap();
 }
@@ -85,6 +87,11 @@ fn populate_fills_the_page_table_and_opening_does_not() {
     assert!((16 * PAGE..=32 * PAGE).contains(&resident(&map)), "{}", resident(&map));
     map.populate(0..map.len()).unwrap();
     assert_eq!(resident(&map), 64 * PAGE);
+
+    // The file was written a moment ago, so all of it is cached.
+    let map = Map::open(&path).unwrap();
+    map.touch(0..map.len()).unwrap();
+    assert!(resident(&map) >= 32 * PAGE, "{}", resident(&map));
 }
 
 #[test]
@@ -224,8 +231,9 @@ fn a_file_cut_to_nothing_can_be_populated_without_dying() {
     let path = file(&folder, "model", 8 * PAGE);
     let map = Map::open(&path).unwrap();
     cut(&path, 0);
-    let error = map.populate(0..map.len()).unwrap_err();
-    assert!(matches!(error, MapError::FileShrank { found: 0, .. }), "{error:?}");
+    for error in [map.populate(0..map.len()), map.touch(0..map.len())].map(Result::unwrap_err) {
+        assert!(matches!(error, MapError::FileShrank { found: 0, .. }), "{error:?}");
+    }
     assert_eq!(sum(map.bytes()), 0);
 }
 

@@ -76,8 +76,9 @@ impl Shared {
                         reclaim.done(map, job.source.clone());
                     }
                 }
-                // No section waits for it, so it may fail: reading the page later shows the error.
-                Work::Touch if job.section.is_none() => drop(map.populate(job.source.clone())),
+                // It is in the page cache, and no section waits for it, so it may fail: reading the page later shows the error.
+                // Meanwhile the other threads read the vocabulary and make the buffers of a sequence.
+                Work::Touch if job.section.is_none() => drop(map.touch(job.source.clone())),
                 Work::Touch => map.populate(job.source.clone())?,
                 Work::Copy => unreachable!("a plan copies from files that are read"),
             }
