@@ -43,4 +43,4 @@ pub mod torch;
 
 pub use alight_types::{GgmlType, TypeError};
 pub use recognise::{Format, recognise};
-pub use source::{Header, Memory, Source};
+pub use source::{Header, Kept, Memory, Pieces, Source};

@@ -10,7 +10,9 @@
 //! Memory is what was asked for, and parsers ask for no more than twice the header that they read.
 
 use std::cell::{Cell, OnceCell};
-use std::ops::Range;
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 /// The bytes of a file, which a parser asks for by their places.
 #[allow(clippy::len_without_is_empty)] // an empty file is an error like any other that is too short
@@ -120,6 +122,51 @@ impl<'f> Header<'f> {
     pub fn copied(&self) -> u64 {
         self.pieces.bytes.get()
     }
+
+    /// The pieces that have been copied so far, from which parts can be kept when the header is gone.
+    pub fn pieces(&self) -> Pieces {
+        Pieces(self.pieces.iter().cloned().collect())
+    }
+}
+
+/// The copied pieces of a header. The default, of no header, has none.
+#[derive(Clone, Default)]
+pub struct Pieces(Vec<Arc<dyn Memory>>);
+
+impl Pieces {
+    /// Keeps `part`: together with the piece that it lies in, or, if it lies in none of these, as a copy.
+    pub fn keep(&self, part: &[u8]) -> Kept {
+        let found = self.0.iter().find_map(|piece| {
+            // Both are addresses; a part of the piece is no further from its beginning than its end is.
+            let start = part.as_ptr().addr().checked_sub(piece.bytes().as_ptr().addr())?;
+            let range = start..start.checked_add(part.len())?;
+            piece.bytes().get(range.clone())?;
+            Some(Kept { memory: Arc::clone(piece), range })
+        });
+        found.unwrap_or_else(|| Kept { memory: Arc::new(part.to_vec()), range: 0..part.len() })
+    }
+}
+
+/// Bytes of a header's copy, which stay as long as this does.
+#[derive(Clone)]
+pub struct Kept {
+    memory: Arc<dyn Memory>,
+    /// Lies within the memory.
+    range: Range<usize>,
+}
+
+impl Deref for Kept {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory.bytes()[self.range.clone()]
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kept[{} bytes]", self.range.len())
+    }
 }
 
 impl<'a> Source<'a> for &'a Header<'_> {
@@ -145,7 +192,7 @@ impl<'a> Source<'a> for &'a Header<'_> {
 }
 
 /// Places for pieces.
-type Row = Box<[OnceCell<Box<dyn Memory>>]>;
+type Row = Box<[OnceCell<Arc<dyn Memory>>]>;
 
 /// Pieces that stay where they are put: rows of places, each twice as long as the one before.
 #[derive(Default)]
@@ -167,7 +214,13 @@ impl Shelf {
         let row = (index / Self::FIRST + 1).ilog2() as usize;
         let places = self.rows[row]
             .get_or_init(|| (0..Self::FIRST << row).map(|_| OnceCell::new()).collect());
-        places[index - Self::FIRST * ((1 << row) - 1)].get_or_init(|| piece).bytes()
+        let place = &places[index - Self::FIRST * ((1 << row) - 1)];
+        place.get_or_init(|| piece.into()).bytes()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Arc<dyn Memory>> {
+        let rows = self.rows.iter().map_while(OnceCell::get);
+        rows.flatten().map_while(OnceCell::get)
     }
 }
 
@@ -272,6 +325,25 @@ mod tests {
             (0..5000u32).map(|i| shelf.put(Box::new(i.to_le_bytes().to_vec()), 4)).collect();
         assert!(pieces.iter().enumerate().all(|(i, piece)| *piece == (i as u32).to_le_bytes()));
         assert_eq!((shelf.count.get(), shelf.bytes.get()), (5000, 20_000));
+    }
+
+    #[test]
+    fn parts_are_kept_with_their_piece_or_copied() {
+        let bytes: Vec<u8> = (0..1000u32).map(|i| i as u8).collect();
+        let header = Header::new(1000, |to, at| (&bytes).read(at, to));
+        let (first, second) = ((&header).get(0..300).unwrap(), (&header).get(200..1000).unwrap());
+        let pieces = header.pieces();
+        let places =
+            [&first[10..20], &second[700..], &second[..0], &bytes[5..9]].map(<[u8]>::as_ptr);
+        let kept =
+            [&first[10..20], &second[700..], &second[..0], &bytes[5..9]].map(|p| pieces.keep(p));
+        drop(header);
+        assert_eq!(kept.each_ref().map(|k| k.as_ptr() == places[0]), [true, false, false, false]);
+        assert_eq!(kept.each_ref().map(|k| k.as_ptr() == places[1]), [false, true, false, false]);
+        assert_eq!(kept.each_ref().map(|k| k.as_ptr() == places[3]), [false; 4]);
+        assert_eq!((&*kept[0], &*kept[1]), (&bytes[10..20], &bytes[900..]));
+        assert_eq!((&*kept[2], &*kept[3]), (&[][..], &bytes[5..9]));
+        assert_eq!(&*Pieces::default().keep(b"any"), b"any");
     }
 
     #[test]

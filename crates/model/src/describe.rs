@@ -43,7 +43,8 @@ fn read_spec(maps: &[&Map]) -> Result<ModelSpec, ModelError> {
 /// The header or the vocabulary makes no tokenizer.
 pub fn vocabulary(file: &Map) -> Result<Vocabulary, ModelError> {
     let copy = alight_files::copy(file);
-    let read = alight_files::parse(file, &copy).map(|gguf| Vocabulary::from_gguf(&gguf));
+    let read = alight_files::parse(file, &copy);
+    let read = read.map(|gguf| Vocabulary::from_header(&gguf, &copy.pieces()));
     file.check()?;
     read?.map_err(|source| ModelError::Tokenizer { path: file.path().into(), source })
 }

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use alight_files::Headers;
+use alight_formats::Pieces;
 use alight_formats::gguf::Gguf;
 use alight_formats::split::Catalog;
 use alight_kernels::Isa;
@@ -161,7 +162,7 @@ impl Model {
         let Some(paths) = shards else {
             let maps = vec![Arc::clone(&first)];
             let headers = Headers::merge(&maps, vec![gguf])?;
-            return Model::assemble(opening, maps, facts, headers);
+            return Model::assemble(opening, maps, facts, headers, &copy.pieces());
         };
         let clock = Instant::now();
         let (mut maps, mut all_facts) = (Vec::new(), Vec::new());
@@ -182,15 +183,16 @@ impl Model {
         let copies = alight_files::copies(&kept);
         let headers = alight_files::headers(&kept, &copies)?;
         opening.timings.header += clock.elapsed();
-        Model::assemble(opening, maps, all_facts, headers)
+        Model::assemble(opening, maps, all_facts, headers, &copies[0].pieces())
     }
 
-    /// Makes the model of its mapped files and their headers.
+    /// Makes the model of its mapped files and their headers; `pieces` are those of the first, which has the vocabulary.
     fn assemble(
         opening: Opening<'_>,
         maps: Vec<Arc<Map>>,
         facts: Vec<Facts>,
         headers: Headers<'_>,
+        pieces: &Pieces,
     ) -> Result<Model, ModelError> {
         let Opening { path, options, isa, pool, mut timings, began } = opening;
         let Headers { files, catalog } = headers;
@@ -198,12 +200,12 @@ impl Model {
         let (built, checked) = thread::scope(|scope| {
             let tokenizer = thread::Builder::new()
                 .name("alight-vocab".into())
-                .spawn_scoped(scope, || Vocabulary::from_gguf(gguf));
+                .spawn_scoped(scope, || Vocabulary::from_header(gguf, pieces));
             let checked = check(path, gguf, &catalog, &maps, facts, options);
             let built = match tokenizer {
                 Ok(handle) => handle.join().unwrap_or_else(|p| std::panic::resume_unwind(p)),
                 // The system gives no more threads.
-                Err(_) => Vocabulary::from_gguf(gguf),
+                Err(_) => Vocabulary::from_header(gguf, pieces),
             };
             (built, checked)
         });

@@ -86,9 +86,8 @@ pub fn check_length(bytes: usize, tokenizer: &Tokenizer, context: usize) -> Resu
     if bytes <= context {
         return Ok(());
     }
-    let lengths = (0..tokenizer.vocab_size() as u32).map(|id| tokenizer.token_text(id).len());
     // A character that has no token is one unknown token.
-    let longest = lengths.max().unwrap_or(0).max(char::MAX.len_utf8());
+    let longest = tokenizer.longest_token().max(char::MAX.len_utf8());
     let most = context.saturating_mul(longest);
     if bytes <= most { Ok(()) } else { Err(TooLong { bytes, context, most, longest }) }
 }

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use alight_formats::Pieces;
 use alight_formats::gguf::{Gguf, GgufError};
 
 use crate::output::Format;
@@ -33,14 +34,22 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Builds the tokenizer. The chat template is copied, and compiled when it is asked for: an
-    /// invalid template is no error for callers that do without it.
+    /// The tokenizer, with a copy of the vocabulary, and the chat template.
     ///
     /// # Errors
     /// See [`Tokenizer::from_gguf`].
     pub fn from_gguf(gguf: &Gguf<'_>) -> Result<Vocabulary, TokenizerError> {
+        Vocabulary::from_header(gguf, &Pieces::default())
+    }
+
+    /// The tokenizer, whose vocabulary stays in `pieces` of the header that was parsed. The chat template is copied, and compiled when it is asked for: an
+    /// invalid template is no error for callers that do without it.
+    ///
+    /// # Errors
+    /// See [`Tokenizer::from_gguf`].
+    pub fn from_header(gguf: &Gguf<'_>, pieces: &Pieces) -> Result<Vocabulary, TokenizerError> {
         let clock = Instant::now();
-        let tokenizer = Tokenizer::from_gguf(gguf)?;
+        let tokenizer = Tokenizer::from_header(gguf, pieces)?;
         let source = match gguf.get_str("tokenizer.chat_template") {
             Ok(None) => None,
             Ok(Some(source)) if source.len() > MAX_SOURCE => {

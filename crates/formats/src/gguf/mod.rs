@@ -33,7 +33,7 @@ use std::ops::Range;
 
 pub use error::{GgufError, GgufField};
 pub use parse::parse;
-pub use value::{Array, Strings, Value, ValueType};
+pub use value::{Array, KeptArray, Strings, Value, ValueType};
 
 use crate::packed;
 use alight_types::GgmlType;

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::source::{Kept, Pieces};
 use crate::text::shown;
 
 /// The type of a metadata value or of an array's elements.
@@ -249,6 +250,17 @@ impl<'a> Array<'a> {
         self.bytes
     }
 
+    /// Bytes of the length before each element, if they are strings: 8 or 4, little-endian.
+    pub const fn length_bytes(&self) -> usize {
+        if self.wide { 8 } else { 4 }
+    }
+
+    /// The array with its own hold on the copy of the header that it lies in.
+    pub fn keep(&self, pieces: &Pieces) -> KeptArray {
+        let Array { elem_type, len, bytes, wide } = *self;
+        KeptArray { elem_type, len, bytes: pieces.keep(bytes), wide }
+    }
+
     /// The elements, if they are strings. Their bytes need not be UTF-8.
     pub const fn iter_str(&self) -> Option<Strings<'a>> {
         match self.elem_type {
@@ -304,6 +316,24 @@ impl<'a> Array<'a> {
                 i128::from(bits)
             }
         }))
+    }
+}
+
+/// An array that stays when the header that it was parsed from is gone.
+#[derive(Clone, Debug)]
+pub struct KeptArray {
+    elem_type: ValueType,
+    len: usize,
+    /// The bytes of the array that this was made from, so the parser has walked them.
+    bytes: Kept,
+    wide: bool,
+}
+
+impl KeptArray {
+    /// The array.
+    pub fn get(&self) -> Array<'_> {
+        let KeptArray { elem_type, len, ref bytes, wide } = *self;
+        Array { elem_type, len, bytes, wide }
     }
 }
 

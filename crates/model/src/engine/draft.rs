@@ -87,9 +87,8 @@ fn other_tokens(draft: &Model, model: &Model) -> Option<String> {
     if there.abs_diff(here) > MOST_PADDING {
         return Some(format!("it has {there} tokens, and the other {here}"));
     }
-    let differs = |id: &u32| theirs.token_text(*id) != ours.token_text(*id);
-    let id = (0..there.min(here) as u32).find(differs)?;
-    let [there, here] =
-        [theirs, ours].map(|t| String::from_utf8_lossy(t.token_text(id)).into_owned());
+    let mut texts = theirs.token_texts().zip(ours.token_texts()).enumerate();
+    let (id, (there, here)) = texts.find(|(_, (there, here))| there != here)?;
+    let [there, here] = [there, here].map(String::from_utf8_lossy);
     Some(format!("its token {id} is {there:?}, and the other's {here:?}"))
 }

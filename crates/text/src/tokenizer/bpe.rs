@@ -2,9 +2,10 @@
 //!
 //! A merge is kept as the file writes it, `left right` with one space between; its number is its
 //! rank. A pair is looked up by writing it the same way, which is exact because neither side can
-//! hold a space: byte-level text has none, and raw text has U+2581 instead. Building the table is
-//! therefore one hash per merge, with no look-up of the tokens it names; merges that name unknown
-//! tokens can do no harm, since a symbol without a token falls apart again at the end.
+//! hold a space: byte-level text has none, and raw text has U+2581 instead. A table of merges
+//! therefore takes one hash for each, with no look-up of the tokens it names; merges that name unknown
+//! tokens can do no harm, since a symbol without a token falls apart again at the end. A merge without
+//! a space, or one that is there twice, is never found, as in llama.cpp.
 //!
 //! Merging takes O(n log n) for a part of n symbols: a heap of candidate pairs, a linked list of
 //! symbols, and candidates that no longer fit are skipped when they come up.
@@ -13,38 +14,26 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::alphabet;
-use super::error::TokenizerError;
 use super::symbols::{NONE, Symbol, char_len, cut, join};
-use super::table::Strings;
-use super::vocab::{Vocab, spell_byte};
+use super::table::Table;
+use super::texts::Texts;
+use super::vocab::{Lookup, spell_byte};
 
-/// The merges by rank.
-pub(crate) struct Merges {
-    pairs: Strings,
+/// The merges that a text can need, by rank.
+#[derive(Clone, Copy)]
+pub(crate) struct Merges<'m> {
+    pub(crate) texts: &'m Texts,
+    pub(crate) table: &'m Table,
 }
 
-impl Merges {
-    /// Reads `count` merges. A merge without a space, or one that is there twice, is kept under
-    /// its rank but never found again, as in llama.cpp.
-    pub(crate) fn new<'a>(
-        count: usize,
-        merges: impl Iterator<Item = &'a [u8]>,
-    ) -> Result<Merges, TokenizerError> {
-        let pairs = Strings::new(count, merges, |_, _, _| {});
-        let pairs = pairs.map_err(|_| TokenizerError::VocabularyTooLarge {
-            key: "tokenizer.ggml.merges",
-            limit: u64::from(u32::MAX),
-        })?;
-        Ok(Merges { pairs })
-    }
-
+impl Merges<'_> {
     #[inline]
-    fn rank(&self, left: &[u8], right: &[u8], scratch: &mut Vec<u8>) -> Option<u32> {
+    fn rank(self, left: &[u8], right: &[u8], scratch: &mut Vec<u8>) -> Option<u32> {
         scratch.clear();
         scratch.extend_from_slice(left);
         scratch.push(b' ');
         scratch.extend_from_slice(right);
-        self.pairs.find(scratch)
+        self.table.find(self.texts, scratch)
     }
 }
 
@@ -80,8 +69,8 @@ impl Bpe {
     pub(crate) fn encode_part(
         &mut self,
         part: &str,
-        vocab: &Vocab,
-        merges: &Merges,
+        vocab: Lookup<'_>,
+        merges: Merges<'_>,
         manner: Manner,
         out: &mut Vec<u32>,
     ) {
@@ -124,7 +113,7 @@ impl Bpe {
         }
     }
 
-    fn consider(&mut self, left: u32, right: u32, merges: &Merges) {
+    fn consider(&mut self, left: u32, right: u32, merges: Merges<'_>) {
         if left == NONE || right == NONE {
             return;
         }
@@ -143,7 +132,7 @@ impl Bpe {
 /// A symbol that is no token: its characters one by one, or its bytes where the vocabulary spells
 /// bytes. What has no token is left out, as llama.cpp and Hugging Face do: the unknown token of
 /// such vocabularies is often the end of the text. (SmolLM2 lacks some control characters.)
-fn fall_apart(text: &[u8], vocab: &Vocab, manner: Manner, out: &mut Vec<u32>) {
+fn fall_apart(text: &[u8], vocab: Lookup<'_>, manner: Manner, out: &mut Vec<u32>) {
     if manner.raw_bytes {
         for &byte in text {
             out.extend(vocab.id(&spell_byte(byte)));

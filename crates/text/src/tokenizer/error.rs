@@ -49,16 +49,6 @@ pub enum TokenizerError {
         /// Number of tokens.
         expected: usize,
     },
-    /// Two tokens have the same text, so that text has no unique id.
-    #[error("tokens {first} and {second} have the same text `{text}`")]
-    DuplicateToken {
-        /// The lower id.
-        first: u32,
-        /// The higher id.
-        second: u32,
-        /// Their text, with invalid UTF-8 replaced.
-        text: String,
-    },
     /// A token of type byte is not of the form `<0xHH>`.
     #[error(
         "token {id} has the type of a byte, but its text is `{text}`, expected `<0x00>` to `<0xFF>`"

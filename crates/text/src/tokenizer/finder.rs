@@ -10,17 +10,13 @@
 //! what has blocked it halves at least each time: what blocks it is longer than it, and stands in the range
 //! that was left by what blocked it before. So an offset is looked at no more often than the logarithm of
 //! the text's length, and the whole takes O(n log² n) for a text of n bytes, whatever the vocabulary is.
-//! Memory is proportional to the spellings, which are bounded ([`MAX_SPELLINGS`]), and to the text.
+//! Memory is proportional to the spellings, which are bounded ([`super::vocab::MAX_SPELLINGS`]), and to the text.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
-use super::error::TokenizerError;
 use super::vocab::{Kind, Vocab};
-
-/// Most bytes of all spellings together. The largest vocabularies have some hundred kilobytes.
-pub(crate) const MAX_SPELLINGS: usize = 16 << 20;
 
 /// No node, no spelling.
 const NONE: u32 = u32::MAX;
@@ -68,39 +64,24 @@ struct Spelling {
 }
 
 impl Finder {
-    /// A search for all special tokens of `vocab`: user-defined, control and unknown ones.
-    ///
-    /// # Errors
-    /// [`TokenizerError::SpecialTooLong`].
-    pub(crate) fn new(vocab: &Vocab) -> Result<Finder, TokenizerError> {
-        let control = Kind::CONTROL.or(Kind::UNKNOWN);
-        let mut spellings = Vec::new();
-        let mut bytes = 0;
-        for (id, &kind) in (0u32..).zip(vocab.kinds()) {
-            if !kind.has(control.or(Kind::USER)) {
-                continue;
-            }
-            let text = vocab.text(id).unwrap_or_default();
-            // A spelling that is no UTF-8 could match inside a character. Of two tokens with one
-            // spelling, the first is what it spells.
-            if text.is_empty() || std::str::from_utf8(text).is_err() || vocab.id(text) != Some(id) {
-                continue;
-            }
-            bytes += text.len();
-            spellings.push(Spelling {
-                id,
-                len: text.len() as u32,
-                user: !kind.has(control),
-                strip_left: kind.has(Kind::STRIP_LEFT),
-                strip_right: kind.has(Kind::STRIP_RIGHT),
-            });
-        }
-        if bytes > MAX_SPELLINGS {
-            return Err(TokenizerError::SpecialTooLong { bytes, limit: MAX_SPELLINGS });
-        }
-        spellings.sort_unstable_by_key(|spelling| (spelling.len, spelling.id));
-        let text = |spelling: &Spelling| vocab.text(spelling.id).unwrap_or_default();
-        let (automaton, parents) = Automaton::new(&spellings.iter().map(text).collect::<Vec<_>>());
+    /// A search for these special tokens of `vocab`, with their texts: user-defined, control and unknown ones.
+    pub(crate) fn new<'v>(vocab: &Vocab, special: impl Iterator<Item = (u32, &'v [u8])>) -> Finder {
+        // A spelling that is no UTF-8 could match inside a character.
+        let possible = |text: &[u8]| !text.is_empty() && std::str::from_utf8(text).is_ok();
+        let mut found: Vec<(u32, &[u8])> = special.filter(|(_, text)| possible(text)).collect();
+        found.sort_unstable_by_key(|&(id, text)| (text.len(), text, id));
+        // Of two tokens with one spelling, the first is what it spells.
+        found.dedup_by_key(|(_, text)| *text);
+        let spelling = |&(id, text): &(u32, &[u8])| Spelling {
+            id,
+            len: text.len() as u32,
+            user: !vocab.kind(id).has(Kind::CONTROL.or(Kind::UNKNOWN)),
+            strip_left: vocab.kind(id).has(Kind::STRIP_LEFT),
+            strip_right: vocab.kind(id).has(Kind::STRIP_RIGHT),
+        };
+        let spellings: Vec<Spelling> = found.iter().map(spelling).collect();
+        let texts: Vec<&[u8]> = found.iter().map(|(_, text)| *text).collect();
+        let (automaton, parents) = Automaton::new(&texts);
         let chain = |user: bool| {
             let mut chain = Chain::default();
             for &parent in &parents {
@@ -108,7 +89,7 @@ impl Finder {
             }
             chain
         };
-        Ok(Finder { user: chain(true), control: chain(false), spellings, automaton })
+        Finder { user: chain(true), control: chain(false), spellings, automaton }
     }
 
     /// The longest spelling of at most `limit` bytes that `longest` is or begins with, and that counts at
@@ -408,18 +389,19 @@ fn leading(text: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::vocab::SPECIAL;
     use super::*;
 
     /// A finder of these spellings.
     fn finder(spellings: &[(&str, Kind)]) -> (Finder, Vocab) {
-        let texts = spellings.iter().map(|(text, _)| text.as_bytes());
-        let none = None::<(usize, std::iter::Empty<i32>)>;
-        let scores = None::<(usize, std::iter::Empty<f32>)>;
-        let mut vocab = Vocab::new(spellings.len(), texts, none, scores).unwrap();
+        let texts: Vec<&str> = spellings.iter().map(|(text, _)| *text).collect();
+        let mut vocab = Vocab::of(&texts, &[]).unwrap();
         for (id, &(_, kind)) in (0..).zip(spellings) {
             vocab.set_kind(id, kind);
         }
-        (Finder::new(&vocab).unwrap(), vocab)
+        let texts = (0..).zip(vocab.texts().iter());
+        let special = texts.filter(|(id, _)| vocab.kind(*id).has(SPECIAL));
+        (Finder::new(&vocab, special), vocab)
     }
 
     /// The rule itself: length after length, each from the left.
@@ -535,17 +517,5 @@ mod tests {
         let found = finder.partition(&text, Search::Around(&plain));
         assert_eq!(found.iter().filter(|f| matches!(f, Fragment::Token(989))).count(), 1000);
         assert_eq!(finder.partition(&text, Search::User), [Fragment::Text(0, 1_000_000)]);
-    }
-
-    #[test]
-    fn what_would_take_all_memory_is_refused() {
-        let long = "x".repeat(MAX_SPELLINGS + 1);
-        let texts = [long.as_bytes()].into_iter();
-        let none = None::<(usize, std::iter::Empty<f32>)>;
-        let types = Some((1, [3].into_iter()));
-        let vocab = Vocab::new(1, texts, types, none).unwrap();
-        let error = Finder::new(&vocab).err().unwrap();
-        let expected = TokenizerError::SpecialTooLong { bytes: long.len(), limit: MAX_SPELLINGS };
-        assert_eq!(error, expected);
     }
 }

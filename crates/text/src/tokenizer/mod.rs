@@ -1,8 +1,9 @@
 //! Text into tokens and back, from the arrays that a GGUF file carries.
 //!
 //! Three kinds: byte-level BPE (`tokenizer.ggml.model` = `gpt2`), SentencePiece-style merging by
-//! score (`llama`), and SentencePiece's unigram model (`t5`). Built in milliseconds, because the process waits for it: one flat store of
-//! texts and one open-addressing index, no regular expressions, nothing allocated per token.
+//! score (`llama`), and SentencePiece's unigram model (`t5`). There at once, because the process waits for it: the strings stay in the
+//! copy of the file's header, and tables are made when a text is encoded, for a short one of what it can need ([`tables`]). No regular
+//! expressions, nothing allocated per token.
 //! Agreement with llama.cpp is the aim throughout; `python -m evidence agree tokens` shows it.
 //!
 //! Invariants:
@@ -13,6 +14,7 @@
 //! - Decoding a token allocates nothing beyond the caller's buffer.
 
 mod alphabet;
+mod beginnings;
 mod bpe;
 mod charsmap;
 mod error;
@@ -23,23 +25,29 @@ mod spm;
 mod stream;
 mod symbols;
 mod table;
+mod tables;
+mod texts;
 mod unigram;
 mod vocab;
 
 use std::ops::Range;
 
-use alight_formats::gguf::{Array, Gguf, GgufError};
+use alight_formats::Pieces;
+use alight_formats::gguf::Gguf;
 
 pub use error::TokenizerError;
 pub use stream::StreamDecoder;
 
+use beginnings::Beginnings;
 use bpe::{Bpe, Manner, Merges};
-use finder::{Finder, Fragment, Search};
+use finder::{Fragment, Search};
 use pre::Pre;
 use special::{Defaults, SpecialIds};
 use spm::Spm;
+use tables::Tables;
+use texts::{Texts, TooLarge};
 use unigram::Unigram;
-use vocab::{Kind, Vocab, byte_of};
+use vocab::{Kind, Lookup, Vocab, byte_of};
 
 /// The longest text that can be encoded at once, in bytes: symbols are counted in 32 bits after
 /// every space has become three bytes.
@@ -59,7 +67,7 @@ pub struct EncodeOptions {
 enum Algorithm {
     Spm,
     Unigram(Unigram),
-    Bpe { merges: Merges, pre: Pre },
+    Bpe { merges: Texts, pre: Pre },
 }
 
 /// A vocabulary and the rule by which text becomes its tokens.
@@ -70,16 +78,25 @@ pub struct Tokenizer {
     add_bos: bool,
     add_eos: bool,
     add_space_prefix: bool,
-    finder: Finder,
+    kept: tables::Kept,
 }
 
 impl Tokenizer {
-    /// Builds the tokenizer of a file.
+    /// The tokenizer of a file.
     ///
     /// # Errors
     /// See [`TokenizerError`]. Ids of special tokens that are out of range are not errors: the
-    /// default of the tokenizer model takes their place, or nothing.
+    /// default of the tokenizer model takes their place, or nothing. Nor are two tokens with one text:
+    /// the first is what the text becomes.
     pub fn from_gguf(gguf: &Gguf<'_>) -> Result<Tokenizer, TokenizerError> {
+        Tokenizer::from_header(gguf, &Pieces::default())
+    }
+
+    /// The same without a copy of the vocabulary, where `pieces` are those of the header that was parsed.
+    ///
+    /// # Errors
+    /// As [`from_gguf`](Self::from_gguf).
+    pub fn from_header(gguf: &Gguf<'_>, pieces: &Pieces) -> Result<Tokenizer, TokenizerError> {
         let model: &str = gguf.require("tokenizer.ggml.model")?;
         let pre_name = gguf.get_str("tokenizer.ggml.pre")?;
         let pre = match model {
@@ -104,37 +121,26 @@ impl Tokenizer {
             }
         };
 
-        // The two big tables do not depend on each other.
-        let merges = || -> Result<Option<Merges>, TokenizerError> {
-            if pre.is_none() {
-                return Ok(None);
-            }
-            let (count, merges) = strings(gguf, "tokenizer.ggml.merges")?;
-            Merges::new(count, merges).map(Some)
+        let mut vocab = Vocab::new(gguf, pieces, special::spellings())?;
+        let merges = || -> Result<Texts, TokenizerError> {
+            const MERGES: &str = "tokenizer.ggml.merges";
+            let merges = vocab::strings(gguf, MERGES)?.keep(pieces);
+            Texts::new(merges, |_| {}).map_err(|TooLarge| vocab::too_large(MERGES))
         };
-        let (mut vocab, merges) = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("alight-merges".into());
-            let other = pre.map(|_| thread.spawn_scoped(scope, merges));
-            let vocab = read_vocab(gguf);
-            let merges = match other {
-                // A panic there would be a defect of ours: let it be seen.
-                Some(Ok(other)) => other.join().unwrap_or_else(|p| std::panic::resume_unwind(p)),
-                // The system gives no more threads.
-                Some(Err(_)) => merges(),
-                None => Ok(None),
-            };
-            Ok::<_, TokenizerError>((vocab?, merges?))
-        })?;
-
+        let merges = pre.is_some().then(merges).transpose()?;
         let defaults = defaults(pre.as_ref(), model);
         let ids = SpecialIds::find(gguf, &mut vocab, defaults)?;
-        let unigram = (model == "t5").then(|| Unigram::new(gguf, &vocab)).transpose()?;
+        let kept = tables::Kept::default();
+        let unigram = || {
+            let table = &kept.complete(&vocab, None).tokens;
+            Unigram::new(gguf, Lookup { vocab: &vocab, table })
+        };
+        let unigram = (model == "t5").then(unigram).transpose()?;
         let flag = |key: &str| gguf.get_bool(key);
         let add_bos = flag("tokenizer.ggml.add_bos_token")?;
         let default_bos = unigram.is_none() && pre.is_none_or(|pre| pre.add_bos);
         let default_space = unigram.is_none() && pre.is_none();
         Ok(Tokenizer {
-            finder: Finder::new(&vocab)?,
             add_bos: add_bos.unwrap_or(default_bos) || pre.is_some_and(|pre| pre.always_bos),
             add_eos: flag("tokenizer.ggml.add_eos_token")?.unwrap_or(unigram.is_some()),
             add_space_prefix: flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(default_space),
@@ -145,6 +151,7 @@ impl Tokenizer {
             },
             vocab,
             ids,
+            kept,
         })
     }
 
@@ -177,7 +184,7 @@ impl Tokenizer {
 
     /// Where `text` spells control tokens, in order; what is between them spells none.
     pub fn control_spellings(&self, text: &str) -> impl Iterator<Item = Range<usize>> + use<> {
-        self.finder.control(text)
+        self.kept.with_finder(&self.vocab, text, |finder| finder.control(text))
     }
 
     fn encode_with(
@@ -193,92 +200,85 @@ impl Tokenizer {
         if add_bos.unwrap_or(self.add_bos) {
             out.push(self.ids.bos.ok_or(TokenizerError::NoBos)?);
         }
-        let fragments = self.finder.partition(text, search);
-        match &self.algorithm {
-            Algorithm::Spm => self.encode_spm(text, &fragments, &mut out),
-            Algorithm::Unigram(unigram) => {
-                self.encode_unigram(text, &fragments, unigram, &mut out)?;
-            }
-            Algorithm::Bpe { merges, pre } => {
-                self.encode_bpe(text, &fragments, merges, pre, &mut out);
-            }
-        }
+        let partition = |finder: &finder::Finder| finder.partition(text, search);
+        let fragments = self.kept.with_finder(&self.vocab, text, partition);
+        let merges = match &self.algorithm {
+            Algorithm::Bpe { merges, .. } => Some(merges),
+            Algorithm::Spm | Algorithm::Unigram(_) => None,
+        };
+        let needed = || self.needed(text, &fragments);
+        self.kept.with_tables(&self.vocab, merges, text.len(), needed, |tables| {
+            self.encode_fragments(text, &fragments, tables, &mut out)
+        })?;
         if add_bos != Some(false) && self.add_eos {
             out.extend(self.ids.eos);
         }
         Ok(out)
     }
 
-    fn encode_spm(&self, text: &str, fragments: &[Fragment], out: &mut Vec<u32>) {
-        let mut spm = Spm::default();
-        let mut escaped = String::new();
-        for &fragment in fragments {
-            match fragment {
-                Fragment::Token(id) => out.push(id),
-                Fragment::Text(from, to) => {
-                    let part = text.get(from as usize..to as usize).unwrap_or_default();
-                    escaped.clear();
-                    // A text fragment is the first, or follows a special token.
-                    if self.add_space_prefix {
-                        escaped.push(SPACE);
-                    }
-                    escape_spaces(part, &mut escaped);
-                    spm.encode(&escaped, &self.vocab, self.ids.unknown, out);
+    /// What is looked up for `text`, by its beginnings: its parts as the vocabulary spells them.
+    fn needed(&self, text: &str, fragments: &[Fragment]) -> Beginnings {
+        let mut needed = tables::needed_for(text.len());
+        let (mut escaped, mut encoded) = (String::new(), Vec::new());
+        for part in parts(text, fragments) {
+            match &self.algorithm {
+                Algorithm::Bpe { pre, .. } if !pre.raw_bytes => {
+                    encoded.clear();
+                    part.bytes().for_each(|byte| alphabet::push_encoded(byte, &mut encoded));
+                    needed.add_within(&encoded);
+                }
+                // Unigrams have the complete tables anyway.
+                Algorithm::Bpe { .. } | Algorithm::Spm | Algorithm::Unigram(_) => {
+                    escape_spaces(self.add_space_prefix, part, &mut escaped);
+                    needed.add_within(escaped.as_bytes());
                 }
             }
         }
+        needed
     }
 
-    fn encode_unigram(
+    fn encode_fragments(
         &self,
         text: &str,
         fragments: &[Fragment],
-        unigram: &Unigram,
+        tables: &Tables,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        let mut buffers = unigram::Buffers::default();
-        for &fragment in fragments {
-            match fragment {
-                Fragment::Token(id) => out.push(id),
-                Fragment::Text(from, to) => {
-                    let part = text.get(from as usize..to as usize).unwrap_or_default();
-                    let (prefix, unknown) = (self.add_space_prefix, self.ids.unknown);
-                    unigram.encode(part, prefix, &self.vocab, unknown, &mut buffers, out)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn encode_bpe(
-        &self,
-        text: &str,
-        fragments: &[Fragment],
-        merges: &Merges,
-        pre: &Pre,
-        out: &mut Vec<u32>,
-    ) {
-        let manner = Manner {
-            raw_bytes: pre.raw_bytes,
-            ignore_merges: pre.ignore_merges,
-            newlines_whole: pre.newlines_whole,
-        };
-        let mut bpe = Bpe::default();
+        let vocab = Lookup { vocab: &self.vocab, table: &tables.tokens };
         let mut escaped = String::new();
-        for &fragment in fragments {
-            match fragment {
-                Fragment::Token(id) => out.push(id),
-                Fragment::Text(from, to) => {
-                    let mut part = text.get(from as usize..to as usize).unwrap_or_default();
+        match &self.algorithm {
+            Algorithm::Spm => {
+                let mut spm = Spm::default();
+                each(text, fragments, out, |part, out| {
+                    // A part is the first, or follows a special token.
+                    escape_spaces(self.add_space_prefix, part, &mut escaped);
+                    spm.encode(&escaped, vocab, self.ids.unknown, out);
+                    Ok(())
+                })
+            }
+            Algorithm::Unigram(unigram) => {
+                let mut buffers = unigram::Buffers::default();
+                let (prefix, unknown) = (self.add_space_prefix, self.ids.unknown);
+                each(text, fragments, out, |part, out| {
+                    unigram.encode(part, prefix, vocab, unknown, &mut buffers, out)
+                })
+            }
+            Algorithm::Bpe { merges, pre } => {
+                let manner = Manner {
+                    raw_bytes: pre.raw_bytes,
+                    ignore_merges: pre.ignore_merges,
+                    newlines_whole: pre.newlines_whole,
+                };
+                let merges = Merges { texts: merges, table: &tables.merges };
+                let mut bpe = Bpe::default();
+                each(text, fragments, out, |part, out| {
                     if pre.raw_bytes {
-                        escaped.clear();
-                        escape_spaces(part, &mut escaped);
-                        part = &escaped;
+                        escape_spaces(false, part, &mut escaped);
                     }
-                    pre.split(part, |word| {
-                        bpe.encode_part(word, &self.vocab, merges, manner, out);
-                    });
-                }
+                    let part = if pre.raw_bytes { &escaped } else { part };
+                    pre.split(part, |word| bpe.encode_part(word, vocab, merges, manner, out));
+                    Ok(())
+                })
             }
         }
     }
@@ -379,9 +379,22 @@ impl Tokenizer {
         self.vocab.text(id).unwrap_or_default()
     }
 
-    /// The id of exactly this spelling in the file.
+    /// The same of all tokens, in the order of their ids.
+    pub fn token_texts(&self) -> impl Iterator<Item = &[u8]> {
+        self.vocab.texts().iter()
+    }
+
+    /// Bytes of the longest of these.
+    pub fn longest_token(&self) -> usize {
+        self.vocab.texts().longest()
+    }
+
+    /// The id of exactly this spelling in the file: the first, if several tokens have it.
     pub fn token_id(&self, text: &[u8]) -> Option<u32> {
-        self.vocab.id(text)
+        match self.kept.made() {
+            Some(tables) => tables.tokens.find(self.vocab.texts(), text),
+            None => self.vocab.id(text),
+        }
     }
 }
 
@@ -400,8 +413,13 @@ fn defaults(pre: Option<&Pre>, model: &str) -> Defaults {
 /// What stands for a space in SentencePiece vocabularies.
 const SPACE: char = '\u{2581}';
 
-fn escape_spaces(text: &str, out: &mut String) {
+/// `text` with that in place of spaces, and one before it if `prefix`, in place of what `out` had.
+fn escape_spaces(prefix: bool, text: &str, out: &mut String) {
+    out.clear();
     out.reserve(text.len());
+    if prefix {
+        out.push(SPACE);
+    }
     for (i, part) in text.split(' ').enumerate() {
         if i > 0 {
             out.push(SPACE);
@@ -423,40 +441,28 @@ fn push_unescaped(mut text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The number of strings under `key`, and the strings.
-fn strings<'a>(
-    gguf: &Gguf<'a>,
-    key: &'static str,
-) -> Result<(usize, impl Iterator<Item = &'a [u8]>), GgufError> {
-    let strings = gguf.require::<alight_formats::gguf::Strings<'a>>(key)?;
-    Ok((strings.len(), strings))
+/// The fragments of `text` that are still text.
+fn parts<'t>(text: &'t str, fragments: &[Fragment]) -> impl Iterator<Item = &'t str> {
+    fragments.iter().filter_map(|fragment| match *fragment {
+        Fragment::Token(_) => None,
+        Fragment::Text(from, to) => text.get(from as usize..to as usize),
+    })
 }
 
-fn read_vocab(gguf: &Gguf<'_>) -> Result<Vocab, TokenizerError> {
-    let (count, tokens) = strings(gguf, "tokenizer.ggml.tokens")?;
-    const TYPES: &str = "tokenizer.ggml.token_type";
-    const SCORES: &str = "tokenizer.ggml.scores";
-    let wrong = |key: &str, array: &Array<'_>, expected| GgufError::WrongElementType {
-        key: key.into(),
-        found: array.elem_type(),
-        expected,
-    };
-    let types = match gguf.get_array(TYPES)? {
-        None => None,
-        Some(array) => {
-            let values = array.iter_i32().ok_or_else(|| wrong(TYPES, &array, "i32"))?;
-            Some((array.len(), values))
+/// Appends the tokens of all fragments to `out`; `encode` does so for what is still text.
+fn each(
+    text: &str,
+    fragments: &[Fragment],
+    out: &mut Vec<u32>,
+    mut encode: impl FnMut(&str, &mut Vec<u32>) -> Result<(), TokenizerError>,
+) -> Result<(), TokenizerError> {
+    for &fragment in fragments {
+        match fragment {
+            Fragment::Token(id) => out.push(id),
+            Fragment::Text(from, to) => {
+                encode(text.get(from as usize..to as usize).unwrap_or_default(), out)?;
+            }
         }
-    };
-    let Some(array) = gguf.get_array(SCORES)? else {
-        return Vocab::new(count, tokens, types, None::<(usize, std::iter::Empty<f32>)>);
-    };
-    if let Some(values) = array.iter_f32() {
-        Vocab::new(count, tokens, types, Some((array.len(), values)))
-    } else if let Some(values) = array.iter_i32() {
-        let values = values.map(|score| score as f32);
-        Vocab::new(count, tokens, types, Some((array.len(), values)))
-    } else {
-        Err(wrong(SCORES, &array, "f32 or i32").into())
     }
+    Ok(())
 }

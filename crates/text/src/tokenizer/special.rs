@@ -6,7 +6,8 @@
 
 use alight_formats::gguf::{Gguf, GgufError};
 
-use super::vocab::{Kind, Vocab};
+use super::vocab::{Kind, SPECIAL, Vocab};
+use crate::output::Format;
 
 /// Ids of the tokens with a meaning. All are in range.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -108,6 +109,30 @@ const ENDS: &[&str] = &[
     "<|ifm|im_end|>",
 ];
 
+/// Spellings that divide what gpt-oss writes.
+const HARMONY: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
+/// Spellings that a rule for some families names.
+const OTHERS: &[&str] =
+    &["<|plamo:eos|>", "<mask>", "[MASK]", "</s>", "<unk>", "<s>", "<|endoftext|>"];
+
+/// All spellings that are asked for when a model is opened: here, and by what divides its answers.
+pub(crate) fn spellings() -> impl Iterator<Item = &'static str> {
+    let own = [
+        EOT,
+        EOM,
+        FIM_PREFIX,
+        FIM_SUFFIX,
+        FIM_MIDDLE,
+        FIM_PAD,
+        FIM_REPOSITORY,
+        FIM_SEPARATOR,
+        ENDS,
+        HARMONY,
+        OTHERS,
+    ];
+    own.into_iter().chain(Format::ALL.map(Format::marks)).flatten().copied()
+}
+
 /// The value of `tokenizer.ggml.<name>_token_id` if it is a token, else `default` if that is one.
 fn id_of(
     gguf: &Gguf<'_>,
@@ -158,7 +183,7 @@ impl SpecialIds {
         for spelling in ENDS {
             ends.extend(mark_first(vocab, &[spelling]));
         }
-        for spelling in ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"] {
+        for spelling in HARMONY {
             if let Some(id) = vocab.id(spelling.as_bytes()) {
                 vocab.set_kind(id, Kind::USER);
             }
@@ -223,10 +248,9 @@ fn mark_stripping(gguf: &Gguf<'_>, vocab: &mut Vocab) -> Result<(), GgufError> {
         set("<mask>", Kind::STRIP_LEFT, true);
     } else if name.contains("phi-3") || name.contains("phi3") {
         set("</s>", Kind::STRIP_RIGHT, true);
-        let special = Kind::CONTROL.or(Kind::USER).or(Kind::UNKNOWN);
         for id in 0..vocab.len() as u32 {
             let kind = vocab.kind(id);
-            if kind.has(special) {
+            if kind.has(SPECIAL) {
                 vocab.set_kind(id, kind.or(Kind::STRIP_RIGHT));
             }
         }

@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::symbols::{NONE, Symbol, cut, join};
-use super::vocab::{Vocab, spell_byte};
+use super::vocab::{Lookup, spell_byte};
 
 /// A pair that makes a token. The greatest is merged next.
 #[derive(Clone, Copy)]
@@ -54,7 +54,7 @@ impl Spm {
     pub(crate) fn encode(
         &mut self,
         text: &str,
-        vocab: &Vocab,
+        vocab: Lookup<'_>,
         unknown: Option<u32>,
         out: &mut Vec<u32>,
     ) {
@@ -87,7 +87,7 @@ impl Spm {
         }
     }
 
-    fn consider(&mut self, text: &[u8], left: u32, right: u32, vocab: &Vocab) {
+    fn consider(&mut self, text: &[u8], left: u32, right: u32, vocab: Lookup<'_>) {
         if left == NONE || right == NONE {
             return;
         }

@@ -1,7 +1,7 @@
-//! An open-addressing index from byte strings to their numbers, and the hash it uses.
+//! An open-addressing index from the strings of an array to their numbers, and the hash it uses.
 //!
-//! The strings are one flat store; a slot of the index holds the number of a string and some bits
-//! of its hash, so that a probe touches the store only when the hash agrees. 32 bits a slot: a
+//! The strings stay in the array ([`Texts`]); a slot of the index holds the number of a string and some bits
+//! of its hash, so that a probe touches the array only when the hash agrees. 32 bits a slot: a
 //! table of a quarter of a million strings is 2 MB, and most of the time of building one goes into
 //! the cache misses and page faults of this table.
 //! Invariants: the number of slots is a power of two and larger than the number of entries, so
@@ -9,6 +9,8 @@
 //! made whose strings all fall into one chain.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+
+use super::texts::{Text, Texts};
 
 /// The key of the hash, two words drawn once per table.
 #[derive(Clone, Copy)]
@@ -118,21 +120,21 @@ impl Index {
         std::hint::black_box(all);
     }
 
-    /// Enters `number` under `hash` unless an equal string is there already; returns that one.
-    /// `same` compares the string being entered with a stored one of the given number.
+    /// Enters `number` under `hash` unless an equal string is there already. `same` compares the string
+    /// being entered with a stored one of the given number.
     #[inline]
-    fn insert(&mut self, hash: u64, number: u32, same: impl Fn(u32) -> bool) -> Option<u32> {
+    fn insert(&mut self, hash: u64, number: u32, same: impl Fn(u32) -> bool) {
         let tag = self.tag(hash);
         let mut at = hash as usize & self.mask;
         loop {
             let slot = self.slots[at];
             if slot == 0 {
                 self.slots[at] = tag | (number + 1);
-                return None;
+                return;
             }
             let other = slot & self.numbers;
             if slot ^ other == tag && same(other - 1) {
-                return Some(other - 1);
+                return;
             }
             at = (at + 1) & self.mask;
         }
@@ -157,95 +159,88 @@ impl Index {
     }
 }
 
-/// Contiguous byte strings, found by number or by content.
-pub(crate) struct Strings {
-    bytes: Vec<u8>,
-    /// Where string `i` begins; one more entry than strings.
-    starts: Vec<u32>,
+/// Some or all strings of an array, found by their content. The default has none of any.
+pub(crate) struct Table {
+    /// In the order of their numbers.
+    entries: Vec<Entry>,
     index: Index,
     key: HashKey,
 }
 
-/// The strings take more bytes than 32-bit offsets can count.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct TooLarge;
+/// A string of the array.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry {
+    /// Where its length begins.
+    at: u32,
+    number: u32,
+}
 
-impl Strings {
-    /// Takes the first `count` strings. Of equal ones a search finds the first; the others are
-    /// told to `repeated` as (first, other, text).
-    pub(crate) fn new<'a>(
-        count: usize,
-        strings: impl Iterator<Item = &'a [u8]>,
-        mut repeated: impl FnMut(u32, u32, &[u8]),
-    ) -> Result<Strings, TooLarge> {
-        // Strings entered together; see `Index::touch`.
-        const BATCH: usize = 32;
-        if count >= u32::MAX as usize / 2 {
-            return Err(TooLarge);
-        }
-        let mut all = Strings {
-            // Tokens and merges have some eight bytes; where they have more, the buffer grows.
-            bytes: Vec::with_capacity(count * 8),
-            starts: Vec::with_capacity(count + 1),
-            index: Index::with_capacity_for(count),
-            key: HashKey::random(),
-        };
-        all.starts.push(0);
-        let mut strings = strings.take(count).fuse();
-        let mut hashes = [0; BATCH];
-        loop {
-            let first = all.len();
-            let mut taken = 0;
-            while taken < BATCH
-                && let Some(text) = strings.next()
-            {
-                all.bytes.extend_from_slice(text);
-                all.starts.push(u32::try_from(all.bytes.len()).map_err(|_| TooLarge)?);
-                hashes[taken] = all.key.hash(text);
-                taken += 1;
-            }
-            if taken == 0 {
-                return Ok(all);
-            }
-            all.index.touch(&hashes[..taken]);
-            for (number, &hash) in (first as u32..).zip(&hashes[..taken]) {
-                let (bytes, starts) = (&all.bytes, &all.starts);
-                let text = piece(bytes, starts, number);
-                let same = |other| piece(bytes, starts, other) == text;
-                if let Some(other) = all.index.insert(hash, number, same) {
-                    repeated(other, number, text);
-                }
-            }
-        }
-    }
-
-    #[inline]
-    pub(crate) fn find(&self, text: &[u8]) -> Option<u32> {
-        self.index
-            .find(self.key.hash(text), |other| piece(&self.bytes, &self.starts, other) == text)
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, number: u32) -> Option<&[u8]> {
-        let at = number as usize;
-        let end = *self.starts.get(at + 1)?;
-        Some(&self.bytes[self.starts[at] as usize..end as usize])
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.starts.len() - 1
-    }
-
-    /// The length of the longest.
-    pub(crate) fn longest(&self) -> usize {
-        self.starts.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0) as usize
+impl Entry {
+    pub(crate) fn of(text: Text<'_>) -> Entry {
+        Entry { at: text.at, number: text.number }
     }
 }
 
-#[inline]
-fn piece<'a>(bytes: &'a [u8], starts: &[u32], number: u32) -> &'a [u8] {
-    let at = number as usize;
-    &bytes[starts[at] as usize..starts[at + 1] as usize]
+impl Default for Table {
+    fn default() -> Table {
+        Table { entries: Vec::new(), index: Index::with_capacity_for(0), key: HashKey::random() }
+    }
+}
+
+impl Table {
+    /// Of all strings in `texts`.
+    pub(crate) fn complete(texts: &Texts) -> Table {
+        let mut entries = Vec::with_capacity(texts.len());
+        texts.each(|text| entries.push(Entry::of(text)));
+        Table::new(texts, entries)
+    }
+
+    /// Of those strings in `texts` that `keep` holds for.
+    pub(crate) fn select(texts: &Texts, keep: impl Fn(Text<'_>) -> bool) -> Table {
+        let mut entries = Vec::new();
+        texts.each(|text| {
+            if keep(text) {
+                entries.push(Entry::of(text));
+            }
+        });
+        Table::new(texts, entries)
+    }
+
+    /// Of these strings in `texts`, in the order of their numbers. Of equal ones the first is found.
+    pub(crate) fn new(texts: &Texts, entries: Vec<Entry>) -> Table {
+        // Strings entered together; see `Index::touch`.
+        const BATCH: usize = 32;
+        let mut index = Index::with_capacity_for(entries.len());
+        let key = HashKey::random();
+        let mut hashes = [0; BATCH];
+        for (batch, first) in entries.chunks(BATCH).zip((0..).step_by(BATCH)) {
+            for (entry, hash) in batch.iter().zip(&mut hashes) {
+                *hash = key.hash(texts.at(entry.at));
+            }
+            index.touch(&hashes[..batch.len()]);
+            for ((entry, hash), place) in batch.iter().zip(hashes).zip(first..) {
+                let text = texts.at(entry.at);
+                index.insert(hash, place, |other| texts.at(entries[other as usize].at) == text);
+            }
+        }
+        Table { entries, index, key }
+    }
+
+    /// The number of the first string that is `text`.
+    #[inline]
+    pub(crate) fn find(&self, texts: &Texts, text: &[u8]) -> Option<u32> {
+        if text.len() > texts.longest() {
+            return None;
+        }
+        let same = |place: u32| texts.at(self.entries[place as usize].at) == text;
+        let place = self.index.find(self.key.hash(text), same)?;
+        Some(self.entries[place as usize].number)
+    }
+
+    /// Its strings, with their numbers, in order.
+    pub(crate) fn iter<'t>(&self, texts: &'t Texts) -> impl Iterator<Item = (u32, &'t [u8])> {
+        self.entries.iter().map(|entry| (entry.number, texts.at(entry.at)))
+    }
 }
 
 #[cfg(test)]
@@ -255,29 +250,34 @@ mod tests {
     #[test]
     fn every_length_is_found_again_and_nothing_else() {
         let text: Vec<u8> = (0..600u32).map(|i| (i * 7 % 251) as u8).collect();
-        let strings = Strings::new(600, (0..600).map(|n| &text[..n]), |_, _, _| panic!()).unwrap();
+        let texts = Texts::of(&(0..600).map(|n| &text[..n]).collect::<Vec<_>>());
+        let table = Table::complete(&texts);
         for n in 0..600 {
-            assert_eq!(strings.find(&text[..n]), Some(n as u32));
-            assert_eq!(strings.get(n as u32), Some(&text[..n]));
+            assert_eq!(table.find(&texts, &text[..n]), Some(n as u32));
             let mut other = text[..n].to_vec();
             if let Some(last) = other.last_mut() {
                 *last ^= 1;
-                assert_eq!(strings.find(&other), None);
+                assert_eq!(table.find(&texts, &other), None);
             }
         }
-        assert_eq!(strings.get(600), None);
-        assert_eq!(strings.len(), 600);
+        assert_eq!(table.find(&texts, &text), None);
     }
 
     #[test]
     fn tables_of_every_size_hold_what_they_promise() {
         for count in 0..300u32 {
-            let texts: Vec<[u8; 4]> = (0..count).map(u32::to_le_bytes).collect();
-            let all =
-                Strings::new(count as usize, texts.iter().map(|t| &t[..]), |_, _, _| panic!());
-            let all = all.unwrap();
-            assert!((0..count).all(|n| all.find(&n.to_le_bytes()) == Some(n)));
-            assert_eq!(all.find(&count.to_le_bytes()), None);
+            let texts = Texts::of(&(0..count).map(u32::to_le_bytes).collect::<Vec<_>>());
+            let (all, even) =
+                (Table::complete(&texts), Table::select(&texts, |text| text.number % 2 == 0));
+            for n in 0..count {
+                assert_eq!(all.find(&texts, &n.to_le_bytes()), Some(n));
+                assert_eq!(even.find(&texts, &n.to_le_bytes()), Some(n).filter(|n| n % 2 == 0));
+            }
+            assert_eq!(all.find(&texts, &count.to_le_bytes()), None);
+            let numbers = even
+                .iter(&texts)
+                .map(|(n, text)| (n, u32::from_le_bytes(text.try_into().unwrap())));
+            assert!(numbers.eq((0..count).step_by(2).map(|n| (n, n))));
         }
     }
 
@@ -292,12 +292,9 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_string_names_the_first() {
-        let mut repeated = Vec::new();
-        let texts: [&[u8]; 4] = [b"a", b"b", b"a", b"a"];
-        let strings = Strings::new(4, texts.into_iter(), |a, b, _| repeated.push((a, b))).unwrap();
-        assert_eq!(repeated, [(0, 2), (0, 3)]);
-        assert_eq!(strings.find(b"a"), Some(0));
-        assert_eq!(strings.get(3), Some(&b"a"[..]));
+    fn of_equal_strings_the_first_is_found() {
+        let texts = Texts::of(&["a", "b", "a", "a"]);
+        assert_eq!(Table::complete(&texts).find(&texts, b"a"), Some(0));
+        assert_eq!(Table::select(&texts, |text| text.number > 0).find(&texts, b"a"), Some(2));
     }
 }

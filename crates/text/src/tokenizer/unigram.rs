@@ -15,7 +15,7 @@ use super::SPACE;
 use super::charsmap::CharsMap;
 use super::error::TokenizerError;
 use super::symbols::char_len;
-use super::vocab::{Kind, Vocab, spell_byte};
+use super::vocab::{Kind, Lookup, spell_byte};
 
 /// Most bytes of a token that text may become. (SentencePiece's own limit is 16 characters unless somebody asks for more.)
 const MAX_PIECE: usize = 256;
@@ -61,11 +61,10 @@ impl Unigram {
     ///
     /// # Errors
     /// A key of another type; [`TokenizerError::CharsMap`]; [`TokenizerError::PieceTooLong`].
-    pub(crate) fn new(gguf: &Gguf<'_>, vocab: &Vocab) -> Result<Unigram, TokenizerError> {
+    pub(crate) fn new(gguf: &Gguf<'_>, vocab: Lookup<'_>) -> Result<Unigram, TokenizerError> {
         let mut longest = vec![0; 1 << 16];
         let mut lowest = f32::MAX;
-        for id in 0..vocab.len() as u32 {
-            let text = vocab.text(id).unwrap_or_default();
+        for (id, text) in (0..).zip(vocab.vocab.texts().iter()) {
             let kind = vocab.kind(id);
             if kind.has(Kind::NORMAL) {
                 // Others are of no use to text. The unknown token's has to be a number, so that every place is reached.
@@ -100,7 +99,7 @@ impl Unigram {
         &self,
         text: &str,
         prefix: bool,
-        vocab: &Vocab,
+        vocab: Lookup<'_>,
         unknown: Option<u32>,
         buffers: &mut Buffers,
         out: &mut Vec<u32>,
@@ -175,7 +174,7 @@ impl Unigram {
     }
 
     /// Finds the best way to each end of a character of `text`; `best` has an element for each offset.
-    fn cut(&self, text: &[u8], vocab: &Vocab, best: &mut Vec<Best>) {
+    fn cut(&self, text: &[u8], vocab: Lookup<'_>, best: &mut Vec<Best>) {
         best.clear();
         best.resize(text.len() + 1, Best { score: f64::NEG_INFINITY, id: None, len: 0 });
         best[0].score = 0.0;
@@ -223,11 +222,11 @@ fn start_of(text: &[u8]) -> Option<usize> {
 }
 
 /// The score of a token that text becomes. Users' own tokens are as good as there can be.
-fn score_of(vocab: &Vocab, id: u32) -> f64 {
+fn score_of(vocab: Lookup<'_>, id: u32) -> f64 {
     if vocab.kind(id).has(Kind::USER) { 0.0 } else { f64::from(vocab.score(id)) }
 }
 
-fn byte_id(vocab: &Vocab, byte: u8) -> Option<u32> {
+fn byte_id(vocab: Lookup<'_>, byte: u8) -> Option<u32> {
     vocab.id(&spell_byte(byte)).filter(|id| vocab.kind(*id).has(Kind::BYTE))
 }
 

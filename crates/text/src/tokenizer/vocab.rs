@@ -1,11 +1,20 @@
 //! The tokens: text, kind and score of each, and the id of a text.
 //!
-//! Built in one pass over the arrays of the file into one flat store. Invariants: every text that
-//! is not empty is unique; a token of kind byte is `<0xHH>`; there is one kind per token, and one
-//! score per token if there are scores at all.
+//! Texts and scores stay in the copy of the file's header. One pass over them makes what every model needs at once: the kinds,
+//! and a table of the tokens that mean something by themselves ([`known`](Vocab::known)). Tables of other tokens are made when
+//! a text is encoded ([`super::tables`]).
+//!
+//! Invariants: of tokens with one text, the first is what that text is, and of special ones with one spelling, the first is
+//! what it spells; a token of kind byte is `<0xHH>`; there is one kind per token, and one score per token if there are scores
+//! at all.
 
+use alight_formats::Pieces;
+use alight_formats::gguf::{Array, Gguf, GgufError, KeptArray, ValueType};
+
+use super::beginnings::Beginnings;
 use super::error::TokenizerError;
-use super::table::Strings;
+use super::table::{Entry, Table};
+use super::texts::{Beginning, Texts, TooLarge};
 
 /// What a token is, as bits; a token may have several once the well-known texts are marked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,91 +61,113 @@ impl Kind {
 
 /// The tokens of one model.
 pub(crate) struct Vocab {
-    texts: Strings,
+    texts: Texts,
     kinds: Vec<Kind>,
-    scores: Vec<f32>,
-    /// Length in bytes of the longest text.
-    longest: usize,
+    /// Of f32 or i32.
+    scores: Option<KeptArray>,
+    /// The special tokens, and those that are asked for by their spelling.
+    known: Table,
+    /// Of the spellings that are asked for: every token that begins like one of them is in `known`.
+    asked: Beginnings,
 }
 
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const TYPES: &str = "tokenizer.ggml.token_type";
+const SCORES: &str = "tokenizer.ggml.scores";
+
+/// Most bytes of the spellings of special tokens together. The largest vocabularies have some hundred kilobytes.
+pub(crate) const MAX_SPELLINGS: usize = 16 << 20;
+
+/// Kinds whose tokens are found by their spelling, if at all.
+pub(crate) const SPECIAL: Kind = Kind::CONTROL.or(Kind::UNKNOWN).or(Kind::USER);
+
 impl Vocab {
-    /// Reads `count` tokens. `types` and `scores` are optional; where they exist they must not
-    /// be shorter than the tokens.
-    pub(crate) fn new<'a>(
-        count: usize,
-        tokens: impl Iterator<Item = &'a [u8]>,
-        types: Option<(usize, impl Iterator<Item = i32>)>,
-        scores: Option<(usize, impl Iterator<Item = f32>)>,
+    /// Reads the tokens of a file. Types and scores are optional; where they exist they must not be fewer than the tokens.
+    /// `spellings` will be asked for.
+    pub(crate) fn new<'s>(
+        gguf: &Gguf<'_>,
+        pieces: &Pieces,
+        spellings: impl Iterator<Item = &'s str>,
     ) -> Result<Vocab, TokenizerError> {
-        const TOKENS: &str = "tokenizer.ggml.tokens";
-        const TYPES: &str = "tokenizer.ggml.token_type";
-        const SCORES: &str = "tokenizer.ggml.scores";
+        let tokens = strings(gguf, TOKENS)?;
+        let wrong = |key: &str, array: &Array<'_>, expected| GgufError::WrongElementType {
+            key: key.into(),
+            found: array.elem_type(),
+            expected,
+        };
+        let types = gguf.get_array(TYPES)?;
+        let types = types.map(|array| array.iter_i32().ok_or_else(|| wrong(TYPES, &array, "i32")));
+        let types = types.transpose()?;
+        let scores = gguf.get_array(SCORES)?;
+        if let Some(array) =
+            scores.filter(|array| !matches!(array.elem_type(), ValueType::F32 | ValueType::I32))
+        {
+            return Err(wrong(SCORES, &array, "f32 or i32").into());
+        }
+        let count = tokens.len();
         if count == 0 {
             return Err(TokenizerError::EmptyVocabulary);
         }
         let short = |key, found| TokenizerError::ShortArray { key, found, expected: count };
         let kinds: Vec<Kind> = match types {
-            Some((found, _)) if found < count => return Err(short(TYPES, found)),
-            Some((_, types)) => types.take(count).map(Kind::from_number).collect(),
+            Some(types) if types.len() < count => return Err(short(TYPES, types.len())),
+            Some(types) => types.take(count).map(Kind::from_number).collect(),
             None => vec![Kind::NORMAL; count],
         };
-        let scores: Vec<f32> = match scores {
-            Some((found, _)) if found < count => return Err(short(SCORES, found)),
-            Some((_, scores)) => scores.take(count).map(clean_score).collect(),
-            None => Vec::new(),
-        };
+        if let Some(scores) = scores.filter(|scores| scores.len() < count) {
+            return Err(short(SCORES, scores.len()));
+        }
 
-        let mut repeated: Option<(u32, u32)> = None;
-        // Some converters leave holes: several tokens without a text do not count as repeated.
-        let texts = Strings::new(count, tokens, |first, second, text| {
-            if !text.is_empty() {
-                repeated.get_or_insert((first, second));
+        // So large that few other tokens seem to begin like one of them.
+        let mut asked = Beginnings::with_room_for(128);
+        spellings.for_each(|spelling| asked.add(spelling.as_bytes()));
+        let (mut entries, mut bad, mut bytes) = (Vec::new(), None, 0);
+        let texts = Texts::new(tokens.keep(pieces), |text| {
+            let kind = kinds[text.number as usize];
+            if kind.has(SPECIAL) || asked.may_have(text.beginning) {
+                entries.push(Entry::of(text));
+                bytes += text.bytes.len();
+            }
+            if kind.has(Kind::BYTE) && bad.is_none() && byte_of(text.bytes).is_none() {
+                bad = Some((text.number, lossy(text.bytes)));
             }
         });
-        let texts = texts.map_err(|_| TokenizerError::VocabularyTooLarge {
-            key: TOKENS,
-            limit: u64::from(u32::MAX),
-        })?;
-        if let Some((first, second)) = repeated {
-            let text = texts.get(first).unwrap_or_default();
-            return Err(TokenizerError::DuplicateToken { first, second, text: lossy(text) });
+        let texts = texts.map_err(|TooLarge| too_large(TOKENS))?;
+        if let Some((id, text)) = bad {
+            return Err(TokenizerError::BadByteToken { id, text });
         }
-        for (id, kind) in (0..).zip(&kinds) {
-            if kind.has(Kind::BYTE) {
-                let text = texts.get(id).unwrap_or_default();
-                if byte_of(text).is_none() {
-                    return Err(TokenizerError::BadByteToken { id, text: lossy(text) });
-                }
-            }
+        if bytes > MAX_SPELLINGS {
+            return Err(TokenizerError::SpecialTooLong { bytes, limit: MAX_SPELLINGS });
         }
-        let longest = texts.longest();
-        Ok(Vocab { texts, kinds, scores, longest })
+        let known = Table::new(&texts, entries);
+        Ok(Vocab { texts, kinds, scores: scores.map(|scores| scores.keep(pieces)), known, asked })
     }
 
     pub(crate) fn len(&self) -> usize {
         self.texts.len()
     }
 
-    /// The id of exactly this text, whatever kind of token it is.
-    #[inline]
-    pub(crate) fn id(&self, text: &[u8]) -> Option<u32> {
-        if text.len() > self.longest {
-            return None;
-        }
-        self.texts.find(text)
-    }
-
-    /// The id of this text if plain text may turn into that token: control tokens, the unknown
-    /// token and byte tokens never come from their own spelling.
-    #[inline]
-    pub(crate) fn plain_id(&self, text: &[u8]) -> Option<u32> {
-        let id = self.id(text)?;
-        let barred = Kind::CONTROL.or(Kind::UNKNOWN).or(Kind::BYTE);
-        (!self.kinds[id as usize].has(barred)).then_some(id)
+    /// The texts of all tokens.
+    pub(crate) fn texts(&self) -> &Texts {
+        &self.texts
     }
 
     pub(crate) fn text(&self, id: u32) -> Option<&[u8]> {
         self.texts.get(id)
+    }
+
+    /// The special tokens, with their texts.
+    pub(crate) fn special(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        self.known.iter(&self.texts).filter(|(id, _)| self.kind(*id).has(SPECIAL))
+    }
+
+    /// The id of exactly this text, whatever kind of token it is. Quick for special tokens and for the spellings that are
+    /// asked for; any other is looked for in the whole vocabulary.
+    pub(crate) fn id(&self, text: &[u8]) -> Option<u32> {
+        if self.asked.may_have(Beginning::of(text)) {
+            return self.known.find(&self.texts, text);
+        }
+        self.texts.iter().position(|other| other == text).map(|id| id as u32)
     }
 
     pub(crate) fn kind(&self, id: u32) -> Kind {
@@ -150,18 +181,82 @@ impl Vocab {
         }
     }
 
-    pub(crate) fn kinds(&self) -> &[Kind] {
-        &self.kinds
-    }
-
-    /// Never NaN, never −0.
+    /// Never NaN, never −0; 0 where the file has no scores.
     #[inline]
     pub(crate) fn score(&self, id: u32) -> f32 {
-        self.scores.get(id as usize).copied().unwrap_or(0.0)
+        let Some(scores) = &self.scores else { return 0.0 };
+        let scores = scores.get();
+        let Some(bytes) = scores.bytes().as_chunks::<4>().0.get(id as usize) else { return 0.0 };
+        match scores.elem_type() {
+            ValueType::F32 => clean_score(f32::from_le_bytes(*bytes)),
+            _ => i32::from_le_bytes(*bytes) as f32,
+        }
     }
 }
 
+#[cfg(test)]
+impl Vocab {
+    /// Of tokens with these texts and types, as a file has them; no types: all are normal.
+    pub(crate) fn of(texts: &[impl AsRef<[u8]>], types: &[i32]) -> Result<Vocab, TokenizerError> {
+        use alight_formats::gguf;
+
+        let mut file = gguf::write::Builder::new();
+        file.strs(TOKENS, texts);
+        if !types.is_empty() {
+            file.i32s(TYPES, types);
+        }
+        let file = file.header();
+        Vocab::new(&gguf::parse(&file).unwrap(), &Pieces::default(), std::iter::empty())
+    }
+}
+
+/// The tokens of a vocabulary that a text can become, by their texts.
+#[derive(Clone, Copy)]
+pub(crate) struct Lookup<'v> {
+    pub(crate) vocab: &'v Vocab,
+    /// Has every token whose text will be looked up.
+    pub(crate) table: &'v Table,
+}
+
+impl Lookup<'_> {
+    /// The id of exactly this text, whatever kind of token it is.
+    #[inline]
+    pub(crate) fn id(&self, text: &[u8]) -> Option<u32> {
+        self.table.find(&self.vocab.texts, text)
+    }
+
+    /// The id of this text if plain text may turn into that token: control tokens, the unknown
+    /// token and byte tokens never come from their own spelling.
+    #[inline]
+    pub(crate) fn plain_id(&self, text: &[u8]) -> Option<u32> {
+        let id = self.id(text)?;
+        let barred = Kind::CONTROL.or(Kind::UNKNOWN).or(Kind::BYTE);
+        (!self.kind(id).has(barred)).then_some(id)
+    }
+
+    pub(crate) fn kind(&self, id: u32) -> Kind {
+        self.vocab.kind(id)
+    }
+
+    #[inline]
+    pub(crate) fn score(&self, id: u32) -> f32 {
+        self.vocab.score(id)
+    }
+}
+
+/// The strings under `key`.
+pub(crate) fn strings<'a>(gguf: &Gguf<'a>, key: &'static str) -> Result<Array<'a>, GgufError> {
+    // Asked for as strings first, for the error.
+    gguf.require::<alight_formats::gguf::Strings<'a>>(key)?;
+    gguf.require(key)
+}
+
+pub(crate) fn too_large(key: &'static str) -> TokenizerError {
+    TokenizerError::VocabularyTooLarge { key, limit: u64::from(u32::MAX) }
+}
+
 /// Scores are only compared: a NaN becomes the lowest, −0 becomes 0.
+#[inline]
 fn clean_score(score: f32) -> f32 {
     if score.is_nan() { f32::NEG_INFINITY } else { score + 0.0 }
 }
@@ -185,4 +280,32 @@ pub(crate) fn lossy(text: &[u8]) -> String {
     const MOST: usize = 80;
     let shown = String::from_utf8_lossy(&text[..text.len().min(MOST)]);
     if text.len() > MOST { format!("{shown}…") } else { shown.into_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_found_by_their_text_and_their_id() {
+        let texts: Vec<String> = (0..500).map(|i| format!("token {i}")).collect();
+        let types: Vec<i32> = (0..500).map(|i| if i % 7 == 0 { 3 } else { 1 }).collect();
+        let vocab = Vocab::of(&texts, &types).unwrap();
+        for (id, text) in (0..).zip(&texts) {
+            assert_eq!(
+                (vocab.id(text.as_bytes()), vocab.text(id)),
+                (Some(id), Some(text.as_bytes()))
+            );
+        }
+        assert_eq!((vocab.id(b"token"), vocab.text(500)), (None, None));
+        let special = vocab.special().map(|(id, _)| id);
+        assert!(special.eq((0..500).step_by(7)));
+    }
+
+    #[test]
+    fn what_would_take_all_memory_is_refused() {
+        let long = "x".repeat(MAX_SPELLINGS + 1);
+        let expected = TokenizerError::SpecialTooLong { bytes: long.len(), limit: MAX_SPELLINGS };
+        assert_eq!(Vocab::of(&[long], &[3]).err(), Some(expected));
+    }
 }

@@ -1,0 +1,239 @@
+//! The strings of an array as they lie in the copy of a file's header, by number.
+//!
+//! Opening a model waits for this, so nothing is copied, and memory is touched once per page: where every sixteenth string begins is
+//! noted, and the others are found by walking from there.
+//!
+//! **Invariant:** the array was walked by the parser, and its bytes do not change, so a walk never leaves it.
+
+use alight_formats::gguf::{Array, KeptArray};
+
+/// The strings of one array.
+pub(crate) struct Texts {
+    array: KeptArray,
+    /// Where string 0, 16, 32, … begins: its length first.
+    marks: Vec<u32>,
+    /// Bytes of the longest.
+    longest: usize,
+}
+
+/// Strings from one mark to the next.
+const STRIDE: usize = 16;
+
+/// The array is larger than offsets of 32 bits can tell.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TooLarge;
+
+/// One of the strings.
+#[derive(Clone, Copy)]
+pub(crate) struct Text<'t> {
+    pub(crate) number: u32,
+    /// Where its length begins; [`Texts::at`] finds it there.
+    pub(crate) at: u32,
+    pub(crate) bytes: &'t [u8],
+    pub(crate) beginning: Beginning,
+}
+
+/// At most the first eight bytes of a string, little-endian; zeros follow where it is shorter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Beginning(pub(crate) u64);
+
+impl Beginning {
+    /// Of `text`.
+    #[inline]
+    pub(crate) fn of(text: &[u8]) -> Beginning {
+        Beginning(match text.first_chunk::<8>() {
+            Some(first) => u64::from_le_bytes(*first),
+            None => text.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+        })
+    }
+
+    /// The same of the first `len` of those bytes.
+    #[inline]
+    pub(crate) fn cut(self, len: usize) -> Beginning {
+        Beginning(self.0 & u64::MAX.unbounded_shr(64 - 8 * len.min(8) as u32))
+    }
+
+    /// The beginning of what is left when the first space is taken out: of the two sides of a merge, joined.
+    #[inline]
+    pub(crate) fn without_space(self) -> Beginning {
+        const ONES: u64 = 0x0101_0101_0101_0101;
+        let spaces = self.0 ^ (ONES * b' ' as u64);
+        // The lowest byte that is zero has its highest bit set here.
+        let zeros = spaces.wrapping_sub(ONES) & !spaces & (ONES << 7);
+        if zeros == 0 {
+            return self;
+        }
+        let before = (1u64 << (zeros.trailing_zeros() & !7)) - 1;
+        Beginning(self.0 & before | self.0 >> 8 & !before)
+    }
+}
+
+impl Texts {
+    /// Takes the strings of `array`, and tells `each` about them in order.
+    ///
+    /// # Errors
+    /// [`TooLarge`].
+    pub(crate) fn new(array: KeptArray, mut each: impl FnMut(Text<'_>)) -> Result<Texts, TooLarge> {
+        let all = array.get();
+        let count = all.len();
+        if u32::try_from(all.bytes().len()).is_err() || count >= u32::MAX as usize / 2 {
+            return Err(TooLarge);
+        }
+        let mut marks = Vec::with_capacity(count.div_ceil(STRIDE));
+        let mut longest = 0;
+        walk(all, 0, 0, count, |text| {
+            if (text.number as usize).is_multiple_of(STRIDE) {
+                marks.push(text.at);
+            }
+            longest = longest.max(text.bytes.len());
+            each(text);
+        });
+        Ok(Texts { array, marks, longest })
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.array.get().len()
+    }
+
+    /// Bytes of the longest.
+    pub(crate) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// The string of this number.
+    pub(crate) fn get(&self, number: u32) -> Option<&[u8]> {
+        let mark = number as usize / STRIDE;
+        let at = *self.marks.get(mark)?;
+        let first = mark * STRIDE;
+        let mut found = None;
+        let end = (number as usize + 1).min(self.len());
+        walk(self.array.get(), at as usize, first, end, |text| {
+            found = Some((text.number, text.bytes))
+        });
+        found.filter(|(last, _)| *last == number).map(|(_, text)| text)
+    }
+
+    /// The string whose length begins at `at`.
+    #[inline]
+    pub(crate) fn at(&self, at: u32) -> &[u8] {
+        let array = self.array.get();
+        let bytes = array.bytes().get(at as usize..).unwrap_or_default();
+        let text = match array.length_bytes() {
+            8 => head::<8>(bytes),
+            _ => head::<4>(bytes),
+        };
+        text.unwrap_or_default()
+    }
+
+    /// Tells `each` about all of them in order.
+    pub(crate) fn each(&self, each: impl FnMut(Text<'_>)) {
+        walk(self.array.get(), 0, 0, self.len(), each);
+    }
+
+    /// All of them in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.array.get().iter_str().into_iter().flatten()
+    }
+}
+
+/// The string behind a length of `N` bytes.
+#[inline]
+fn head<const N: usize>(bytes: &[u8]) -> Option<&[u8]> {
+    let (len, rest) = bytes.split_first_chunk::<N>()?;
+    rest.get(..length(len))
+}
+
+#[inline]
+fn length<const N: usize>(bytes: &[u8; N]) -> usize {
+    let mut wide = [0; 8];
+    wide[..N].copy_from_slice(bytes);
+    // What does not fit is longer than any array.
+    usize::try_from(u64::from_le_bytes(wide)).unwrap_or(usize::MAX)
+}
+
+/// Tells `each` about strings `first` to `end` of `array`, of which `first` begins at `at`.
+#[inline]
+fn walk<'a>(array: Array<'a>, at: usize, first: usize, end: usize, each: impl FnMut(Text<'a>)) {
+    match array.length_bytes() {
+        8 => walk_by::<8>(array.bytes(), at, first..end, each),
+        _ => walk_by::<4>(array.bytes(), at, first..end, each),
+    }
+}
+
+/// The loop that a large vocabulary spends its time in: it waits for one length after the other, and everything else is done beside that.
+#[inline]
+fn walk_by<'a, const N: usize>(
+    bytes: &'a [u8],
+    mut at: usize,
+    numbers: std::ops::Range<usize>,
+    mut each: impl FnMut(Text<'a>),
+) {
+    for number in numbers {
+        let Some((head, rest)) = bytes.get(at..).and_then(|bytes| bytes.split_first_chunk::<N>())
+        else {
+            return;
+        };
+        let len = length(head);
+        let Some(text) = rest.get(..len) else { return };
+        // Eight bytes at once where there are so many, though they belong to the next string.
+        let beginning = match rest.first_chunk::<8>() {
+            Some(first) => Beginning(u64::from_le_bytes(*first)).cut(len),
+            None => Beginning::of(text),
+        };
+        // Both are below 2^32, see `Texts::new`.
+        each(Text { number: number as u32, at: at as u32, bytes: text, beginning });
+        at += N + len;
+    }
+}
+
+#[cfg(test)]
+impl Texts {
+    /// Of these strings.
+    pub(crate) fn of(strings: &[impl AsRef<[u8]>]) -> Texts {
+        use alight_formats::gguf;
+
+        let mut file = gguf::write::Builder::new();
+        file.strs("strings", strings);
+        let file = file.header();
+        let array = gguf::parse(&file).unwrap().get_array("strings").unwrap().unwrap();
+        Texts::new(array.keep(&Default::default()), |_| {}).unwrap()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_of_every_length_by_number_and_by_place() {
+        let strings: Vec<Vec<u8>> = (0..100usize).map(|n| vec![n as u8 + 1; n * 7 % 23]).collect();
+        let texts = Texts::of(&strings);
+        assert_eq!((texts.len(), texts.longest()), (100, 22));
+        let mut seen = 0;
+        texts.each(|text| {
+            let expected = &strings[text.number as usize];
+            assert_eq!((text.number, text.bytes), (seen, &expected[..]));
+            assert_eq!(texts.at(text.at), expected);
+            assert_eq!(texts.get(text.number), Some(&expected[..]));
+            assert_eq!(text.beginning, Beginning::of(expected));
+            seen += 1;
+        });
+        assert_eq!((seen, texts.get(100), texts.get(u32::MAX)), (100, None, None));
+        assert!(texts.iter().eq(strings.iter().map(|text| &text[..])));
+    }
+
+    #[test]
+    fn beginnings_of_merges_are_of_both_sides_joined() {
+        for text in
+            ["a b", "ab c", "abcdefg h", "abcdefgh i", "a bcdefghij", "ab", " a", "a ", "  a"]
+        {
+            let joined =
+                text.replacen(' ', "", usize::from(text.len() > 8 || text.find(' ') < Some(8)));
+            let (space, found) = (text.find(' '), Beginning::of(text.as_bytes()).without_space());
+            // Seven bytes where the space was among the first eight.
+            let len = if space.is_some_and(|at| at < 8) { 7 } else { 8 };
+            assert_eq!(found, Beginning::of(joined.as_bytes()).cut(len), "{text:?}");
+        }
+    }
+}
