@@ -76,10 +76,18 @@ impl Shared {
                         reclaim.done(map, job.source.clone());
                     }
                 }
-                // It is in the page cache, and no section waits for it, so it may fail: reading the page later shows the error.
-                // Meanwhile the other threads read the vocabulary and make the buffers of a sequence.
-                Work::Touch if job.section.is_none() => drop(map.touch(job.source.clone())),
-                Work::Touch => map.populate(job.source.clone())?,
+                Work::Touch => {
+                    let range = job.source.clone();
+                    let loaded = match method.prefetch {
+                        Prefetch::ReadThreads(_) => map.populate(range),
+                        // It is cached, and meanwhile other threads read the vocabulary and make the buffers of a sequence.
+                        Prefetch::Populate | Prefetch::None => map.touch(range),
+                    };
+                    // What no section waits for may fail: reading the page later shows the error.
+                    if job.section.is_some() {
+                        loaded?;
+                    }
+                }
                 Work::Copy => unreachable!("a plan copies from files that are read"),
             }
             if let Some(section) = job.section {

@@ -15,8 +15,9 @@ pub(crate) struct Beginnings {
 impl Beginnings {
     /// An empty set, for texts of `len` bytes together.
     pub(crate) fn with_room_for(len: usize) -> Beginnings {
-        // Each byte of a text begins up to eight. One bit in thirty or fewer is set then.
-        let bits = (256 * len).clamp(1 << 12, 1 << 20).next_power_of_two();
+        // Each byte of a text begins up to eight. One bit in thirty or fewer is set then, and so few strings are kept for nothing; of a
+        // short text, which is what people wait for, one in hundreds.
+        let bits = (256 * len).clamp(1 << 17, 1 << 20).next_power_of_two();
         Beginnings { bits: vec![0; bits / 64], shift: 64 - bits.ilog2() }
     }
 

@@ -118,8 +118,7 @@ impl Vocab {
             return Err(short(SCORES, scores.len()));
         }
 
-        // So large that few other tokens seem to begin like one of them.
-        let mut asked = Beginnings::with_room_for(128);
+        let mut asked = Beginnings::with_room_for(0);
         spellings.for_each(|spelling| asked.add(spelling.as_bytes()));
         let (mut entries, mut bad, mut bytes) = (Vec::new(), None, 0);
         let texts = Texts::new(tokens.keep(pieces), |text| {
