@@ -172,8 +172,8 @@ fn in_halves(read: &(impl Fn(&mut [u8], u64) -> bool + Sync), to: &mut [u8], at:
 /// Memory for a piece of a header. A large one, of a long vocabulary, is in huge pages: its first touch would take longer
 /// than copying into it otherwise.
 fn memory(len: usize) -> Option<Box<dyn Memory>> {
-    /// Where more than half of a huge page is used.
-    const LARGE: usize = 1 << 20;
+    /// Where most of a huge page is used: a vocabulary stays there as long as the model is open.
+    const LARGE: usize = 3 << 19;
     struct Huge(Region);
     impl Memory for Huge {
         fn bytes(&self) -> &[u8] {
