@@ -78,7 +78,7 @@ pub struct Tokenizer {
     add_bos: bool,
     add_eos: bool,
     add_space_prefix: bool,
-    kept: tables::Kept,
+    on_demand: tables::OnDemand,
 }
 
 impl Tokenizer {
@@ -130,9 +130,9 @@ impl Tokenizer {
         let merges = pre.is_some().then(merges).transpose()?;
         let defaults = defaults(pre.as_ref(), model);
         let ids = SpecialIds::find(gguf, &mut vocab, defaults)?;
-        let kept = tables::Kept::default();
+        let on_demand = tables::OnDemand::default();
         let unigram = || {
-            let table = &kept.complete(&vocab, None).tokens;
+            let table = &on_demand.complete(&vocab, None).tokens;
             Unigram::new(gguf, Lookup { vocab: &vocab, table })
         };
         let unigram = (model == "t5").then(unigram).transpose()?;
@@ -151,7 +151,7 @@ impl Tokenizer {
             },
             vocab,
             ids,
-            kept,
+            on_demand,
         })
     }
 
@@ -184,7 +184,7 @@ impl Tokenizer {
 
     /// Where `text` spells control tokens, in order; what is between them spells none.
     pub fn control_spellings(&self, text: &str) -> impl Iterator<Item = Range<usize>> + use<> {
-        self.kept.with_finder(&self.vocab, text, |finder| finder.control(text))
+        self.on_demand.with_finder(&self.vocab, text, |finder| finder.control(text))
     }
 
     fn encode_with(
@@ -201,13 +201,13 @@ impl Tokenizer {
             out.push(self.ids.bos.ok_or(TokenizerError::NoBos)?);
         }
         let partition = |finder: &finder::Finder| finder.partition(text, search);
-        let fragments = self.kept.with_finder(&self.vocab, text, partition);
+        let fragments = self.on_demand.with_finder(&self.vocab, text, partition);
         let merges = match &self.algorithm {
             Algorithm::Bpe { merges, .. } => Some(merges),
             Algorithm::Spm | Algorithm::Unigram(_) => None,
         };
         let needed = || self.needed(text, &fragments);
-        self.kept.with_tables(&self.vocab, merges, text.len(), needed, |tables| {
+        self.on_demand.with_tables(&self.vocab, merges, text.len(), needed, |tables| {
             self.encode_fragments(text, &fragments, tables, &mut out)
         })?;
         if add_bos != Some(false) && self.add_eos {
@@ -391,7 +391,7 @@ impl Tokenizer {
 
     /// The id of exactly this spelling in the file: the first, if several tokens have it.
     pub fn token_id(&self, text: &[u8]) -> Option<u32> {
-        match self.kept.made() {
+        match self.on_demand.made() {
             Some(tables) => tables.tokens.find(self.vocab.texts(), text),
             None => self.vocab.id(text),
         }

@@ -237,6 +237,11 @@ impl Table {
         Some(self.entries[place as usize].number)
     }
 
+    /// How many strings it has.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Its strings, with their numbers, in order.
     pub(crate) fn iter<'t>(&self, texts: &'t Texts) -> impl Iterator<Item = (u32, &'t [u8])> {
         self.entries.iter().map(|entry| (entry.number, texts.at(entry.at)))

@@ -6,7 +6,7 @@
 //! much gets the complete tables, once.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::beginnings::Beginnings;
 use super::finder::Finder;
@@ -51,45 +51,53 @@ impl Tables {
     }
 }
 
-/// Longer texts get the complete tables at once.
+/// Longer texts get what is complete at once.
 const SHORT: usize = 4096;
-/// So many texts are encoded without the complete tables: by then those would have been as cheap.
-const MOST_SHORT: u32 = 8;
-/// The same of searches for special tokens, each of which looks at those only.
-const MOST_SEARCHES: u32 = 64;
+/// What a complete thing costs, in the unit of the next two.
+const WHOLE: u64 = 64;
+/// What it costs at least to make tables for one text: a pass over all strings.
+const PASS: u64 = WHOLE / 8;
+/// What it costs at least to search one text for special tokens: a pass over those.
+const SEARCH: u64 = 1;
 
-/// Something complete that is made when it pays.
+/// Something complete, made when smaller ones for single texts have cost as much. So all of them together cost a few times what they have
+/// to at most, whatever the vocabulary is.
 struct Complete<T> {
     made: OnceLock<T>,
-    /// How often something smaller was made instead.
-    without: AtomicU32,
+    spent: AtomicU64,
 }
 
 impl<T> Default for Complete<T> {
     fn default() -> Complete<T> {
-        Complete { made: OnceLock::new(), without: AtomicU32::new(0) }
+        Complete { made: OnceLock::new(), spent: AtomicU64::new(0) }
     }
 }
 
 impl<T> Complete<T> {
-    /// For a text of `len` bytes, if it is there or from now on pays; else there have been fewer than `most` short texts.
-    fn if_it_pays(&self, len: usize, most: u32, make: impl FnOnce() -> T) -> Option<&T> {
-        let pays = || len > SHORT || self.without.fetch_add(1, Ordering::Relaxed) >= most;
+    /// For a text of `len` bytes, if it is there or is worth making.
+    fn if_it_pays(&self, len: usize, make: impl FnOnce() -> T) -> Option<&T> {
+        let pays = || len > SHORT || self.spent.load(Ordering::Relaxed) >= WHOLE;
         match self.made.get() {
             Some(made) => Some(made),
             None => pays().then(|| self.made.get_or_init(make)),
         }
     }
+
+    /// Something smaller was made, which cost `least` and has `part` of all that the complete one has.
+    fn spend(&self, least: u64, part: usize, all: usize) {
+        let cost = least + WHOLE * part as u64 / all.max(1) as u64;
+        self.spent.fetch_add(cost, Ordering::Relaxed);
+    }
 }
 
-/// The complete tables and the search for all special tokens, once they are made.
+/// Tables, and searches for special tokens, as texts ask for them.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct OnDemand {
     tables: Complete<Tables>,
     finder: Complete<Finder>,
 }
 
-impl Kept {
+impl OnDemand {
     /// Calls `with` with tables that have all that a text of `len` bytes needs: what begins like something in `needed()`.
     pub(crate) fn with_tables<R>(
         &self,
@@ -99,10 +107,13 @@ impl Kept {
         needed: impl FnOnce() -> Beginnings,
         with: impl FnOnce(&Tables) -> R,
     ) -> R {
-        match self.tables.if_it_pays(len, MOST_SHORT, || Tables::complete(vocab, merges)) {
-            Some(complete) => with(complete),
-            None => with(&Tables::within(vocab, merges, &needed())),
+        if let Some(tables) = self.tables.if_it_pays(len, || Tables::complete(vocab, merges)) {
+            return with(tables);
         }
+        let tables = Tables::within(vocab, merges, &needed());
+        let all = vocab.len() + merges.map_or(0, Texts::len);
+        self.tables.spend(PASS, tables.tokens.len() + tables.merges.len(), all);
+        with(&tables)
     }
 
     /// The complete tables.
@@ -123,13 +134,22 @@ impl Kept {
         with: impl FnOnce(&Finder) -> R,
     ) -> R {
         let complete = || Finder::new(vocab, vocab.special());
-        if let Some(finder) = self.finder.if_it_pays(text.len(), MOST_SEARCHES, complete) {
+        if let Some(finder) = self.finder.if_it_pays(text.len(), complete) {
             return with(finder);
         }
         let mut within = Beginnings::with_room_for(text.len());
         within.add_within(text.as_bytes());
-        let possible = |text: &[u8]| within.may_have(Beginning::of(text));
-        with(&Finder::new(vocab, vocab.special().filter(|(_, text)| possible(text))))
+        let mut bytes = 0;
+        let finder = Finder::new(
+            vocab,
+            vocab.special().filter(|(_, text)| {
+                let possible = within.may_have(Beginning::of(text));
+                bytes += if possible { text.len() } else { 0 };
+                possible
+            }),
+        );
+        self.finder.spend(SEARCH, bytes, vocab.spelled());
+        with(&finder)
     }
 }
 

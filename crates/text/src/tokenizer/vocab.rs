@@ -69,6 +69,8 @@ pub(crate) struct Vocab {
     known: Table,
     /// Of the spellings that are asked for: every token that begins like one of them is in `known`.
     asked: Beginnings,
+    /// Bytes of the spellings of special tokens.
+    spelled: usize,
 }
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
@@ -120,12 +122,14 @@ impl Vocab {
 
         let mut asked = Beginnings::with_room_for(0);
         spellings.for_each(|spelling| asked.add(spelling.as_bytes()));
-        let (mut entries, mut bad, mut bytes) = (Vec::new(), None, 0);
+        let (mut entries, mut bad, mut spelled) = (Vec::new(), None, 0);
         let texts = Texts::new(tokens.keep(pieces), |text| {
             let kind = kinds[text.number as usize];
             if kind.has(SPECIAL) || asked.may_have(text.beginning) {
                 entries.push(Entry::of(text));
-                bytes += text.bytes.len();
+            }
+            if kind.has(SPECIAL) {
+                spelled += text.bytes.len();
             }
             if kind.has(Kind::BYTE) && bad.is_none() && byte_of(text.bytes).is_none() {
                 bad = Some((text.number, lossy(text.bytes)));
@@ -135,11 +139,12 @@ impl Vocab {
         if let Some((id, text)) = bad {
             return Err(TokenizerError::BadByteToken { id, text });
         }
-        if bytes > MAX_SPELLINGS {
-            return Err(TokenizerError::SpecialTooLong { bytes, limit: MAX_SPELLINGS });
+        if spelled > MAX_SPELLINGS {
+            return Err(TokenizerError::SpecialTooLong { bytes: spelled, limit: MAX_SPELLINGS });
         }
         let known = Table::new(&texts, entries);
-        Ok(Vocab { texts, kinds, scores: scores.map(|scores| scores.keep(pieces)), known, asked })
+        let scores = scores.map(|scores| scores.keep(pieces));
+        Ok(Vocab { texts, kinds, scores, known, asked, spelled })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -158,6 +163,11 @@ impl Vocab {
     /// The special tokens, with their texts.
     pub(crate) fn special(&self) -> impl Iterator<Item = (u32, &[u8])> {
         self.known.iter(&self.texts).filter(|(id, _)| self.kind(*id).has(SPECIAL))
+    }
+
+    /// Bytes of the spellings of those, about: a few more may have been marked by their spelling.
+    pub(crate) fn spelled(&self) -> usize {
+        self.spelled
     }
 
     /// The id of exactly this text, whatever kind of token it is. Quick for special tokens and for the spellings that are
