@@ -203,6 +203,8 @@ impl Texts {
 
 #[cfg(test)]
 mod tests {
+    use alight_formats::gguf;
+
     use super::*;
 
     #[test]
@@ -221,6 +223,35 @@ mod tests {
         });
         assert_eq!((seen, texts.get(100), texts.get(u32::MAX)), (100, None, None));
         assert!(texts.iter().eq(strings.iter().map(|text| &text[..])));
+    }
+
+    #[test]
+    fn lengths_of_four_bytes_as_in_the_first_version() {
+        let strings = ["", "a", "a longer one", "é", "", "the last"];
+        let number = |n: usize| (n as u32).to_le_bytes();
+        let mut file = b"GGUF".to_vec();
+        // Version, tensors, entries; a key; that it is an array, of strings, and how many.
+        for part in [1, 0, 1, 1] {
+            file.extend(number(part));
+        }
+        file.extend(b"s");
+        for part in [9, 8, strings.len()] {
+            file.extend(number(part));
+        }
+        for text in strings {
+            file.extend(number(text.len()));
+            file.extend(text.as_bytes());
+        }
+        let array = gguf::parse(&file).unwrap().get_array("s").unwrap().unwrap();
+        let mut seen = Vec::new();
+        let each = |text: Text<'_>| seen.push((text.at, text.bytes.to_vec(), text.beginning));
+        let texts = Texts::new(array.keep(&Default::default()), each).unwrap();
+        for ((at, bytes, beginning), expected) in seen.iter().zip(strings) {
+            assert_eq!((&bytes[..], texts.at(*at)), (expected.as_bytes(), expected.as_bytes()));
+            assert_eq!(*beginning, Beginning::of(expected.as_bytes()));
+        }
+        assert!((0..).zip(strings).all(|(id, text)| texts.get(id) == Some(text.as_bytes())));
+        assert_eq!((seen.len(), texts.len(), texts.longest()), (6, 6, 12));
     }
 
     #[test]
