@@ -87,8 +87,9 @@ def cases(args, programs, work):
                     yield measure_at_once(args, programs, what, case, file)
                 elif case in args.case:
                     yield measure(args, programs, what, lambda program, c=case, f=file: rate(args, program, c, f))
-        if "start" in args.case:
-            yield measure(args, programs, f"{name}, first token, 1/s", lambda program, f=path: first_token(args, program, f))
+            if "start" in args.case:
+                what = f"{name}, {kind}, first token, 1/s"
+                yield measure(args, programs, what, lambda program, f=file: first_token(args, program, f))
     if {"convert", "cp"} & set(args.case):
         source, _ = big.write(work / "source", args.gigabytes)
         parts = sorted(part for part in (work / "source").iterdir() if part.suffix == ".pth")

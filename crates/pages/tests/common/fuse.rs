@@ -83,7 +83,12 @@ fn serve(mut device: File, behaviour: &Behaviour) {
     loop {
         let len = match device.read(&mut request) {
             Ok(len) => len,
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return,
+            // Unmounted. The second is rare: unmounting has ended a request that was on its way.
+            Err(error)
+                if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ECONNABORTED)) =>
+            {
+                return;
+            }
             // A request was taken back before it was read.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {
                 continue;
