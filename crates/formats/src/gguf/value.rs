@@ -262,11 +262,16 @@ impl<'a> Array<'a> {
     }
 
     /// The elements, if they are strings. Their bytes need not be UTF-8.
-    pub const fn iter_str(&self) -> Option<Strings<'a>> {
-        match self.elem_type {
-            ValueType::Str => Some(Strings { rest: self.bytes, left: self.len, wide: self.wide }),
-            _ => None,
-        }
+    pub fn iter_str(&self) -> Option<Strings<'a>> {
+        (self.elem_type == ValueType::Str).then(|| self.strings_from(0))
+    }
+
+    /// The elements from the one on whose length begins at byte `at` of an array of strings. From any other byte on, what comes is of no
+    /// use; there is none behind the end.
+    #[inline]
+    pub fn strings_from(&self, at: usize) -> Strings<'a> {
+        let rest = self.bytes.get(at..).unwrap_or_default();
+        Strings { rest, left: self.len, wide: self.wide }
     }
 
     numbers! {
@@ -350,7 +355,7 @@ impl<'a> Iterator for Strings<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        // The parser has walked these bytes with the same rule, so `?` never ends the walk early.
+        // The parser has walked these bytes with the same rule. So `?` only ends a walk that began further on, at the end of the array.
         if self.left == 0 {
             return None;
         }

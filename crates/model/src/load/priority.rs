@@ -17,7 +17,7 @@ impl Priority {
 
     /// Reads that begin now come first, until the result is dropped.
     pub(crate) fn take(&self) -> First<'_> {
-        // Relaxed is enough: threads look at the count to decide who reads the disk first, and no other memory depends on it.
+        // Threads read this count to decide who reads the disk first. No other memory depends on it, so the order is Relaxed.
         self.needed.word.fetch_add(1, Ordering::Relaxed);
         First(self)
     }

@@ -272,10 +272,12 @@ impl Tokenizer {
                 let merges = Merges { texts: merges, table: &tables.merges };
                 let mut bpe = Bpe::default();
                 each(text, fragments, out, |part, out| {
-                    if pre.raw_bytes {
+                    let part = if pre.raw_bytes {
                         escape_spaces(false, part, &mut escaped);
-                    }
-                    let part = if pre.raw_bytes { &escaped } else { part };
+                        escaped.as_str()
+                    } else {
+                        part
+                    };
                     pre.split(part, |word| bpe.encode_part(word, vocab, merges, manner, out));
                     Ok(())
                 })

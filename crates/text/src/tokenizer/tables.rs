@@ -139,16 +139,15 @@ impl OnDemand {
         }
         let mut within = Beginnings::with_room_for(text.len());
         within.add_within(text.as_bytes());
-        let mut bytes = 0;
-        let finder = Finder::new(
-            vocab,
-            vocab.special().filter(|(_, text)| {
-                let possible = within.may_have(Beginning::of(text));
-                bytes += if possible { text.len() } else { 0 };
-                possible
-            }),
-        );
-        self.finder.spend(SEARCH, bytes, vocab.spelled());
+        let (mut part, mut all) = (0, 0);
+        let possible = vocab.special().filter(|(_, text)| {
+            let possible = within.may_have(Beginning::of(text));
+            all += text.len();
+            part += if possible { text.len() } else { 0 };
+            possible
+        });
+        let finder = Finder::new(vocab, possible);
+        self.finder.spend(SEARCH, part, all);
         with(&finder)
     }
 }

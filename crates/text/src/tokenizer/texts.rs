@@ -81,7 +81,7 @@ impl Texts {
         }
         let mut marks = Vec::with_capacity(count.div_ceil(STRIDE));
         let mut longest = 0;
-        walk(all, 0, 0, count, |text| {
+        walk(all, |text| {
             if (text.number as usize).is_multiple_of(STRIDE) {
                 marks.push(text.at);
             }
@@ -103,87 +103,43 @@ impl Texts {
 
     /// The string of this number.
     pub(crate) fn get(&self, number: u32) -> Option<&[u8]> {
-        let mark = number as usize / STRIDE;
-        let at = *self.marks.get(mark)?;
-        let first = mark * STRIDE;
-        let mut found = None;
-        let end = (number as usize + 1).min(self.len());
-        walk(self.array.get(), at as usize, first, end, |text| {
-            found = Some((text.number, text.bytes))
-        });
-        found.filter(|(last, _)| *last == number).map(|(_, text)| text)
+        let number = number as usize;
+        let mark = *self.marks.get(number / STRIDE).filter(|_| number < self.len())?;
+        self.array.get().strings_from(mark as usize).nth(number % STRIDE)
     }
 
     /// The string whose length begins at `at`.
     #[inline]
     pub(crate) fn at(&self, at: u32) -> &[u8] {
-        let array = self.array.get();
-        let bytes = array.bytes().get(at as usize..).unwrap_or_default();
-        let text = match array.length_bytes() {
-            8 => head::<8>(bytes),
-            _ => head::<4>(bytes),
-        };
-        text.unwrap_or_default()
+        self.array.get().strings_from(at as usize).next().unwrap_or_default()
     }
 
     /// Tells `each` about all of them in order.
     pub(crate) fn each(&self, each: impl FnMut(Text<'_>)) {
-        walk(self.array.get(), 0, 0, self.len(), each);
+        walk(self.array.get(), each);
     }
 
     /// All of them in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.array.get().iter_str().into_iter().flatten()
+        self.array.get().strings_from(0)
     }
 }
 
-/// The string behind a length of `N` bytes.
+/// Tells `each` about the strings of `array`, in order. A large vocabulary spends its time here, waiting for one length after the other.
 #[inline]
-fn head<const N: usize>(bytes: &[u8]) -> Option<&[u8]> {
-    let (len, rest) = bytes.split_first_chunk::<N>()?;
-    rest.get(..length(len))
-}
-
-#[inline]
-fn length<const N: usize>(bytes: &[u8; N]) -> usize {
-    let mut wide = [0; 8];
-    wide[..N].copy_from_slice(bytes);
-    // What does not fit is longer than any array.
-    usize::try_from(u64::from_le_bytes(wide)).unwrap_or(usize::MAX)
-}
-
-/// Tells `each` about strings `first` to `end` of `array`, of which `first` begins at `at`.
-#[inline]
-fn walk<'a>(array: Array<'a>, at: usize, first: usize, end: usize, each: impl FnMut(Text<'a>)) {
-    match array.length_bytes() {
-        8 => walk_by::<8>(array.bytes(), at, first..end, each),
-        _ => walk_by::<4>(array.bytes(), at, first..end, each),
-    }
-}
-
-/// The loop that a large vocabulary spends its time in: it waits for one length after the other, and everything else is done beside that.
-#[inline]
-fn walk_by<'a, const N: usize>(
-    bytes: &'a [u8],
-    mut at: usize,
-    numbers: std::ops::Range<usize>,
-    mut each: impl FnMut(Text<'a>),
-) {
-    for number in numbers {
-        let Some((head, rest)) = bytes.get(at..).and_then(|bytes| bytes.split_first_chunk::<N>())
-        else {
-            return;
-        };
-        let len = length(head);
-        let Some(text) = rest.get(..len) else { return };
+fn walk<'a>(array: Array<'a>, mut each: impl FnMut(Text<'a>)) {
+    let (all, length) = (array.bytes(), array.length_bytes());
+    let mut at = 0;
+    for (number, bytes) in (0..).zip(array.strings_from(0)) {
+        let start = at + length;
         // Eight bytes at once where there are so many, though they belong to the next string.
-        let beginning = match rest.first_chunk::<8>() {
-            Some(first) => Beginning(u64::from_le_bytes(*first)).cut(len),
-            None => Beginning::of(text),
+        let beginning = match all.get(start..).and_then(|rest| rest.first_chunk()) {
+            Some(first) => Beginning(u64::from_le_bytes(*first)).cut(bytes.len()),
+            None => Beginning::of(bytes),
         };
-        // Both are below 2^32, see `Texts::new`.
-        each(Text { number: number as u32, at: at as u32, bytes: text, beginning });
-        at += N + len;
+        // An offset is below 2^32, see `Texts::new`.
+        each(Text { number, at: at as u32, bytes, beginning });
+        at = start + bytes.len();
     }
 }
 

@@ -69,8 +69,6 @@ pub(crate) struct Vocab {
     known: Table,
     /// Of the spellings that are asked for: every token that begins like one of them is in `known`.
     asked: Beginnings,
-    /// Bytes of the spellings of special tokens.
-    spelled: usize,
 }
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
@@ -144,7 +142,7 @@ impl Vocab {
         }
         let known = Table::new(&texts, entries);
         let scores = scores.map(|scores| scores.keep(pieces));
-        Ok(Vocab { texts, kinds, scores, known, asked, spelled })
+        Ok(Vocab { texts, kinds, scores, known, asked })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -163,11 +161,6 @@ impl Vocab {
     /// The special tokens, with their texts.
     pub(crate) fn special(&self) -> impl Iterator<Item = (u32, &[u8])> {
         self.known.iter(&self.texts).filter(|(id, _)| self.kind(*id).has(SPECIAL))
-    }
-
-    /// Bytes of the spellings of those, about: a few more may have been marked by their spelling.
-    pub(crate) fn spelled(&self) -> usize {
-        self.spelled
     }
 
     /// The id of exactly this text, whatever kind of token it is. Quick for special tokens and for the spellings that are
