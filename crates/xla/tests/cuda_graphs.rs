@@ -10,11 +10,13 @@ mod xla_gpu;
 
 use std::ffi::c_int;
 use std::sync::Mutex;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use alight_collective::{Element, Spec};
 use alight_xla::api;
 use alight_xla::cuda::accounts;
+use cuda_checks::Ranks;
 use cuda_checks::oracle::{Inputs, numbers};
 use emulator::{calls_that_waited, graphs};
 use xla_gpu::Program;
@@ -140,6 +142,27 @@ fn another_program_while_kernels_wait(channel: i64, spec: &Spec, next: &Spec, in
     assert!(start.elapsed() < Duration::from_millis(LONG as u64 / 2), "{:?}", start.elapsed());
 }
 
+/// A kernel that nobody has loaded is loaded while one of the collective waits for a rank: that rank finds its kernel, which is there, meanwhile.
+fn a_kernel_is_loaded_while_a_rank_is_late(spec: &Spec, other: &Spec) {
+    let ranks = Ranks::new(2, spec.bytes().unwrap(), Duration::from_millis(LONG as u64)).unwrap();
+    let inputs = Inputs::random(2, spec, 12);
+    ranks.set(&inputs).unwrap();
+    let waited = calls_that_waited();
+    let start = Instant::now();
+    let launch = |rank| ranks.launch(spec, &ranks.params(rank, spec)?, 1);
+    launch(0).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| ranks.function(other).unwrap());
+        while calls_that_waited() == waited {
+            thread::yield_now();
+        }
+        launch(1).unwrap();
+    });
+    ranks.wait().unwrap();
+    ranks.check(spec, &inputs, "while a kernel is loaded").unwrap();
+    assert!(start.elapsed() < Duration::from_millis(LONG as u64 / 2), "{:?}", start.elapsed());
+}
+
 #[test]
 fn programs_with_graphs() {
     if !emulator::emulated() {
@@ -154,4 +177,5 @@ fn programs_with_graphs() {
     // The handler is called for each launch, and the next one shares the first one's memory: its kernels come alone.
     let wide = Spec { hidden: 10240, post_norm: false, ..half };
     another_program_while_kernels_wait(7, &wide, &Spec { post_norm: true, ..wide }, false);
+    a_kernel_is_loaded_while_a_rank_is_late(&spec, &half);
 }

@@ -46,27 +46,27 @@ const SHARED_ALWAYS: usize = 48 << 10;
 
 impl Code {
     /// The kernel in a GPU: compiled and loaded the first time.
+    ///
+    /// CUDA may load a kernel only when those that run have ended, and these may wait for a rank that comes here for another one. So what is
+    /// locked meanwhile is this kernel's entry alone.
     pub(super) fn load(&self, driver: &Driver, ordinal: i64) -> Result<Function, CudaError> {
-        type Key = (i64, Code);
-        static LOADED: Mutex<Option<HashMap<Key, Function>>> = Mutex::new(None);
-        let key = (ordinal, self.clone());
-        let all = || LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = all().get_or_insert_default().get(&key) {
-            return Ok(*function);
+        type Entry = Arc<Mutex<Option<Function>>>;
+        static LOADED: Mutex<Option<HashMap<(i64, Code), Entry>>> = Mutex::new(None);
+        let entry = {
+            let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+            let loaded = loaded.get_or_insert_default();
+            loaded.entry((ordinal, self.clone())).or_default().clone()
+        };
+        let mut function = entry.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = *function {
+            return Ok(function);
         }
         let cubin = self.cubin(driver, ordinal)?;
-        // Another thread may have loaded the kernel meanwhile.
-        let mut loaded = all();
-        let loaded = loaded.get_or_insert_default();
-        if let Some(function) = loaded.get(&key) {
-            return Ok(*function);
-        }
-        let function = driver.load_function(ordinal, &cubin, self.entry)?;
+        let loaded = driver.load_function(ordinal, &cubin, self.entry)?;
         if self.shared > SHARED_ALWAYS {
-            driver.allow_shared(ordinal, function, self.shared)?;
+            driver.allow_shared(ordinal, loaded, self.shared)?;
         }
-        loaded.insert(key, function);
-        Ok(function)
+        Ok(*function.insert(loaded))
     }
 
     /// Several kernels are compiled at the same time, each once.
