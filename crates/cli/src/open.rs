@@ -33,8 +33,8 @@ pub struct EngineArgs {
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = named::<Load>(Load::ALL.map(Load::name)))]
     load: Load,
 
-    /// Reorder weights while loading, for faster kernels: takes memory of this process; auto: where
-    /// they are copied anyway
+    /// Reorder weights while loading, for faster kernels: takes memory of this process; auto: with
+    /// --load direct or read
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = named::<Repack>(Repack::ALL.map(Repack::name)))]
     repack: Repack,
 

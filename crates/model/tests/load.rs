@@ -229,6 +229,19 @@ fn a_copied_model_does_not_need_its_file_any_more() {
     }
 }
 
+/// What decides how weights are computed with is what was asked for, and not how the file is read at the moment.
+#[test]
+fn a_copy_that_was_asked_for_is_repacked_and_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, _) = Spec { ty: GgmlType::Q4_0, ..Spec::llama() }.write(folder.path());
+    for load in Load::ALL {
+        let options = OpenOptions { load, ..OpenOptions::default() };
+        let report = Model::open(&path, &options).unwrap().load_report();
+        let copied = matches!(load, Load::Direct | Load::Read);
+        assert_eq!(report.repack, copied, "{load}: {}", report.repack_reason);
+    }
+}
+
 #[test]
 fn a_truncated_file_is_refused_in_every_way() {
     let folder = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ use alight_kernels::Isa;
 use alight_model::spec::Mixer;
 use alight_model::{
     Engine, EngineOptions, Event, Model, ModelError, OpenOptions, Precision, PromptFileError,
-    PromptFolder, PromptWriteError, Request, Restored, Session, SessionOptions,
+    PromptFolder, PromptWriteError, Repack, Request, Restored, Session, SessionOptions,
 };
 use common::{Spec, tokens};
 
@@ -177,6 +177,14 @@ fn files_of_others_are_not_used() {
         let (found, restored) = warm(&model, &folder, &prompt);
         assert!(restored.positions == 0 && found == cold(&model, &prompt), "{isa}");
     }
+    // So has another order of sums.
+    let file = Spec { ty: GgmlType::Q4_0, ..Spec::llama() }.write(place.path()).0;
+    let [rows, tiles] = [Repack::Off, Repack::On].map(|repack| {
+        Model::open(&file, &OpenOptions { repack, ..OpenOptions::default() }).unwrap()
+    });
+    write(&rows, &folder, &prompt, 100);
+    assert!(warm(&rows, &folder, &prompt).1.positions > 0);
+    assert_eq!(warm(&tiles, &folder, &prompt).1.positions, 0);
 }
 
 #[test]

@@ -60,7 +60,8 @@ use crate::weights::{MatrixRef, Weights};
 /// kernels read faster, in memory of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Repack {
-    /// Where the weights are copied anyway.
+    /// Where a copy was asked for ([`Load::Direct`] and [`Load::Read`]). What is cached at the moment, or where a file lies, decides how it is
+    /// read and not how it is computed with: sums of packed weights are rounded in another order.
     #[default]
     Auto,
     /// Always.
@@ -338,18 +339,15 @@ fn decide(maps: &[Arc<Map>], facts: Vec<Facts>, weights: &Weights, wanted: Wante
         let request = LoadRequest { load: wanted.load, copied, weights: all };
         facts.iter().map(|facts| choose(facts, &request)).collect::<Vec<_>>()
     };
-    let mut choice = choices(wanted.repack == Repack::On && packable);
-    let copied = choice.iter().any(|choice| choice.method != ReadMethod::Mmap);
+    let copied = matches!(wanted.load, Load::Direct | Load::Read);
     let (repack, reason) = match wanted.repack {
         _ if !packable => (false, "No matrix has a packed form that it is not in already."),
         Repack::On => (true, "--repack on was given."),
         Repack::Off => (false, "--repack off was given."),
-        Repack::Auto if copied => (true, "The weights are copied anyway."),
-        Repack::Auto => (false, "The weights are used in place, without a copy."),
+        Repack::Auto if copied => (true, "--load asks for a copy of the weights."),
+        Repack::Auto => (false, "The weights are used in the file's order."),
     };
-    if wanted.repack == Repack::Auto && repack {
-        choice = choices(true);
-    }
+    let choice = choices(repack);
     let files = maps.iter().zip(bytes).zip(facts.iter().zip(choice));
     let files = files.map(|((map, weights), (facts, choice))| FileReport {
         path: map.path().into(),

@@ -175,6 +175,11 @@ impl Store {
         })
     }
 
+    /// Whether matrices have been packed, or will be.
+    pub(crate) fn is_repacked(&self) -> bool {
+        self.tiles.is_some()
+    }
+
     /// Which experts are chosen, if somebody wants to know.
     pub(crate) fn recorder(&self) -> &Recorder {
         &self.recorder

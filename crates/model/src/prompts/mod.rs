@@ -233,14 +233,15 @@ pub(crate) struct Rounding {
     pub(crate) cache: KvType,
 }
 
-/// What prompts of a model are computed by: the model, this program's arithmetic, what is rounded, whether the sequence is
+/// What prompts of a model are computed by: the model, this program's arithmetic, the order of sums, what is rounded, whether the sequence is
 /// long to a model that rotates long ones in another way; and the salt of those who share them.
 pub(crate) fn key(model: &Model, rounding: Rounding, long: bool, salt: &str) -> Key {
     let mut hash = Sha256::new();
     hash.update(model.identity());
     let version = env!("CARGO_PKG_VERSION");
-    let isa = model.isa();
-    let by = format!("{version} {ARITHMETIC} {isa} {rounding:?} {POSITIONS} {long} {salt}");
+    let (isa, repacked) = (model.isa(), model.store().is_repacked());
+    let by =
+        format!("{version} {ARITHMETIC} {isa} {repacked} {rounding:?} {POSITIONS} {long} {salt}");
     hash.update(by.as_bytes());
     hash.finalize().into()
 }
