@@ -253,11 +253,20 @@ fn of_engine(
     all: &[Asked],
     speculate: Speculate,
 ) -> (Vec<OfEngine>, usize) {
+    of_engine_of(3, model, draft, all, speculate)
+}
+
+fn of_engine_of(
+    sequences: usize,
+    model: &Model,
+    draft: Option<&Model>,
+    all: &[Asked],
+    speculate: Speculate,
+) -> (Vec<OfEngine>, usize) {
     let context = Some(all[0].context);
     // No bound on a step's time: how a prompt is cut, and so how many steps there are, must not depend on how busy the machine is.
     let step = Duration::MAX;
-    let options =
-        EngineOptions { sequences: 3, context, speculate, step, ..EngineOptions::default() };
+    let options = EngineOptions { sequences, context, speculate, step, ..EngineOptions::default() };
     let mut engine = Engine::new(model, &options).unwrap();
     if let Some(draft) = draft {
         engine.draft_with(draft).unwrap();
@@ -331,6 +340,80 @@ fn engines_draft_for_each_sequence() {
         // The model itself is right about what is greedy.
         assert!(steps[1] < steps[0] && steps[3] < steps[2], "{steps:?}, {}", path.display());
     }
+}
+
+/// Sequences have drafts of seven tokens, more than there are rows for, when the prompts of others end.
+#[test]
+fn drafts_leave_a_row_for_every_prompt_that_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |seed| {
+        let path = Spec { ty: GgmlType::Q4_0, seed, ..Spec::llama() }.write(folder.path()).0;
+        Model::open(&path, &OpenOptions::default()).unwrap()
+    };
+    // Hardly ever right, so that answers last.
+    let (model, draft) = (open(1), open(77));
+    let max_tokens = |i| if i < 11 { 40 } else { 1 };
+    let all: Vec<Asked> =
+        (0..40).map(|i| Asked { max_tokens: max_tokens(i), ..asked(&model, 1 + i) }).collect();
+    let (plain, _) = of_engine_of(12, &model, None, &all, Speculate::Off);
+    let (found, _) = of_engine_of(12, &model, Some(&draft), &all, Speculate::Tokens(7));
+    assert!(found == plain);
+}
+
+/// The file shrinks while a token and its draft are to be computed: the sequence has all that came before, and nothing else.
+#[test]
+fn an_error_beside_a_draft_takes_nothing_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = Spec { ty: GgmlType::Q4_0, ..Spec::llama() }.write(folder.path()).0;
+    let file = folder.path().join("shrinks.gguf");
+    for n in 1..16 {
+        std::fs::copy(&path, &file).unwrap();
+        let model = Model::open(&file, &OpenOptions::default()).unwrap();
+        let asked = asked(&model, 0);
+        let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+        let mut sampler = Sampler::new(asked.sampling, model.tokenizer().vocab_size());
+        let speculate = Speculate::Tokens(7);
+        let options = GenerateOptions { max_tokens: 40, ignore_eos: true, speculate };
+        let mut came = 0;
+        let done = generate(&mut session, &mut sampler, &asked.prompt, &options, &mut |_| {
+            came += 1;
+            if came == n {
+                let file = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+                file.set_len(4096).unwrap();
+            }
+            ControlFlow::Continue(())
+        });
+        assert!(done.is_err());
+        assert!(came >= n);
+        assert_eq!(session.position(), asked.prompt.len() + came - 1, "{n}");
+        assert_eq!(session.tokens().len(), session.position());
+        std::fs::remove_file(&file).unwrap();
+    }
+}
+
+/// The vocabularies differ at their ends, and the text has a token that the draft model does not have.
+#[test]
+fn a_draft_model_that_fails_fails_no_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |spec: Spec| {
+        let path = Spec { ty: GgmlType::Q4_0, ..spec }.write(folder.path()).0;
+        Model::open(&path, &OpenOptions { threads: Some(2), ..Default::default() }).unwrap()
+    };
+    let model = open(Spec::llama());
+    let vocab = model.spec().vocab;
+    let draft = open(Spec { vocab: vocab - 8, seed: 5, ..Spec::llama() });
+    let with_last = |seed| {
+        let mut asked = asked(&model, seed);
+        asked.prompt.push(vocab as u32 - 1);
+        asked
+    };
+    let speculate = Speculate::Tokens(3);
+    let (plain, _) = answer(&model, &with_last(0), Speculate::Off);
+    assert!(answer_with(&model, Some(&draft), &with_last(0), speculate).0 == plain);
+    // Beside others, which have drafts.
+    let all = [asked(&model, 0), with_last(3), asked(&model, 6), with_last(9)];
+    let (plain, _) = of_engine(&model, None, &all, Speculate::Off);
+    assert!(of_engine(&model, Some(&draft), &all, speculate).0 == plain);
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use super::lookup::Lookup;
 use super::proposer::Proposer;
 use super::speculate::{Acceptance, MOST_DRAFT, Speculate, StepPlan};
-use crate::error::ModelError;
 
 /// Proposes what may come next in a sequence: what followed its last three tokens where they stood before; where nothing followed, what
 /// is computed to be likely, if something computes that.
@@ -49,15 +48,12 @@ impl Drafter {
 
     /// Proposes up to `most` tokens that may follow the last one that has come, as far as `plan` has room for them; by `proposer`, where
     /// the text has no proposal.
-    ///
-    /// # Errors
-    /// Those of [`Proposer::propose`].
     pub(super) fn propose(
         &mut self,
         plan: &mut StepPlan<'_>,
         most: usize,
         mut proposer: Option<&mut Proposer<'_>>,
-    ) -> Result<&[u32], ModelError> {
+    ) -> &[u32] {
         if let (Some(proposer), Some((came, other))) = (&mut proposer, self.outcome.take()) {
             proposer.learn(came, other);
         }
@@ -70,10 +66,10 @@ impl Drafter {
         plan.add(self.len, accepted, 0.0);
         if let (0, true, Some(proposer)) = (self.len, self.whole, proposer) {
             let (tokens, draft) = (self.lookup.tokens(), &mut self.draft);
-            self.len = proposer.propose(self.speculate, plan, tokens, most, draft)?;
+            self.len = proposer.propose(self.speculate, plan, tokens, most, draft);
             self.computed = self.len > 0;
         }
-        Ok(self.draft())
+        self.draft()
     }
 
     /// The draft; empty, if none is computed.

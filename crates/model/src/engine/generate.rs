@@ -132,10 +132,14 @@ fn go_on(
         if !computed {
             let most = session.room_for_draft().min(options.max_tokens - tokens - 1);
             let mut plan = StepPlan::new(&times, 1);
-            let draft = drafter.propose(&mut plan, most, session.proposer.as_deref_mut())?;
-            let began = Instant::now();
-            session.decode_draft(token, draft)?;
-            times.took(1 + draft.len(), began.elapsed());
+            let draft = drafter.propose(&mut plan, most, session.proposer.as_deref_mut());
+            let (began, rows) = (Instant::now(), 1 + draft.len());
+            if let Err(error) = session.decode_draft(token, draft) {
+                // None of it is in the sequence.
+                drafter.end();
+                return Err(error);
+            }
+            times.took(rows, began.elapsed());
             steps += 1;
         }
     };

@@ -27,6 +27,8 @@ pub(super) struct Proposer<'m> {
     seconds: Mean,
     /// Steps since the last draft.
     since: usize,
+    /// Whether it has failed in this sequence, which goes on without proposals then.
+    failed: bool,
 }
 
 enum By<'m> {
@@ -37,7 +39,7 @@ enum By<'m> {
 impl<'m> Proposer<'m> {
     fn new(by: By<'m>, model: &'m Model, vocab: usize) -> Proposer<'m> {
         let (accepted, seconds) = (Mean::guess(0.7, 3), Mean::guess(0.0, 0));
-        Proposer { by, model, vocab, accepted, seconds, since: 0 }
+        Proposer { by, model, vocab, accepted, seconds, since: 0, failed: false }
     }
 
     /// `draft` proposes for `model`, in sequences of up to `context` tokens.
@@ -77,6 +79,7 @@ impl<'m> Proposer<'m> {
 
     /// Another sequence begins.
     pub(super) fn begin_sequence(&mut self) {
+        self.failed = false;
         if let By::Mtp(head) = &mut self.by {
             head.clear();
         }
@@ -95,8 +98,8 @@ impl<'m> Proposer<'m> {
     /// Proposes what follows `tokens`, into the beginning of `draft`; returns how many tokens. A long sequence that a draft model has
     /// not seen is read in several calls, the last of which proposes something.
     ///
-    /// # Errors
-    /// As [`Session::feed`](super::Session::feed).
+    /// What proposes may fail: a token that it does not have, logits that are no numbers, a file that has shrunk. That is no error of the answer,
+    /// which needs no proposals.
     pub(super) fn propose(
         &mut self,
         speculate: Speculate,
@@ -104,11 +107,24 @@ impl<'m> Proposer<'m> {
         tokens: &[u32],
         most: usize,
         draft: &mut [u32; MOST_DRAFT],
-    ) -> Result<usize, ModelError> {
+    ) -> usize {
         let wanted = self.length(speculate, plan, most.min(MOST_DRAFT));
-        if wanted == 0 || tokens.is_empty() {
-            return Ok(0);
+        if wanted == 0 || tokens.is_empty() || self.failed {
+            return 0;
         }
+        let proposed = self.compute(speculate, plan, tokens, &mut draft[..wanted]);
+        self.failed = proposed.is_err();
+        proposed.unwrap_or(0)
+    }
+
+    /// Computes a proposal of `draft.len()` tokens, or fewer.
+    fn compute(
+        &mut self,
+        speculate: Speculate,
+        plan: &mut StepPlan<'_>,
+        tokens: &[u32],
+        draft: &mut [u32],
+    ) -> Result<usize, ModelError> {
         let ready = match &mut self.by {
             By::Model(model) => model.catch_up(tokens)?,
             By::Mtp(head) => head.has_seen(tokens.len() - 1),
@@ -126,7 +142,7 @@ impl<'m> Proposer<'m> {
         while let Some(next) = self.likeliest(speculate == Speculate::Auto) {
             draft[length] = next;
             length += 1;
-            if length == wanted {
+            if length == draft.len() {
                 break;
             }
             match &mut self.by {

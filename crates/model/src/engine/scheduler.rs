@@ -155,8 +155,6 @@ pub struct Engine<'m> {
     times: StepTimes,
     /// What computes proposals: of the first sequences of the cache, by sequence.
     proposers: Vec<Proposer<'m>>,
-    /// Why one of them has failed in a step.
-    draft_error: Option<ModelError>,
 }
 
 impl<'m> Engine<'m> {
@@ -232,7 +230,6 @@ impl<'m> Engine<'m> {
             speculate: options.speculate,
             times: StepTimes::new(decode),
             proposers,
-            draft_error: None,
         })
     }
 
@@ -405,7 +402,7 @@ impl<'m> Engine<'m> {
             return Ok(false);
         }
         let began = Instant::now();
-        let done = self.draft_error.take().map_or(Ok(()), Err).and_then(|()| self.compute());
+        let done = self.compute();
         if done.is_ok() {
             self.remember(began.elapsed(), [decoding, prompts]);
             self.index_prompts();
@@ -606,8 +603,8 @@ impl<'m> Engine<'m> {
         }
         let decoding = self.slots.iter_mut().flatten().filter(decode).count();
         let mut plan = StepPlan::new(&self.times, decoding);
-        // Rows that further drafts may have.
-        let mut room = self.logits.len() / self.model.spec().vocab - decoding;
+        // Rows of logits that drafts may have: each sequence needs one, also if its prompt ends in this step.
+        let mut room = self.logits.len() / self.model.spec().vocab - self.slots.len();
         for (sequence, slot) in self.slots.iter_mut().enumerate() {
             let Some(slot) = slot else { continue };
             let Some(token) = slot.take_next() else {
@@ -619,13 +616,10 @@ impl<'m> Engine<'m> {
             let mut rows = 1;
             let proposer = self.proposers.get_mut(sequence);
             let drafter = slot.drafter.as_mut();
-            match drafter.map(|drafter| drafter.propose(&mut plan, most, proposer)) {
-                Some(Ok(draft)) => {
-                    tokens[1..=draft.len()].copy_from_slice(draft);
-                    rows += draft.len();
-                }
-                Some(Err(error)) => self.draft_error = Some(error),
-                None => {}
+            if let Some(drafter) = drafter {
+                let draft = drafter.propose(&mut plan, most, proposer);
+                tokens[1..=draft.len()].copy_from_slice(draft);
+                rows += draft.len();
             }
             let of = OfSequence { sequence, role: Role::Decode, long: slot.long };
             batch.push(of, slot.position, &tokens[..rows], Want::All, states);
