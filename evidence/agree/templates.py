@@ -298,6 +298,7 @@ range(10)[::-1] | list
 5 in range(5)
 4 in range(0, 10, 3)
 2.0 in range(5)
+(-170141183460469231731687303715884105727 - 1) in range(0, -5, -1)
 range(100001)
 range('a')
 range()

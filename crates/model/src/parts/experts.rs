@@ -690,7 +690,10 @@ impl ExpertsWeights {
         let Some((layer, next_spec, next)) = step.next_experts else { return };
         let Storage::Slots(place) = next.down.storage() else { return };
         let rows = step.rows().all();
-        let alike = next.router.kind() == self.router.kind();
+        let kinds = |layer: &ExpertsWeights| {
+            (layer.router.kind(), layer.gate_of_shared().map(MatrixRef::kind))
+        };
+        let alike = kinds(next) == kinds(self);
         let arrival = step.store.arrival();
         let few = rows <= MOST_GUESSING;
         let Routing { experts, used, .. } = next_spec.routing;
@@ -717,11 +720,16 @@ impl ExpertsWeights {
         chosen.read_ahead(place, (0..experts).filter(|expert| wanted[*expert] > 0));
     }
 
+    /// What the output of the shared network is weighed by, if it is.
+    fn gate_of_shared(&self) -> Option<&MatrixRef> {
+        self.shared.as_ref()?.gate_of_output.as_ref()
+    }
+
     /// Chooses experts and weights of every token by the step's packed input.
     pub(super) fn route(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
         let (routing, n) = (&spec.routing, step.rows().all());
         let router = self.router.view(step.store);
-        let shared = self.shared.as_ref().and_then(|shared| shared.gate_of_output.as_ref());
+        let shared = self.gate_of_shared();
         let b = &mut *step.buffers;
         let e = &mut b.experts;
         let logits = [Rows::new(&mut e.logits, routing.experts)];

@@ -294,7 +294,9 @@ impl Machine<'_> {
                         return Ok(false);
                     };
                     let step = i128::from(range.step);
-                    from % step == 0 && (0..i128::from(range.len)).contains(&(from / step))
+                    // The lowest number has no quotient by −1.
+                    let index = from.checked_div(step).filter(|index| index * step == from);
+                    index.is_some_and(|index| (0..i128::from(range.len)).contains(&index))
                 }
                 _ => false,
             }),
