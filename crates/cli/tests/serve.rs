@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use http::Serving;
 use said::{OWN, TEXT};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use support::{alight, kill, smollm2, write};
 
 /// Thinking, an answer, and the call of a tool.
@@ -518,6 +518,8 @@ fn llama_server_s_own_addresses() {
     let text = serving.post("/detokenize", &json!({"tokens": ids})).json();
     assert!(text["content"].as_str().unwrap().ends_with("a<go>"), "{text}");
     assert_eq!(serving.post("/detokenize", &json!({"tokens": [99_999]})).status, 400);
+    let long = "a ".repeat(3 << 20);
+    assert_eq!(serving.post("/tokenize", &json!({"content": long})).status, 400);
     let prompt = serving.post("/apply-template", &json!({"messages": messages()})).json();
     assert!(prompt["prompt"].as_str().unwrap().ends_with("a<go>"), "{prompt}");
     let props = serving.get("/props").json();
@@ -1138,7 +1140,18 @@ fn an_answer_is_held_to_its_schema() {
     for _ in 0..60 {
         deep = json!({"type": "array", "items": deep, "minItems": 2});
     }
+    // References to references, which double with each, and which go deeper than a thread's usual stack.
+    let chain = |n: usize, of: &dyn Fn(Value) -> Value| {
+        let next = |i: usize| json!({"$ref": format!("#/$defs/{}", i + 1)});
+        let one = |i| if i < n { of(next(i)) } else { json!({"type": "string", "pattern": "a"}) };
+        let all: Map<String, Value> = (0..=n).map(|i| (i.to_string(), one(i))).collect();
+        json!({"$defs": all, "$ref": "#/$defs/0"})
+    };
+    let doubling = chain(26, &|next| json!({"allOf": [next, next]}));
+    let far = chain(3000, &|next| json!({"type": "object", "properties": {"a": next}}));
     for wrong in [
+        doubling,
+        json!({"type": "string", "pattern": "a?".repeat(30_000)}),
         json!({"type": "nonsense"}),
         json!({"type": "string", "pattern": "("}),
         json!({"$ref": "#/nowhere"}),
@@ -1153,9 +1166,11 @@ fn an_answer_is_held_to_its_schema() {
         assert_eq!(answer.status, 400, "{wrong} {}", answer.text());
         assert_eq!(answer.json()["error"]["param"], "response_format");
     }
-    let format =
-        json!({"response_format": {"type": "json_schema", "json_schema": {"schema": deep}}});
-    assert!(serving.post(CHAT, &with(body.clone(), format)).status < 500);
+    for schema in [deep, far] {
+        let format =
+            json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}});
+        assert!(serving.post(CHAT, &with(body.clone(), format)).status < 500);
+    }
     held(&serving.post(CHAT, &body).json()["choices"][0]["message"]["content"]);
 }
 
@@ -1198,14 +1213,21 @@ fn an_answer_is_held_to_a_grammar_or_an_expression() {
         (json!({"grammar": "%llguidance {}\nstart: ("}), "grammar"),
         (json!({"grammar": huge}), "grammar"),
         (json!({"regex": "("}), "regex"),
+        (json!({"regex": "a?".repeat(24_000)}), "regex"),
         (json!({"grammar": gbnf, "json_schema": {}}), "grammar"),
     ] {
         let wrong = serving.post(CHAT, &with(json!({"messages": messages}), how));
         assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!(param)));
     }
     // What is small and would cost much fails alone, and soon.
-    for hostile in ["root ::= ((((([a-z]*)*)*)*)*)*", "root ::= (([a-z]{0,2000}){0,2000}){0,2000}"]
-    {
+    let far = (0..900).map(|i| format!("r{i} ::= \"a\" r{}?\n", i + 1));
+    let far = format!("root ::= r0\n{}r900 ::= \"b\"\n", far.collect::<String>());
+    for hostile in [
+        "root ::= ((((([a-z]*)*)*)*)*)*",
+        "root ::= (([a-z]{0,2000}){0,2000}){0,2000}",
+        "root ::= s\ns ::= s s | s s s | [^z]",
+        &far,
+    ] {
         let body = json!({"messages": messages, "grammar": hostile, "max_tokens": 2});
         assert!(serving.post(CHAT, &body).status < 600);
     }

@@ -62,6 +62,12 @@ impl Failure {
         Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
     }
 
+    /// Too many large bodies come at the same time.
+    pub(crate) fn no_room() -> Failure {
+        let message = "there is no room for the body beside other large ones: ask again later";
+        Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
+    }
+
     /// A prompt that the context does not hold.
     pub(crate) fn too_long(tokens: usize, context: usize) -> Failure {
         let message = format!(

@@ -1,5 +1,6 @@
 //! Requests and responses of all routes.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -12,6 +13,8 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use serde_json::{Map, Value};
+use tokio::runtime::Handle;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::failure::{Failure, Written};
@@ -27,6 +30,8 @@ pub(crate) struct Call {
     /// What the `*` in the path of its route stands for.
     pub(crate) named: Box<str>,
     pub(crate) body: Bytes,
+    /// What a large body takes of the room for such.
+    pub(crate) _room: Option<OwnedSemaphorePermit>,
     /// What stands behind the `?` of the address.
     pub(crate) query: Box<str>,
     /// Parts what was computed for one key from what was computed for others.
@@ -39,14 +44,50 @@ impl Call {
         crate::json::object(&self.body)
     }
 
-    /// Does what may take long where nobody waits for it but this request.
+    /// Does what may take long where nobody waits for it but this request. A few requests at a time have a place for that.
     pub(crate) async fn apart<T: Send + 'static>(
         self,
         work: impl FnOnce(&Call) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        let done = tokio::task::spawn_blocking(move || work(&self)).await;
-        done.unwrap_or_else(|_| Err(Failure::internal("the request has made the server fail")))
+        let failed = || Failure::internal("the request has made the server fail");
+        let place = Arc::clone(&self.server.apart).acquire_owned().await.map_err(|_| failed())?;
+        let done = tokio::task::spawn_blocking(move || {
+            let _place = Held::new(place);
+            work(&self)
+        });
+        done.await.unwrap_or_else(|_| Err(failed()))
     }
+}
+
+thread_local! {
+    /// The place of what is done apart on this thread.
+    static PLACE: RefCell<Option<OwnedSemaphorePermit>> = const { RefCell::new(None) };
+}
+
+/// Has the place of this thread until it is dropped.
+struct Held;
+
+impl Held {
+    fn new(place: OwnedSemaphorePermit) -> Held {
+        PLACE.set(Some(place));
+        Held
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        PLACE.take();
+    }
+}
+
+/// Waits within [`Call::apart`] for something that other requests do not wait for: meanwhile, one of them has the place.
+pub(crate) fn step_aside<T>(wait: impl FnOnce() -> T) -> T {
+    let Some(place) = PLACE.take() else { return wait() };
+    let places = Arc::clone(place.semaphore());
+    drop(place);
+    let done = wait();
+    PLACE.set(Handle::current().block_on(places.acquire_owned()).ok());
+    done
 }
 
 /// What it answers.
@@ -58,9 +99,12 @@ pub(crate) enum Reply {
     Stream(Box<Stream>),
 }
 
+/// The content type of JSON.
+pub(crate) const JSON: &str = "application/json; charset=utf-8";
+
 /// JSON with a status.
 pub(crate) fn json(status: StatusCode, value: &Value) -> Response<Reply> {
-    text(status, "application/json; charset=utf-8", value.to_string())
+    text(status, JSON, value.to_string())
 }
 
 /// A text of any kind.

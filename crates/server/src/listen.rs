@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
+use std::thread;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -17,7 +18,7 @@ use hyper::header::{
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::access::Access;
@@ -25,13 +26,15 @@ use crate::failure::{Failure, Written};
 use crate::http::{self, Answered, Call, Reply};
 use crate::models::{Models, Served};
 use crate::page::memory;
-use crate::socket::{Listener, Listening, Socket, Stream};
+use crate::socket::{Listener, Listening, Patient, Socket, Stream};
 use crate::{Log, Options, ids, routes};
 
 /// Most connections; more wait in the system's queue.
 const CONNECTIONS: usize = 1024;
-/// Most bytes of a body.
+/// Most bytes of a body; of one that is taken whatever there is of others; and of all larger ones at the same time.
 pub(crate) const BODY: usize = 32 << 20;
+const SMALL_BODY: usize = 256 << 10;
+const LARGE_BODIES: usize = 8 * BODY;
 /// How long a client may take to send the head of a request, or keep a connection without one; and to send the body.
 const HEAD_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
 const BODY_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
@@ -39,8 +42,9 @@ const BODY_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 })
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How long clients may take to read that they were cut off.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// Requests that are taken apart at the same time: how much memory that takes is known.
+/// Requests that are taken apart at the same time: how much memory that takes is known. Some more wait for what they have sent to be compiled.
 const APART: usize = 4;
+const THREADS: usize = APART + crate::grammar::MOST_COMPILED;
 
 /// What all requests see.
 pub(crate) struct Shared {
@@ -49,6 +53,10 @@ pub(crate) struct Shared {
     /// What memory held when somebody last looked.
     pub(crate) memory: memory::Latest,
     access: Access,
+    /// Room for large bodies, by KiB.
+    bodies: Arc<Semaphore>,
+    /// Places for requests that are taken apart.
+    pub(crate) apart: Arc<Semaphore>,
     /// When it began, in seconds since 1970.
     pub(crate) started: u64,
 }
@@ -132,13 +140,15 @@ pub(crate) fn shared(
     let models = Models::start(models, &options, log)?;
     let access = Access::new(&options);
     let (memory, started) = (memory::Latest::default(), ids::now());
-    Ok(Arc::new(Shared { options, models, memory, access, started }))
+    let [bodies, apart] =
+        [LARGE_BODIES >> 10, APART].map(|places| Arc::new(Semaphore::new(places)));
+    Ok(Arc::new(Shared { options, models, memory, access, bodies, apart, started }))
 }
 
 /// The threads that speak with clients.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, String> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    runtime.worker_threads(2).max_blocking_threads(APART).thread_name("alight-http");
+    runtime.worker_threads(2).max_blocking_threads(THREADS).thread_name("alight-http");
     let runtime = runtime.enable_io().enable_time().build();
     runtime.map_err(|e| format!("the system gives no threads: {e}"))
 }
@@ -184,9 +194,16 @@ async fn accept(
     let end = Instant::now() + LAST_WORDS;
     if timeout_at(end, all_gone()).await.is_err() {
         // What is still being answered ends with an error, which its client may read.
+        let (done, quitted) = oneshot::channel();
         let cut = shared.clone();
-        let quit = move || cut.models.all().iter().for_each(|serving| serving.worker.quit());
-        let _ = tokio::task::spawn_blocking(quit).await;
+        let quit = move || {
+            cut.models.all().iter().for_each(|serving| serving.worker.quit());
+            let _ = done.send(());
+        };
+        // Not behind requests that are taken apart.
+        if thread::Builder::new().spawn(quit).is_ok() {
+            let _ = quitted.await;
+        }
         let _ = timeout_at(Instant::now() + FAREWELL, all_gone()).await;
     }
 }
@@ -215,7 +232,7 @@ pub(crate) async fn connection(
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME).max_buf_size(64 << 10);
-    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let mut connection = pin!(http.serve_connection(TokioIo::new(Patient::new(stream)), service));
     let told = first(pin!(stop.wait_for(|stop| *stop)), connection.as_mut()).await;
     if told.is_none() {
         connection.as_mut().graceful_shutdown();
@@ -244,9 +261,14 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
         }
         let (route, named) = found.map_err(|(_, failure)| failure)?;
         let salt = if route.open { "".into() } else { shared.access.key(&head.headers)? };
-        let body = collect(body).await?;
+        let (body, room) = match route.method {
+            // Nobody asks for what to do with it, and no key stands before some of these. hyper closes the connection behind one.
+            Method::GET => (Bytes::new(), None),
+            _ => collect(body, &shared.bodies).await?,
+        };
         let query = head.uri.query().unwrap_or_default().into();
-        let call = Call { server: Arc::clone(&shared), named: named.into(), body, query, salt };
+        let server = Arc::clone(&shared);
+        let call = Call { server, named: named.into(), body, _room: room, query, salt };
         (route.handler)(call).await
     };
     let mut response = match unharmed(handled).await {
@@ -255,7 +277,8 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
             let response = http::failed(&failure, shape);
             // What was not read of the body is not the next request.
             let unread = failure.status == StatusCode::PAYLOAD_TOO_LARGE
-                || failure.status == StatusCode::REQUEST_TIMEOUT;
+                || failure.status == StatusCode::REQUEST_TIMEOUT
+                || failure.status == StatusCode::SERVICE_UNAVAILABLE;
             if unread { closing(response) } else { response }
         }
     };
@@ -291,8 +314,11 @@ async fn unharmed(work: impl Future<Output = Answered>) -> Answered {
     polled.await
 }
 
-/// All of a body that is not too large and not too slow.
-async fn collect(mut body: Incoming) -> Result<Bytes, Failure> {
+/// All of a body that is not too large and not too slow, with the room that it takes among all that are large.
+async fn collect(
+    mut body: Incoming,
+    room: &Arc<Semaphore>,
+) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Failure> {
     let too_large = || {
         let message = format!("the body has more than {} MiB", BODY >> 20);
         Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
@@ -300,19 +326,26 @@ async fn collect(mut body: Incoming) -> Result<Bytes, Failure> {
     if body.size_hint().lower() > BODY as u64 {
         return Err(too_large());
     }
+    // Nobody knows it of a body that comes in pieces.
+    let most = body.size_hint().exact().map_or(BODY, |bytes| bytes as usize);
     let end = Instant::now() + BODY_TIME;
-    let mut all = BytesMut::new();
+    let (mut all, mut taken) = (BytesMut::new(), None);
     loop {
         let frame = timeout_at(end, poll_fn(|context| Pin::new(&mut body).poll_frame(context)));
         let frame = frame.await.map_err(|_| {
             let message = format!("the body has not come within {} s", BODY_TIME.as_secs());
             Failure::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
         })?;
-        let Some(frame) = frame else { return Ok(all.freeze()) };
+        let Some(frame) = frame else { return Ok((all.freeze(), taken)) };
         let frame = frame.map_err(|e| Failure::invalid(format!("the body is cut off: {e}")))?;
         if let Ok(data) = frame.into_data() {
             if all.len() + data.len() > BODY {
                 return Err(too_large());
+            }
+            if taken.is_none() && all.len() + data.len() > SMALL_BODY {
+                let wanted = Arc::clone(room).acquire_many_owned((most >> 10) as u32);
+                let got = timeout_at(end, wanted).await.ok().and_then(Result::ok);
+                taken = Some(got.ok_or_else(Failure::no_room)?);
             }
             all.extend_from_slice(&data);
         }
@@ -326,18 +359,37 @@ mod tests {
 
     use super::*;
 
-    /// What a server without models says to these bytes until it closes the connection.
-    fn heard(sent: &[u8]) -> String {
-        let runtime = runtime().unwrap();
+    /// A server without models.
+    fn alone() -> Arc<Shared> {
         let log: Log = Arc::new(|_| ());
-        let shared = shared(Vec::new(), Options::of_tests(), &log).unwrap();
-        let (mut client, server) = UnixStream::pair().unwrap();
+        shared(Vec::new(), Options::of_tests(), &log).unwrap()
+    }
+
+    /// A connection with it.
+    fn connected(
+        runtime: &tokio::runtime::Runtime,
+        shared: Arc<Shared>,
+        stop: &watch::Sender<bool>,
+    ) -> UnixStream {
+        let (client, server) = UnixStream::pair().unwrap();
         server.set_nonblocking(true).unwrap();
-        let (_stop, told) = watch::channel(false);
+        let told = stop.subscribe();
         runtime.spawn(async move {
             let server = tokio::net::UnixStream::from_std(server).unwrap();
             connection(Box::new(server), shared, told).await;
         });
+        client
+    }
+
+    /// What a server without models says to these bytes until it closes the connection.
+    fn heard(sent: &[u8]) -> String {
+        heard_of(alone(), sent)
+    }
+
+    fn heard_of(shared: Arc<Shared>, sent: &[u8]) -> String {
+        let runtime = runtime().unwrap();
+        let stop = watch::channel(false).0;
+        let mut client = connected(&runtime, shared, &stop);
         client.write_all(sent).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         let mut all = Vec::new();
@@ -357,6 +409,80 @@ mod tests {
         // Who has all of it sent in time is answered, and then closed as well.
         let answer = heard(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+
+    #[test]
+    fn who_reads_nothing_is_not_waited_for() {
+        let runtime = runtime().unwrap();
+        let stop = watch::channel(false).0;
+        let mut client = connected(&runtime, alone(), &stop);
+        client.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
+        // More than the system keeps of requests and of answers, until the connection is closed.
+        let error = loop {
+            let sent = client.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n");
+            if let Err(error) = sent {
+                break error.kind();
+            }
+        };
+        use io::ErrorKind::{BrokenPipe, ConnectionReset};
+        assert!([BrokenPipe, ConnectionReset].contains(&error), "{error}");
+    }
+
+    #[test]
+    fn a_body_of_what_is_only_asked_for_is_not_waited_for() {
+        let answer =
+            heard(b"GET /health HTTP/1.1\r\nhost: localhost\r\ncontent-length: 33554432\r\n\r\nx");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+
+    #[test]
+    fn large_bodies_share_their_room() {
+        let shared = alone();
+        let room = Arc::clone(&shared.bodies);
+        let _others = room.try_acquire_many_owned((LARGE_BODIES >> 10) as u32).unwrap();
+        let post = |bytes: usize| {
+            let head = format!(
+                "POST /tokenize HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {bytes}\r\n\r\n"
+            );
+            heard_of(Arc::clone(&shared), &[head.as_bytes(), &vec![b'x'; bytes]].concat())
+        };
+        let answer = post(SMALL_BODY + 1);
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        assert!(answer.contains("retry-after"), "{answer}");
+        let answer = post(SMALL_BODY);
+        assert!(answer.starts_with("HTTP/1.1 400"), "it is no JSON: {answer}");
+    }
+
+    /// Requests that wait for what they have sent to be compiled take no place from others.
+    #[test]
+    fn who_steps_aside_keeps_nobody_waiting() {
+        let runtime = runtime().unwrap();
+        let shared = alone();
+        let call = || Call {
+            server: Arc::clone(&shared),
+            named: "".into(),
+            body: Bytes::new(),
+            _room: None,
+            query: "".into(),
+            salt: "".into(),
+        };
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let released = Arc::new(std::sync::Mutex::new(released));
+        let waiting: Vec<_> = (0..APART + 2)
+            .map(|_| {
+                let released = Arc::clone(&released);
+                runtime.spawn(call().apart(move |_| {
+                    http::step_aside(|| released.lock().unwrap().recv().unwrap());
+                    Ok(())
+                }))
+            })
+            .collect();
+        for _ in 0..2 * APART {
+            assert!(runtime.block_on(call().apart(|_| Ok(()))).is_ok());
+        }
+        waiting.iter().for_each(|_| release.send(()).unwrap());
+        waiting.into_iter().for_each(|one| runtime.block_on(one).unwrap().unwrap());
+        assert_eq!(shared.apart.available_permits(), APART);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The models that are served, by their names.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use alight_model::Model;
 use alight_text::Vocabulary;
@@ -30,7 +30,7 @@ pub(crate) struct Serving {
     /// When it was opened.
     pub(crate) created: u64,
     /// Made when it is first asked for.
-    compiler: OnceLock<Result<Compiler, String>>,
+    compiler: OnceLock<Result<Arc<Compiler>, String>>,
 }
 
 impl Serving {
@@ -39,8 +39,8 @@ impl Serving {
     }
 
     /// Compiles what answers are held to.
-    pub(crate) fn compiler(&self) -> Result<&Compiler, String> {
-        let make = || Compiler::new(&self.vocabulary().tokenizer);
+    pub(crate) fn compiler(&self) -> Result<&Arc<Compiler>, String> {
+        let make = || Compiler::new(&self.vocabulary().tokenizer).map(Arc::new);
         self.compiler.get_or_init(make).as_ref().map_err(String::clone)
     }
 }

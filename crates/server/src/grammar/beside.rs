@@ -113,13 +113,8 @@ mod tests {
     use super::super::{Compiler, Wanted};
     use super::*;
 
-    /// Tokens that are a byte each, and one that ends.
-    const END: u32 = 256;
-
     fn held() -> Held {
-        let words: Vec<Vec<u8>> =
-            (0..=255).map(|byte| vec![byte]).chain([b"\xff<end>".to_vec()]).collect();
-        let compiler = Compiler::of_words(&words, END, [END].into()).unwrap();
+        let compiler = Compiler::of_bytes();
         Held::Whole(compiler.compile(Wanted::Regex("(yes|no) [0-9]{3}".to_owned())).unwrap())
     }
 

@@ -3,7 +3,7 @@
 use alight_text::output::Format;
 use serde_json::{Value, json};
 
-use super::{Grammar, Held, Marks, Wanted, compiled};
+use super::{Grammar, Held, Marks, SCHEMA, Wanted, compiled};
 use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 use crate::models::Serving;
@@ -26,6 +26,12 @@ pub(crate) fn of_calls(tools: &[Value], serving: &Serving) -> Result<Held, Failu
 pub(crate) fn of_strict_calls(tools: &[Value], serving: &Serving) -> Result<Option<Held>, Failure> {
     if !tools.iter().any(is_strict) {
         return Ok(None);
+    }
+    // Each may be compiled for itself.
+    let bytes: usize = tools.iter().map(|tool| schema(tool).to_string().len()).sum();
+    if bytes > SCHEMA {
+        let message = format!("their schemas have {bytes} bytes, expected at most {SCHEMA}");
+        return Err(Refusal::invalid("tools", message).into());
     }
     let vocabulary = serving.vocabulary();
     let one =
@@ -63,7 +69,7 @@ pub(crate) fn of_strict_calls(tools: &[Value], serving: &Serving) -> Result<Opti
 }
 
 fn held(lark: String, serving: &Serving) -> Result<Grammar, Failure> {
-    compiled("tools", Wanted::Lark(lark), serving)
+    compiled("tools", Wanted::Calls(lark), serving)
 }
 
 fn is_strict(tool: &Value) -> bool {

@@ -5,8 +5,10 @@
 
 mod beside;
 mod calls;
+mod compiling;
 mod gbnf;
 mod marks;
+mod size;
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,10 +26,14 @@ use crate::models::Serving;
 
 pub(crate) use self::beside::Masks;
 pub(crate) use self::calls::{of_calls, of_strict_calls};
+pub(crate) use self::compiling::MOST_COMPILED;
 use self::marks::Marks;
 
-/// Most bytes of a schema, or of a grammar.
+/// Most bytes of a schema, or of a grammar in which no expression is long; of a grammar of llguidance's; and of a regular expression. The time
+/// to compile an expression grows with the square of its length.
 const SCHEMA: usize = 256 << 10;
+const GRAMMAR: usize = 32 << 10;
+const REGEX: usize = size::PATTERN;
 
 /// What a grammar of llama-server begins with if it is not GBNF but llguidance's Lark.
 const LARK: &str = "%llguidance";
@@ -69,23 +75,34 @@ impl Compiler {
         factory.quiet();
         factory.limits_mut().verbose_errors = false;
         factory.limits_mut().max_lexer_states = 50_000;
+        // JSON and programming languages need some hundreds for a token, and a grammar that can read a text in very many ways all there are.
+        factory.limits_mut().step_max_items = 5_000;
         Ok(Compiler { factory, end, ends })
+    }
+
+    /// For tokens that are a byte each, and one that ends.
+    #[cfg(test)]
+    fn of_bytes() -> Compiler {
+        let words = (0..=255).map(|byte| vec![byte]).chain([b"\xff<end>".to_vec()]);
+        let end = 256;
+        Compiler::of_words(&words.collect::<Vec<_>>(), end, [end].into()).unwrap()
     }
 
     fn compile(&self, wanted: Wanted) -> Result<Grammar, String> {
         let grammar = match wanted {
             Wanted::Schema(mut schema) => {
+                size::check(&schema)?;
                 if let Some(object) = schema.as_object_mut() {
                     // A small model may write blanks for ever.
                     object.insert("x-guidance".to_owned(), json!({"whitespace_flexible": false}));
                 }
                 TopLevelGrammar::from_json_schema(schema)
             }
-            Wanted::Grammar(text) => TopLevelGrammar::from_lark(match text.starts_with(LARK) {
-                true => text,
-                false => gbnf::lark(&text)?,
-            }),
-            Wanted::Lark(text) => TopLevelGrammar::from_lark(text),
+            Wanted::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::lark(&text)?),
+            Wanted::Lark(text) | Wanted::Calls(text) => {
+                size::check_all_in(&text)?;
+                TopLevelGrammar::from_lark(text)
+            }
             Wanted::Regex(regex) => TopLevelGrammar::from_regex(&regex),
         };
         let parser = self.factory.create_parser(grammar);
@@ -190,19 +207,24 @@ impl Mask {
 enum Wanted {
     /// JSON that a schema has.
     Schema(Value),
-    /// A text of a grammar: GBNF, or Lark behind its mark.
-    Grammar(String),
+    /// A text of a grammar of llama.cpp's.
+    Gbnf(String),
     /// A text of a grammar of llguidance's.
     Lark(String),
+    /// The call of a tool, by a grammar of llguidance's that was made here.
+    Calls(String),
     /// A text of a regular expression.
     Regex(String),
 }
 
 impl Wanted {
-    fn bytes(&self) -> usize {
+    /// How many bytes it has, and how many it may have.
+    fn bytes(&self) -> (usize, usize) {
         match self {
-            Wanted::Schema(schema) => schema.to_string().len(),
-            Wanted::Grammar(text) | Wanted::Lark(text) | Wanted::Regex(text) => text.len(),
+            Wanted::Schema(schema) => (schema.to_string().len(), SCHEMA),
+            Wanted::Gbnf(text) | Wanted::Calls(text) => (text.len(), SCHEMA),
+            Wanted::Lark(text) => (text.len(), GRAMMAR),
+            Wanted::Regex(text) => (text.len(), REGEX),
         }
     }
 }
@@ -214,7 +236,7 @@ pub(crate) fn take(fields: &mut Fields, serving: &Serving) -> Result<Option<Held
     let all = [
         ("response_format", format),
         ("json_schema", fields.any("json_schema").map(Wanted::Schema)),
-        ("grammar", fields.string("grammar")?.filter(full).map(Wanted::Grammar)),
+        ("grammar", fields.string("grammar")?.filter(full).map(of_grammar)),
         ("regex", fields.string("regex")?.filter(full).map(Wanted::Regex)),
     ];
     let mut all = all.into_iter().filter_map(|(param, wanted)| Some((param, wanted?)));
@@ -229,6 +251,11 @@ pub(crate) fn take(fields: &mut Fields, serving: &Serving) -> Result<Option<Held
         return Err(Refusal::invalid(param, "the schema is not an object").into());
     }
     Ok(Some(Held::Whole(compiled(param, wanted, serving)?)))
+}
+
+/// A grammar of llama-server: GBNF, or Lark behind its mark.
+fn of_grammar(text: String) -> Wanted {
+    if text.starts_with(LARK) { Wanted::Lark(text) } else { Wanted::Gbnf(text) }
 }
 
 /// What OpenAI's field asks for.
@@ -254,12 +281,13 @@ fn of_format(mut format: Map<String, Value>) -> Result<Option<Wanted>, Refusal> 
 }
 
 fn compiled(param: &'static str, wanted: Wanted, serving: &Serving) -> Result<Grammar, Failure> {
-    let bytes = wanted.bytes();
-    if bytes > SCHEMA {
-        let message = format!("it has {bytes} bytes, expected at most {SCHEMA}");
+    let (bytes, most) = wanted.bytes();
+    if bytes > most {
+        let message = format!("it has {bytes} bytes, expected at most {most}");
         return Err(Refusal::invalid(param, message).into());
     }
     let compiler = serving.compiler().map_err(|why| Refusal::unsupported(param, why))?;
-    let grammar = compiler.compile(wanted);
-    Ok(grammar.map_err(|why| Refusal::invalid(param, format!("it makes no grammar: {why}")))?)
+    compiling::compile(compiler, wanted, |why| {
+        Refusal::invalid(param, format!("it makes no grammar: {why}")).into()
+    })
 }

@@ -1,19 +1,29 @@
 //! `POST /tokenize` and `POST /detokenize`
 
+use std::fmt::Write;
+
 use alight_text::EncodeOptions;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use crate::asking;
 use crate::body::fields::Fields;
+use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
 
+/// Most bytes of a text: its tokens, written with their pieces, are some thirty times as long at most.
+const CONTENT: usize = 4 << 20;
+
 pub(crate) async fn answer(call: Call) -> Answered {
-    let tokens = call.apart(|call| {
+    let written = call.apart(|call| {
         let mut fields = Fields::new(call.object()?);
         let serving = asking::model(call, &mut fields)?;
         let text = fields.string("content")?.unwrap_or_default();
+        if text.len() > CONTENT {
+            let message = format!("it has {} bytes, expected at most {CONTENT}", text.len());
+            return Err(Refusal::invalid("content", message).into());
+        }
         let begin = fields.truth("add_special")?.unwrap_or(false);
         let parse_special = fields.truth("parse_special")?.unwrap_or(true);
         let pieces = fields.truth("with_pieces")?.unwrap_or(false);
@@ -22,22 +32,28 @@ pub(crate) async fn answer(call: Call) -> Answered {
             EncodeOptions { add_bos: if begin { None } else { Some(false) }, parse_special };
         let ids = tokenizer.encode(&text, options);
         let ids = ids.map_err(|error| Failure::invalid(error.to_string()))?;
-        let tokens = ids.into_iter().map(|id| match pieces {
-            false => Value::from(id),
-            true => {
-                let mut bytes = Vec::new();
-                tokenizer.decode_special(id, &mut bytes);
-                let piece = match String::from_utf8(bytes) {
-                    Ok(text) => Value::from(text),
-                    // A part of a character.
-                    Err(error) => error.into_bytes().into(),
-                };
-                json!({"id": id, "piece": piece})
-            }
-        });
-        Ok(tokens.collect::<Value>())
+        // Written as they come: values of a long text's tokens would take many times its memory.
+        let mut written = String::from("{\"tokens\":[");
+        for (i, id) in ids.into_iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            let _ = match pieces {
+                false => write!(written, "{comma}{id}"),
+                true => {
+                    let mut bytes = Vec::new();
+                    tokenizer.decode_special(id, &mut bytes);
+                    let piece = match String::from_utf8(bytes) {
+                        Ok(text) => Value::from(text),
+                        // A part of a character.
+                        Err(error) => error.into_bytes().into(),
+                    };
+                    write!(written, "{comma}{{\"id\":{id},\"piece\":{piece}}}")
+                }
+            };
+        }
+        written.push_str("]}");
+        Ok(written)
     });
-    Ok(http::json(StatusCode::OK, &json!({"tokens": tokens.await?})))
+    Ok(http::text(StatusCode::OK, http::JSON, written.await?))
 }
 
 pub(crate) async fn back(call: Call) -> Answered {

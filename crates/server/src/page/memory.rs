@@ -38,7 +38,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
             Ok(body)
         })
         .await?;
-    let mut response = http::bytes(StatusCode::OK, "application/json; charset=utf-8", body);
+    let mut response = http::bytes(StatusCode::OK, http::JSON, body);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }

@@ -1,0 +1,178 @@
+//! Compiling what strangers send, on threads of their own: it may take long, and go deep.
+//!
+//! Invariant: nobody waits for it but who has sent it, and no longer than [`LONGEST`].
+
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::{Compiler, Grammar, Wanted};
+use crate::failure::Failure;
+use crate::http::step_aside;
+
+/// How many are compiled at the same time, and how many may wait until one of them is.
+const AT_ONCE: usize = 2;
+const WAITING: usize = 16;
+pub(crate) const MOST_COMPILED: usize = AT_ONCE + WAITING;
+/// How long one may take.
+const LONGEST: Duration = Duration::from_secs(10);
+/// Bytes of the stack. llguidance calls itself for each step from schema to schema and from rule to rule, and takes some kilobytes for it; as
+/// many steps as the longest schema can have need less than a quarter of this. Only what is touched takes memory.
+const STACK: usize = 512 << 20;
+
+struct Places {
+    taken: usize,
+    waiting: usize,
+}
+
+static PLACES: Mutex<Places> = Mutex::new(Places { taken: 0, waiting: 0 });
+static FREED: Condvar = Condvar::new();
+
+/// The right to compile one.
+struct Place;
+
+impl Place {
+    fn take() -> Option<Place> {
+        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+        if places.taken == AT_ONCE {
+            if places.waiting == WAITING {
+                return None;
+            }
+            places.waiting += 1;
+            let all_taken = |places: &mut Places| places.taken == AT_ONCE;
+            let waited = FREED.wait_timeout_while(places, LONGEST, all_taken);
+            places = waited.unwrap_or_else(PoisonError::into_inner).0;
+            places.waiting -= 1;
+            if places.taken == AT_ONCE {
+                return None;
+            }
+        }
+        places.taken += 1;
+        Some(Place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        PLACES.lock().unwrap_or_else(PoisonError::into_inner).taken -= 1;
+        FREED.notify_one();
+    }
+}
+
+/// Compiles apart from everything else. `refused` makes a failure of why it is no grammar.
+pub(super) fn compile(
+    compiler: &Arc<Compiler>,
+    wanted: Wanted,
+    refused: impl FnOnce(String) -> Failure,
+) -> Result<Grammar, Failure> {
+    step_aside(|| {
+        let place = Place::take().ok_or_else(|| Failure::busy(MOST_COMPILED))?;
+        let (send, received) = sync_channel(1);
+        let compiler = Arc::clone(compiler);
+        let work = move || {
+            let compiled = compiler.compile(wanted);
+            drop(place);
+            // Who has waited too long does not want it any more.
+            let _ = send.send(compiled);
+        };
+        let thread = thread::Builder::new().name("alight-grammar".into()).stack_size(STACK);
+        thread.spawn(work).map_err(|e| {
+            Failure::internal(format!("the system gives no thread to compile a grammar: {e}"))
+        })?;
+        match received.recv_timeout(LONGEST) {
+            Ok(compiled) => compiled.map_err(refused),
+            Err(RecvTimeoutError::Timeout) => {
+                let seconds = LONGEST.as_secs();
+                Err(refused(format!("it takes more than {seconds} s to compile: make it simpler")))
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Failure::internal("the compiler of grammars has failed"))
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use serde_json::{Value, json};
+
+    use super::super::{GRAMMAR, SCHEMA};
+    use super::*;
+
+    /// Compiles what is as long as it may be, and finds two masks, as other threads do.
+    fn try_to_compile(wanted: Wanted) {
+        let (bytes, most) = wanted.bytes();
+        assert!(bytes <= most && bytes > most / 2, "{bytes} of {most} bytes");
+        // A grammar or a refusal: what matters is that there is an end.
+        let compiled = compile(&Arc::new(Compiler::of_bytes()), wanted, Failure::invalid);
+        if let Ok(mut grammar) = compiled
+            && let Ok(mask) = grammar.mask()
+            && let Some(first) = (0..256).find(|byte| mask.allowed.is_allowed(*byte))
+        {
+            grammar.accept(first);
+            let _ = grammar.mask();
+        }
+    }
+
+    /// The longest schema of definitions each of which has the next, in `before` and `after`.
+    fn chain(before: &str, after: &str) -> Wanted {
+        let one = before.len() + after.len() + 36;
+        let n = (SCHEMA - 1000) / one;
+        let mut all = String::from("{");
+        for i in 0..n {
+            let _ = write!(all, "\"{i}\":{before}{{\"$ref\":\"#/$defs/{}\"}}{after},", i + 1);
+        }
+        let _ = write!(all, "\"{n}\":{{\"type\":\"string\"}}}}");
+        let all: Value = serde_json::from_str(&all).unwrap();
+        Wanted::Schema(json!({"$defs": all, "$ref": "#/$defs/0"}))
+    }
+
+    /// Each of these has as many steps in one another as it can have. Too small a stack would end this process.
+    #[test]
+    fn no_chain_is_too_deep() {
+        let nested = "{\"items\":".repeat(100);
+        for (before, after) in [
+            ("", ""),
+            ("{\"items\":", "}"),
+            ("{\"properties\":{\"a\":", "}}"),
+            ("{\"type\":\"object\",\"properties\":{\"a\":", "}}"),
+            ("{\"additionalProperties\":", "}"),
+            ("{\"prefixItems\":[", "]}"),
+            ("{\"anyOf\":[{},", "]}"),
+            ("{\"oneOf\":[{\"type\":\"null\"},", "]}"),
+            ("{\"allOf\":[", "]}"),
+            ("{\"allOf\":[{\"minLength\":1},", "]}"),
+            (&nested, &"}".repeat(100)),
+        ] {
+            try_to_compile(chain(before, after));
+        }
+        let rules = |first: &str, name: fn(usize) -> String, last: &str, most: usize| {
+            let mut text = first.to_owned();
+            let mut i = 0;
+            while text.len() + 40 < most {
+                let _ = writeln!(text, "{}: {}", name(i), name(i + 1));
+                i += 1;
+            }
+            text + &format!("{}: {last}\n", name(i))
+        };
+        let lark = "%llguidance {}\nstart: ";
+        for name in [|i| format!("a{i}"), |i| format!("A{i}")] as [fn(usize) -> String; 2] {
+            let text = rules(&format!("{lark}{}\n", name(0)), name, "\"b\"", GRAMMAR);
+            try_to_compile(Wanted::Lark(text));
+        }
+    }
+
+    #[test]
+    fn chains_of_rules_of_gbnf_are_compiled() {
+        let compiler = Arc::new(Compiler::of_bytes());
+        for between in [" ", "? ", "* \"x\" "] {
+            let mut text = String::from("root ::= r0\n");
+            (0..997).for_each(|i| writeln!(text, "r{i} ::= \"a\" r{}{between}", i + 1).unwrap());
+            text.push_str("r997 ::= \"b\"\n");
+            assert!(compile(&compiler, Wanted::Gbnf(text), Failure::invalid).is_ok());
+        }
+    }
+}
