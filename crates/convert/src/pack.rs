@@ -137,7 +137,7 @@ fn packed(
     let maps = source::open(source)?;
     let copies = alight_files::copies(&maps);
     let headers = source::canonical_headers(&maps, &copies)?;
-    let target = Target::new(dest, options, &maps)?;
+    let target = Target::new(dest, options, &maps, &[])?;
 
     let items = items(&headers, &maps);
     let names: Vec<&str> = items.iter().map(|item| item.info.name).collect();

@@ -40,7 +40,7 @@ pub(super) fn plan(
     if let Some(imatrix) = imatrix {
         files.add(imatrix.map);
     }
-    Ok(Conversion { files, plan, about, folders: Vec::new() })
+    Ok(Conversion { files, plan, about, small: Vec::new(), folders: Vec::new() })
 }
 
 fn plan_of(

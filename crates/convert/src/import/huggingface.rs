@@ -18,7 +18,7 @@ use alight_pages::Map;
 /// # Errors
 /// Something is wrong in one of them, or missing.
 pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Draft, ConvertError> {
-    let tensors = catalog::read(found, files.maps())?;
+    let tensors = catalog::read(found, files.maps(), side)?;
     let described: Vec<Described<'_>> = tensors.iter().map(Tensor::described).collect();
     let network = arch::huggingface(side, &described)?;
     let (mut stacked, mut skipped) = (Stacked::default(), Vec::new());

@@ -17,7 +17,7 @@ use crate::Options;
 
 /// A file that may replace another.
 fn target<'p>(dest: &'p Path, files: &Files) -> Target<'p> {
-    Target::new(dest, Options { force: true }, files.maps()).unwrap()
+    Target::new(dest, Options { force: true }, files.maps(), &[]).unwrap()
 }
 
 /// A tensor of which the elements, cut up, lie in files.
