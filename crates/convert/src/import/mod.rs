@@ -213,7 +213,7 @@ impl Conversion {
         for (key, value) in &draft.tokens.keys {
             value.write(key, &mut out);
         }
-        let plan = Plan::new(source, out, items, PACKED_ALIGNMENT)?;
+        let plan = Plan::new(source, out, items)?;
         let mut about = About::new(&plan, draft.recognised, draft.architecture);
         about.notes.extend(draft.notes);
         about.notes.extend(draft.tokens.notes);
