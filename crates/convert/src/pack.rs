@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::fs::File;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use alight_formats::gguf::write::{Builder, New};
@@ -124,6 +124,31 @@ pub fn pack_unnamed(
     let (replacement, packed) = packed(source, place, Options::default(), on_progress)?;
     let file = replacement.into_unnamed().map_err(|source| write_error(place, source))?;
     Ok((file, packed))
+}
+
+/// Whether the file at `packed` was packed from a model of as many bytes as the one of these `shards` has (in one file, if it is
+/// split).
+///
+/// # Errors
+/// `packed` is no packed file, or the model cannot be read.
+pub fn is_packed_from(packed: &Path, shards: &[PathBuf]) -> Result<bool, ConvertError> {
+    let map = Map::open(packed)?;
+    let copy = alight_files::copy(&map);
+    let gguf = alight_files::parse(&map, &copy)?;
+    if !gguf.packed {
+        return Err(ConvertError::NotPacked { path: packed.into() });
+    }
+    let told = restore::read(&map, &gguf)?.bytes;
+    let maps = shards.iter().map(|shard| Map::open(shard)).collect::<Result<Vec<_>, _>>()?;
+    let len = match &maps[..] {
+        [one] => one.len() as u64,
+        _ => {
+            let copies = alight_files::copies(&maps);
+            let headers = source::canonical_headers(&maps, &copies)?;
+            Canonical::of(&headers, &maps, &copies)?.len()
+        }
+    };
+    Ok(told == len)
 }
 
 /// The new file, complete, before it is given its name.
