@@ -38,7 +38,7 @@ impl Verified {
             Verified::InMemory => "read from memory, because the filesystem has no disk",
             Verified::Unproven => "read, maybe from the page cache, which would not let go of it",
             Verified::NotCompared => {
-                "not compared, because the system makes the source anew whenever it is read"
+                "but for the contents, which the system makes anew whenever the source is read"
             }
         }
     }
