@@ -168,9 +168,9 @@ impl Drop for Target {
 #[cfg(target_os = "linux")]
 fn reserve(file: &File, len: usize) -> io::Result<()> {
     use std::os::fd::AsRawFd;
-    let Ok(len) = libc::off64_t::try_from(len) else { return Ok(()) };
+    let Ok(len) = libc::off_t::try_from(len) else { return Ok(()) };
     // SAFETY: takes numbers.
-    let done = unsafe { libc::fallocate64(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, 0, len) };
+    let done = unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, 0, len) };
     match io::Error::last_os_error() {
         error if done != 0 && matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => {
             Err(error)
