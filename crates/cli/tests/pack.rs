@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -207,6 +208,13 @@ fn a_model_is_packed_once_if_asked_for_and_run_from_then_on() {
     assert_eq!((&*changed.stdout, identity()), (&*plain, made));
     let stored = cache.join("alight/packed").join(packed.strip_prefix("/").unwrap());
     assert_eq!(fs::metadata(&stored).unwrap().modified().unwrap(), std::time::UNIX_EPOCH);
+    assert_eq!(run(&model, &["--pack"]).stderr, "");
+    // Nor does another model become this one by having its time.
+    let longer = File::options().append(true).open(&model).unwrap();
+    io::Write::write_all(&mut &longer, b"?").unwrap();
+    longer.set_modified(std::time::UNIX_EPOCH).unwrap();
+    let changed = run(&model, &["--pack"]);
+    assert!(changed.stderr.contains("packed once into"), "{}", changed.stderr);
     assert_eq!(run(&model, &["--pack"]).stderr, "");
     // A link's folder is another program's.
     fs::create_dir(dir.path().join("hub")).unwrap();

@@ -14,8 +14,8 @@ pub(crate) struct Target<'p> {
 }
 
 impl<'p> Target<'p> {
-    /// Checks that a file may be made at `path` from `sources`: if it is a link to a file, that file is
-    /// what is replaced.
+    /// Checks that a file may be made at `path` from `sources` and from the `small` files beside them: if it is a
+    /// link to a file, that file is what is replaced.
     ///
     /// # Errors
     /// It is one of the sources, or may not be replaced, or something else is in the way.
@@ -23,12 +23,14 @@ impl<'p> Target<'p> {
         path: &'p Path,
         options: Options,
         sources: &[Map],
+        small: &[Input],
     ) -> Result<Target<'p>, ConvertError> {
         let input = |map: &Map| {
             let read = |source| ConvertError::Read { path: map.path().into(), at: 0, source };
             Input::of(map.file()).map_err(read)
         };
-        let inputs = sources.iter().map(input).collect::<Result<_, _>>()?;
+        let mut inputs = sources.iter().map(input).collect::<Result<Vec<_>, _>>()?;
+        inputs.extend(small);
         let target = Target { path, replace: options.force, inputs };
         Replacement::check(path, target.of_len(0))?;
         Ok(target)

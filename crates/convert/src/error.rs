@@ -128,6 +128,20 @@ pub enum ConvertError {
         /// Bytes that are kept.
         limit: u64,
     },
+    /// The new file would be padding for the most part.
+    #[error(
+        "{}: its general.alignment would make {found} bytes of it, most of them padding (at most {limit}): \
+         convert it first, which gives it another",
+        path.display()
+    )]
+    Padding {
+        /// The source.
+        path: PathBuf,
+        /// Bytes of the new file.
+        found: u64,
+        /// Bytes it may have.
+        limit: u64,
+    },
     /// The header of the new file would be longer than a header may be.
     #[error("{}: its header has no room for what packing adds ({found} bytes, at most {limit})", path.display())]
     HeaderTooLong {

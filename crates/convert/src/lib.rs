@@ -57,7 +57,7 @@ use alight_pages::Threads;
 
 pub use error::ConvertError;
 pub use import::{About, Conversion, Converted, Request, format_of};
-pub use pack::{Kept, KeptReason, Packed, pack, pack_unnamed};
+pub use pack::{Kept, KeptReason, Packed, is_packed_from, pack, pack_unnamed};
 pub use quantize::{QuantizationMix, UnknownMix, quantize};
 pub use unpack::{Unpacked, unpack};
 

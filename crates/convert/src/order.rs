@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use alight_formats::gguf::TensorInfo;
+use alight_formats::packed::side_by_side_len;
 
 /// What each part of a layer is called, in the order of use. What is not listed comes last, in the
 /// order of the source.
@@ -78,7 +79,11 @@ fn is_of_experts(stem: &str) -> bool {
     stem.ends_with("_exps")
 }
 
-/// Runs of `tensors` whose experts are to lie side by side: two matrices or more of the same experts, which follow one another.
+/// Bytes that small experts may take more side by side than the half of what they have, in all layers together.
+pub(crate) const SPARE: u64 = 64 << 20;
+
+/// Runs of `tensors` whose experts are to lie side by side: two matrices or more of the same experts, which follow one another. Experts
+/// that are small beside a page stay apart where there are many of them.
 pub(crate) fn experts_side_by_side(tensors: &[&TensorInfo<'_>]) -> Vec<Range<usize>> {
     let layer = |tensor: &TensorInfo<'_>| -> Option<(u64, u64)> {
         let (layer, part) = tensor.name.strip_prefix("blk.")?.split_once('.')?;
@@ -90,11 +95,30 @@ pub(crate) fn experts_side_by_side(tensors: &[&TensorInfo<'_>]) -> Vec<Range<usi
         at += run.len();
         at - run.len()..at
     });
-    runs.filter(|run| run.len() > 1).collect()
+    let mut spare = SPARE;
+    let fits = |run: &Range<usize>| {
+        let some = &tensors[run.clone()];
+        let data: u64 = some.iter().map(|tensor| tensor.nbytes).sum();
+        let experts = some.first().map_or(0, |tensor| tensor.ne[2]);
+        let parts = some.iter().map(|tensor| tensor.nbytes / experts.max(1));
+        let Some(padding) = side_by_side_len(experts, parts).map(|len| len - data) else {
+            return false;
+        };
+        if padding <= data / 2 {
+            return true;
+        }
+        let left = spare.checked_sub(padding);
+        spare = left.unwrap_or(spare);
+        left.is_some()
+    };
+    runs.filter(|run| run.len() > 1).filter(fits).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use alight_formats::gguf::write::Builder;
+    use alight_formats::{GgmlType, gguf};
+
     use super::*;
 
     fn ordered<'a>(names: &[&'a str]) -> Vec<&'a str> {
@@ -145,5 +169,25 @@ mod tests {
     fn strange_names_keep_their_order() {
         let names = ["b", "blk..x", "a", "blk.1", "blk.-1.attn_q.weight"];
         assert_eq!(ordered(&names), names);
+    }
+
+    #[test]
+    fn small_experts_lie_side_by_side_only_where_that_is_little_in_all() {
+        // Of a number each: a page instead.
+        let experts = SPARE / 4096 / 3;
+        let names: Vec<[String; 2]> = (0..4)
+            .map(|layer| ["up", "down"].map(|part| format!("blk.{layer}.ffn_{part}_exps.weight")))
+            .collect();
+        let mut file = Builder::new();
+        for name in names.as_flattened() {
+            file.tensor(name, GgmlType::F32, &[1, 1, experts]).unwrap();
+        }
+        // No byte of the data is looked at.
+        file.tensor("blk.4.ffn_up_exps.weight", GgmlType::F32, &[1024, 1, 16]).unwrap();
+        file.tensor("blk.4.ffn_down_exps.weight", GgmlType::F32, &[1, 1024, 16]).unwrap();
+        let file = file.file(|_, _| ());
+        let parsed = gguf::parse(&file).unwrap();
+        let tensors: Vec<&TensorInfo<'_>> = parsed.tensors.iter().collect();
+        assert_eq!(experts_side_by_side(&tensors), [0..2, 2..4, 4..6, 8..10]);
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::fs::File;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use alight_formats::gguf::write::{Builder, New};
@@ -16,7 +16,7 @@ use alight_pages::{Map, Replacement};
 
 use crate::copy::{self, Hashed, MAX_TILE, Step, StepInput, Tiling};
 use crate::dest::Target;
-use crate::order::{execution_order, experts_side_by_side};
+use crate::order::{SPARE, execution_order, experts_side_by_side};
 use crate::restore::{self, Original};
 use alight_files::Headers;
 
@@ -126,6 +126,31 @@ pub fn pack_unnamed(
     Ok((file, packed))
 }
 
+/// Whether the file at `packed` was packed from a model of as many bytes as the one of these `shards` has (in one file, if it is
+/// split).
+///
+/// # Errors
+/// `packed` is no packed file, or the model cannot be read.
+pub fn is_packed_from(packed: &Path, shards: &[PathBuf]) -> Result<bool, ConvertError> {
+    let map = Map::open(packed)?;
+    let copy = alight_files::copy(&map);
+    let gguf = alight_files::parse(&map, &copy)?;
+    if !gguf.packed {
+        return Err(ConvertError::NotPacked { path: packed.into() });
+    }
+    let told = restore::read(&map, &gguf)?.bytes;
+    let maps = shards.iter().map(|shard| Map::open(shard)).collect::<Result<Vec<_>, _>>()?;
+    let len = match &maps[..] {
+        [one] => one.len() as u64,
+        _ => {
+            let copies = alight_files::copies(&maps);
+            let headers = source::canonical_headers(&maps, &copies)?;
+            Canonical::of(&headers, &maps, &copies)?.len()
+        }
+    };
+    Ok(told == len)
+}
+
 /// The new file, complete, before it is given its name.
 fn packed(
     source: &Path,
@@ -137,7 +162,7 @@ fn packed(
     let maps = source::open(source)?;
     let copies = alight_files::copies(&maps);
     let headers = source::canonical_headers(&maps, &copies)?;
-    let target = Target::new(dest, options, &maps)?;
+    let target = Target::new(dest, options, &maps, &[])?;
 
     let items = items(&headers, &maps);
     let names: Vec<&str> = items.iter().map(|item| item.info.name).collect();
@@ -149,10 +174,11 @@ fn packed(
     let mut source = canonical.source(&headers, &maps, &order)?;
     let metadata = headers.metadata();
     let builder = header(&metadata, &source, &items, (&order, &experts)).map_err(invalid)?;
-    let start = builder.header().len() as u64;
+    let unpadded = builder.unpadded_header();
+    let start = builder.data_start(&unpadded);
     let entries = metadata.len() as u64 + restore::MOST_ENTRIES;
-    if builder.unpadded_header().len() > MAX_HEADER || entries > MAX_ENTRIES {
-        let (found, limit) = (start, MAX_HEADER as u64);
+    if unpadded.len() > MAX_HEADER || entries > MAX_ENTRIES {
+        let (found, limit) = (unpadded.len() as u64, MAX_HEADER as u64);
         return Err(ConvertError::HeaderTooLong { path: maps[0].path().into(), found, limit });
     }
     let mut places = vec![(0, None); items.len()];
@@ -162,6 +188,15 @@ fn packed(
     let end = start + builder.data_end();
     // To the end of a page, so that direct reads of the last tensor need no special care.
     let written = end.next_multiple_of(PACKED_ALIGNMENT);
+    // All but what experts side by side and pages take. The one file of a split model is as long as the alignment of its first shard
+    // makes it.
+    let found = written.max(canonical.len());
+    let read = maps.iter().map(|map| map.len() as u64).sum::<u64>();
+    let pages = PACKED_ALIGNMENT * (items.len() as u64 + 2);
+    let limit = read + read / 2 + SPARE + pages;
+    if found > limit {
+        return Err(ConvertError::Padding { path: maps[0].path().into(), found, limit });
+    }
 
     let replacement = target.create(written)?;
     let steps = steps(&canonical, &items, &places, &maps[0]);
@@ -170,7 +205,8 @@ fn packed(
     source.sha256 = sha256;
     maps.iter().try_for_each(Map::check_unchanged)?;
     // Only now the checksum is known. It is as long as the one that stood in for it.
-    let header = header(&metadata, &source, &items, (&order, &experts)).map_err(invalid)?.header();
+    let header = header(&metadata, &source, &items, (&order, &experts)).map_err(invalid)?;
+    let header = header.unpadded_header();
     let step = Step {
         from: StepInput::Memory(&header),
         len: header.len() as u64,

@@ -114,6 +114,13 @@ pub(crate) fn read<'a>(map: &Map, gguf: &Gguf<'a>) -> Result<Original<'a>, Conve
     {
         return Err(wrong(ALIGNMENT, format!("is {found}, expected a power of two")));
     }
+    // A packed file has at least the alignment of its source. So the padding of the one is not much more than that of the other.
+    if let Some(found) = alignment
+        && u64::from(found) > gguf.alignment
+    {
+        let problem = format!("is {found}, expected at most the file's own {}", gguf.alignment);
+        return Err(wrong(ALIGNMENT, problem));
+    }
     let order = gguf.require::<Array<'a>>(ORDER).map_err(invalid)?;
     let order: Vec<u32> = match order.iter_u32() {
         Some(order) => order.collect(),

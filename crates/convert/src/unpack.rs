@@ -46,7 +46,7 @@ pub fn unpack(
         return Err(ConvertError::NotPacked { path: source.into() });
     }
     let told = restore::read(map, &gguf)?;
-    let target = Target::new(dest, options, &maps)?;
+    let target = Target::new(dest, options, &maps, &[])?;
 
     let tensors: Vec<_> =
         told.order.iter().filter_map(|index| gguf.tensors.get(*index as usize)).collect();

@@ -5,11 +5,13 @@ mod folders;
 
 use std::fs;
 use std::ops::ControlFlow;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use alight_convert::{Conversion, Options, Request};
+use alight_convert::{Conversion, ConvertError, Options, Request};
 use alight_formats::GgmlType;
 use alight_formats::gguf;
+use alight_pages::ReplaceError;
 use serde_json::{Map, Value, json};
 
 use folders::{STEP, Tensor, byte, convert, is_packed, temporary, write_folder};
@@ -351,4 +353,48 @@ fn a_folder_given_for_the_tokenizer_is_its_tokenizer_and_nothing_else() {
     for part in ["empty", "tokenizer.json", "tokenizer.model", "--tokenizer"] {
         assert!(error.contains(part), "{error}");
     }
+}
+
+/// As a cache of the hub has them: links to files in another folder.
+#[test]
+fn small_files_are_sources_too_wherever_they_are() {
+    let place = temporary();
+    let (tensors, config) = case("smollm2");
+    let folder = place.path().join("model");
+    write_folder(&folder, &tensors, &config);
+    let blobs = place.path().join("blobs");
+    fs::create_dir(&blobs).unwrap();
+    for name in ["config.json", "tokenizer.model"] {
+        fs::rename(folder.join(name), blobs.join(name)).unwrap();
+        symlink(blobs.join(name), folder.join(name)).unwrap();
+    }
+    let given = blobs.join("given");
+    fs::copy(blobs.join("tokenizer.model"), &given).unwrap();
+    let link = place.path().join("given");
+    symlink(&given, &link).unwrap();
+    let force = Options { force: true };
+    let mut go_on = |_| ControlFlow::Continue(());
+    for (tokenizer, dest) in [
+        (None, folder.join("config.json")),
+        (None, folder.join("tokenizer.model")),
+        (None, blobs.join("tokenizer.model")),
+        (Some(&*link), given.clone()),
+    ] {
+        let request = Request { tokenizer, ..Request::default() };
+        let conversion = Conversion::plan(&folder, request).unwrap();
+        let before = fs::read(&dest).unwrap();
+        let error = conversion.write(&dest, 1, force, &mut go_on).unwrap_err();
+        let refused = matches!(error, ConvertError::Replace(ReplaceError::Input { .. }));
+        assert!(refused, "{}: {error}", dest.display());
+        assert!(fs::read(&dest).unwrap() == before);
+    }
+    let mode = || {
+        let (conversion, _) = convert(&folder);
+        drop(conversion);
+        fs::metadata(folder.with_extension("gguf")).unwrap().permissions().mode() & 0o077
+    };
+    assert_ne!(mode(), 0, "as the umask has it");
+    fs::remove_file(folder.with_extension("gguf")).unwrap();
+    fs::set_permissions(blobs.join("tokenizer.model"), PermissionsExt::from_mode(0o600)).unwrap();
+    assert_eq!(mode(), 0, "what is in the tokenizer is in the new file");
 }

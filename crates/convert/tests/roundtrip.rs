@@ -472,3 +472,64 @@ fn a_damaged_packed_file_is_not_unpacked() {
     }
     assert_eq!(files(dir.path()), 2, "nothing is left of the failures");
 }
+
+/// What stands between tensors is as much as a number in the header says.
+#[test]
+fn a_large_alignment_is_not_paid_for_where_tensors_are_small() {
+    let dir = tempfile::tempdir().unwrap();
+    let [source, packed, back] = paths(dir.path());
+    // Of the only file there is nothing behind the header.
+    let mut b = Builder::with_alignment(gguf::MAX_ALIGNMENT);
+    b.str("general.architecture", "llama");
+    fs::write(&source, b.unpadded_header()).unwrap();
+    let error = pack(&source, &packed, Options::default(), &mut go_on()).unwrap_err();
+    assert!(matches!(error, ConvertError::Padding { .. }), "{error}");
+    // Converted, it has another.
+    let conversion = alight_convert::Conversion::of_gguf(&source, None, None).unwrap();
+    conversion.write(&back, 1, Options::default(), &mut go_on()).unwrap();
+    assert_eq!(fs::metadata(&back).unwrap().len(), 4096);
+    fs::remove_file(&back).unwrap();
+    // That of the first shard is that of the whole.
+    for no in 0..2_u16 {
+        let mut b = Builder::new();
+        if no == 0 {
+            b.str("general.architecture", "llama").alignment(1 << 25);
+        }
+        b.u16("split.no", no).u16("split.count", 2).i32("split.tensors.count", 20);
+        for i in 0..20 * u64::from(no) {
+            b.tensor(&format!("t{i}"), GgmlType::F32, &[1]).unwrap();
+        }
+        let bytes = if no == 0 { b.unpadded_header() } else { b.file(|_, _| ()) };
+        fs::write(dir.path().join(format!("m-0000{}-of-00002.gguf", no + 1)), bytes).unwrap();
+    }
+    let first = dir.path().join("m-00001-of-00002.gguf");
+    let error = pack(&first, &packed, Options::default(), &mut go_on()).unwrap_err();
+    assert!(matches!(error, ConvertError::Padding { .. }), "{error}");
+    assert!(error.to_string().contains("general.alignment"), "{error}");
+}
+
+#[test]
+fn a_packed_file_says_no_larger_alignment_of_its_source_than_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let [source, packed, back] = paths(dir.path());
+    let mut b = Builder::with_alignment(64);
+    b.tensor("a", GgmlType::F32, &[3]).unwrap();
+    b.tensor("b", GgmlType::F32, &[3]).unwrap();
+    fs::write(&source, b.file(|_, _| ())).unwrap();
+    pack(&source, &packed, Options::default(), &mut go_on()).unwrap();
+    let mut bytes = fs::read(&packed).unwrap();
+    let key = b"alight.source.alignment";
+    // A type follows, and the number.
+    let at = bytes.windows(key.len()).position(|bytes| bytes == key).unwrap() + key.len() + 4;
+    let mut with = |alignment: u32| {
+        bytes[at..at + 4].copy_from_slice(&alignment.to_le_bytes());
+        fs::write(&packed, &bytes).unwrap();
+        unpack(&packed, &back, Options::default(), &mut go_on()).unwrap_err()
+    };
+    let refused = |error: &ConvertError| {
+        matches!(error, ConvertError::Restore { key: "alight.source.alignment", .. })
+    };
+    let error = with(1 << 26);
+    assert!(refused(&error) && error.to_string().contains("4096"), "{error}");
+    assert!(!refused(&with(4096)), "of which there may be one");
+}

@@ -34,6 +34,12 @@ pub(crate) struct SideBySide {
     pub(crate) len: u64,
 }
 
+/// The bytes that the parts of so many experts take side by side, with what is between them. `None`: more than can be counted in 63 bits,
+/// or there are none.
+pub fn side_by_side_len(experts: u64, parts: impl Iterator<Item = u64>) -> Option<u64> {
+    SideBySide::new(experts, parts).map(|all| all.len)
+}
+
 impl SideBySide {
     /// Of `experts`, whose parts are so long. `None`: that is more than can be counted in 63 bits, or there is nothing.
     pub(crate) fn new(experts: u64, parts: impl Iterator<Item = u64>) -> Option<SideBySide> {

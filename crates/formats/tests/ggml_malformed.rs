@@ -8,10 +8,11 @@ mod memory;
 #[macro_use]
 mod refused;
 
+use alight_formats::Source;
 use alight_formats::ggml::parts::{PartsError as P, check_replicas, count, merge};
 use alight_formats::ggml::{
     self, Era, Ggml, GgmlError as E, GgmlField, LegacyType, LegacyTypeError, MAX_LAYERS,
-    MAX_TENSORS, MAX_VOCAB, Magic,
+    MAX_TENSORS, MAX_TOKEN, MAX_VOCAB, MAX_VOCAB_BYTES, Magic,
 };
 use legacy::*;
 use memory::within;
@@ -138,6 +139,52 @@ fn tokens_end_inside_the_file() {
     let bad = changed(|file| file.tokens[5].0 = b"\xffx".to_vec());
     let error = parse(&bad).unwrap().vocabulary.to_gguf().unwrap_err();
     assert!(matches!(error, E::TokenText { token: 5, .. }));
+}
+
+#[test]
+fn tokens_have_a_length_that_tokens_have() {
+    let of = |len: u32| changed(|file| file.tokens[1].0 = vec![b'a'; len as usize]);
+    assert!(parse(&of(MAX_TOKEN)).is_ok());
+    table! {
+        "a long token", of(MAX_TOKEN + 1), E::TokenLength { place: GgmlField::Token(1), found: 65_537, .. }, ["65537", "65536"];
+    }
+}
+
+/// A file without an end, in which every token is as long as one may be.
+struct LongTokens {
+    begin: Vec<u8>,
+    rest: Vec<u8>,
+}
+
+impl<'a> Source<'a> for &'a LongTokens {
+    fn len(&self) -> u64 {
+        1 << 40
+    }
+
+    fn get(&self, range: std::ops::Range<u64>) -> Option<&'a [u8]> {
+        let len = (range.end - range.start) as usize;
+        match range.start {
+            0 => self.begin.get(..len),
+            at => self.rest.get(at as usize % 4..)?.get(..len),
+        }
+    }
+
+    fn read(&self, at: u64, to: &mut [u8]) -> bool {
+        self.get(at..at + to.len() as u64).map(|found| to.copy_from_slice(found)).is_some()
+    }
+}
+
+#[test]
+fn a_vocabulary_has_a_length_that_vocabularies_have() {
+    // The numbers of the header are a multiple of 4 bytes.
+    let rest = MAX_TOKEN.to_le_bytes().repeat(1 << 19);
+    let mut file = File::new(b"tjgg", Some(3));
+    (file.hparams[0], file.tokens) = (1 << 13, Vec::new());
+    let begin = [&file.bytes()[..36], &rest].concat();
+    let error = ggml::parse(&LongTokens { begin, rest }).unwrap_err();
+    let count = (MAX_VOCAB_BYTES / (8 + u64::from(MAX_TOKEN))) as u32;
+    let expected = E::VocabularyLength { place: GgmlField::Token(count), limit: MAX_VOCAB_BYTES };
+    assert_eq!(error, expected);
 }
 
 #[test]

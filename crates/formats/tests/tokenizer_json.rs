@@ -122,6 +122,23 @@ fn bpe_that_was_sentencepieces() {
 }
 
 #[test]
+fn tokens_that_are_too_long_to_try_every_cut_are_refused() {
+    let of = |half: usize| {
+        let half = "a".repeat(half);
+        let tokens = format!("\"{half}\": 12, \"{half}{half}\": 13, \"bc\": 7");
+        let merges = format!("[[\"{half}\", \"{half}\"], [\"a\", \"b\"]");
+        REWRITTEN.replace("\"bc\": 7", &tokens).replace("[[\"a\", \"b\"]", &merges)
+    };
+    assert!(measured(of(1 << 8).as_bytes()).is_ok());
+    fails(
+        "long tokens",
+        &of(1 << 14),
+        |error| matches!(error, E::LongTokens { .. }),
+        &["too long"],
+    );
+}
+
+#[test]
 fn merges_that_no_score_can_say_are_noted() {
     // `abc` is made of `ab c` only, or with another between its two ways.
     for file in [

@@ -93,6 +93,7 @@ fn every_lie_has_its_error() {
         "a rank too high", line("YWI= 300"), E::Rank { line: 257, found: 300, expected: 256 }, ["300"];
         "a rank twice", line("YWI= 255"), E::Rank { .. }, ["count up"];
         "a token twice", line("YQ== 256"), E::DuplicateToken { first: 97, second: 256, .. }, ["\"a\""];
+        "a long token", file(&[&[b'a'; 1 << 15]]), E::LongTokens { .. }, ["too long"];
         "a missing byte", without, E::MissingByte { byte: 0 }, ["0x00"];
     ];
     refused(

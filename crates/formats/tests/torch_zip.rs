@@ -9,6 +9,8 @@ mod refused;
 #[path = "support/torch.rs"]
 mod support;
 
+use alight_formats::Header;
+use alight_formats::torch::zip::MAX_DIRECTORY;
 use alight_formats::torch::{TorchError as E, ZipError as Z};
 use check::{fails, measured};
 use support::*;
@@ -243,6 +245,48 @@ fn class_12_the_directory_and_its_end() {
         "directory before the start", only_end(&[&[0; 8][..], &[9, 0, 0, 0, 4, 0, 0, 0, 0, 0]].concat()), Z::Directory { .. }, [];
         "directory of 2^32-2", only_end(&[&[0; 8][..], &[0xfe, 0xff, 0xff, 0xff, 0xfe, 0xff, 0xff, 0xff, 0, 0]].concat()), Z::Directory { .. }, [];
     }
+}
+
+/// Of zeros, all but the end: nothing is read of it.
+#[test]
+fn a_long_directory_is_refused_before_it_is_read() {
+    let refused = |size: u64| {
+        let end64 = 4 + size;
+        let numbers = |numbers: &[u64]| -> Vec<u8> {
+            numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+        };
+        let tail = [
+            &b"PK\x06\x06"[..],
+            &numbers(&[44]),
+            &[45, 0, 45, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &numbers(&[1000, 1000, size, 4]),
+            b"PK\x06\x07\0\0\0\0",
+            &numbers(&[end64]),
+            b"\x01\0\0\0PK\x05\x06\0\0\0\0",
+            &[0xff; 12],
+            &[0; 2],
+        ]
+        .concat();
+        let header = Header::new(end64 + tail.len() as u64, |to, at| {
+            to.fill(0);
+            for (byte, at) in to.iter_mut().zip(at..) {
+                match at {
+                    0..4 => *byte = b"PK\x03\x04"[at as usize],
+                    _ if at >= end64 => *byte = tail[(at - end64) as usize],
+                    _ => {}
+                }
+            }
+            true
+        });
+        let error = alight_formats::torch::parse(&header).unwrap_err();
+        (error, header.copied())
+    };
+    let (error, copied) = refused(MAX_DIRECTORY + 1);
+    let expected = Z::DirectoryTooLarge { found: MAX_DIRECTORY + 1, limit: MAX_DIRECTORY };
+    assert_eq!(error, E::Zip(expected));
+    assert!(copied < 1 << 20, "{copied}");
+    let (error, _) = refused(1 << 10);
+    assert!(matches!(error, E::Zip(Z::Entry { index: 0, .. } | Z::Count { .. })), "{error}");
 }
 
 #[test]

@@ -268,6 +268,24 @@ fn files_of_proc_and_sys_have_other_lengths_than_they_say() {
             assert_eq!(fs::read(&to).unwrap(), expected, "{report:?}");
             assert_eq!(report.bytes, expected.len() as u64);
         }
+        let verified = || {
+            let source = File::open(path).unwrap();
+            let dest = OpenOptions::new().read(true).write(true).open(&to).unwrap();
+            let (from, options) = (Path::new(path), Options::default());
+            verify((&source, from), (&dest, &to), &options, &mut |_| ControlFlow::Continue(()))
+        };
+        let is_proc = path.starts_with("/proc");
+        assert_eq!(verified().unwrap() == Verified::NotCompared, is_proc, "{path}");
+        // One byte less, and one that is another.
+        let len = expected.len() as u64;
+        if !is_proc {
+            OpenOptions::new().write(true).open(&to).unwrap().set_len(len - 1).unwrap();
+            let differs = verified();
+            assert!(matches!(differs, Err(CopyError::Differs { .. })), "{differs:?}");
+            fs::write(&to, [&expected[..expected.len() - 1], b"?"].concat()).unwrap();
+            let differs = verified();
+            assert!(matches!(differs, Err(CopyError::Differs { at, .. }) if at == len - 1));
+        }
     }
 }
 

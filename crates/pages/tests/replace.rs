@@ -271,7 +271,13 @@ fn the_folder_is_the_one_that_was_found_at_first() {
 fn nobody_may_read_it_who_may_not_read_what_it_is_made_of() {
     let folder = folder();
     let at = |name: &str| folder.path().join(name);
-    for (name, of) in [("private", 0o600), ("group", 0o640), ("public", 0o644), ("old", 0o600)] {
+    for (name, of) in [
+        ("private", 0o600),
+        ("group", 0o640),
+        ("public", 0o644),
+        ("old", 0o600),
+        ("not the group", 0o604),
+    ] {
         fs::write(at(name), b"x").unwrap();
         set_mode(&at(name), of);
     }
@@ -292,6 +298,8 @@ fn nobody_may_read_it_who_may_not_read_what_it_is_made_of() {
     assert_eq!(made("c", &["public", "private"]), 0o600);
     assert_eq!(made("d", &["public", "group"]), any & 0o660);
     assert_eq!(made("e", &["private", "group"]), 0o600);
+    assert_eq!(made("g", &["not the group"]), 0o600, "members of the group may not read it");
+    assert_eq!(made("h", &["not the group", "group"]), 0o600);
     assert_eq!(made("old", &["public"]), 0o600, "the one that it replaces counts too");
     // The group of another user is not the one that the new file would have.
     if std::os::unix::fs::chown(at("group"), None, Some(4321)).is_ok() {
@@ -307,24 +315,50 @@ fn a_private_file_has_no_acl_of_its_folder() {
     let at = |name: &str| folder.path().join(name);
     fs::write(at("private"), b"x").unwrap();
     set_mode(&at("private"), 0o600);
-    // Version 2: owner rwx, user 1234 rwx, group r-x, mask rwx, others r-x.
-    let mut acl = 2_u32.to_le_bytes().to_vec();
-    let none = u32::MAX;
-    for (tag, rights, id) in
-        [(1, 7, none), (2, 7, 1234), (4, 5, none), (0x10, 7, none), (0x20, 5, none)]
-    {
-        acl.extend(u16::to_le_bytes(tag));
-        acl.extend(u16::to_le_bytes(rights));
-        acl.extend(u32::to_le_bytes(id));
-    }
-    let name = "system.posix_acl_default";
-    if let Err(error) =
-        rustix::fs::setxattr(folder.path(), name, &acl, rustix::fs::XattrFlags::empty())
-    {
-        return eprintln!("skipped: no ACLs here: {error}");
+    if !set_acl(folder.path(), "system.posix_acl_default", 7) {
+        return;
     }
     let new = New { len: 0, replace: false, inputs: &[input(&at("private"))] };
     Replacement::create(&at("new"), new).unwrap().commit().unwrap();
     let found = rustix::fs::getxattr(at("new"), "system.posix_acl_access", &mut [0; 64]);
     assert_eq!((mode(&at("new")), found), (0o600, Err(rustix::io::Errno::NODATA)));
+}
+
+/// Gives it an ACL: owner rwx, user 1234 `rights`, group r-x, mask rwx, others r-x. Says whether it has it.
+#[cfg(target_os = "linux")]
+fn set_acl(path: &Path, name: &str, rights: u16) -> bool {
+    // Version 2.
+    let mut acl = 2_u32.to_le_bytes().to_vec();
+    let none = u32::MAX;
+    for (tag, rights, id) in
+        [(1, 7, none), (2, rights, 1234), (4, 5, none), (0x10, 7, none), (0x20, 5, none)]
+    {
+        acl.extend(u16::to_le_bytes(tag));
+        acl.extend(u16::to_le_bytes(rights));
+        acl.extend(u32::to_le_bytes(id));
+    }
+    let set = rustix::fs::setxattr(path, name, &acl, rustix::fs::XattrFlags::empty());
+    if let Err(error) = set {
+        eprintln!("skipped: no ACLs here: {error}");
+    }
+    set.is_ok()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn whom_an_acl_shuts_out_may_not_read_what_is_made_of_it_either() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    File::create(at("any")).unwrap();
+    for (rights, expected) in [(4, mode(&at("any"))), (0, 0o600)] {
+        let source = at(&format!("source {rights}"));
+        fs::write(&source, b"x").unwrap();
+        if !set_acl(&source, "system.posix_acl_access", rights) {
+            return;
+        }
+        let new = New { len: 0, replace: true, inputs: &[input(&source)] };
+        Replacement::create(&at("new"), new).unwrap().commit().unwrap();
+        assert_eq!(mode(&at("new")), expected, "user 1234 has {rights}");
+        fs::remove_file(at("new")).unwrap();
+    }
 }

@@ -67,7 +67,7 @@ proptest! {
         let mut image = vec![0xA5; region.len()];
         for (piece, place) in pieces.iter().zip(places) {
             if let Some(place) = place {
-                let range = piece.range.start as usize..piece.range.end as usize;
+                let range = piece.range().start as usize..piece.range().end as usize;
                 image[place].copy_from_slice(&expected[range]);
             }
         }

@@ -597,3 +597,55 @@ fn help_is_data() {
     assert!(ended.status.success() && text(&ended.stdout).contains("Usage: rusage"));
     assert!(run(&["--version"]).stdout.starts_with(b"rusage "));
 }
+
+/// Not even of the file that is there: the old report is worth more than a part of the new one.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_leaves_the_old_report() {
+    let folder = folder();
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=64k", "none"])
+        .arg(folder.path())
+        .stderr(Stdio::null())
+        .status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: only root can mount a small disk");
+    }
+    let report = folder.path().join("report");
+    fs::write(&report, "the old report\n").unwrap();
+    let rest = vec![7; 64 << 10];
+    assert!(fs::File::create(folder.path().join("rest")).unwrap().write_all(&rest).is_err());
+    // JSON names the command.
+    let long = "x".repeat(20_000);
+    let ended = run(&["--json", "-o", report.to_str().unwrap(), "sh", "-c", "exit 6", &long]);
+    let left = fs::read_to_string(&report).unwrap();
+    assert!(Command::new("umount").arg(folder.path()).status().unwrap().success());
+    assert_eq!(ended.status.code(), Some(6));
+    assert!(text(&ended.stderr).contains("cannot write the report"), "{}", text(&ended.stderr));
+    assert_eq!(left, "the old report\n");
+}
+
+#[test]
+fn two_reports_do_not_go_to_one_file_by_whatever_names() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let marker = at("ran");
+    let refused = |one: &str, two: &str| {
+        let ended = run(&["-o", one, "--export", &format!("csv={two}"), "touch", &marker]);
+        assert_eq!(ended.status.code(), Some(125));
+        let said = text(&ended.stderr);
+        assert!(said.contains("two reports cannot go to one file"), "{said}");
+        assert!(!Path::new(&marker).exists());
+    };
+    refused(&at("new"), &at("./new"));
+    assert!(!Path::new(&at("new")).exists(), "nothing is left of a file that was made for it");
+    fs::write(at("old"), "old").unwrap();
+    fs::hard_link(at("old"), at("hard")).unwrap();
+    std::os::unix::fs::symlink("old", at("link")).unwrap();
+    refused(&at("old"), &at("hard"));
+    refused(&at("link"), &at("old"));
+    assert_eq!(fs::read(at("old")).unwrap(), b"old");
+    // What is no regular file takes as many as there are.
+    let ended = run(&["-o", "/dev/null", "--export", "csv=/dev/../dev/null", "true"]);
+    assert!(ended.status.success());
+}

@@ -1,14 +1,16 @@
 //! `--pack`: a packed file that is made once, kept, and used from then on.
 //!
-//! It has the modification time of the model that it was made of, and is used while that is so: a model that was replaced is packed
-//! again. What stands in its place and has another time may be somebody's, and is left alone.
+//! It has the modification time of the model that it was made of, and says how long that was. It is used while both are so: a model
+//! that was replaced is packed again. What stands beside the model and is not that may be somebody's, and is left alone, also if it
+//! appears while the model is packed.
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use alight_convert::Options;
+use alight_convert::{ConvertError, Options, is_packed_from};
+use alight_pages::ReplaceError;
 use anyhow::{Context, anyhow};
 use rustix::fs::{Access, access};
 
@@ -39,50 +41,58 @@ fn kept(model: &Path) -> Outcome<PathBuf> {
     }
     let first = shards.first().map_or(model, |first| first.as_path());
     let made = newest(&shards).with_context(|| format!("'{}'", model.display()))?;
+    // A file that cannot be read is not what is looked for.
+    let fits = |place: &Path| {
+        time(place).is_ok_and(|time| time == made)
+            && is_packed_from(place, &shards).unwrap_or(false)
+    };
     let beside = first.with_file_name(name(first));
     let stored = in_cache(first).with_context(|| format!("'{}'", model.display()))?;
     // In the cache of a hub, the model is a link: what is written there is the hub's.
     let is_link = fs::symlink_metadata(first).is_ok_and(|found| found.is_symlink());
     for place in [Some(&beside), stored.as_ref()].into_iter().flatten() {
-        if time(place).is_ok_and(|time| time == made) {
+        if fits(place) {
             return Ok(place.clone());
         }
     }
     let folder = beside.parent().filter(|folder| !folder.as_os_str().is_empty());
     let writable = access(folder.unwrap_or(Path::new(".")), Access::WRITE_OK).is_ok();
-    let taken = beside.symlink_metadata().is_ok();
-    let place = match stored {
-        _ if writable && !taken && !is_link => beside.clone(),
-        Some(stored) => stored,
-        None => {
-            let why = "there is no place for a packed file: the model's folder cannot be written to, and there is no cache folder \
-                       (XDG_CACHE_HOME, HOME)";
-            return Err(anyhow!(why).into());
-        }
+    let taken = || beside.symlink_metadata().is_ok();
+    // Another process may pack the same model meanwhile.
+    if writable && !taken() && !is_link && (make(model, &beside, made, false)? || fits(&beside)) {
+        return Ok(beside);
+    }
+    let Some(stored) = stored else {
+        let why = "there is no place for a packed file: the model's folder cannot be written to, and there is no cache folder \
+                   (XDG_CACHE_HOME, HOME)";
+        return Err(anyhow!(why).into());
     };
-    if taken {
+    if taken() {
         say::note(&format!(
             "'{}' was not made of the model as it is now, and is left alone",
             beside.display()
         ));
     }
-    make(model, &place, made)?;
-    Ok(place)
+    // There, only an older file of the same model is replaced.
+    make(model, &stored, made, true)?;
+    Ok(stored)
 }
 
-/// Packs the model.
-fn make(model: &Path, place: &Path, made: SystemTime) -> Outcome {
+/// Packs the model into a file at `place`; says whether it did. Without `replace`, it does not if something is there by then.
+fn make(model: &Path, place: &Path, made: SystemTime, replace: bool) -> Outcome<bool> {
     let why = || format!("'{}'", place.display());
     if let Some(folder) = place.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::create_dir_all(folder).with_context(why)?;
     }
     let packed = with_progress("packing", |on_progress| {
-        alight_convert::pack(model, place, Options { force: true }, on_progress)
+        alight_convert::pack(model, place, Options { force: replace }, on_progress)
     });
-    let packed = packed.map_err(|error| match error {
-        Stop::Failed(error) => Stop::Failed(source::explain(model, error)),
-        other => other,
-    })?;
+    let packed = match packed {
+        Ok(packed) => packed,
+        Err(Stop::Failed(error)) if !replace && is_taken(&error) => return Ok(false),
+        Err(Stop::Failed(error)) => return Err(Stop::Failed(source::explain(model, error))),
+        Err(other) => return Err(other),
+    };
     let file = File::options().write(true).open(place).with_context(why)?;
     file.set_modified(made).with_context(why)?;
     say::note(&format!(
@@ -90,7 +100,14 @@ fn make(model: &Path, place: &Path, made: SystemTime) -> Outcome {
         place.display(),
         speed(&packed.volume)
     ));
-    Ok(())
+    Ok(true)
+}
+
+/// Whether the new file was not made because its name is another's.
+fn is_taken(error: &anyhow::Error) -> bool {
+    use ReplaceError::{Appeared, DanglingLink, Exists, NotAFile};
+    let Some(ConvertError::Replace(error)) = error.downcast_ref() else { return false };
+    matches!(error, Appeared { .. } | DanglingLink { .. } | Exists { .. } | NotAFile { .. })
 }
 
 /// What the packed file of a model is called.
@@ -117,4 +134,37 @@ fn newest(shards: &[PathBuf]) -> io::Result<SystemTime> {
     let times = shards.iter().map(|shard| time(shard));
     let times = times.collect::<io::Result<Vec<_>>>()?;
     Ok(times.into_iter().max().unwrap_or(SystemTime::UNIX_EPOCH))
+}
+
+#[cfg(test)]
+mod tests {
+    use alight_formats::GgmlType;
+    use alight_formats::gguf::write::Builder;
+
+    use super::*;
+
+    /// A model of `len` numbers.
+    fn write(path: &Path, len: u64) {
+        let mut file = Builder::new();
+        file.str("general.architecture", "llama");
+        file.tensor("output_norm.weight", GgmlType::F32, &[len]).unwrap();
+        fs::write(path, file.file(|_, bytes| bytes.fill(0))).unwrap();
+    }
+
+    #[test]
+    fn what_appears_beside_a_model_while_it_is_packed_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        write(&at("m.gguf"), 64);
+        let place = at("m.packed.gguf");
+        // It was not there when it was looked for.
+        fs::write(&place, "somebody's").unwrap();
+        let made = time(&at("m.gguf")).unwrap();
+        assert!(!make(&at("m.gguf"), &place, made, false).unwrap());
+        assert_eq!(fs::read(&place).unwrap(), b"somebody's");
+        fs::remove_file(&place).unwrap();
+        assert!(make(&at("m.gguf"), &place, made, false).unwrap());
+        assert_eq!(time(&place).unwrap(), made);
+        assert_eq!(kept(&at("m.gguf")).unwrap(), place);
+    }
 }

@@ -8,8 +8,9 @@ use alight_formats::{Format, GgmlType};
 use alight_pages::Map;
 
 use super::find::Found;
+use super::side::SideFiles;
 use super::tensor::Tensor;
-use super::{side, torch};
+use super::torch;
 use crate::ConvertError;
 use alight_files::{copies, file_name};
 
@@ -17,7 +18,11 @@ use alight_files::{copies, file_name};
 ///
 /// # Errors
 /// A header is wrong, or the files do not belong together.
-pub(crate) fn read(found: &Found, maps: &[Map]) -> Result<Vec<Tensor>, ConvertError> {
+pub(crate) fn read(
+    found: &Found,
+    maps: &[Map],
+    side: &SideFiles,
+) -> Result<Vec<Tensor>, ConvertError> {
     if maps.iter().all(|map| recognise(&map.head(HEAD)) == Some(Format::TorchZip)) {
         return torch::read(maps);
     }
@@ -38,7 +43,7 @@ pub(crate) fn read(found: &Found, maps: &[Map]) -> Result<Vec<Tensor>, ConvertEr
     };
     let wrong = |source| ConvertError::Index { path: named.clone(), source };
     let bytes = match &found.index {
-        Some(index) => side::read(index, MAX_INDEX)?,
+        Some(index) => side.small.read(index, MAX_INDEX)?,
         None => None,
     };
     let index = bytes.as_deref().map(parse_index).transpose().map_err(wrong)?;

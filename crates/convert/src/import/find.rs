@@ -10,7 +10,8 @@ use alight_formats::safetensors::{MAX_INDEX, ShardName, parse_index, whole};
 use alight_formats::split;
 use alight_pages::open_file;
 
-use super::{side, torch};
+use super::side::SmallFiles;
+use super::torch;
 use crate::ConvertError;
 use alight_files::file_name;
 
@@ -56,17 +57,17 @@ pub(crate) enum Kind {
     Gguf,
 }
 
-/// Finds out what is at `path`.
+/// Finds out what is at `path`; an index that names the files of weights is among the `small` files then.
 ///
 /// # Errors
 /// Nothing that can be converted, or not all of it.
-pub(crate) fn find(path: &Path) -> Result<Found, ConvertError> {
+pub(crate) fn find(path: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
     let metadata = path.metadata().map_err(|source| ConvertError::Read {
         path: path.into(),
         at: 0,
         source,
     })?;
-    if metadata.is_dir() { in_folder(path) } else { of_file(path) }
+    if metadata.is_dir() { in_folder(path, small) } else { of_file(path, small) }
 }
 
 fn no(path: &Path, problem: impl Into<String>) -> ConvertError {
@@ -89,7 +90,7 @@ fn folder_of(path: &Path) -> PathBuf {
     }
 }
 
-fn in_folder(folder: &Path) -> Result<Found, ConvertError> {
+fn in_folder(folder: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
     let read = |source| ConvertError::Read { path: folder.into(), at: 0, source };
     let entries = folder.read_dir().map_err(read)?;
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).take(FILES).collect();
@@ -106,7 +107,7 @@ fn in_folder(folder: &Path) -> Result<Found, ConvertError> {
 
     if has("config.json") {
         if let Some(index) = index_in(folder) {
-            return indexed(&index);
+            return indexed(&index, small);
         }
         if has("model.safetensors") {
             return one(Kind::HuggingFace, &folder.join("model.safetensors"));
@@ -142,7 +143,7 @@ fn in_folder(folder: &Path) -> Result<Found, ConvertError> {
         return one(Kind::Gguf, first);
     }
     if let Some(old) = all(Format::TorchPickle).first() {
-        return of_file(old);
+        return of_file(old, small);
     }
     Err(no(
         folder,
@@ -163,14 +164,14 @@ fn one(kind: Kind, path: &Path) -> Result<Found, ConvertError> {
     Ok(Found { kind, folder: folder_of(path), weights: vec![path.into()], index: None })
 }
 
-fn of_file(path: &Path) -> Result<Found, ConvertError> {
+fn of_file(path: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
     let folder = folder_of(path);
     let name = file_name(path);
     let has = |name: &str| folder.join(name).is_file();
     match format_of(path) {
         Some(Format::Gguf) => one(Kind::Gguf, path),
         Some(Format::LegacyGgml) => legacy(path),
-        Some(Format::SafeTensorsIndex) => indexed(path),
+        Some(Format::SafeTensorsIndex) => indexed(path, small),
         Some(Format::SafeTensors | Format::TorchZip)
             if !has("config.json") && !has("params.json") =>
         {
@@ -186,7 +187,7 @@ fn of_file(path: &Path) -> Result<Found, ConvertError> {
         Some(Format::SafeTensors) if has("config.json") => {
             // One of several: the others belong to it.
             match (ShardName::parse(&name), index_in(&folder)) {
-                (Some(_), Some(index)) => indexed(&index),
+                (Some(_), Some(index)) => indexed(&index, small),
                 (Some(shard), None) => {
                     let weights = (0..shard.count.min(FILES as u64))
                         .map(|no| folder.join(shard.file_name(no)));
@@ -200,7 +201,7 @@ fn of_file(path: &Path) -> Result<Found, ConvertError> {
             parts_of_meta(path)
         }
         Some(Format::TorchZip) if has("config.json") => match index_in(&folder) {
-            Some(index) if name.contains("-of-") => indexed(&index),
+            Some(index) if name.contains("-of-") => indexed(&index, small),
             _ => one(Kind::HuggingFace, path),
         },
         Some(Format::TorchPickle) => Err(no(
@@ -223,12 +224,12 @@ fn of_file(path: &Path) -> Result<Found, ConvertError> {
 }
 
 /// The files that an index names.
-fn indexed(index: &Path) -> Result<Found, ConvertError> {
+fn indexed(index: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
     let folder = folder_of(index);
     if !folder.join("config.json").is_file() {
         return Err(no(index, "has no config.json beside it, which says what model it is"));
     }
-    let bytes = side::read(index, MAX_INDEX)?.unwrap_or_default();
+    let bytes = small.read(index, MAX_INDEX)?.unwrap_or_default();
     let names: Vec<String> = if file_name(index).starts_with("pytorch") {
         torch::index_files(index, &bytes)?
     } else {

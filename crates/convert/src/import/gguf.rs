@@ -40,7 +40,7 @@ pub(super) fn plan(
     if let Some(imatrix) = imatrix {
         files.add(imatrix.map);
     }
-    Ok(Conversion { files, plan, about, folders: Vec::new() })
+    Ok(Conversion { files, plan, about, small: Vec::new(), folders: Vec::new() })
 }
 
 fn plan_of(
@@ -52,8 +52,8 @@ fn plan_of(
     let copies = alight_files::copies(files.maps());
     let headers = source::canonical_headers(files.maps(), &copies)?;
     let first = headers.files.first();
-    let alignment = first.map_or(0, |gguf| gguf.alignment).max(PACKED_ALIGNMENT);
-    let mut builder = Builder::with_alignment(alignment as u32);
+    // The source's says nothing of the new file, and may be half a GiB.
+    let mut builder = Builder::with_alignment(PACKED_ALIGNMENT as u32);
     for (key, value) in headers.metadata() {
         let is_old = matches!(key, FILE_TYPE | VERSION) || key.starts_with(PREFIX);
         if key != ALIGNMENT && (mix.is_none() || !is_old) {
@@ -70,7 +70,7 @@ fn plan_of(
     if let Some(mix) = mix {
         builder.u32(FILE_TYPE, mix.file_type()).u32(VERSION, 2);
     }
-    let plan = Plan::new(path, builder, items, alignment)?.weighted(importance);
+    let plan = Plan::new(path, builder, items)?.weighted(importance);
     let architecture = first.and_then(|gguf| gguf.get_str("general.architecture").ok().flatten());
     Ok((plan, architecture.unwrap_or("unknown").into(), notes))
 }

@@ -18,7 +18,8 @@ use alight_pages::Map;
 /// # Errors
 /// Something is wrong in one of them, or missing.
 pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Draft, ConvertError> {
-    let tensors = catalog::read(found, files.maps())?;
+    let tensors = catalog::read(found, files.maps(), side)?;
+    let by_name: ByName<'_> = tensors.iter().map(|tensor| (&*tensor.name, tensor)).collect();
     let described: Vec<Described<'_>> = tensors.iter().map(Tensor::described).collect();
     let network = arch::huggingface(side, &described)?;
     let (mut stacked, mut skipped) = (Stacked::default(), Vec::new());
@@ -36,7 +37,7 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
             Rule::Skip(reason) => Err(reason),
             Rule::Take { name, heads, change, place } => Ok((name, heads, change, place)),
             Rule::Copy { of, name } => {
-                let original = tensors.iter().find(|tensor| tensor.name == of);
+                let original = by_name.get(&*of).copied();
                 let same = original.map(|of| copies::is_copy(files.maps(), tensor, of));
                 match (same.transpose()?, name) {
                     (Some(true), _) => Err("is the embedding once more"),
@@ -54,7 +55,7 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
         };
         match taken {
             Ok((name, heads, change, place)) => {
-                let source = Source { tensor, all: &tensors, maps: files.maps(), tile };
+                let source = Source { tensor, all: &by_name, maps: files.maps(), tile };
                 let (from, ne, data) = source.placed(&place)?;
                 let (to, order) = (from.current(), order(tensor, &place));
                 let item = Item { name, ne, from, to, data, heads, change, order };
@@ -84,6 +85,9 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
         notes,
     })
 }
+
+/// The tensors of a source: there may be hundreds of thousands, each of which has another beside it.
+type ByName<'a> = HashMap<&'a str, &'a Tensor>;
 
 /// The tensors of the new file, those of experts each one of which is made of many.
 #[derive(Default)]
@@ -131,7 +135,7 @@ fn order(tensor: &Tensor, place: &Place) -> Order {
 /// A tensor of the source, and what it takes to find what it is made of.
 struct Source<'a> {
     tensor: &'a Tensor,
-    all: &'a [Tensor],
+    all: &'a ByName<'a>,
     maps: &'a [Map],
     /// Rows and columns that have a scale together, of matrices of F8.
     tile: Option<(u64, u64)>,
@@ -162,7 +166,7 @@ impl Source<'_> {
             problem: format!("tensor \"{}\" {problem}", tensor.name),
         };
         let name = format!("{}_scale_inv", tensor.name);
-        let Some(scales) = self.all.iter().find(|other| other.name == name) else {
+        let Some(scales) = self.all.get(&*name) else {
             return Err(error(tensor, format!("is F8_E4M3, and there is no \"{name}\" beside it")));
         };
         let &[rows, columns] = &tensor.shape[..] else {
@@ -275,12 +279,12 @@ fn gathered(runs: &[(u64, u64)], piece: impl Fn(u64, u64, u64) -> Piece) -> (u64
 fn blocks(
     tensor: &Tensor,
     (first, step): (u64, u64),
-    all: &[Tensor],
+    all: &ByName<'_>,
     maps: &[Map],
 ) -> Result<(Elements, Vec<u64>, ItemData), ConvertError> {
     let name = tensor.name.strip_suffix("_blocks").map(|name| format!("{name}_scales"));
     // That it is there has been checked.
-    let scales = all.iter().find(|other| Some(&other.name) == name.as_ref()).unwrap_or(tensor);
+    let scales = name.and_then(|name| all.get(&*name).copied()).unwrap_or(tensor);
     if let Some(other) = [tensor, scales].into_iter().find(|tensor| tensor.dtype != "U8") {
         return Err(ConvertError::Dtype {
             path: maps.get(other.file).map(|map| map.path().to_owned()).unwrap_or_default(),

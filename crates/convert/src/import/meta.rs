@@ -68,7 +68,7 @@ pub(super) fn read(
     let above = found.folder.join("..");
     let nearby = request.tokenizer.is_none() && !found.folder.join("tokenizer.model").exists();
     let side = match nearby && above.join("tokenizer.model").is_file() {
-        true => &SideFiles::new(&found.folder, Some(&above)),
+        true => &SideFiles::new(&found.folder, Some(&above), &side.small),
         false => side,
     };
     let mut notes = Vec::new();

@@ -27,6 +27,8 @@ use alight_formats::gguf::write::Builder;
 use alight_formats::packed::PACKED_ALIGNMENT;
 use alight_formats::{Format, GgmlType};
 
+use alight_pages::Input;
+
 use crate::dest::Target;
 use crate::files::Files;
 use crate::order::execution_order;
@@ -36,7 +38,7 @@ use crate::{ConvertError, OnProgress, Options, Volume};
 use alight_files::{copy, parse, shards};
 use find::Kind;
 pub use find::format_of;
-use side::SideFiles;
+use side::{SideFiles, SmallFiles};
 use tensor::Entry;
 use tokenizer::Tokens;
 
@@ -60,7 +62,8 @@ pub struct Conversion {
     files: Files,
     plan: Plan,
     about: About,
-    /// Folders of which small files were read.
+    /// The small files that were read beside the weights, and the folders that they are in.
+    small: Vec<Input>,
     folders: Vec<PathBuf>,
 }
 
@@ -117,7 +120,8 @@ impl Conversion {
     /// # Errors
     /// Nothing is there that can be converted, or it is not in order; see [`ConvertError`].
     pub fn plan(source: &Path, request: Request<'_>) -> Result<Conversion, ConvertError> {
-        let found = find::find(source)?;
+        let small = SmallFiles::default();
+        let found = find::find(source, &small)?;
         let given = request.eps.is_some() || request.context.is_some() || request.first_days;
         if given && !matches!(found.kind, Kind::Legacy | Kind::Meta) {
             return Err(ConvertError::Source {
@@ -135,13 +139,14 @@ impl Conversion {
         }
         // Before every tensor (ggml), or every record (torch), is a header.
         let files = Files::open(&found.weights, !found.headers_first())?;
-        let side = SideFiles::new(&found.folder, request.tokenizer);
+        let side = SideFiles::new(&found.folder, request.tokenizer, &small);
         let draft = match found.kind {
             Kind::HuggingFace => huggingface::read(&found, &files, &side)?,
             Kind::Meta => meta::read(&found, &files, &side, request)?,
             Kind::Legacy | Kind::Gguf => legacy::read(&found, &files, &side, request)?,
         };
         let mut conversion = Conversion::of(source, files, draft, request.mix)?;
+        conversion.small = small.inputs();
         conversion.folders.push(found.folder);
         conversion.folders.extend(request.tokenizer.and_then(|path| match path.is_dir() {
             true => Some(path.to_owned()),
@@ -208,12 +213,12 @@ impl Conversion {
         for (key, value) in &draft.tokens.keys {
             value.write(key, &mut out);
         }
-        let plan = Plan::new(source, out, items, PACKED_ALIGNMENT)?;
+        let plan = Plan::new(source, out, items)?;
         let mut about = About::new(&plan, draft.recognised, draft.architecture);
         about.notes.extend(draft.notes);
         about.notes.extend(draft.tokens.notes);
         about.skipped = draft.skipped;
-        Ok(Conversion { files, plan, about, folders: Vec::new() })
+        Ok(Conversion { files, plan, about, small: Vec::new(), folders: Vec::new() })
     }
 
     /// What was found, and what will be written.
@@ -231,7 +236,7 @@ impl Conversion {
 
     /// Where the file is made. What belongs to a source is not replaced, whatever is asked for.
     fn dest<'p>(&self, dest: &'p Path, options: Options) -> Result<Target<'p>, ConvertError> {
-        let target = Target::new(dest, options, self.files.maps())?;
+        let target = Target::new(dest, options, self.files.maps(), &self.small)?;
         // If it is a link, what counts is where it leads.
         let real = dest.canonicalize().ok();
         let folder = real.as_deref().and_then(Path::parent);

@@ -1,9 +1,11 @@
 //! The small files beside the weights: configuration, tokenizer, settings.
 
+use std::cell::RefCell;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
-use alight_pages::{MapError, Stamp, open_file};
+use alight_pages::{Input, MapError, Stamp, open_file};
 use serde_json::{Map, Value};
 
 use crate::ConvertError;
@@ -21,18 +23,21 @@ pub(crate) struct SideFiles {
     pub(crate) tokenizer: Folder,
     /// The file of the tokens, if a person gave that.
     file: Option<PathBuf>,
+    /// What all of them are read with.
+    pub(crate) small: SmallFiles,
 }
 
 impl SideFiles {
     /// The files of `folder`. If `tokenizer` is a folder, all that has to do with the tokenizer is there; if it
-    /// is a file, it holds the tokens under whichever name.
-    pub(crate) fn new(folder: &Path, tokenizer: Option<&Path>) -> SideFiles {
+    /// is a file, it holds the tokens under whichever name. All are read with `small`.
+    pub(crate) fn new(folder: &Path, tokenizer: Option<&Path>, small: &SmallFiles) -> SideFiles {
         let is_folder = tokenizer.is_some_and(Path::is_dir);
         let place = tokenizer.filter(|_| is_folder).unwrap_or(folder);
         SideFiles {
-            network: Folder(folder.into()),
-            tokenizer: Folder(place.into()),
+            network: Folder(folder.into(), small.clone()),
+            tokenizer: Folder(place.into(), small.clone()),
             file: tokenizer.filter(|_| !is_folder).map(PathBuf::from),
+            small: small.clone(),
         }
     }
 
@@ -44,7 +49,7 @@ impl SideFiles {
 
 /// A folder of small files.
 #[derive(Clone, Debug)]
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf, SmallFiles);
 
 impl Folder {
     /// Where the file `name` is, or would be.
@@ -57,12 +62,12 @@ impl Folder {
     /// # Errors
     /// It cannot be read, is not a regular file, or is longer.
     pub(crate) fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, ConvertError> {
-        read(&self.path(name), limit)
+        self.1.read(&self.path(name), limit)
     }
 
     /// As [`read`](Folder::read), for a file that can be done without: that it is longer is no error.
     pub(crate) fn find(&self, name: &str, limit: u64) -> Result<Found, ConvertError> {
-        find(&self.path(name), limit)
+        self.1.find(&self.path(name), limit)
     }
 
     /// The object in the file `name` of JSON; `None` if there is none.
@@ -91,46 +96,59 @@ pub(crate) enum Found {
     Bytes(Vec<u8>),
 }
 
-/// The bytes of a file, at most `limit`; `None` if there is none.
-pub(crate) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ConvertError> {
-    match find(path, limit)? {
-        Found::Nothing => Ok(None),
-        Found::Bytes(bytes) => Ok(Some(bytes)),
-        Found::TooLong(len) => {
-            let problem =
-                format!("has {len} bytes, more than the {limit} that such a file may have");
-            Err(ConvertError::Side { path: path.into(), problem })
-        }
-    }
-}
+/// Reads small files, and keeps which these were: a new file is made of them as it is of the weights, so it must not take the
+/// place of one, and has no more readers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SmallFiles(Rc<RefCell<Vec<Input>>>);
 
-fn find(path: &Path, limit: u64) -> Result<Found, ConvertError> {
-    let failed = |source: io::Error| ConvertError::Read { path: path.into(), at: 0, source };
-    let wrong = |problem: String| ConvertError::Side { path: path.into(), problem };
-    let file = match open_file(path) {
-        Ok((file, _)) => file,
-        Err(MapError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            return Ok(Found::Nothing);
-        }
-        Err(MapError::NotAFile { kind, .. }) => {
-            return Err(wrong(format!("is a {kind}, not a regular file")));
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let stamp = Stamp::before_reading(&file).map_err(failed)?;
-    let len = file.metadata().map_err(failed)?.len();
-    if len > limit {
-        return Ok(Found::TooLong(len));
+impl SmallFiles {
+    /// All that were read until now.
+    pub(crate) fn inputs(&self) -> Vec<Input> {
+        self.0.borrow().clone()
     }
-    let mut bytes = Vec::new();
-    // It may grow meanwhile.
-    (&file).take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > limit {
-        return Ok(Found::TooLong(bytes.len() as u64));
+
+    /// The bytes of a file, at most `limit`; `None` if there is none.
+    pub(crate) fn read(&self, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ConvertError> {
+        match self.find(path, limit)? {
+            Found::Nothing => Ok(None),
+            Found::Bytes(bytes) => Ok(Some(bytes)),
+            Found::TooLong(len) => {
+                let problem =
+                    format!("has {len} bytes, more than the {limit} that such a file may have");
+                Err(ConvertError::Side { path: path.into(), problem })
+            }
+        }
     }
-    match stamp.still_holds(&file).map_err(failed)? {
-        true => Ok(Found::Bytes(bytes)),
-        false => Err(MapError::Changed { path: path.into() }.into()),
+
+    fn find(&self, path: &Path, limit: u64) -> Result<Found, ConvertError> {
+        let failed = |source: io::Error| ConvertError::Read { path: path.into(), at: 0, source };
+        let wrong = |problem: String| ConvertError::Side { path: path.into(), problem };
+        let file = match open_file(path) {
+            Ok((file, _)) => file,
+            Err(MapError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Ok(Found::Nothing);
+            }
+            Err(MapError::NotAFile { kind, .. }) => {
+                return Err(wrong(format!("is a {kind}, not a regular file")));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.0.borrow_mut().push(Input::of(&file).map_err(failed)?);
+        let stamp = Stamp::before_reading(&file).map_err(failed)?;
+        let len = file.metadata().map_err(failed)?.len();
+        if len > limit {
+            return Ok(Found::TooLong(len));
+        }
+        let mut bytes = Vec::new();
+        // It may grow meanwhile.
+        (&file).take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > limit {
+            return Ok(Found::TooLong(bytes.len() as u64));
+        }
+        match stamp.still_holds(&file).map_err(failed)? {
+            true => Ok(Found::Bytes(bytes)),
+            false => Err(MapError::Changed { path: path.into() }.into()),
+        }
     }
 }
 
@@ -142,7 +160,7 @@ mod tests {
     #[test]
     fn a_side_file_is_there_or_not_or_wrong_in_a_way_that_is_said() {
         let folder = tempfile::tempdir().unwrap();
-        let side = Folder(folder.path().into());
+        let side = Folder(folder.path().into(), SmallFiles::default());
         assert_eq!(side.read("a", 10).unwrap(), None);
         fs::write(folder.path().join("a"), "0123456789").unwrap();
         assert_eq!(side.read("a", 10).unwrap().unwrap(), b"0123456789");
@@ -165,12 +183,15 @@ mod tests {
         fs::write(model.path().join("tokenizer.json"), "one").unwrap();
         fs::write(model.path().join("config.json"), "model").unwrap();
         fs::write(other.path().join("tokenizer.json"), "two").unwrap();
-        let side = SideFiles::new(model.path(), Some(other.path()));
+        let side = SideFiles::new(model.path(), Some(other.path()), &SmallFiles::default());
         assert_eq!(side.tokenizer.read("tokenizer.json", 9).unwrap().unwrap(), b"two");
         assert_eq!(side.network.read("config.json", 9).unwrap().unwrap(), b"model");
         assert_eq!(side.tokenizer.read("config.json", 9).unwrap(), None);
         assert_eq!(side.tokenizer_file(), None);
         let file = other.path().join("tokenizer.json");
-        assert_eq!(SideFiles::new(model.path(), Some(&file)).tokenizer_file(), Some(&*file));
+        assert_eq!(
+            SideFiles::new(model.path(), Some(&file), &SmallFiles::default()).tokenizer_file(),
+            Some(&*file)
+        );
     }
 }

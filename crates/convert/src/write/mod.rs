@@ -18,6 +18,7 @@ use std::sync::Mutex;
 use alight_formats::ggml::blocks::Losses;
 use alight_formats::gguf::MAX_HEADER;
 use alight_formats::gguf::write::Builder;
+use alight_formats::packed::PACKED_ALIGNMENT;
 use alight_kernels::Isa;
 use alight_pages::Threads;
 use alight_pages::assemble::{AssembleError, Reader, assemble};
@@ -34,11 +35,12 @@ use rows::Units;
 
 /// Threads that copy: what they mostly do is wait for the disk.
 const COPIERS: usize = 4;
-/// Most bytes of a row that has to be put together or taken apart as a whole.
+/// Most bytes of a row (or of a matrix that is transposed) that has to be put together or taken apart as a whole.
 const MAX_ROW: u64 = 32 << 20;
 
 /// A file that is to be.
 pub(crate) struct Plan {
+    /// Up to its last byte that means something; zeros follow.
     header: Vec<u8>,
     items: Vec<Item>,
     /// How much the columns of tensors count, by their names.
@@ -59,7 +61,6 @@ impl Plan {
         path: &Path,
         mut builder: Builder,
         items: Vec<Item>,
-        alignment: u64,
     ) -> Result<Plan, ConvertError> {
         let invalid = |source| ConvertError::Header { path: path.into(), source };
         for item in &items {
@@ -75,18 +76,18 @@ impl Plan {
             let unit = Units::of(item);
             let before = item.from.bytes(unit.elements).unwrap_or(0);
             let found = before.max(unit.bytes).max(unit.elements * 4);
-            if unit.elements == item.columns() && found > MAX_ROW {
+            if found > MAX_ROW {
                 return Err(ConvertError::LongRow { path, tensor, found, limit: MAX_ROW });
             }
         }
-        let header = builder.header();
+        let header = builder.unpadded_header();
         if header.len() > MAX_HEADER {
             let (found, limit) = (header.len() as u64, MAX_HEADER as u64);
             return Err(ConvertError::HeaderTooLong { path: path.into(), found, limit });
         }
-        let start = header.len() as u64;
+        let start = builder.data_start(&header);
         let starts: Vec<u64> = builder.layout().iter().map(|t| start + t.offset).collect();
-        let len = (start + builder.data_end()).next_multiple_of(alignment);
+        let len = (start + builder.data_end()).next_multiple_of(PACKED_ALIGNMENT);
         Ok(Plan { header, items, importance: HashMap::new(), starts, len })
     }
 

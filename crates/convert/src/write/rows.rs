@@ -171,14 +171,6 @@ pub(crate) fn fit(item: &Item) -> bool {
             && bytes.and_then(|bytes| bytes.checked_add(piece.offset)).is_some()
     });
     let area = |piece: &Piece| u128::from(piece.rows) * u128::from(piece.columns);
-    let apart = pieces.iter().enumerate().all(|(i, a)| {
-        pieces[..i].iter().all(|b| {
-            a.first_row + a.rows <= b.first_row
-                || b.first_row + b.rows <= a.first_row
-                || a.first_column + a.columns <= b.first_column
-                || b.first_column + b.columns <= a.first_column
-        })
-    });
     let covered: u128 = pieces.iter().map(area).sum();
     heads
         && item.order.fits(columns)
@@ -186,6 +178,25 @@ pub(crate) fn fit(item: &Item) -> bool {
         && item.to.row_bytes(item.columns()).is_some()
         && blocks(item.from, columns)
         && inside
-        && apart
+        && apart(pieces, columns)
         && covered == u128::from(rows) * u128::from(columns)
+}
+
+/// Whether no element is in two of the pieces, which have been found to end within the tensor.
+fn apart(mut pieces: Vec<Piece>, columns: u64) -> bool {
+    // A head or an expert each, of which there may be many.
+    if pieces.iter().all(|piece| piece.columns == columns) {
+        pieces.sort_by_key(|piece| (piece.first_row, piece.rows));
+        let mut pairs = pieces.windows(2);
+        return pairs.all(|pair| pair[0].first_row + pair[0].rows <= pair[1].first_row);
+    }
+    // One of each file of a model, of which there are few.
+    pieces.iter().enumerate().all(|(i, a)| {
+        pieces[..i].iter().all(|b| {
+            a.first_row + a.rows <= b.first_row
+                || b.first_row + b.rows <= a.first_row
+                || a.first_column + a.columns <= b.first_column
+                || b.first_column + b.columns <= a.first_column
+        })
+    })
 }

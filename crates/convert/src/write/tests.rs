@@ -13,11 +13,11 @@ use proptest::prelude::*;
 
 use super::item::{Change, Elements, Item, ItemData, Order, Piece, Scales};
 use super::{Files, Plan, Target};
-use crate::Options;
+use crate::{ConvertError, Options};
 
 /// A file that may replace another.
 fn target<'p>(dest: &'p Path, files: &Files) -> Target<'p> {
-    Target::new(dest, Options { force: true }, files.maps()).unwrap()
+    Target::new(dest, Options { force: true }, files.maps(), &[]).unwrap()
 }
 
 /// A tensor of which the elements, cut up, lie in files.
@@ -230,7 +230,7 @@ proptest! {
         let files = Files::open(&paths, false).unwrap();
         let mut builder = Builder::with_alignment(4096);
         builder.str("general.architecture", "none");
-        let plan = Plan::new(&paths[0], builder, items, 4096).unwrap();
+        let plan = Plan::new(&paths[0], builder, items).unwrap();
         let dest = folder.path().join("made");
         // With many threads pieces of the file are small: most tensors lie in several.
         plan.write(&files, &target(&dest, &files), 48, &mut |_| ControlFlow::Continue(())).unwrap();
@@ -297,7 +297,7 @@ fn blocks_whose_scales_are_elsewhere_and_every_other_row() {
             ..item("bias", GgmlType::F32)
         };
         let items = vec![item("same", GgmlType::MXFP4), item("wide", GgmlType::F32), bias];
-        let plan = Plan::new(&paths[0], Builder::with_alignment(4096), items, 4096).unwrap();
+        let plan = Plan::new(&paths[0], Builder::with_alignment(4096), items).unwrap();
         let dest = folder.path().join("made");
         plan.write(&files, &target(&dest, &files), 5, &mut |_| ControlFlow::Continue(())).unwrap();
         let made = std::fs::read(&dest).unwrap();
@@ -360,7 +360,7 @@ fn matrices_of_experts_that_stand_transposed() {
         order: Order::Same,
     };
     let items = vec![item("same", GgmlType::F32), item("short", GgmlType::Q8_0)];
-    let plan = Plan::new(&path, Builder::with_alignment(4096), items, 4096).unwrap();
+    let plan = Plan::new(&path, Builder::with_alignment(4096), items).unwrap();
     let dest = folder.path().join("made");
     plan.write(&files, &target(&dest, &files), 5, &mut |_| ControlFlow::Continue(())).unwrap();
     let made = std::fs::read(&dest).unwrap();
@@ -383,7 +383,7 @@ fn matrices_of_experts_that_stand_transposed() {
     }
     // Elements that cannot be taken apart have no columns.
     let blocks = Item { from: Elements::Gguf(GgmlType::Q8_0), ..item("blocks", GgmlType::Q8_0) };
-    assert!(Plan::new(&path, Builder::with_alignment(4096), vec![blocks], 4096).is_err());
+    assert!(Plan::new(&path, Builder::with_alignment(4096), vec![blocks]).is_err());
 }
 
 /// A vector, and what is not whole.
@@ -406,7 +406,7 @@ fn vectors_of_heads_alternate_too_and_what_is_not_whole_is_refused() {
         change: Change::None,
         order: Order::Same,
     };
-    let plan = |item| Plan::new(&path, Builder::with_alignment(4096), vec![item], 4096);
+    let plan = |item| Plan::new(&path, Builder::with_alignment(4096), vec![item]);
     let dest = folder.path().join("made");
     let made = plan(item(vec![piece], Some(2))).unwrap();
     made.write(&files, &target(&dest, &files), 2, &mut |_| ControlFlow::Continue(())).unwrap();
@@ -462,11 +462,53 @@ fn a_weight_that_is_none_or_too_large_is_named() {
             change: Change::None,
             order: Order::Same,
         };
-        let plan = Plan::new(&path, Builder::with_alignment(4096), vec![item], 4096).unwrap();
+        let plan = Plan::new(&path, Builder::with_alignment(4096), vec![item]).unwrap();
         let error =
             plan.write(&files, &target(&dest, &files), 1, &mut |_| ControlFlow::Continue(()));
         let text = error.unwrap_err().to_string();
         assert!(text.contains(part) && text.contains("blk.0.x.weight"), "{text}");
         assert!(!dest.exists());
+    }
+}
+
+#[test]
+fn a_matrix_that_is_transposed_as_a_whole_is_no_longer_than_a_row_may_be() {
+    let side = 1 << 12;
+    // Of so many bytes, in a file of none.
+    let item = |side: u64| Item {
+        name: "blk.0.attn_k_b.weight".into(),
+        ne: vec![side, side, 1],
+        from: Elements::Gguf(GgmlType::BF16),
+        to: GgmlType::BF16,
+        data: ItemData::Pieces(vec![Piece::new(0, 0, (1, side * side), 0)]),
+        heads: None,
+        change: Change::None,
+        order: Order::Transposed { rows: side, columns: side },
+    };
+    let plan = |side| Plan::new(Path::new("model"), Builder::new(), vec![item(side)]);
+    assert!(plan(side / 2).is_ok());
+    let error = plan(side).err().unwrap();
+    assert!(matches!(error, ConvertError::LongRow { found: 0x400_0000, .. }), "{error}");
+}
+
+#[test]
+fn rows_may_come_in_any_order_and_once() {
+    let item = |pieces: &[(u64, u64)]| Item {
+        name: "experts".into(),
+        ne: vec![4, 6],
+        from: Elements::Gguf(GgmlType::F32),
+        to: GgmlType::F32,
+        data: ItemData::Pieces(
+            pieces.iter().map(|(first, rows)| Piece::new(0, 0, (*rows, 4), *first)).collect(),
+        ),
+        heads: None,
+        change: Change::None,
+        order: Order::Same,
+    };
+    let fits = |pieces| Plan::new(Path::new("model"), Builder::new(), vec![item(pieces)]).is_ok();
+    assert!(fits(&[(0, 2), (2, 1), (3, 3)]) && fits(&[(3, 3), (0, 2), (2, 0), (2, 1)]));
+    for pieces in [&[(0, 2), (1, 2), (4, 2)], &[(4, 2), (0, 3), (2, 1)], &[(0, 3), (3, 0), (3, 2)]]
+    {
+        assert!(!fits(pieces), "{pieces:?}");
     }
 }

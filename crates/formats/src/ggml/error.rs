@@ -81,6 +81,12 @@ pub enum GgmlError {
     #[error("header: {found} tokens are announced, but the file could hold at most {limit}")]
     TokenCount { found: u32, limit: u64 },
 
+    #[error("{place}: its text has {found} bytes, expected at most {limit}")]
+    TokenLength { place: GgmlField, found: u64, limit: u32 },
+
+    #[error("{place} ends more than {limit} bytes after the first, more than any vocabulary has")]
+    VocabularyLength { place: GgmlField, limit: u64 },
+
     #[error("more than {limit} tensors, more than any model has")]
     TensorCount { limit: usize },
 

@@ -41,6 +41,10 @@ pub use vocabulary::Vocabulary;
 
 /// Most tokens; the largest vocabulary of any model is a quarter of it.
 pub const MAX_VOCAB: i32 = 1 << 20;
+/// Longest text of a token in bytes; the longest of LLaMA's has 48.
+pub const MAX_TOKEN: u32 = 64 << 10;
+/// Most bytes of all tokens together, which are kept: as in GGUF's headers.
+pub const MAX_VOCAB_BYTES: u64 = 256 << 20;
 /// Most layers.
 pub const MAX_LAYERS: i32 = 1 << 12;
 /// Most tensors; the largest model of that time has 723.

@@ -9,7 +9,7 @@ use std::collections::hash_map::Entry;
 use super::vocabulary::{Token, Vocabulary};
 use super::{
     ALIGNMENT, Era, Ggml, GgmlError, GgmlField, Hparams, MAX_LAYERS, MAX_NAME, MAX_TENSORS,
-    MAX_VOCAB, Magic, TensorInfo,
+    MAX_TOKEN, MAX_VOCAB, MAX_VOCAB_BYTES, Magic, TensorInfo,
 };
 use crate::Source;
 use crate::source::Window;
@@ -167,13 +167,22 @@ fn vocabulary<'a>(
     }
     // The file could hold them. Still, room for many is only taken when they turn up.
     let mut tokens = Vec::with_capacity(count.min(4096) as usize);
+    let start = reader.window.pos();
     for index in 0..count {
         let place = || GgmlField::Token(index);
         if index + 1 == count && tensors_begin(reader) {
             break;
         }
         let len = reader.u32("length", place)?;
-        let text = reader.take(u64::from(len), "text", place)?;
+        let len = u64::from(len);
+        // What the file does not have is another error.
+        if len <= reader.left() && len > u64::from(MAX_TOKEN) {
+            return Err(GgmlError::TokenLength { place: place(), found: len, limit: MAX_TOKEN });
+        }
+        if reader.window.pos() - start + len > MAX_VOCAB_BYTES && len <= reader.left() {
+            return Err(GgmlError::VocabularyLength { place: place(), limit: MAX_VOCAB_BYTES });
+        }
+        let text = reader.take(len, "text", place)?;
         let score = if scored { f32::from_le_bytes(reader.array("score", place)?) } else { 0.0 };
         tokens.push(Token { text, score });
     }

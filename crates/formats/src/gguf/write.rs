@@ -286,22 +286,27 @@ impl Builder {
         Ok(self)
     }
 
-    /// The tensors and where their data goes, relative to the end of [`Builder::header`].
+    /// The tensors and where their data goes, relative to [where data begins](Builder::data_start).
     pub fn layout(&self) -> &[Planned] {
         &self.tensors
     }
 
-    /// Where the data of the last tensor ends, relative to the end of [`Builder::header`].
+    /// Where the data of the last tensor ends, relative to [where data begins](Builder::data_start).
     pub fn data_end(&self) -> u64 {
         self.end
     }
 
-    /// The header, padded to the alignment: tensor data begins right behind it.
+    /// The header, padded to the alignment: tensor data begins right behind it. For small alignments: the padding can be as much as the
+    /// [largest](super::MAX_ALIGNMENT).
     pub fn header(&self) -> Vec<u8> {
         let mut out = self.unpadded_header();
-        let padded = out.len().next_multiple_of(self.alignment as usize);
-        out.resize(padded, 0);
+        out.resize(self.data_start(&out) as usize, 0);
         out
+    }
+
+    /// Where tensor data begins behind [this](Builder::unpadded_header) header, in bytes from the start of the file.
+    pub fn data_start(&self, unpadded: &[u8]) -> u64 {
+        (unpadded.len() as u64).next_multiple_of(self.alignment)
     }
 
     /// The header up to its last byte that means something.

@@ -97,6 +97,12 @@ pub enum TokenizerError {
     )]
     DuplicateMerge { first: usize, second: usize, left: Box<str>, right: Box<str> },
 
+    #[error(
+        "its tokens are too long: to try every cut of each takes more than {limit} bytes, ten times as many as \
+         the largest vocabularies that there are"
+    )]
+    LongTokens { limit: u64 },
+
     // tiktoken
     #[error("line {line}: {problem}")]
     Line { line: usize, problem: &'static str },

@@ -19,6 +19,20 @@ pub use vocabulary::{Model, Special, Token, TokenType, Vocabulary, byte_of, look
 /// Longest file that is read, in bytes. Real ones have up to 40 MB.
 pub const MAX_FILE: usize = u32::MAX as usize;
 
+/// The most that the lengths of tokens may come to, each times itself. So many bytes are looked up where every way to cut a token into
+/// two others is tried, and merges that are made of that are no longer. Gemma's 262 144 tokens come to 27 million.
+const MAX_CUTS: u64 = 1 << 28;
+
+/// Counts a token of `len` bytes of which every cut is tried.
+fn count_cuts(sum: &mut u64, len: usize) -> Result<(), TokenizerError> {
+    let len = len as u64;
+    *sum = sum.saturating_add(len.saturating_mul(len));
+    match *sum <= MAX_CUTS {
+        true => Ok(()),
+        false => Err(TokenizerError::LongTokens { limit: MAX_CUTS }),
+    }
+}
+
 /// Which of the formats a file is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

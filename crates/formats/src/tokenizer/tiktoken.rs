@@ -15,7 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::alphabet;
 use super::vocabulary::{Model, Special, Token, TokenType, Vocabulary};
-use super::{MAX_FILE, TokenizerError as E};
+use super::{MAX_FILE, TokenizerError as E, count_cuts};
 
 /// The tokens of a file by rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,13 +48,14 @@ const LLAMA3_SPECIAL: [&str; 12] = [
 /// Reads a file of ranks.
 ///
 /// # Errors
-/// A line is not of that form, the ranks do not count up from 0, a token is there twice, or a
-/// byte is missing.
+/// A line is not of that form, the ranks do not count up from 0, a token is there twice, a byte is missing, or
+/// tokens are longer than any model's.
 pub fn parse(file: &[u8]) -> Result<Ranks, E> {
     if file.len() > MAX_FILE {
         return Err(E::TooLong { len: file.len() });
     }
     let mut ranks = Ranks { bytes: Vec::new(), ends: Vec::new() };
+    let mut cuts = 0;
     for (line, text) in (1..).zip(file.split(|byte| *byte == b'\n')) {
         let wrong = |problem| Err(E::Line { line, problem });
         let text = text.trim_ascii();
@@ -72,6 +73,8 @@ pub fn parse(file: &[u8]) -> Result<Ranks, E> {
         if ranks.bytes.len() == before {
             return wrong("the token has no bytes");
         }
+        // For the merges.
+        count_cuts(&mut cuts, ranks.bytes.len() - before)?;
         let expected = ranks.ends.len() as u64;
         let digits = std::str::from_utf8(rank).ok().filter(|rank| !rank.starts_with('+'));
         match digits.map(str::parse::<u64>) {

@@ -126,6 +126,9 @@ pub enum ZipError {
     )]
     Directory { start: u64, size: u64, end: u64 },
 
+    #[error("the central directory has {found} bytes, expected at most {limit}")]
+    DirectoryTooLarge { found: u64, limit: u64 },
+
     #[error("it announces {found} entries, but its directory could hold at most {limit}")]
     Count { found: u64, limit: u64 },
 

@@ -31,7 +31,7 @@ pub(crate) mod sys;
 mod verify;
 mod write_behind;
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -86,15 +86,19 @@ pub fn copy(
         return Ok(report);
     }
     files.reserve(&segments, report.bytes)?;
-    // Files of no length can have contents all the same (/proc), and files that take no space on the
-    // disk can have less than they say (/sys).
-    let pseudo = len == 0 || metadata.blocks() == 0 && !segments.is_empty();
+    let pseudo = is_pseudo(&metadata, &segments);
     #[allow(clippy::single_range_in_vec_init)] // one part, not many numbers
     let segments = if len == 0 { vec![0..u64::MAX] } else { segments };
     let mut job = Job { files: &files, len, window: options.window, segments: &segments, pseudo };
     job.run(options, &mut report, on_progress)?;
     report.took = began.elapsed();
     Ok(report)
+}
+
+/// Whether the contents of a file may be others than its length says. Files of no length can have contents all the same
+/// (/proc), and files that take no space on the disk can have less than they say (/sys).
+fn is_pseudo(metadata: &Metadata, segments: &[Range<u64>]) -> bool {
+    metadata.len() == 0 || metadata.blocks() == 0 && !segments.is_empty()
 }
 
 /// What is copied.

@@ -1,12 +1,13 @@
 //! Reads a copy from the disk and compares it with its source.
 
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 
 use super::cache_record::CacheRecord;
 use super::steps::{Files, refusal};
-use super::{CopyError, OnProgress, Options, Progress, segments, sys};
+use super::{CopyError, OnProgress, Options, Progress, is_pseudo, segments, sys};
 use crate::filesystem::{self, Kind};
 use crate::region::Region;
 use crate::residency::evict;
@@ -24,6 +25,8 @@ pub enum Verified {
     InMemory,
     /// It could not be proven that the bytes came from the disk.
     Unproven,
+    /// The source has other contents at every reading (a file of /proc): there is nothing to compare with.
+    NotCompared,
 }
 
 impl Verified {
@@ -34,6 +37,9 @@ impl Verified {
             Verified::Evicted => "read from the disk, after eviction",
             Verified::InMemory => "read from memory, because the filesystem has no disk",
             Verified::Unproven => "read, maybe from the page cache, which would not let go of it",
+            Verified::NotCompared => {
+                "but for the contents, which the system makes anew whenever the source is read"
+            }
         }
     }
 }
@@ -59,24 +65,28 @@ pub fn verify(
         _ => Verified::Unproven,
     };
     let direct = direct::open(dest.0, dest.1).ok();
-    let [from_len, to_len] = [(source.0, source.1), (dest.0, dest.1)].map(|(file, path)| {
+    let [from, to] = [(source.0, source.1), (dest.0, dest.1)].map(|(file, path)| {
         let cannot = |source| CopyError::Read { path: path.into(), at: 0, source };
-        file.metadata().map(|metadata| metadata.len()).map_err(cannot)
+        file.metadata().map_err(cannot)
     });
-    let (from_len, to_len) = (from_len?, to_len?);
-    let no_memory = |_| files.read(0, std::io::ErrorKind::OutOfMemory.into());
+    let (from, to_len) = (from?, to?.len());
+    let from_len = from.len();
+    if from_len == 0 && to_len > 0 {
+        return Ok(Verified::NotCompared);
+    }
+    let segments = segments::of(source.0, from_len).map_err(|error| files.read(0, error))?.0;
+    let no_memory = |_| files.read(0, io::ErrorKind::OutOfMemory.into());
     let [mut one, mut two] =
         [Region::new(BUFFER).map_err(no_memory)?, Region::new(BUFFER).map_err(no_memory)?];
     let mut compare = Compare {
         files: &files,
         direct: direct.as_ref().map(|direct| &direct.file),
+        len: to_len,
         source: CacheRecord::new(source.0, from_len, options.window),
         dest: CacheRecord::new(dest.0, to_len, options.window),
         buffers: [&mut one, &mut two],
     };
-    // Files of no length that have contents (/proc) are another file at every reading.
-    let len = if from_len == 0 { 0 } else { to_len };
-    let parts = parts(&files, len)?;
+    let parts = parts(&files, to_len)?;
     let total = parts.iter().map(|part| part.end - part.start).sum();
     let mut done = 0;
     for part in parts {
@@ -91,8 +101,16 @@ pub fn verify(
             at = end;
         }
     }
-    if from_len > 0 && from_len != to_len {
-        return Err(files.differs(from_len.min(to_len)));
+    if from_len != to_len {
+        // A file of /sys has less than it says.
+        let ends = to_len < from_len
+            && is_pseudo(&from, &segments)
+            && sys::read(source.0, &mut [0], to_len, false)
+                .map_err(|error| files.read(to_len, error))?
+                == 0;
+        if !ends {
+            return Err(files.differs(from_len.min(to_len)));
+        }
     }
     Ok(if compare.direct.is_some() { Verified::Direct } else { evicted })
 }
@@ -121,6 +139,8 @@ const BLOCK: u64 = 64 << 10;
 struct Compare<'a> {
     files: &'a Files<'a>,
     direct: Option<&'a File>,
+    /// Of the copy.
+    len: u64,
     source: CacheRecord<'a>,
     dest: CacheRecord<'a>,
     buffers: [&'a mut Region; 2],
@@ -136,28 +156,31 @@ impl Compare<'_> {
             let want = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(BUFFER);
             let [one, two] = &mut self.buffers;
             let (one, two) = (one.bytes_mut(), two.bytes_mut());
-            let got =
-                fill(files.source, &mut one[..want], at).map_err(|error| files.read(at, error))?;
+            let from = |into: &mut [u8], at| sys::read(files.source, into, at, false);
+            let to = |into: &mut [u8], at| sys::read(files.dest, into, at, false);
+            let got = fill(from, &mut one[..want], at, u64::MAX);
+            let got = got.map_err(|error| files.read(at, error))?;
             // Direct reads take whole blocks, and end with the file.
             let whole = want.next_multiple_of(BLOCK as usize).min(BUFFER);
             let mut read = match self.direct {
-                Some(direct) => fill(direct, &mut two[..whole], at),
-                None => fill(files.dest, &mut two[..want], at),
+                Some(direct) => {
+                    let around = |into: &mut [u8], at| sys::read(direct, into, at, false);
+                    fill(around, &mut two[..whole], at, self.len)
+                }
+                None => fill(to, &mut two[..want], at, u64::MAX),
             };
             if self.direct.is_some() && read.as_ref().is_err_and(|e| refusal(e).is_some()) {
                 // The file could be opened for direct reads, but not read.
                 self.direct = None;
-                read = fill(files.dest, &mut two[..want], at);
+                read = fill(to, &mut two[..want], at, u64::MAX);
             }
             let cannot = |source| CopyError::Read { path: files.to.into(), at, source };
             let put = read.map_err(cannot)?.min(want);
             let (one, two) = (&one[..got], &two[..put]);
-            if one != two {
+            // Both have so much, by their lengths: what has become shorter is another file.
+            if one != two || got < want {
                 let first = one.iter().zip(two).position(|(a, b)| a != b);
                 return Err(files.differs(at + first.unwrap_or(got.min(put)) as u64));
-            }
-            if got < want {
-                break;
             }
             at += want as u64;
         }
@@ -167,16 +190,45 @@ impl Compare<'_> {
     }
 }
 
-/// Reads until `into` is full or the file ends.
-fn fill(file: &File, into: &mut [u8], at: u64) -> std::io::Result<usize> {
+/// Reads until `into` is full or the file ends. After `end`, where the file ends within a block, direct reads would be refused.
+fn fill(
+    read: impl Fn(&mut [u8], u64) -> io::Result<usize>,
+    into: &mut [u8],
+    at: u64,
+    end: u64,
+) -> io::Result<usize> {
     let mut filled = 0;
-    while filled < into.len() {
-        match sys::read(file, &mut into[filled..], at + filled as u64, false)? {
+    while filled < into.len() && at + (filled as u64) < end {
+        match read(&mut into[filled..], at + filled as u64)? {
             0 => break,
-            // After the end of a file that ends within a block, direct reads are refused.
-            n if n % 512 != 0 => return Ok(filled + n),
             n => filled += n,
         }
     }
     Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Network filesystems and those of programs may give less than was asked for, anywhere.
+    #[test]
+    fn a_short_read_is_not_the_end() {
+        let file: Vec<u8> = (0..2000).map(|i| i as u8).collect();
+        let short = |into: &mut [u8], at: u64| {
+            assert!(at <= 2000);
+            let n = into.len().min(100).min(2000 - at as usize);
+            into[..n].copy_from_slice(&file[at as usize..][..n]);
+            Ok(n)
+        };
+        let mut into = [0; 1500];
+        assert_eq!(fill(short, &mut into, 300, u64::MAX).unwrap(), 1500);
+        assert!(into == file[300..1800]);
+        assert_eq!(fill(short, &mut into, 1900, u64::MAX).unwrap(), 100);
+        let to_the_end = |into: &mut [u8], at: u64| {
+            assert!(at < 2000, "asked for what is after the end");
+            short(into, at)
+        };
+        assert_eq!(fill(to_the_end, &mut into, 1900, 2000).unwrap(), 100);
+    }
 }

@@ -26,8 +26,11 @@ impl Input {
     /// The system does not tell what it is.
     pub fn of(file: &File) -> io::Result<Input> {
         let metadata = file.metadata()?;
-        // With an ACL the bits of the group are the most that the ACL gives to any user or group it names.
-        let bits = if has_acl(file) { metadata.mode() & !0o070 } else { metadata.mode() };
+        let bits = match acl(file) {
+            // The bits of the group are the most that the ACL gives to any user or group it names, and not what it gives to all.
+            Some(acl) if !lets_all_read(&acl) => metadata.mode() & !0o070,
+            _ => metadata.mode(),
+        };
         Ok(Input::new((&metadata).into(), bits, metadata.gid()))
     }
 
@@ -39,7 +42,8 @@ impl Input {
 
     fn new(identity: Identity, mode: u32, gid: u32) -> Input {
         let group = (mode & 0o040 != 0).then_some(gid);
-        Input { identity, everybody: mode & 0o004 != 0, group }
+        // The bits for others are not for the members of the group.
+        Input { identity, everybody: mode & 0o044 == 0o044, group }
     }
 }
 
@@ -84,15 +88,36 @@ fn umask() -> u32 {
 const ACCESS: &std::ffi::CStr = c"system.posix_acl_access";
 const DEFAULT: &std::ffi::CStr = c"system.posix_acl_default";
 
+/// The ACL of a file that has one; nothing in it, if it cannot be read.
 #[cfg(target_os = "linux")]
-fn has_acl(file: &File) -> bool {
-    rustix::fs::fgetxattr_query(file, ACCESS).is_ok_and(|len| len > 0)
+fn acl(file: &File) -> Option<Vec<u8>> {
+    let len = rustix::fs::fgetxattr_query(file, ACCESS).ok().filter(|len| *len > 0)?;
+    let mut acl = vec![0; len];
+    let read = rustix::fs::fgetxattr(file, ACCESS, &mut acl[..]);
+    acl.truncate(read.unwrap_or(0));
+    Some(acl)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn has_acl(_: &File) -> bool {
+fn acl(_: &File) -> Option<Vec<u8>> {
     let _ = (ACCESS, DEFAULT);
-    false
+    None
+}
+
+/// Whether an ACL, as the system has it (version 2: a tag, rights and an id in each entry), lets every user read but perhaps the owner.
+fn lets_all_read(acl: &[u8]) -> bool {
+    const OWNER: u16 = 0x01;
+    const OTHERS: u16 = 0x20;
+    let Some((&[2, 0, 0, 0], entries)) = acl.split_first_chunk() else { return false };
+    let (entries, rest) = entries.as_chunks::<8>();
+    let entry = |[t0, t1, r0, r1, ..]: [u8; 8]| {
+        (u16::from_le_bytes([t0, t1]), u16::from_le_bytes([r0, r1]))
+    };
+    let mut entries = entries.iter().copied().map(entry);
+    // The mask is one of the entries.
+    rest.is_empty()
+        && entries.clone().any(|(tag, _)| tag == OTHERS)
+        && entries.all(|(tag, rights)| tag == OWNER || rights & 4 != 0)
 }
 
 /// Takes the ACLs away that a new file, or a new `folder`, has from the folder it is in. Its permissions

@@ -277,8 +277,16 @@ fn by_link(folder: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> Result<(), Errno
 
 fn by_taking(folder: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    rustix::fs::openat(folder, to, flags, Mode::RUSR | Mode::WUSR)?;
-    rustix::fs::renameat(folder, from, folder, to)
+    let taken = rustix::fs::openat(folder, to, flags, Mode::RUSR | Mode::WUSR)?;
+    rustix::fs::renameat(folder, from, folder, to).inspect_err(|_| {
+        // What another process has put there meanwhile stays.
+        let ours = rustix::fs::fstat(&taken).map(|own| Identity::from(&own));
+        let found = rustix::fs::statat(folder, to, AtFlags::SYMLINK_NOFOLLOW);
+        if found.is_ok_and(|found| found.st_size == 0 && ours == Ok(Identity::from(&found))) {
+            // It cannot be removed, as it could not be replaced.
+            let _ = rustix::fs::unlinkat(folder, to, AtFlags::empty());
+        }
+    })
 }
 
 /// Another name at every call, in this process and among all that run.
@@ -329,6 +337,20 @@ mod tests {
         let (_file, hidden) = dest.hidden_file(0o600).unwrap();
         let error = dest.rename(&hidden, false, &[], &[refused]).unwrap_err();
         assert!(matches!(error, ReplaceError::Commit { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_name_that_was_taken_for_nothing_is_free_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let dest = Destination::of(&dir.path().join("new")).unwrap();
+        let taken = by_taking(dest.folder.as_fd(), OsStr::new("is not there"), &dest.name);
+        assert_eq!(taken, Err(Errno::NOENT));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        // A name that was not taken by this call is left alone.
+        fs::write(dir.path().join("new"), b"").unwrap();
+        let taken = by_taking(dest.folder.as_fd(), OsStr::new("is not there"), &dest.name);
+        assert_eq!(taken, Err(Errno::EXIST));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     /// rename(2) does nothing where both names are of one file.

@@ -92,7 +92,7 @@ impl Block {
         if let Some(copy) = &self.copy {
             // SAFETY: `skip + len` bytes of the block have been read (it is complete, and they are
             // part of what it needs) into a slot; `to` holds `len` bytes, by the promise of
-            // `Target::new`, and is not in a slot.
+            // `Piece::at`, and is not in a slot.
             unsafe { std::ptr::copy_nonoverlapping(self.to.add(copy.skip), copy.to, copy.len) };
         }
     }

@@ -34,7 +34,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 pub use error::TransferError;
-pub use piece::{Method, Options, Piece, PieceBuffer, Target};
+pub use piece::{Method, Options, Piece};
+use piece::{PieceBuffer, Target};
 pub use report::{Engine, Fallback, Report};
 
 use threads::Reads;

@@ -11,18 +11,32 @@ pub enum Method {
     Read,
 }
 
-/// A part of the file that is wanted, and where its bytes go.
-#[derive(Clone, Debug)]
+/// A part of the file that is wanted, and where its bytes go: into a slot of the transfer, or into memory of the caller.
+///
+/// Memory of the caller is good for as many bytes as the piece had when it was made, so a piece stays as it was made:
+///
+/// ```compile_fail,E0616
+/// use alight_pages::transfer::Piece;
+///
+/// let mut piece = Piece::slot(0..4096);
+/// piece.range.end = 8192;
+/// ```
+///
+/// and there is one piece for it:
+///
+/// ```compile_fail,E0277
+/// fn copies<T: Clone>() {}
+/// copies::<alight_pages::transfer::Piece>();
+/// ```
+#[derive(Debug)]
 pub struct Piece {
-    /// Bytes of the file. An empty range is handed over without reading.
-    pub range: Range<u64>,
-    /// Where they go.
-    pub buffer: PieceBuffer,
+    pub(super) range: Range<u64>,
+    pub(super) buffer: PieceBuffer,
 }
 
 /// Where the bytes of a piece go.
-#[derive(Clone, Debug)]
-pub enum PieceBuffer {
+#[derive(Debug)]
+pub(super) enum PieceBuffer {
     /// Into a slot of the transfer, which is used again for another piece as soon as the consumer returns.
     Slot,
     /// Into memory of the caller.
@@ -30,41 +44,38 @@ pub enum PieceBuffer {
 }
 
 /// Memory of the caller's that receives a piece.
-///
-/// A target whose address is the piece's offset in the file modulo 4096 (more if the filesystem asks
-/// for more) is read into directly; any other is correct too but costs a copy. Nothing outside of it
-/// is written. Cut contiguous pieces at multiples of 4096 bytes of the file: each that is not
-/// costs two more reads of 4 KiB.
 #[derive(Clone, Copy, Debug)]
-pub struct Target(pub(super) *mut u8);
+pub(super) struct Target(pub(super) *mut u8);
 
-// SAFETY: `Target::new` promises that the transfer, on whichever thread, alone uses the memory.
+// SAFETY: `Piece::at` promises that the transfer, on whichever thread, alone uses the memory.
 unsafe impl Send for Target {}
 // SAFETY: as above.
 unsafe impl Sync for Target {}
 
-impl Target {
-    /// # Safety
-    /// When passed to [`transfer`](super::transfer()), `address` must be valid for writing as many bytes as the
-    /// piece has, and until the transfer is over nothing else reads or writes them, except the
-    /// consumer, after the piece was handed to it (and then nothing writes while it is read).
-    pub unsafe fn new(address: *mut u8) -> Target {
-        Target(address)
-    }
-}
-
 impl Piece {
-    /// A piece that is handed to the consumer in a slot.
+    /// A piece that is handed to the consumer in a slot, which is used again for another piece as soon as the consumer returns.
+    /// An empty range is handed over without reading.
     pub fn slot(range: Range<u64>) -> Piece {
         Piece { range, buffer: PieceBuffer::Slot }
     }
 
     /// A piece that goes to `address`.
     ///
+    /// If that is the piece's offset in the file modulo 4096 (more if the filesystem asks for more), the piece is read into it directly;
+    /// any other address is correct too but costs a copy. Nothing outside of it is written. Cut contiguous pieces at
+    /// multiples of 4096 bytes of the file: each that is not costs two more reads of 4 KiB.
+    ///
     /// # Safety
-    /// As [`Target::new`].
+    /// Whenever the piece is passed to [`transfer`](super::transfer()), `address` must be valid for writing as many bytes as
+    /// the piece has, and until the transfer is over nothing else (nor another transfer) reads or writes them, except the
+    /// consumer, after the piece was handed to it (and then nothing writes while it is read).
     pub unsafe fn at(range: Range<u64>, address: *mut u8) -> Piece {
         Piece { range, buffer: PieceBuffer::Caller(Target(address)) }
+    }
+
+    /// Its bytes of the file.
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
     }
 
     pub(super) fn len(&self) -> u64 {

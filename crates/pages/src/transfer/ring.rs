@@ -109,7 +109,7 @@ struct Worker<'a> {
 }
 
 // SAFETY: the pointers are to slots that this worker alone uses, and to targets, which
-// `Target::new` promises to the transfer.
+// `Piece::at` promises to the transfer.
 unsafe impl Send for Worker<'_> {}
 
 impl<'a> Worker<'a> {

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::SeqCst};
 
 use super::work::Work;
-use super::{Engine, Method, Options, Piece, Report, Target, run};
+use super::{Engine, Method, Options, Piece, Report, run};
 use crate::region::Region;
 
 const LEN: usize = 300_000;
@@ -27,8 +27,7 @@ fn read(interpose: &super::flights::Interpose) -> Report {
         let range = start as u64..start as u64 + 30_000;
         pieces.push(Piece::slot(range.clone()));
         // SAFETY: parts of a region that are not used otherwise.
-        let target = unsafe { Target::new(image.as_mut_ptr().add(start)) };
-        pieces.push(Piece { range, buffer: super::PieceBuffer::Caller(target) });
+        pieces.push(unsafe { Piece::at(range, image.as_mut_ptr().add(start)) });
     }
     let mut options = Options::default();
     (options.threads, options.block, options.depth) = (2, 8192, 6);

@@ -84,11 +84,11 @@ pub fn compare(
     let seen: Vec<AtomicUsize> = pieces.iter().map(|_| AtomicUsize::new(0)).collect();
     let stop = AtomicBool::new(false);
     let report = transfer(&file, path, pieces, method, options, &stop, &|i, bytes| {
-        let range = pieces[i].range.start as usize..pieces[i].range.end as usize;
+        let range = pieces[i].range().start as usize..pieces[i].range().end as usize;
         assert!(bytes == &expected[range.clone()], "piece {i}, {range:?}");
         seen[i].fetch_add(1, SeqCst);
     })?;
     assert!(seen.iter().all(|count| count.load(SeqCst) == 1), "every piece, once");
-    assert_eq!(report.bytes, pieces.iter().map(|p| p.range.end - p.range.start).sum::<u64>());
+    assert_eq!(report.bytes, pieces.iter().map(|p| p.range().end - p.range().start).sum::<u64>());
     Ok(report)
 }

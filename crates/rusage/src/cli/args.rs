@@ -1,7 +1,7 @@
 //! Arguments.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lexopt::prelude::*;
 use rusage::Command;
@@ -142,7 +142,7 @@ pub fn parse(words: Vec<OsString>) -> Result<Parsed, String> {
     files.extend(&args.output);
     files.sort();
     if let Some(same) = files.windows(2).find(|two| two[0] == two[1]) {
-        return Err(format!("{}: two reports cannot go to one file", same[0].display()));
+        return Err(two_reports(same[0]));
     }
     let command = command.ok_or("no command was given")?;
     lacking(&args)?;
@@ -152,6 +152,11 @@ pub fn parse(words: Vec<OsString>) -> Result<Parsed, String> {
     let cold = args.drop_caches || !args.cold.is_empty();
     args.warmup = warmup.unwrap_or(usize::from(args.runs > 1 && !cold));
     Ok(Parsed::Run(Box::new(args)))
+}
+
+/// What is said of a file that two reports should go to.
+pub fn two_reports(file: &Path) -> String {
+    format!("{}: two reports cannot go to one file", file.display())
 }
 
 impl Args {

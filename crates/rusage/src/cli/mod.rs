@@ -80,14 +80,20 @@ impl Report {
     fn all(args: &Args) -> Result<Vec<Report>, String> {
         let exports = args.exports.iter().map(|(format, path)| (*format, Some(&**path)));
         let reports = exports.chain([(args.format, args.output.as_deref())]);
-        let opened = reports.map(|(format, path)| {
+        let mut opened: Vec<Report> = Vec::new();
+        for (format, path) in reports {
             let output = Output::open(path, args.append)?;
             if let (Format::Csv, Some(path)) = (format, output.continues()) {
                 csv::fits(path)?;
             }
-            Ok(Report { format, output })
-        });
-        opened.collect()
+            if let Some(path) = path
+                && opened.iter().any(|other| other.output.is_same(&output))
+            {
+                return Err(args::two_reports(path));
+            }
+            opened.push(Report { format, output });
+        }
+        Ok(opened)
     }
 
     fn write(&mut self, args: &Args, measured: &runs::Measured) -> Result<(), String> {

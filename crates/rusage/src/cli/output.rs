@@ -40,6 +40,12 @@ impl Output {
         self.0.as_ref().filter(|target| target.continues).map(|target| &*target.path)
     }
 
+    /// Whether both are one regular file, by whatever names.
+    pub fn is_same(&self, other: &Output) -> bool {
+        let identity = |output: &Output| output.0.as_ref().and_then(Target::identity);
+        identity(self).is_some_and(|own| Some(own) == identity(other))
+    }
+
     /// Whether the lines' prefix may be bold: on a terminal, unless `NO_COLOR` says no.
     pub fn bold(&self) -> bool {
         self.0.is_none()
@@ -111,15 +117,37 @@ impl Target {
         Ok(())
     }
 
-    /// In one call, so that no reader finds half of it.
+    /// In one call, so that no reader finds half of it. Where there is no room for it, what is in the file stays.
     fn write(&mut self, text: &[u8]) -> io::Result<()> {
-        let written = self.file.write_all(text);
-        if self.replaces {
-            // Cut to the report, or, where that did not fit, to nothing.
-            self.file.set_len(if written.is_ok() { text.len() as u64 } else { 0 })?;
+        if !self.replaces {
+            let written = self.file.write_all(text);
+            self.is_new &= written.is_err();
+            return written;
         }
+        reserve(&self.file, text.len())?;
+        let first = loop {
+            match self.file.write(text) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                first => break first?,
+            }
+        };
+        let written = self.file.write_all(&text[first..]);
+        // Cut to the report, or, where that did not fit, to nothing.
+        self.file.set_len(if written.is_ok() { text.len() as u64 } else { 0 })?;
         self.is_new &= written.is_err();
         written
+    }
+
+    /// What tells this file from all others, if it is one that a report takes the place of or is added to.
+    fn identity(&self) -> Option<(u64, u64)> {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            let found = self.file.metadata().ok().filter(fs::Metadata::is_file)?;
+            Some((found.dev(), found.ino()))
+        }
+        #[cfg(not(unix))]
+        None
     }
 }
 
@@ -130,6 +158,30 @@ impl Drop for Target {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Sets space aside for so many bytes from the beginning of a file on, whatever its length, so that to write them cannot fail for want
+/// of it.
+///
+/// # Errors
+/// There is none. That it cannot be done on this filesystem is no error.
+#[cfg(target_os = "linux")]
+fn reserve(file: &File, len: usize) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let Ok(len) = libc::off_t::try_from(len) else { return Ok(()) };
+    // SAFETY: takes numbers.
+    let done = unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, 0, len) };
+    match io::Error::last_os_error() {
+        error if done != 0 && matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => {
+            Err(error)
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn reserve(_: &File, _: usize) -> io::Result<()> {
+    Ok(())
 }
 
 /// Whether this is the file that the standard output or error leads to.

@@ -24,6 +24,8 @@ const OUTPUT_PREFIXES: [&str; 2] = ["", "language_model."];
 /// The part of the source that is the network.
 pub(super) struct NetworkTensors<'a> {
     tensors: &'a [Described<'a>],
+    /// What they are called.
+    names: HashSet<&'a str>,
     prefix: &'static str,
     /// Rows of the embedding.
     pub(super) rows: u64,
@@ -71,7 +73,8 @@ impl<'a> NetworkTensors<'a> {
                 embedding.name, embedding.shape
             )));
         };
-        Ok(NetworkTensors { tensors, prefix, rows, tile: refuse::tile(config)? })
+        let names = tensors.iter().map(|tensor| tensor.name).collect();
+        Ok(NetworkTensors { tensors, names, prefix, rows, tile: refuse::tile(config)? })
     }
 
     /// What becomes of each tensor, and how many parameters that makes.
@@ -211,8 +214,7 @@ impl Names<'_> {
         if let Some(matrix) = rest.strip_suffix("_scale_inv").filter(|_| self.source.tile.is_some())
         {
             let name = &name[..name.len() - rest.len() + matrix.len()];
-            let is_there = self.source.tensors.iter().any(|tensor| tensor.name == name);
-            return is_there.then_some(TensorRole::Beside);
+            return self.source.names.contains(name).then_some(TensorRole::Beside);
         }
         for part in [&EMBEDDING].into_iter().chain(self.architecture.outside) {
             if rest == part.source {

@@ -7,7 +7,7 @@ use alight_formats::tokenizer::{
     self, File, Kind, Model, Special, TokenType, TokenizerError, Vocabulary, json,
 };
 
-use super::super::side::{self, SideFiles};
+use super::super::side::SideFiles;
 use crate::ConvertError;
 
 /// A token of the new file.
@@ -47,8 +47,8 @@ fn wrong(path: &Path, error: &TokenizerError) -> ConvertError {
     ConvertError::Side { path: path.into(), problem: error.to_string() }
 }
 
-fn open(path: PathBuf) -> Result<Option<Found>, ConvertError> {
-    let Some(bytes) = side::read(&path, MAX_FILE)? else { return Ok(None) };
+fn open(side: &SideFiles, path: PathBuf) -> Result<Option<Found>, ConvertError> {
+    let Some(bytes) = side.small.read(&path, MAX_FILE)? else { return Ok(None) };
     if bytes.starts_with(b"version https://git-lfs") {
         let problem = "is not the file itself but a pointer of Git LFS to it; `git lfs pull` in its \
                        folder gets the file";
@@ -66,13 +66,14 @@ fn open(path: PathBuf) -> Result<Option<Found>, ConvertError> {
 pub(super) fn find(side: &SideFiles, architecture: &str) -> Result<Files, ConvertError> {
     let merges = architecture == "gemma4";
     if let Some(path) = side.tokenizer_file() {
-        let Some(found) = open(path.into())? else {
+        let Some(found) = open(side, path.into())? else {
             let problem = "there is no such file, which was given for the tokenizer".into();
             return Err(ConvertError::Side { path: path.into(), problem });
         };
         return Ok(Files { first: Some(found), json: None, merges });
     }
-    let (model, json) = (open(side.tokenizer.path(MODEL))?, open(side.tokenizer.path(JSON))?);
+    let (model, json) = (side.tokenizer.path(MODEL), side.tokenizer.path(JSON));
+    let (model, json) = (open(side, model)?, open(side, json)?);
     let model_first = match &model {
         Some(_) if architecture.starts_with("qwen") || merges => false,
         Some(found) => found.kind == Kind::SentencePiece,

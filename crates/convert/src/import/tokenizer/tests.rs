@@ -7,7 +7,7 @@ use alight_text::template::MAX_SOURCE;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::super::side::SideFiles;
+use super::super::side::{SideFiles, SmallFiles};
 use super::super::tensor::Entry;
 use super::config::Config;
 use super::{Tokens, read, template};
@@ -31,13 +31,15 @@ fn text(value: Value) -> Vec<u8> {
 }
 
 fn convert(folder: &Path, architecture: &str, rows: u64) -> Tokens {
-    read(&SideFiles::new(folder, None), architecture, rows).unwrap().unwrap()
+    read(&SideFiles::new(folder, None, &SmallFiles::default()), architecture, rows)
+        .unwrap()
+        .unwrap()
 }
 
 #[track_caller]
 fn fails(files: &[(&str, Vec<u8>)], rows: u64, words: &[&str]) {
     let folder = folder(files);
-    let side = SideFiles::new(folder.path(), None);
+    let side = SideFiles::new(folder.path(), None, &SmallFiles::default());
     let error = read(&side, "llama", rows).unwrap_err().to_string();
     assert!(words.iter().all(|word| error.contains(word)), "{error}");
 }
@@ -277,12 +279,17 @@ fn the_file_is_chosen_by_architecture_and_content() {
     let ranks = ("tokenizer.model", b"IQ== 0\nIg== 1\n".to_vec());
     assert_eq!(model(convert(folder(&[ranks, json]).path(), "llama", 300)), gpt2);
     let none = folder(&[("config.json", b"{}".to_vec())]);
-    assert_eq!(read(&SideFiles::new(none.path(), None), "llama", 7).unwrap(), None);
+    assert_eq!(
+        read(&SideFiles::new(none.path(), None, &SmallFiles::default()), "llama", 7).unwrap(),
+        None
+    );
     // What a person gives goes before, whatever its name.
     let given = folder(&[("spm.bin", model::small())]);
-    let side = SideFiles::new(both.path(), Some(&given.path().join("spm.bin")));
+    let side =
+        SideFiles::new(both.path(), Some(&given.path().join("spm.bin")), &SmallFiles::default());
     assert_eq!(model(read(&side, "qwen2", 300).unwrap().unwrap()), llama);
-    let side = SideFiles::new(both.path(), Some(&given.path().join("missing")));
+    let side =
+        SideFiles::new(both.path(), Some(&given.path().join("missing")), &SmallFiles::default());
     assert!(read(&side, "qwen2", 300).unwrap_err().to_string().contains("missing: there is no"));
 }
 
@@ -350,7 +357,7 @@ fn a_template_longer_than_any_that_is_rendered_is_left_out() {
     ] {
         let whole = files.len() == 1 && files[0].1.len() == MAX_SOURCE;
         let folder = folder(&files);
-        let side = SideFiles::new(folder.path(), None);
+        let side = SideFiles::new(folder.path(), None, &SmallFiles::default());
         let mut notes = Vec::new();
         let found = template::read(&side, &Config::read(&side).unwrap(), &mut notes).unwrap();
         let names: Vec<&str> = found.iter().map(|(name, _)| &name["tokenizer.".len()..]).collect();

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
+use super::super::count_cuts;
 use super::text::{Entries, Merge, Text};
 use super::{File, TokenizerError as E};
 
@@ -121,7 +122,14 @@ pub(super) fn made_first(table: &Table<'_, '_>, merges: &[Ranked]) -> Vec<Option
 /// How many of the tokens at `normal` are merged otherwise than by a score of theirs: a token that
 /// SentencePiece makes of any two tokens, and the merges only of some; or one whose merges have
 /// others between them.
-pub(super) fn not_by_score(table: &Table<'_, '_>, merges: &[Ranked], normal: &[usize]) -> usize {
+///
+/// # Errors
+/// Tokens are longer than any model's.
+pub(super) fn not_by_score(
+    table: &Table<'_, '_>,
+    merges: &[Ranked],
+    normal: &[usize],
+) -> Result<usize, E> {
     let mut ways = vec![0_u32; table.entries.len()];
     let mut apart = vec![false; table.entries.len()];
     let mut before = None;
@@ -139,10 +147,13 @@ pub(super) fn not_by_score(table: &Table<'_, '_>, merges: &[Ranked], normal: &[u
         };
         cuts.filter(able).count()
     };
-    let otherwise = normal.iter().filter(|&&at| {
-        ways[at] > 0 && (apart[at] || all(table.entries[at].1.as_str()) != ways[at] as usize)
-    });
-    otherwise.count()
+    let (mut otherwise, mut cuts) = (0, 0);
+    for &at in normal.iter().filter(|at| ways[**at] > 0) {
+        let text = table.entries[at].1.as_str();
+        count_cuts(&mut cuts, text.len())?;
+        otherwise += usize::from(apart[at] || all(text) != ways[at] as usize);
+    }
+    Ok(otherwise)
 }
 
 /// The ids of a vocabulary, which BPE must have.

@@ -138,7 +138,7 @@ impl<'a> File<'a> {
         let first = bpe::made_first(&table, &merges);
         let mut order: Vec<usize> =
             (0..tokens.len()).filter(|&at| tokens[at].ty == TokenType::Normal).collect();
-        let otherwise = bpe::not_by_score(&table, &merges, &order);
+        let otherwise = bpe::not_by_score(&table, &merges, &order)?;
         if otherwise > 0 {
             notes.push(format!(
                 "{otherwise} tokens are merged otherwise than by a score of theirs, which is all that \

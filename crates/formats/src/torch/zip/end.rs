@@ -5,7 +5,7 @@
 //! ```
 
 use super::super::error::ZipError;
-use super::{IN_ZIP64, u16_at, u32_at, u64_at};
+use super::{IN_ZIP64, MAX_DIRECTORY, u16_at, u32_at, u64_at};
 use crate::Source;
 
 const END: usize = 22;
@@ -71,6 +71,10 @@ pub(super) fn find(file: &dyn Source<'_>) -> Result<Directory, ZipError> {
     }
     if start.checked_add(size) != Some(directory_end) {
         return Err(ZipError::Directory { start, size, end: directory_end });
+    }
+    // It is read as a whole.
+    if size > MAX_DIRECTORY {
+        return Err(ZipError::DirectoryTooLarge { found: size, limit: MAX_DIRECTORY });
     }
     Ok(Directory { start, end: directory_end, entries })
 }

@@ -22,6 +22,9 @@ pub const MAX_ENTRIES: u64 = 1 << 20;
 /// Longest name of an entry in bytes.
 pub const MAX_NAME: usize = 1024;
 
+/// Longest central directory in bytes: of as many entries, with names as torch gives them.
+pub const MAX_DIRECTORY: u64 = 256 << 20;
+
 /// Bytes of an entry in the central directory, before name, extra field and comment.
 const CENTRAL: usize = 46;
 /// In a 32-bit field: look into the ZIP64 extra field.

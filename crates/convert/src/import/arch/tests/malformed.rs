@@ -361,7 +361,11 @@ fn mixtures_of_experts_and_quantised_checkpoints_are_refused_by_name() {
 fn a_folder_without_configuration_says_so() {
     let case = Case::named("llama");
     std::fs::remove_file(case.folder.join("config.json")).ok();
-    let side = crate::import::side::SideFiles::new(&case.folder, None);
+    let side = crate::import::side::SideFiles::new(
+        &case.folder,
+        None,
+        &crate::import::side::SmallFiles::default(),
+    );
     let error = super::huggingface(&side, &[]).unwrap_err().to_string();
     assert!(error.contains("config.json: is missing"), "{error}");
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::huggingface;
-use crate::import::side::SideFiles;
+use crate::import::side::{SideFiles, SmallFiles};
 use crate::import::tensor::{Described, Entry, Network, Place, Rule};
 use crate::write::Change;
 
@@ -87,7 +87,7 @@ impl Case {
 
     fn read(&self) -> Result<Network, String> {
         fs::write(self.folder.join("config.json"), self.config.to_string()).unwrap();
-        let side = SideFiles::new(&self.folder, None);
+        let side = SideFiles::new(&self.folder, None, &SmallFiles::default());
         let described: Vec<_> =
             self.tensors.iter().map(|(name, shape)| Described { name, shape }).collect();
         huggingface(&side, &described).map_err(|error| error.to_string())
