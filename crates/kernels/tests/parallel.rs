@@ -158,6 +158,16 @@ fn every_row_is_visited_once() {
     }
 }
 
+/// Two threads would have the same rows.
+#[test]
+#[should_panic(expected = "4 rows of units of 4 are skipped")]
+fn no_unit_is_skipped_as_a_whole() {
+    let mut rows = [0.0; 8];
+    let cut = Cut { rows: 4, skipped: 4, ..Cut::default() };
+    let threads = &mut Some { threads: 1, step: 1, backwards: false };
+    each_row(threads, 8, cut, [Rows::new(&mut rows, 1)], &|_, _, _| ());
+}
+
 #[test]
 fn attention_and_the_cache_have_the_bits_of_one_call() {
     let mut rng = Rng(2);

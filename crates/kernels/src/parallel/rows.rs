@@ -98,7 +98,7 @@ pub fn each_row<T: Threads, const N: usize>(
 /// [`each_row`] of work of so many nanoseconds.
 ///
 /// # Panics
-/// As [`each_row`].
+/// As [`each_row`], and if a unit has no rows, or more are skipped than one has.
 pub fn cut_rows<T: Threads, const N: usize>(
     threads: &mut T,
     n: usize,
@@ -107,6 +107,8 @@ pub fn cut_rows<T: Threads, const N: usize>(
     buffers: [Rows<'_>; N],
     f: &RowFn<'_, T::Scratch, N>,
 ) {
+    // Else two units would have the same rows.
+    assert!(cut.skipped < cut.rows, "{} rows of units of {} are skipped", cut.skipped, cut.rows);
     let buffers = buffers.map(Rows::into_output);
     let cost = Cost { take: cut.take, ..Cost::of(nanoseconds) };
     let count = (cut.skipped + n).div_ceil(cut.rows);
