@@ -478,6 +478,32 @@ fn ollama_s_lines_say_the_same_whole_and_streamed() {
 }
 
 #[test]
+fn a_last_message_of_the_assistant_s_is_continued() {
+    let folder = tempfile::tempdir().unwrap();
+    // It says the second behind the first.
+    let model = said::model(folder.path(), &[("b", TEXT), ("Yes.", TEXT)], 0);
+    let serving = Serving::start(&[&*model, "--no-cache", "--temp", "0"]);
+    let said = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);
+    let body = json!({"messages": said, "max_tokens": 1});
+    let prompt = |body: &Value| {
+        let prompt = serving.post("/apply-template", body).json()["prompt"].clone();
+        prompt.as_str().unwrap().to_owned()
+    };
+    assert!(prompt(&body).ends_with('b'), "{}", prompt(&body));
+    let again = with(body.clone(), json!({"continue_final_message": false}));
+    assert!(prompt(&again).ends_with("b<go>"));
+    let openai = serving.post(CHAT, &body).json();
+    assert_eq!(openai["choices"][0]["message"]["content"], "Yes.");
+    let anthropic = serving.post("/v1/messages", &body).json();
+    assert_eq!(anthropic["content"][0]["text"], "Yes.");
+    let ollama = json!({"messages": said, "stream": false, "options": {"num_predict": 1}});
+    assert_eq!(serving.post("/api/chat", &ollama).json()["message"]["content"], "Yes.");
+    // There an answer is an item of its own.
+    let responses = serving.post("/v1/responses", &json!({"input": said})).json();
+    assert_eq!(responses["output"][0]["content"][0]["text"], "bYes.", "{responses}");
+}
+
+#[test]
 fn a_prompt_can_be_echoed_scored_biased_and_embedded() {
     let (_folder, serving) = saying(&[]);
     let body = json!({"prompt": [[3, 6, 7]], "logprobs": 2, "max_tokens": 0, "echo": true});

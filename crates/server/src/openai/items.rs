@@ -21,6 +21,8 @@ pub(crate) fn renamed(object: Map<String, Value>) -> Result<Fields, Refusal> {
     let instructions = fields.string("instructions")?;
     let input = fields.any("input").ok_or_else(|| Refusal::invalid("input", "it is missing"))?;
     body.insert("messages".to_owned(), messages(instructions, input)?.into());
+    // Here an answer is always an item of its own.
+    body.insert("continue_final_message".to_owned(), false.into());
     if let Some(tools) = fields.list("tools")? {
         // Others are run by OpenAI's server, not by the client.
         let tools = tools.iter().filter(|tool| tool["type"] == "function");
