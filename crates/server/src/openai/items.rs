@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::asking::tool_call;
 use crate::body::fields::{Fields, kind};
+use crate::body::messages::role;
 use crate::body::refusal::Refusal;
 
 /// Fields by the names that chat completions have for them. What only a server that keeps answers has is refused.
@@ -86,8 +87,7 @@ fn message(item: &Value, at: &str, all: &mut Vec<Value>) -> Result<(), Refusal> 
     match item["type"].as_str().unwrap_or("message") {
         "message" => {
             let role = match item["role"].as_str() {
-                Some("developer") => "system",
-                Some(role) => role,
+                Some(given) => role(given),
                 None => return Err(Refusal::invalid(format!("{at}.role"), "expected a string")),
             };
             let text = text(&item["content"], &format!("{at}.content"))?;
