@@ -4,7 +4,7 @@ use alight_model::{OfPrompt, Pooling, to_unit_length};
 
 use crate::answer::Asked;
 use crate::asking;
-use crate::body::fields::Fields;
+use crate::body::fields::{Fields, whole};
 use crate::failure::Failure;
 use crate::generation::{Generation, Update};
 use crate::http::Call;
@@ -33,7 +33,7 @@ pub(crate) fn begin(
     let width = serving.model.spec().hidden_size;
     let dimensions =
         fields.read("dimensions", &format!("a number from 1 to {width}"), |value| {
-            let n = usize::try_from(value.as_u64()?).ok()?;
+            let n = usize::try_from(whole(&value)?).ok()?;
             (1..=width).contains(&n).then_some(n)
         })?;
     let pooling = fields.read("pooling", "\"mean\" or \"last\"", |value| match value.as_str() {
