@@ -478,6 +478,106 @@ fn ollama_s_lines_say_the_same_whole_and_streamed() {
 }
 
 #[test]
+fn ollama_s_clients_find_what_they_look_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = |name: &str, tokens: &[(&str, i32)]| {
+        let path = folder.path().join(name);
+        std::fs::rename(said::model(folder.path(), tokens, 0), &path).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (one, other) = (own("one.gguf", &[("One.", TEXT)]), own("other.gguf", &[("Two.", TEXT)]));
+    let template = write(folder.path(), "template", "{{ messages[-1].content }}<go>{# tools #}");
+    let args = [&*one, &other, "--alias", "one,other:latest", "--no-cache", "--temp", "0"];
+    let serving = Serving::start(&[&args[..], &["--chat-template-file", &template]].concat());
+    for path in ["/", "/api/version", "/health"] {
+        let head = serving.request("HEAD", path, &[], b"");
+        assert_eq!((head.status, &*head.body), (200, &b""[..]), "{path}");
+    }
+    let listed = ["/api/tags", "/api/ps"].map(|path| {
+        let listed = serving.get(path).json();
+        let models = listed["models"].as_array().unwrap().iter();
+        models.map(|model| model["digest"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    });
+    assert_eq!(listed[0], listed[1]);
+    assert!(listed[0].iter().all(|digest| digest.len() == 64) && listed[0][0] != listed[0][1]);
+    for name in ["other", "other:latest"] {
+        let shown = serving.post("/api/show", &json!({"model": "", "name": name}));
+        assert_eq!(shown.status, if name == "other" { 404 } else { 200 }, "{}", shown.text());
+    }
+    let shown = serving.post("/api/show", &json!({"name": "one:latest"})).json();
+    assert_eq!(shown["capabilities"], json!(["completion", "tools"]));
+
+    // Nothing is asked: the model is loaded, and says nothing.
+    let sleeps = || serving.get("/props?model=other%3Alatest").json()["is_sleeping"] == true;
+    assert!(sleeps());
+    for (path, more, said) in [
+        ("/api/generate", json!({"prompt": ""}), "response"),
+        ("/api/chat", json!({"messages": []}), "message"),
+        ("/api/chat", json!({}), "message"),
+    ] {
+        for (keep_alive, reason) in [
+            (json!(0), "unload"),
+            (json!("0s"), "unload"),
+            (json!("10m"), "load"),
+            (Value::Null, "load"),
+        ] {
+            let body =
+                with(json!({"model": "other:latest", "keep_alive": keep_alive}), more.clone());
+            let line = serving.post(path, &body).json();
+            assert_eq!(
+                (&line["done"], &line["done_reason"]),
+                (&json!(true), &json!(reason)),
+                "{line}"
+            );
+            assert_eq!(line[said].as_str().or(line[said]["content"].as_str()), Some(""), "{line}");
+        }
+    }
+    assert!(!sleeps());
+    let said = json!({"model": "other:latest", "prompt": "a", "stream": false});
+    let options =
+        json!({"num_predict": -1, "top_k": -1, "repeat_last_n": -1, "seed": -1, "stop": ""});
+    let said = serving.post("/api/generate", &with(said, json!({"options": options}))).json();
+    assert_eq!(said["response"], "Two.", "{said}");
+
+    // What would change the answer is not left out.
+    let picture = json!(["iVBORw0KGgo="]);
+    for (path, more, field) in [
+        ("/api/generate", json!({"images": picture}), "images"),
+        ("/api/generate", json!({"template": "{{ .Prompt }}"}), "template"),
+        ("/api/generate", json!({"context": [1, 2]}), "context"),
+        (
+            "/api/chat",
+            json!({"messages": [{"role": "user", "content": "a", "images": picture}]}),
+            "messages[0].images",
+        ),
+    ] {
+        let body = with(json!({"model": "one", "prompt": "a"}), more);
+        let refused = serving.post(path, &body);
+        assert_eq!(refused.status, 400, "{body}");
+        let error = refused.json()["error"].as_str().unwrap().to_owned();
+        assert!(error.starts_with(&format!("{field}: ")), "{error}");
+    }
+    let empty = json!({"model": "one", "prompt": "a", "images": [], "template": "", "context": null, "stream": false});
+    assert_eq!(serving.post("/api/generate", &empty).json()["response"], "One.");
+}
+
+#[test]
+fn ollama_s_embeddings_are_cut_unless_the_client_says_otherwise() {
+    let (_folder, serving) = saying(&["--ctx-size", "20"]);
+    for input in ["a".repeat(30), "a".repeat(100_000)] {
+        let body = json!({"input": ["a", input]});
+        let cut = serving.post("/api/embed", &body).json();
+        assert!((21..=23).contains(&cut["prompt_eval_count"].as_u64().unwrap()), "{cut:.300}");
+        let refused = serving.post("/api/embed", &with(body, json!({"truncate": false})));
+        assert_eq!(refused.status, 400);
+        let older = serving.post("/api/embeddings", &json!({"prompt": input})).json();
+        assert_eq!(older["embedding"], cut["embeddings"][1]);
+        assert_eq!(serving.post("/v1/embeddings", &json!({"input": input})).status, 400);
+    }
+    assert_eq!(serving.post("/api/embeddings", &json!({})).status, 400);
+}
+
+#[test]
 fn a_last_message_of_the_assistant_s_is_continued() {
     let folder = tempfile::tempdir().unwrap();
     // It says the second behind the first.

@@ -24,11 +24,13 @@ impl Wanted {
     }
 }
 
-/// Takes `input`, `dimensions` and `pooling`, and begins to compute.
+/// Takes `input`, `dimensions` and `pooling`, and begins to compute. Of a text that is too long, the beginning is computed if it may be
+/// `cut`.
 pub(crate) fn begin(
     call: &Call,
     serving: &Serving,
     fields: &mut Fields,
+    cut: bool,
 ) -> Result<(Generation, Wanted), Failure> {
     let width = serving.model.spec().hidden_size;
     let dimensions =
@@ -41,7 +43,7 @@ pub(crate) fn begin(
         Some("last") => Some(Pooling::Last),
         _ => None,
     })?;
-    let texts = asking::texts(fields, "input", serving)?;
+    let texts = asking::texts(fields, "input", cut, serving)?;
     let of_prompt = OfPrompt::Embedding(pooling.unwrap_or(Pooling::Mean));
     let ask = Ask { of_prompt, salt: call.salt.clone(), ..Ask::default() };
     let running = asking::begin(serving, texts, 1, &ask)?;

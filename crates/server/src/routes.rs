@@ -59,6 +59,7 @@ pub(crate) static ROUTES: &[Route] = routes![
     POST "/api/chat"     key Failure::ollama => ollama::chat::answer,
     POST "/api/generate" key Failure::ollama => ollama::generate::answer,
     POST "/api/embed"    key Failure::ollama => ollama::embed::answer,
+    POST "/api/embeddings" key Failure::ollama => ollama::embed::one,
 
     POST "/completion"     key Failure::openai => llama::completion::answer,
     POST "/tokenize"       key Failure::openai => llama::tokenize::answer,

@@ -46,7 +46,7 @@ fn begun(call: &Call) -> Result<(Generation, Pieces, bool), Failure> {
     let began = Instant::now();
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
-    let mut prompts = asking::texts(&mut fields, "prompt", serving)?;
+    let mut prompts = asking::texts(&mut fields, "prompt", false, serving)?;
     if prompts.len() != 1 {
         let message = format!("there are {}, expected one", prompts.len());
         return Err(Refusal::invalid("prompt", message).into());

@@ -71,7 +71,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 fn begun(call: &Call) -> Result<Begun, Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
-    let prompts = asking::texts(&mut fields, "prompt", serving)?;
+    let prompts = asking::texts(&mut fields, "prompt", false, serving)?;
     let mut ask = asking::ask(call, serving, &mut fields)?;
     let stops = options::stops(&mut fields)?;
     let n = answers(&mut fields)?;
