@@ -846,6 +846,13 @@ fn only_known_names_pages_and_keys() {
     let page = ("origin", "https://page.example");
     let told = serving.request("OPTIONS", CHAT, &[page], b"");
     assert_eq!((told.status, told.header("access-control-allow-origin")), (204, Some(page.1)));
+    // What OpenAI's client adds in a browser.
+    let names = "authorization,content-type,x-stainless-arch,x-stainless-retry-count";
+    let wanted = ("access-control-request-headers", names);
+    let told = serving.request("OPTIONS", CHAT, &[page, wanted], b"");
+    assert_eq!(told.header("access-control-allow-headers"), Some(names));
+    let told = serving.request("OPTIONS", CHAT, &[("origin", "http://evil.example"), wanted], b"");
+    assert_eq!((told.status, told.header("access-control-allow-headers")), (403, None));
     assert_eq!(
         ask(&serving, &[page, ("x-api-key", "one")]).header("access-control-allow-origin"),
         Some(page.1)
