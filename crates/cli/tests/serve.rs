@@ -1271,6 +1271,9 @@ fn an_answer_is_held_to_its_schema() {
     assert!(any["choices"][0]["message"]["content"].as_str().unwrap().starts_with('{'), "{any}");
     let text = json!({"prompt": "A pet: ", "json_schema": schema, "n_predict": 100});
     held(&serving.post("/completion", &text).json()["content"]);
+    let format = json!({"format": {"type": "json_schema", "schema": schema}});
+    let ask = json!({"messages": messages, "max_tokens": 100, "output_config": format});
+    held(&serving.post("/v1/messages", &ask).json()["content"][0]["text"]);
 
     // Schemas that are none, that nobody knows, or that would cost too much, are mistakes of their requests.
     let mut deep = json!({"type": "string"});
@@ -1282,15 +1285,16 @@ fn an_answer_is_held_to_its_schema() {
         json!({"type": "string", "pattern": "("}),
         json!({"$ref": "#/nowhere"}),
         json!({"$ref": "http://elsewhere.example/schema"}),
+        json!({"$ref": "#"}),
         json!(7),
     ] {
-        let body = with(
-            body.clone(),
-            json!({"response_format": {"type": "json_schema", "json_schema": {"schema": wrong}}}),
-        );
-        let answer = serving.post(CHAT, &body);
-        assert_eq!(answer.status, 400, "{wrong} {}", answer.text());
-        assert_eq!(answer.json()["error"]["param"], "response_format");
+        for stream in [false, true] {
+            let format = json!({"type": "json_schema", "json_schema": {"schema": wrong}});
+            let body = with(body.clone(), json!({"response_format": format, "stream": stream}));
+            let answer = serving.post(CHAT, &body);
+            assert_eq!(answer.status, 400, "{wrong} {}", answer.text());
+            assert_eq!(answer.json()["error"]["param"], "response_format");
+        }
     }
     let format =
         json!({"response_format": {"type": "json_schema", "json_schema": {"schema": deep}}});
