@@ -478,6 +478,132 @@ fn ollama_s_lines_say_the_same_whole_and_streamed() {
 }
 
 #[test]
+fn ollama_s_clients_find_what_they_look_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = |name: &str, tokens: &[(&str, i32)]| {
+        let path = folder.path().join(name);
+        std::fs::rename(said::model(folder.path(), tokens, 0), &path).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (one, other) = (own("one.gguf", &[("One.", TEXT)]), own("other.gguf", &[("Two.", TEXT)]));
+    let template = write(folder.path(), "template", "{{ messages[-1].content }}<go>{# tools #}");
+    let args = [&*one, &other, "--alias", "one,other:latest", "--no-cache", "--temp", "0"];
+    let serving = Serving::start(&[&args[..], &["--chat-template-file", &template]].concat());
+    for path in ["/", "/api/version", "/health"] {
+        let head = serving.request("HEAD", path, &[], b"");
+        assert_eq!((head.status, &*head.body), (200, &b""[..]), "{path}");
+    }
+    let listed = ["/api/tags", "/api/ps"].map(|path| {
+        let listed = serving.get(path).json();
+        let models = listed["models"].as_array().unwrap().iter();
+        models.map(|model| model["digest"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    });
+    assert_eq!(listed[0], listed[1]);
+    assert!(listed[0].iter().all(|digest| digest.len() == 64) && listed[0][0] != listed[0][1]);
+    for name in ["other", "other:latest"] {
+        let shown = serving.post("/api/show", &json!({"model": "", "name": name}));
+        assert_eq!(shown.status, if name == "other" { 404 } else { 200 }, "{}", shown.text());
+    }
+    let shown = serving.post("/api/show", &json!({"name": "one:latest"})).json();
+    assert_eq!(shown["capabilities"], json!(["completion", "tools"]));
+
+    // Nothing is asked: the model is loaded, and says nothing.
+    let sleeps = || serving.get("/props?model=other%3Alatest").json()["is_sleeping"] == true;
+    assert!(sleeps());
+    for (path, more, said) in [
+        ("/api/generate", json!({"prompt": ""}), "response"),
+        ("/api/chat", json!({"messages": []}), "message"),
+        ("/api/chat", json!({}), "message"),
+    ] {
+        for (keep_alive, reason) in [
+            (json!(0), "unload"),
+            (json!("0s"), "unload"),
+            (json!("10m"), "load"),
+            (Value::Null, "load"),
+        ] {
+            let body =
+                with(json!({"model": "other:latest", "keep_alive": keep_alive}), more.clone());
+            let line = serving.post(path, &body).json();
+            assert_eq!(
+                (&line["done"], &line["done_reason"]),
+                (&json!(true), &json!(reason)),
+                "{line}"
+            );
+            assert_eq!(line[said].as_str().or(line[said]["content"].as_str()), Some(""), "{line}");
+        }
+    }
+    assert!(!sleeps());
+    let said = json!({"model": "other:latest", "prompt": "a", "stream": false});
+    let options =
+        json!({"num_predict": -1, "top_k": -1, "repeat_last_n": -1, "seed": -1, "stop": ""});
+    let said = serving.post("/api/generate", &with(said, json!({"options": options}))).json();
+    assert_eq!(said["response"], "Two.", "{said}");
+
+    // What would change the answer is not left out.
+    let picture = json!(["iVBORw0KGgo="]);
+    for (path, more, field) in [
+        ("/api/generate", json!({"images": picture}), "images"),
+        ("/api/generate", json!({"template": "{{ .Prompt }}"}), "template"),
+        ("/api/generate", json!({"context": [1, 2]}), "context"),
+        (
+            "/api/chat",
+            json!({"messages": [{"role": "user", "content": "a", "images": picture}]}),
+            "messages[0].images",
+        ),
+    ] {
+        let body = with(json!({"model": "one", "prompt": "a"}), more);
+        let refused = serving.post(path, &body);
+        assert_eq!(refused.status, 400, "{body}");
+        let error = refused.json()["error"].as_str().unwrap().to_owned();
+        assert!(error.starts_with(&format!("{field}: ")), "{error}");
+    }
+    let empty = json!({"model": "one", "prompt": "a", "images": [], "template": "", "context": null, "stream": false});
+    assert_eq!(serving.post("/api/generate", &empty).json()["response"], "One.");
+}
+
+#[test]
+fn ollama_s_embeddings_are_cut_unless_the_client_says_otherwise() {
+    let (_folder, serving) = saying(&["--ctx-size", "20"]);
+    for input in ["a".repeat(30), "a".repeat(100_000)] {
+        let body = json!({"input": ["a", input]});
+        let cut = serving.post("/api/embed", &body).json();
+        assert!((21..=23).contains(&cut["prompt_eval_count"].as_u64().unwrap()), "{cut:.300}");
+        let refused = serving.post("/api/embed", &with(body, json!({"truncate": false})));
+        assert_eq!(refused.status, 400);
+        let older = serving.post("/api/embeddings", &json!({"prompt": input})).json();
+        assert_eq!(older["embedding"], cut["embeddings"][1]);
+        assert_eq!(serving.post("/v1/embeddings", &json!({"input": input})).status, 400);
+    }
+    assert_eq!(serving.post("/api/embeddings", &json!({})).status, 400);
+}
+
+#[test]
+fn a_last_message_of_the_assistant_s_is_continued() {
+    let folder = tempfile::tempdir().unwrap();
+    // It says the second behind the first.
+    let model = said::model(folder.path(), &[("b", TEXT), ("Yes.", TEXT)], 0);
+    let serving = Serving::start(&[&*model, "--no-cache", "--temp", "0"]);
+    let said = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);
+    let body = json!({"messages": said, "max_tokens": 1});
+    let prompt = |body: &Value| {
+        let prompt = serving.post("/apply-template", body).json()["prompt"].clone();
+        prompt.as_str().unwrap().to_owned()
+    };
+    assert!(prompt(&body).ends_with('b'), "{}", prompt(&body));
+    let again = with(body.clone(), json!({"continue_final_message": false}));
+    assert!(prompt(&again).ends_with("b<go>"));
+    let openai = serving.post(CHAT, &body).json();
+    assert_eq!(openai["choices"][0]["message"]["content"], "Yes.");
+    let anthropic = serving.post("/v1/messages", &body).json();
+    assert_eq!(anthropic["content"][0]["text"], "Yes.");
+    let ollama = json!({"messages": said, "stream": false, "options": {"num_predict": 1}});
+    assert_eq!(serving.post("/api/chat", &ollama).json()["message"]["content"], "Yes.");
+    // There an answer is an item of its own.
+    let responses = serving.post("/v1/responses", &json!({"input": said})).json();
+    assert_eq!(responses["output"][0]["content"][0]["text"], "bYes.", "{responses}");
+}
+
+#[test]
 fn a_prompt_can_be_echoed_scored_biased_and_embedded() {
     let (_folder, serving) = saying(&[]);
     let body = json!({"prompt": [[3, 6, 7]], "logprobs": 2, "max_tokens": 0, "echo": true});
@@ -630,6 +756,9 @@ fn a_mistake_is_told_once_and_names_its_field() {
             assert!(!error["message"].as_str().unwrap().is_empty());
         }
     }
+    assert_eq!(serving.post("/v1/models", &json!({})).header("allow"), Some("GET, HEAD"));
+    let unknown = serving.post("/api/nothing", &json!({}));
+    assert_eq!((unknown.status, unknown.json()["error"].is_string()), (404, true));
     let long = serving.post(COMPLETIONS, &json!({"prompt": vec![3; 21]})).json();
     assert_eq!(
         (&long["error"]["n_prompt_tokens"], &long["error"]["n_ctx"]),
@@ -719,6 +848,13 @@ fn only_known_names_pages_and_keys() {
     let page = ("origin", "https://page.example");
     let told = serving.request("OPTIONS", CHAT, &[page], b"");
     assert_eq!((told.status, told.header("access-control-allow-origin")), (204, Some(page.1)));
+    // What OpenAI's client adds in a browser.
+    let names = "authorization,content-type,x-stainless-arch,x-stainless-retry-count";
+    let wanted = ("access-control-request-headers", names);
+    let told = serving.request("OPTIONS", CHAT, &[page, wanted], b"");
+    assert_eq!(told.header("access-control-allow-headers"), Some(names));
+    let told = serving.request("OPTIONS", CHAT, &[("origin", "http://evil.example"), wanted], b"");
+    assert_eq!((told.status, told.header("access-control-allow-headers")), (403, None));
     assert_eq!(
         ask(&serving, &[page, ("x-api-key", "one")]).header("access-control-allow-origin"),
         Some(page.1)
@@ -785,6 +921,9 @@ fn several_models_are_chosen_by_their_names() {
         assert_eq!(say(names[0]), wanted[0]);
         assert_eq!(names.map(sleeps), [false, true], "the other was not asked");
         assert_eq!(say(names[1]), wanted[1]);
+        let about = serving.get(&format!("/v1/models/{}", names[1])).json();
+        assert_eq!(about, listed["data"][1]);
+        assert_eq!(serving.get("/v1/models/neither").status, 404);
         for wrong in [json!("neither"), Value::Null] {
             let refused = serving.post(CHAT, &json!({"model": wrong, "messages": messages()}));
             let error = &refused.json()["error"];
@@ -1134,6 +1273,9 @@ fn an_answer_is_held_to_its_schema() {
     assert!(any["choices"][0]["message"]["content"].as_str().unwrap().starts_with('{'), "{any}");
     let text = json!({"prompt": "A pet: ", "json_schema": schema, "n_predict": 100});
     held(&serving.post("/completion", &text).json()["content"]);
+    let format = json!({"format": {"type": "json_schema", "schema": schema}});
+    let ask = json!({"messages": messages, "max_tokens": 100, "output_config": format});
+    held(&serving.post("/v1/messages", &ask).json()["content"][0]["text"]);
 
     // Schemas that are none, that nobody knows, or that would cost too much, are mistakes of their requests.
     let mut deep = json!({"type": "string"});
@@ -1156,15 +1298,16 @@ fn an_answer_is_held_to_its_schema() {
         json!({"type": "string", "pattern": "("}),
         json!({"$ref": "#/nowhere"}),
         json!({"$ref": "http://elsewhere.example/schema"}),
+        json!({"$ref": "#"}),
         json!(7),
     ] {
-        let body = with(
-            body.clone(),
-            json!({"response_format": {"type": "json_schema", "json_schema": {"schema": wrong}}}),
-        );
-        let answer = serving.post(CHAT, &body);
-        assert_eq!(answer.status, 400, "{wrong} {}", answer.text());
-        assert_eq!(answer.json()["error"]["param"], "response_format");
+        for stream in [false, true] {
+            let format = json!({"type": "json_schema", "json_schema": {"schema": wrong}});
+            let body = with(body.clone(), json!({"response_format": format, "stream": stream}));
+            let answer = serving.post(CHAT, &body);
+            assert_eq!(answer.status, 400, "{wrong} {}", answer.text());
+            assert_eq!(answer.json()["error"]["param"], "response_format");
+        }
     }
     for schema in [deep, far] {
         let format =
@@ -1409,9 +1552,8 @@ fn the_page_needs_no_key_and_may_run_its_own_script_alone() {
     drop(serving);
     for option in ["--no-ui", "--no-webui"] {
         let (_folder, serving) = saying(&[option]);
-        let none = serving.get("/");
-        assert_eq!(none.status, 404);
-        assert!(none.json()["error"]["message"].as_str().unwrap().contains("--no-ui"));
+        assert_eq!(serving.get("/").text(), "Ollama is running");
+        assert_eq!(serving.request("HEAD", "/", &[], b"").status, 200);
     }
 }
 

@@ -144,10 +144,12 @@ pub(crate) fn chat(
     Ok((prompt, Asked { chat: !held, tools, call, stops }))
 }
 
-/// Takes texts to be computed: a text, its tokens, or a list of either.
+/// Takes texts to be computed: a text, its tokens, or a list of either. Of one that is too long, what the context holds is left if it may
+/// be `cut`.
 pub(crate) fn texts(
     fields: &mut Fields,
     name: &'static str,
+    cut: bool,
     serving: &Serving,
 ) -> Result<Vec<Vec<u32>>, Failure> {
     let missing = || Refusal::invalid(name, "it is missing");
@@ -161,10 +163,16 @@ pub(crate) fn texts(
     }
     let vocabulary = serving.vocabulary();
     let encoder = Encoder::new(vocabulary, Style::Raw, false);
+    let context = serving.worker.context();
     let one = |value: Value| match value {
-        Value::String(text) => {
-            check_length(text.len(), &vocabulary.tokenizer, serving.worker.context())
-                .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why.to_string())))?;
+        Value::String(mut text) => {
+            match check_length(text.len(), &vocabulary.tokenizer, context) {
+                Err(why) if cut => text.truncate(text.floor_char_boundary(why.most)),
+                checked => {
+                    checked
+                        .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why.to_string())))?;
+                }
+            }
             encoder.raw(&text).map_err(|error| Failure::invalid(error.to_string()))
         }
         Value::Array(ids) if !ids.is_empty() && ids.iter().all(Value::is_u64) => {
@@ -183,7 +191,13 @@ pub(crate) fn texts(
             Err(Refusal::invalid(name, message).into())
         }
     };
-    all.into_iter().map(one).collect()
+    let fitting = |mut tokens: Vec<u32>| {
+        if cut {
+            tokens.truncate(context);
+        }
+        tokens
+    };
+    all.into_iter().map(|value| one(value).map(fitting)).collect()
 }
 
 /// Begins to compute `n` answers to each prompt. Their seeds follow one another.

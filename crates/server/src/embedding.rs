@@ -4,7 +4,7 @@ use alight_model::{OfPrompt, Pooling, to_unit_length};
 
 use crate::answer::Asked;
 use crate::asking;
-use crate::body::fields::Fields;
+use crate::body::fields::{Fields, whole};
 use crate::failure::Failure;
 use crate::generation::{Generation, Update};
 use crate::http::Call;
@@ -24,16 +24,18 @@ impl Wanted {
     }
 }
 
-/// Takes `input`, `dimensions` and `pooling`, and begins to compute.
+/// Takes `input`, `dimensions` and `pooling`, and begins to compute. Of a text that is too long, the beginning is computed if it may be
+/// `cut`.
 pub(crate) fn begin(
     call: &Call,
     serving: &Serving,
     fields: &mut Fields,
+    cut: bool,
 ) -> Result<(Generation, Wanted), Failure> {
     let width = serving.model.spec().hidden_size;
     let dimensions =
         fields.read("dimensions", &format!("a number from 1 to {width}"), |value| {
-            let n = usize::try_from(value.as_u64()?).ok()?;
+            let n = usize::try_from(whole(&value)?).ok()?;
             (1..=width).contains(&n).then_some(n)
         })?;
     let pooling = fields.read("pooling", "\"mean\" or \"last\"", |value| match value.as_str() {
@@ -41,7 +43,7 @@ pub(crate) fn begin(
         Some("last") => Some(Pooling::Last),
         _ => None,
     })?;
-    let texts = asking::texts(fields, "input", serving)?;
+    let texts = asking::texts(fields, "input", cut, serving)?;
     let of_prompt = OfPrompt::Embedding(pooling.unwrap_or(Pooling::Mean));
     let ask = Ask { of_prompt, salt: call.salt.clone(), ..Ask::default() };
     let running = asking::begin(serving, texts, 1, &ask)?;

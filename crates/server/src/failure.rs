@@ -21,6 +21,8 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// What else there is to say.
     pub(crate) more: Option<Box<Map<String, Value>>>,
+    /// The methods that the address has, if it was asked by another one.
+    pub(crate) allow: Option<&'static str>,
 }
 
 impl Failure {
@@ -30,7 +32,7 @@ impl Failure {
         message: impl Into<String>,
     ) -> Failure {
         let message = message.into();
-        Failure { status, kind, code: None, param: None, message, more: None }
+        Failure { status, kind, code: None, param: None, message, more: None, allow: None }
     }
 
     /// The client's mistake.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
@@ -42,6 +42,12 @@ impl Call {
     /// The JSON object in the body.
     pub(crate) fn object(&self) -> Result<Map<String, Value>, Failure> {
         crate::json::object(&self.body)
+    }
+
+    /// What stands in the query behind `name=`.
+    pub(crate) fn asked(&self, name: &str) -> Option<String> {
+        let mut pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(key, _)| *key == name).map(|(_, value)| decoded(value))
     }
 
     /// Does what may take long where nobody waits for it but this request. A few requests at a time have a place for that.
@@ -90,6 +96,21 @@ pub(crate) fn step_aside<T>(wait: impl FnOnce() -> T) -> T {
     done
 }
 
+/// A part of an address without its `%` and two digits, which stand for a byte each.
+pub(crate) fn decoded(part: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), part);
+    while let Some((before, behind)) = rest.split_once('%') {
+        bytes.extend_from_slice(before.as_bytes());
+        let digits =
+            behind.get(..2).filter(|two| two.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.unwrap_or(b'%'));
+        rest = if byte.is_some() { &behind[2..] } else { behind };
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// What it answers.
 pub(crate) type Answered = Result<Response<Reply>, Failure>;
 
@@ -124,6 +145,9 @@ pub(crate) fn bytes(status: StatusCode, kind: &'static str, bytes: Bytes) -> Res
 pub(crate) fn failed(failure: &Failure, shape: Written) -> Response<Reply> {
     let mut response = json(failure.status, &shape(failure));
     let headers = response.headers_mut();
+    if let Some(methods) = failure.allow {
+        headers.insert(ALLOW, HeaderValue::from_static(methods));
+    }
     if failure.status == StatusCode::SERVICE_UNAVAILABLE {
         headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
     } else if failure.status.is_server_error() {
@@ -244,6 +268,24 @@ impl Body for Reply {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
             Reply::Stream(_) => SizeHint::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_addresses_are_decoded() {
+        for (part, wanted) in [
+            ("a", "a"),
+            ("org%2Fmodel%3aQ4", "org/model:Q4"),
+            ("%C3%A9%", "é%"),
+            ("%2", "%2"),
+            ("%zz%+1%é", "%zz%+1%é"),
+        ] {
+            assert_eq!(decoded(part), wanted);
         }
     }
 }

@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Incoming};
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    CONNECTION, HeaderValue, VARY,
+    ACCESS_CONTROL_REQUEST_HEADERS, CONNECTION, HeaderValue, VARY,
 };
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -289,8 +289,10 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
         if preflight {
             let all = HeaderValue::from_static("GET, POST, OPTIONS");
             headers.insert(ACCESS_CONTROL_ALLOW_METHODS, all);
-            let names = "authorization, content-type, x-api-key, anthropic-version, anthropic-beta";
-            headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(names));
+            // A page that may ask may say what it likes about itself, as OpenAI's and Anthropic's clients do.
+            if let Some(names) = head.headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
+                headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
+            }
         }
     }
     response

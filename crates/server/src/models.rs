@@ -67,10 +67,14 @@ impl Models {
         &self.0
     }
 
+    /// The model that has this name.
+    pub(crate) fn named(&self, name: &str) -> Option<&Serving> {
+        self.0.iter().find(|serving| serving.name == name)
+    }
+
     /// The model of this name. One that is alone answers to any: clients have names of their own in mind.
     pub(crate) fn find(&self, name: Option<&str>) -> Result<&Serving, Failure> {
-        let named = name.and_then(|name| self.0.iter().find(|serving| serving.name == name));
-        match (named, &self.0[..]) {
+        match (name.and_then(|name| self.named(name)), &self.0[..]) {
             (Some(serving), _) | (None, [serving]) => Ok(serving),
             (None, _) => {
                 let names: Vec<&str> = self.0.iter().map(|serving| &*serving.name).collect();

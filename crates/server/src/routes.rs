@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use hyper::Method;
+use hyper::{Method, StatusCode};
 
 use crate::failure::{Failure, Written};
 use crate::http::{Answered, Call};
@@ -43,6 +43,7 @@ pub(crate) static ROUTES: &[Route] = routes![
 
     GET  "/health"           open Failure::openai => health::answer,
     GET  "/models"           key  Failure::openai => openai::models::answer,
+    GET  "/models/*"         key  Failure::openai => openai::models::one,
     POST "/chat/completions" key  Failure::openai => openai::chat::answer,
     POST "/completions"      key  Failure::openai => openai::completions::answer,
     POST "/responses"        key  Failure::openai => openai::responses::answer,
@@ -58,6 +59,7 @@ pub(crate) static ROUTES: &[Route] = routes![
     POST "/api/chat"     key Failure::ollama => ollama::chat::answer,
     POST "/api/generate" key Failure::ollama => ollama::generate::answer,
     POST "/api/embed"    key Failure::ollama => ollama::embed::answer,
+    POST "/api/embeddings" key Failure::ollama => ollama::embed::one,
 
     POST "/completion"     key Failure::openai => llama::completion::answer,
     POST "/tokenize"       key Failure::openai => llama::tokenize::answer,
@@ -81,23 +83,47 @@ impl Route {
     }
 }
 
-/// What answers a request, and what the `*` of its path stands for; or how its failure is written, and what it is.
+/// What answers a request, and what the `*` of its path stands for; or how its failure is written, and what it is. What is asked by GET can
+/// be asked by HEAD, whose response has no body.
 pub(crate) fn find<'p>(
     method: &Method,
     path: &'p str,
 ) -> Result<(&'static Route, &'p str), (Written, Failure)> {
     let plain = path.strip_prefix("/v1").filter(|rest| rest.starts_with('/')).unwrap_or(path);
-    let there = ROUTES.iter().filter_map(|route| Some((route, route.matches(plain)?)));
-    let mut there = there.peekable();
-    let Some((first, _)) = there.peek() else {
-        let message = format!("there is nothing at {path:?}");
-        return Err((Failure::openai, Failure::not_found(message)));
-    };
-    let shape = first.failure;
-    let methods: Vec<&str> = there.clone().map(|(route, _)| route.method.as_str()).collect();
-    there.find(|(route, _)| route.method == *method).ok_or_else(|| {
-        let message = format!("{path} is asked by {}, not by {method}", methods.join(" or "));
-        let status = hyper::StatusCode::METHOD_NOT_ALLOWED;
-        (shape, Failure::new(status, "invalid_request_error", message))
-    })
+    let asked = if method == Method::HEAD { &Method::GET } else { method };
+    // No path has two methods.
+    let there = ROUTES.iter().find_map(|route| Some((route, route.matches(plain)?)));
+    match there {
+        Some(found) if found.0.method == *asked => Ok(found),
+        Some((route, _)) => {
+            let allow = if route.method == Method::GET { "GET, HEAD" } else { "POST" };
+            let message = format!("{path} is asked by {}, not by {method}", route.method);
+            let status = StatusCode::METHOD_NOT_ALLOWED;
+            let failure = Failure::new(status, "invalid_request_error", message);
+            Err((route.failure, Failure { allow: Some(allow), ..failure }))
+        }
+        None => {
+            let ollama = plain.starts_with("/api/");
+            let shape: Written = if ollama { Failure::ollama } else { Failure::openai };
+            Err((shape, Failure::not_found(format!("there is nothing at {path:?}"))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_one_method_and_head_is_asked_where_get_is() {
+        for (i, route) in ROUTES.iter().enumerate() {
+            assert!(ROUTES[..i].iter().all(|other| other.path != route.path), "{}", route.path);
+            let path = route.path.replace('*', "x");
+            assert!(find(&route.method, &path).is_ok_and(|found| std::ptr::eq(found.0, route)));
+            assert_eq!(find(&Method::HEAD, &path).is_ok(), route.method == Method::GET, "{path}");
+            let failure = find(&Method::PUT, &path).err().unwrap().1;
+            assert_eq!(failure.status, StatusCode::METHOD_NOT_ALLOWED);
+            assert!(failure.allow.unwrap().contains(route.method.as_str()));
+        }
+    }
 }

@@ -49,6 +49,11 @@ pub enum PromptError {
         /// The most that there may be.
         limit: u32,
     },
+    /// The template does not write the text of the last message, which was to be continued.
+    #[error(
+        "the file's chat template does not write the last message as it is: it cannot be continued"
+    )]
+    NotContinued,
     /// The text is nothing to the tokenizer, and the file puts nothing in front of it.
     #[error("the prompt has no tokens")]
     Empty,
@@ -140,14 +145,18 @@ impl<'m> Encoder<'m> {
     /// `tool_calls`, whose arguments are an object; `tools`, as JSON schemas; `add_generation_prompt`; and perhaps
     /// `enable_thinking`, `reasoning_effort`, …
     ///
+    /// With `continue_final_message`, which is no variable of the template either there, the tokens end with the text of the last
+    /// message, so that the model goes on with it.
+    ///
     /// # Errors
-    /// As [`chat`](Self::chat).
+    /// As [`chat`](Self::chat); [`PromptError::NotContinued`].
     pub fn chat_in(&self, mut context: Map<String, Value>) -> Result<Vec<u32>, PromptError> {
         let template = self.vocabulary.template().ok_or(PromptError::NoTemplate)?;
         let template = template.map_err(|error| PromptError::Template(error.clone()))?;
         if let Some(thinking) = self.thinking {
             context.entry("enable_thinking").or_insert(thinking.into());
         }
+        let continued = context.shift_remove("continue_final_message") == Some(true.into());
         let mut hidden = Hidden::default();
         if !self.parse_special {
             for value in context.values_mut() {
@@ -166,7 +175,13 @@ impl<'m> Encoder<'m> {
                 }
             }
         }
-        let rendered = template.render_context(&context).map_err(PromptError::Chat)?;
+        if continued {
+            mark_end(&mut context)?;
+        }
+        let mut rendered = template.render_context(&context).map_err(PromptError::Chat)?;
+        if continued {
+            rendered.truncate(rendered.rfind(MARK).ok_or(PromptError::NotContinued)?);
+        }
 
         let (text, plain) = hidden.restore(&rendered);
         let tokens = self.vocabulary.tokenizer.encode_around(&text, &plain, Some(false))?;
@@ -214,6 +229,23 @@ impl<'m> Encoder<'m> {
     fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let options = EncodeOptions { add_bos: Some(false), parse_special };
         self.vocabulary.tokenizer.encode(text, options)
+    }
+}
+
+/// Stands behind the text of a message that is continued. It is no character, and no stand-in; in a text that has it all the same, it
+/// comes before this one.
+const MARK: char = char::MAX;
+
+/// Marks where the text of the last message ends, which the template is to write as a message that is over.
+fn mark_end(context: &mut Map<String, Value>) -> Result<(), PromptError> {
+    context.insert("add_generation_prompt".to_owned(), false.into());
+    let messages = context.get_mut("messages").and_then(Value::as_array_mut);
+    match messages.and_then(|all| all.last_mut()?.get_mut("content")) {
+        Some(Value::String(text)) => {
+            text.push(MARK);
+            Ok(())
+        }
+        _ => Err(PromptError::NotContinued),
     }
 }
 

@@ -159,6 +159,43 @@ fn roles_are_compared_even_where_they_are_tokens() {
 }
 
 #[test]
+fn the_last_message_is_continued_where_its_text_ends() {
+    let text_of = |template: &str, messages: serde_json::Value, parse_special: bool| {
+        let vocabulary = with_tokens(&[], Some(template));
+        let encoder = Encoder::new(&vocabulary, Style::Chat, parse_special);
+        let context = serde_json::json!({
+            "messages": messages, "add_generation_prompt": true, "continue_final_message": true,
+        });
+        let ids = encoder.chat_in(context.as_object().unwrap().clone());
+        ids.map(|ids| text(&vocabulary, &ids))
+    };
+    let template = "{{ continue_final_message }}{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}</s>{% endfor %}\
+                    {% if add_generation_prompt %}[assistant]{% endif %}";
+    let said = |text: &str| {
+        serde_json::json!([
+            {"role": "user", "content": "a b"},
+            {"role": "assistant", "content": text},
+        ])
+    };
+    for parse_special in [false, true] {
+        // What the text before says again does not end it, nor what looks like the mark; blanks at its end stay.
+        for (given, wanted) in [
+            ("a", "a"),
+            ("", ""),
+            (" b ", "b "),
+            ("\u{100000}\u{10FFFF}a", "\u{100000}\u{10FFFF}a"),
+        ] {
+            let got = text_of(template, said(given), parse_special).unwrap();
+            assert_eq!(got, format!("[user]a b[assistant]{wanted}"), "{parse_special}");
+        }
+    }
+    let not = Err(PromptError::NotContinued);
+    assert_eq!(text_of("{{ messages[0].content }}", said("a"), false), not);
+    let called = serde_json::json!([{"role": "assistant", "content": null}]);
+    assert_eq!(text_of(template, called, false), not);
+}
+
+#[test]
 fn a_template_is_told_of_thinking() {
     let template = "{% for m in messages %}[{{ m.reasoning_content }}|{{ m.thinking }}|{{ m.content }}]\
                     {% endfor %}{{ enable_thinking }}";

@@ -4,7 +4,7 @@ use alight_text::output::Call as ToolCall;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use super::take;
+use super::{take, take_format};
 use crate::answer::Delta;
 use crate::body::fields::Fields;
 use crate::failure::Failure;
@@ -42,6 +42,7 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
     let (context, must_call) = take(&mut fields)?;
+    take_format(&mut fields)?;
     let mut ask = asking::ask(call, serving, &mut fields)?;
     let stops = fields.any("stop_sequences").unwrap_or_default();
     let mut stop = Fields::new([("stop".to_owned(), stops)].into_iter().collect());

@@ -46,6 +46,17 @@ fn take(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<Value>), Failure
     Ok(conversation::take_with_choice(&mut Fields::new(body))?)
 }
 
+/// Takes the schema of an answer, by its newer or its older name, and hands it on by the name that OpenAI has for it.
+fn take_format(fields: &mut Fields) -> Result<(), Refusal> {
+    let newer =
+        fields.object("output_config")?.and_then(|mut config| config.shift_remove("format"));
+    let older = fields.any("output_format");
+    if let Some(format) = newer.or(older).filter(|format| !format.is_null()) {
+        fields.insert("response_format", format);
+    }
+    Ok(())
+}
+
 /// A tool, as OpenAI writes it.
 fn tool(tool: &Value) -> Value {
     json!({"type": "function", "function": {
@@ -184,5 +195,20 @@ mod tests {
         assert_eq!(got[4], json!({"role": "user", "content": "And?"}));
         assert_eq!(context["tools"][0]["function"]["parameters"], json!({"type": "object"}));
         assert_eq!(context["enable_thinking"], false);
+    }
+
+    #[test]
+    fn the_schema_of_an_answer_has_two_names() {
+        let format = json!({"type": "json_schema", "schema": {"type": "integer"}});
+        for (body, wanted) in [
+            (json!({"output_config": {"format": format, "effort": "low"}}), Some(&format)),
+            (json!({"output_format": format}), Some(&format)),
+            (json!({"output_format": null, "output_config": {"effort": "low"}}), None),
+            (json!({"response_format": format}), Some(&format)),
+        ] {
+            let mut fields = Fields::new(body.as_object().unwrap().clone());
+            take_format(&mut fields).unwrap();
+            assert_eq!(fields.any("response_format").as_ref(), wanted, "{body}");
+        }
     }
 }

@@ -6,6 +6,9 @@ use super::fields::Fields;
 use super::messages;
 use super::refusal::Refusal;
 
+/// Whether the last message is continued instead of answered, by the name that Hugging Face has for it.
+const CONTINUED: &str = "continue_final_message";
+
 /// What a template sees of messages.
 pub fn context(messages: Vec<Value>) -> Map<String, Value> {
     Map::from_iter([
@@ -35,6 +38,9 @@ pub fn take_with_choice(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<
     let missing = || Refusal::invalid("messages", "they are missing");
     let given = fields.list("messages")?.ok_or_else(missing)?;
     let mut context = context(messages::for_template(given)?);
+    if is_continued(&context["messages"], fields.truth(CONTINUED)?)? {
+        context.insert(CONTINUED.to_owned(), true.into());
+    }
     let tools = fields.list("tools")?.filter(|tools| !tools.is_empty());
     let choice = fields.any("tool_choice").unwrap_or("auto".into());
     let mut must_call = Vec::new();
@@ -65,7 +71,7 @@ pub fn take_with_choice(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<
         context.insert("reasoning_effort".to_owned(), effort.into());
     }
     for (key, value) in fields.object("chat_template_kwargs")?.unwrap_or_default() {
-        if context.contains_key(&key) || key == "tools" {
+        if context.contains_key(&key) || ["tools", CONTINUED].contains(&&*key) {
             let param = format!("chat_template_kwargs.{key}");
             return Err(Refusal::invalid(param, "it is a field of its own"));
         }
@@ -74,7 +80,49 @@ pub fn take_with_choice(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<
     Ok((context, must_call))
 }
 
+/// Whether the last of these messages is continued: one of the assistant's is, as Anthropic and llama-server do it, unless it is not
+/// `wanted`.
+fn is_continued(messages: &Value, wanted: Option<bool>) -> Result<bool, Refusal> {
+    let last = messages.as_array().and_then(|all| all.last());
+    let calls = |last: &Value| last["tool_calls"].as_array().is_some_and(|all| !all.is_empty());
+    let own = last.is_some_and(|last| last["role"] == "assistant" && !calls(last));
+    if wanted == Some(true) && !own {
+        return Err(Refusal::invalid(CONTINUED, "the last message is no text of the assistant's"));
+    }
+    Ok(wanted.unwrap_or(own))
+}
+
 /// The name of a tool, or of the one that is chosen.
 fn named(tool: &Value) -> Option<&str> {
     tool["function"]["name"].as_str().or(tool["name"].as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_last_message_of_the_assistant_s_is_continued_unless_the_client_says_otherwise() {
+        let called = json!([{"function": {"name": "f", "arguments": "{}"}}]);
+        let said = |more: Value| {
+            let mut last = json!({"role": "assistant", "content": "b"});
+            last.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!([{"role": "user", "content": "a"}, last])
+        };
+        for (messages, wanted, continued) in [
+            (said(json!({})), Value::Null, Some(true)),
+            (said(json!({"content": null, "tool_calls": []})), Value::Null, Some(true)),
+            (said(json!({})), json!(false), Some(false)),
+            (said(json!({"tool_calls": called})), Value::Null, Some(false)),
+            (said(json!({"tool_calls": called})), json!(true), None),
+            (said(json!({"role": "user"})), Value::Null, Some(false)),
+            (said(json!({"role": "user"})), json!(true), None),
+        ] {
+            let body = json!({"messages": messages, CONTINUED: wanted});
+            let taken = take(&mut Fields::new(body.as_object().unwrap().clone()));
+            let got = taken.map(|context| context.contains_key(CONTINUED));
+            assert_eq!(got.ok(), continued, "{body}");
+        }
+    }
 }

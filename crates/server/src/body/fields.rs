@@ -16,6 +16,11 @@ impl Fields {
         Fields(object)
     }
 
+    /// Adds a field, for whoever looks for this name.
+    pub fn insert(&mut self, name: &str, value: Value) {
+        self.0.insert(name.to_owned(), value);
+    }
+
     /// Whether there is such a field.
     pub fn has(&self, name: &str) -> bool {
         self.0.get(name).is_some_and(|value| !value.is_null())
@@ -57,8 +62,14 @@ impl Fields {
 
     /// A whole number, not below 0.
     pub fn count(&mut self, name: &str) -> Taken<usize> {
-        self.read(name, "a whole number, not below 0", |value| {
-            value.as_u64().and_then(|n| usize::try_from(n).ok())
+        self.read(name, "a whole number, not below 0", |value| usize::try_from(whole(&value)?).ok())
+    }
+
+    /// A whole number, not below 0, or −1, which stands for `all`: so llama.cpp writes that there is no limit.
+    pub fn count_or_all(&mut self, name: &str, all: usize) -> Taken<usize> {
+        self.read(name, "a whole number, not below 0, or -1", |value| match whole(&value)? {
+            -1 => Some(all),
+            n => usize::try_from(n).ok(),
         })
     }
 
@@ -112,6 +123,14 @@ impl Fields {
             }
         }
     }
+}
+
+/// A whole number, which some clients write as `40.0`.
+pub fn whole(value: &Value) -> Option<i128> {
+    let exact = value.as_i64().map(i128::from).or(value.as_u64().map(i128::from));
+    // Beyond, not every whole number can be written so.
+    let fits = |x: &f64| x.fract() == 0.0 && x.abs() <= (1u64 << 53) as f64;
+    exact.or_else(|| value.as_f64().filter(fits).map(|x| x as i128))
 }
 
 /// What a value is, for people.

@@ -55,8 +55,9 @@ fn one(message: Value, at: &str) -> Result<Value, Refusal> {
     let Value::Object(mut message) = message else {
         return Err(Refusal::invalid(at, format!("it is {}, expected an object", kind(&message))));
     };
-    if !message.get("role").is_some_and(Value::is_string) {
-        return Err(Refusal::invalid(format!("{at}.role"), "expected a string"));
+    match message.get_mut("role") {
+        Some(Value::String(given)) => *given = role(given).to_owned(),
+        _ => return Err(Refusal::invalid(format!("{at}.role"), "expected a string")),
     }
     let called = calls(&mut message, at)?;
     let content = match message.get_mut("content").map(Value::take) {
@@ -75,6 +76,11 @@ fn one(message: Value, at: &str) -> Result<Value, Refusal> {
         message.entry("thinking").or_insert(thinking);
     }
     Ok(message.into())
+}
+
+/// A role as templates know it: who wrote the program speaks for the system.
+pub fn role(role: &str) -> &str {
+    if role == "developer" { "system" } else { role }
 }
 
 /// The parts of a text.
@@ -117,6 +123,8 @@ fn calls(message: &mut Map<String, Value>, at: &str) -> Result<bool, Refusal> {
         if let Some(arguments) = arguments
             && let Value::String(text) = &*arguments
         {
+            // Some clients send nothing back of a call without arguments.
+            let text = if text.trim().is_empty() { "{}" } else { text };
             let object = serde_json::from_str(text).ok().filter(Value::is_object);
             *arguments = object.ok_or_else(|| {
                 let param = format!("{at}.tool_calls[{i}].function.arguments");
@@ -139,7 +147,9 @@ mod tests {
             {"role": "assistant", "content": null, "reasoning_content": "Hm.", "tool_calls": [
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": [1]}"}}
             ]},
-            {"role": "tool", "content": "7", "tool_call_id": "1"}
+            {"role": "tool", "content": "7", "tool_call_id": "1"},
+            {"role": "developer", "content": "Be short."},
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": ""}}]},
         ]);
         let got = Value::from(for_template(given.as_array().unwrap().clone()).unwrap());
         assert_eq!(got[0]["content"], "Be kind.");
@@ -148,7 +158,9 @@ mod tests {
         assert_eq!((&call["content"], &call["thinking"]), (&json!(""), &json!("Hm.")));
         assert_eq!(call["tool_calls"][0]["function"]["arguments"], json!({"a": [1]}));
         assert_eq!(got[3], given[3]);
-        assert_eq!(bytes(got.as_array().unwrap()), 8 + 2 + 1);
+        assert_eq!(got[4], json!({"role": "system", "content": "Be short."}));
+        assert_eq!(got[5]["tool_calls"][0]["function"]["arguments"], json!({}));
+        assert_eq!(bytes(got.as_array().unwrap()), 8 + 2 + 1 + 9);
     }
 
     #[test]

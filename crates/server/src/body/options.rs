@@ -3,7 +3,7 @@
 use alight_model::{Numbers, SamplerOptions};
 use serde_json::{Value, json};
 
-use super::fields::Fields;
+use super::fields::{Fields, whole};
 use super::refusal::Refusal;
 
 /// Most texts that end an answer, and most bytes of one.
@@ -30,21 +30,28 @@ pub fn sampling(
     for name in ["repeat_penalty", "repetition_penalty"] {
         set(&mut options.repeat_penalty, name, SamplerOptions::REPEAT_PENALTY)?;
     }
-    options.top_k = fields.count("top_k")?.unwrap_or(options.top_k);
-    options.repeat_last_n = fields.count("repeat_last_n")?.unwrap_or(options.repeat_last_n);
-    let seed = fields.read("seed", "a whole number of 64 bits", |value| {
-        // Those below 0 are seeds like any other.
-        value.as_u64().or_else(|| value.as_i64().map(|seed| seed as u64))
+    options.top_k = fields.count_or_all("top_k", 0)?.unwrap_or(options.top_k);
+    let last_n = fields.count_or_all("repeat_last_n", usize::MAX)?;
+    options.repeat_last_n = last_n.unwrap_or(options.repeat_last_n);
+    let seed = fields.read("seed", "a whole number of 64 bits", |value| match whole(&value)? {
+        // None, as llama.cpp and Ollama have it; others below 0 are seeds like any other.
+        -1 => Some(None),
+        seed => match u64::try_from(seed) {
+            Ok(seed) => Some(Some(seed)),
+            Err(_) => i64::try_from(seed).ok().map(|seed| Some(seed as u64)),
+        },
     })?;
-    options.seed = seed.unwrap_or(options.seed);
-    let max_tokens = match (fields.count("max_completion_tokens")?, fields.count("max_tokens")?) {
+    options.seed = seed.flatten().unwrap_or(options.seed);
+    let mut most = |name| fields.count_or_all(name, usize::MAX);
+    let given = match (most("max_completion_tokens")?, most("max_tokens")?) {
         (Some(one), Some(other)) if one != other => {
-            let message =
-                format!("it is {other}, and max_completion_tokens is {one}: give one of them");
+            let message = "max_completion_tokens is another number: give one of them";
             return Err(Refusal::invalid("max_tokens", message));
         }
-        (one, other) => one.or(other).unwrap_or(max_tokens),
+        (one, other) => one.or(other),
     };
+    // llama.cpp's own name comes first there, too.
+    let max_tokens = most("n_predict")?.or(given).unwrap_or(max_tokens);
     Ok((options, max_tokens))
 }
 
@@ -54,9 +61,9 @@ pub fn sampling(
 /// Too many, or too long ones.
 pub fn stops(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
     let (most, longest) = STOPS;
-    let what = format!("a string or a list of at most {most}, of 1 to {longest} bytes each");
+    let what = format!("a string or a list of at most {most}, of at most {longest} bytes each");
     let stops = fields.read("stop", &what, |value| {
-        let stops = match value {
+        let mut stops = match value {
             Value::String(stop) => vec![stop],
             Value::Array(items) if items.len() <= most => {
                 let stops = items.into_iter().map(|item| item.as_str().map(str::to_owned));
@@ -64,7 +71,9 @@ pub fn stops(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
             }
             _ => return None,
         };
-        stops.iter().all(|stop| (1..=longest).contains(&stop.len())).then_some(stops)
+        // An empty text stands for none.
+        stops.retain(|stop| !stop.is_empty());
+        stops.iter().all(|stop| stop.len() <= longest).then_some(stops)
     })?;
     Ok(stops.unwrap_or_default())
 }
@@ -76,5 +85,77 @@ pub fn stops(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
 pub fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
     let is = |expected: Value| move |value: &Value| *value == expected;
     fields.only("modalities", is(json!(["text"])), "answers are text")?;
-    fields.only("suffix", is(json!("")), "a text is continued at its end")
+    fields.only("suffix", is(json!("")), "a text is continued at its end")?;
+    // llama.cpp's, and what turns each off. Clients send them whether they use them or not.
+    for (name, off) in [
+        ("mirostat", 0.0),
+        ("dry_multiplier", 0.0),
+        ("xtc_probability", 0.0),
+        ("dynatemp_range", 0.0),
+        ("typical_p", 1.0),
+        ("tfs_z", 1.0),
+        ("top_n_sigma", -1.0),
+    ] {
+        let why = "there is no such way to choose tokens here";
+        fields.only(name, |value| value.as_f64() == Some(off), why)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(body: &Value) -> Fields {
+        Fields::new(body.as_object().unwrap().clone())
+    }
+
+    #[test]
+    fn minus_one_is_what_clients_mean_by_it_and_whole_numbers_may_be_written_as_others() {
+        let defaults = SamplerOptions { seed: 7, ..SamplerOptions::default() };
+        let taken = |body: Value| sampling(&mut fields(&body), &defaults, 9);
+        let body = json!({"top_k": -1, "repeat_last_n": -1, "seed": -1, "max_tokens": -1});
+        let (options, most) = taken(body).unwrap();
+        assert_eq!((options.top_k, options.repeat_last_n), (0, usize::MAX));
+        assert_eq!((options.seed, most), (7, usize::MAX));
+        let (options, most) =
+            taken(json!({"top_k": 40.0, "seed": 3.0, "max_tokens": 5.0})).unwrap();
+        assert_eq!((options.top_k, options.seed, most), (40, 3, 5));
+        for (seed, wanted) in [(json!(-2), u64::MAX - 1), (json!(u64::MAX), u64::MAX)] {
+            assert_eq!(taken(json!({"seed": seed})).unwrap().0.seed, wanted);
+        }
+        assert_eq!(taken(json!({"n_predict": 3, "max_tokens": 5})).unwrap().1, 3);
+        for (name, wrong) in [
+            ("top_k", json!(-2)),
+            ("top_k", json!(1.5)),
+            ("repeat_last_n", json!(1e300)),
+            ("seed", json!(1e30)),
+            ("max_tokens", json!(-2)),
+        ] {
+            assert_eq!(taken(json!({name: wrong})).unwrap_err().param.as_deref(), Some(name));
+        }
+    }
+
+    #[test]
+    fn an_empty_text_ends_no_answer() {
+        for (stop, wanted) in [
+            (json!(""), &[][..]),
+            (json!([]), &[]),
+            (json!(["", "a"]), &["a"]),
+            (json!("a"), &["a"]),
+        ] {
+            assert_eq!(stops(&mut fields(&json!({"stop": stop}))).unwrap(), wanted);
+        }
+    }
+
+    #[test]
+    fn ways_to_choose_tokens_that_are_not_here_are_refused_unless_they_are_off() {
+        let off =
+            json!({"mirostat": 0, "typical_p": 1.0, "top_n_sigma": -1, "xtc_probability": 0.0});
+        assert_eq!(refuse_unsupported(&mut fields(&off)), Ok(()));
+        for (name, value) in [("mirostat", 2.0), ("dry_multiplier", 0.8), ("typical_p", 0.5)] {
+            let refusal = refuse_unsupported(&mut fields(&json!({name: value}))).unwrap_err();
+            assert_eq!((refusal.code, refusal.param.as_deref()), ("unsupported", Some(name)));
+        }
+    }
 }

@@ -90,11 +90,13 @@ impl Compiler {
 
     fn compile(&self, wanted: Wanted) -> Result<Grammar, String> {
         let grammar = match wanted {
-            Wanted::Schema(mut schema) => {
+            Wanted::Schema { mut schema, strict } => {
                 size::check(&schema)?;
                 if let Some(object) = schema.as_object_mut() {
-                    // A small model may write blanks for ever.
-                    object.insert("x-guidance".to_owned(), json!({"whitespace_flexible": false}));
+                    // A small model may write blanks for ever. What llguidance does not know of a schema is left out, unless the client
+                    // insists.
+                    let how = json!({"whitespace_flexible": false, "lenient": !strict});
+                    object.insert("x-guidance".to_owned(), how);
                 }
                 TopLevelGrammar::from_json_schema(schema)
             }
@@ -107,7 +109,13 @@ impl Compiler {
         };
         let parser = self.factory.create_parser(grammar);
         let parser = parser.map_err(|error| error.to_string())?;
-        Ok(Grammar { matcher: Matcher::new(Ok(parser)), end: self.end, ends: self.ends.clone() })
+        let matcher = Matcher::new(Ok(parser));
+        let mut grammar = Grammar { matcher, end: self.end, ends: self.ends.clone() };
+        // One with which no answer can begin is a mistake that is told before there is an answer.
+        grammar.mask().map_err(|why| {
+            format!("no answer can begin with it ({})", why.lines().next().unwrap_or_default())
+        })?;
+        Ok(grammar)
     }
 }
 
@@ -205,8 +213,8 @@ impl Mask {
 
 /// What an answer is to be held to.
 enum Wanted {
-    /// JSON that a schema has.
-    Schema(Value),
+    /// JSON that a schema has; `strict`: or none, if not all of the schema can be kept to.
+    Schema { schema: Value, strict: bool },
     /// A text of a grammar of llama.cpp's.
     Gbnf(String),
     /// A text of a grammar of llguidance's.
@@ -218,10 +226,15 @@ enum Wanted {
 }
 
 impl Wanted {
+    /// JSON that a schema has, as far as it can be kept to.
+    fn lenient(schema: Value) -> Wanted {
+        Wanted::Schema { schema, strict: false }
+    }
+
     /// How many bytes it has, and how many it may have.
     fn bytes(&self) -> (usize, usize) {
         match self {
-            Wanted::Schema(schema) => (schema.to_string().len(), SCHEMA),
+            Wanted::Schema { schema, .. } => (schema.to_string().len(), SCHEMA),
             Wanted::Gbnf(text) | Wanted::Calls(text) => (text.len(), SCHEMA),
             Wanted::Lark(text) => (text.len(), GRAMMAR),
             Wanted::Regex(text) => (text.len(), REGEX),
@@ -235,7 +248,7 @@ pub(crate) fn take(fields: &mut Fields, serving: &Serving) -> Result<Option<Held
     let full = |text: &String| !text.is_empty();
     let all = [
         ("response_format", format),
-        ("json_schema", fields.any("json_schema").map(Wanted::Schema)),
+        ("json_schema", fields.any("json_schema").map(Wanted::lenient)),
         ("grammar", fields.string("grammar")?.filter(full).map(of_grammar)),
         ("regex", fields.string("regex")?.filter(full).map(Wanted::Regex)),
     ];
@@ -245,7 +258,7 @@ pub(crate) fn take(fields: &mut Fields, serving: &Serving) -> Result<Option<Held
         let message = format!("there is {param}, too: an answer is held to one of them");
         return Err(Refusal::invalid(other, message).into());
     }
-    if let Wanted::Schema(schema) = &wanted
+    if let Wanted::Schema { schema, .. } = &wanted
         && !(schema.is_object() || schema.is_boolean())
     {
         return Err(Refusal::invalid(param, "the schema is not an object").into());
@@ -264,14 +277,16 @@ fn of_format(mut format: Map<String, Value>) -> Result<Option<Wanted>, Refusal> 
         Some("text") => Ok(None),
         Some("json_object") => {
             let schema = format.shift_remove("schema");
-            Ok(Some(Wanted::Schema(schema.unwrap_or_else(|| json!({"type": "object"})))))
+            Ok(Some(Wanted::lenient(schema.unwrap_or_else(|| json!({"type": "object"})))))
         }
         Some("json_schema") => {
-            let named = format.get_mut("json_schema").and_then(|named| named.get_mut("schema"));
-            let schema = named.map(Value::take).or(format.shift_remove("schema"));
+            // Others than chat completions have the same fields without an object around them.
+            let mut named = format.shift_remove("json_schema").unwrap_or(format.into());
+            let strict = named["strict"] == true;
+            let schema = named.get_mut("schema").map(Value::take);
             let missing =
                 || Refusal::invalid("response_format.json_schema.schema", "it is missing");
-            Ok(Some(Wanted::Schema(schema.ok_or_else(missing)?)))
+            Ok(Some(Wanted::Schema { schema: schema.ok_or_else(missing)?, strict }))
         }
         _ => {
             let message = "expected a type of \"text\", \"json_object\" or \"json_schema\"";
@@ -290,4 +305,53 @@ fn compiled(param: &'static str, wanted: Wanted, serving: &Serving) -> Result<Gr
     compiling::compile(compiler, wanted, |why| {
         Refusal::invalid(param, format!("it makes no grammar: {why}")).into()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_of_a_schema_is_left_out_unless_the_client_insists() {
+        let compiler = Compiler::of_bytes();
+        for schema in [
+            json!({"type": "array", "items": {"type": "string"}, "uniqueItems": true}),
+            json!({"type": "string", "format": "password"}),
+            json!({"not": {"type": "string"}}),
+            json!({"type": "object", "propertyNames": {"pattern": "^a"}}),
+            json!({"type": "object", "dependentRequired": {"a": ["b"]}}),
+            json!({"type": "integer", "if": {"minimum": 3}, "then": {"maximum": 5}}),
+            json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}),
+        ] {
+            for strict in [false, true] {
+                let held = compiler.compile(Wanted::Schema { schema: schema.clone(), strict });
+                assert_eq!(held.is_err(), strict, "{schema} {:?}", held.err());
+            }
+        }
+        // Nothing has this one; it is refused while nothing was answered.
+        for strict in [false, true] {
+            let schema = json!({"$ref": "#"});
+            assert!(compiler.compile(Wanted::Schema { schema, strict }).is_err());
+        }
+    }
+
+    #[test]
+    fn a_schema_is_strict_where_its_client_says_so() {
+        let schema = json!({"type": "string"});
+        for (format, wanted) in [
+            (json!({"json_schema": {"schema": schema}}), false),
+            (json!({"json_schema": {"schema": schema, "strict": true}}), true),
+            (json!({"schema": schema}), false),
+            (json!({"schema": schema, "strict": true}), true),
+        ] {
+            let mut format = format.as_object().unwrap().clone();
+            format.insert("type".to_owned(), "json_schema".into());
+            match of_format(format.clone()).unwrap() {
+                Some(Wanted::Schema { schema: got, strict }) => {
+                    assert_eq!((got, strict), (schema.clone(), wanted), "{format:?}");
+                }
+                _ => panic!("{format:?}"),
+            }
+        }
+    }
 }

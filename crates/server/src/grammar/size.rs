@@ -5,6 +5,8 @@ use std::collections::HashMap;
 
 use serde_json::{Deserializer, Value};
 
+use crate::http::decoded;
+
 /// Most values that a schema may have with what is merged copied.
 const MOST: u64 = 200_000;
 /// Most bytes of a pattern: the time to compile one grows with its square.
@@ -132,23 +134,10 @@ impl<'s> Sizes<'s> {
         };
         match fragment {
             "" => Some(schema),
-            pointer if pointer.starts_with('/') => schema.pointer(&unescaped(pointer)),
+            pointer if pointer.starts_with('/') => schema.pointer(&decoded(pointer)),
             anchor => self.named.get(anchor).copied(),
         }
     }
-}
-
-/// A pointer without the percent signs that addresses have.
-fn unescaped(pointer: &str) -> String {
-    let mut bytes = Vec::with_capacity(pointer.len());
-    let mut rest = pointer.as_bytes();
-    while let [first, after @ ..] = rest {
-        let hex = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
-        let byte = hex.and_then(|two| u8::from_str_radix(two, 16).ok()).filter(|_| *first == b'%');
-        bytes.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() { &after[2..] } else { after };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]

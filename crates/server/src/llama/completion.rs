@@ -46,17 +46,17 @@ fn begun(call: &Call) -> Result<(Generation, Pieces, bool), Failure> {
     let began = Instant::now();
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
-    let mut prompts = asking::texts(&mut fields, "prompt", serving)?;
+    let mut prompts = asking::texts(&mut fields, "prompt", false, serving)?;
     if prompts.len() != 1 {
         let message = format!("there are {}, expected one", prompts.len());
         return Err(Refusal::invalid("prompt", message).into());
     }
-    // −1: as many as there is room for.
-    let most = fields.read("n_predict", "a whole number", |value| value.as_i64())?;
-    let mut ask = asking::ask(call, serving, &mut fields)?;
-    if let Some(most) = most {
-        ask.max_tokens = usize::try_from(most).unwrap_or(usize::MAX);
-    }
+    let ask = asking::ask(call, serving, &mut fields)?;
+    fields.only(
+        "n_probs",
+        |n| *n == json!(0),
+        "logprobs of /v1/completions tells how likely tokens were",
+    )?;
     let stops = options::stops(&mut fields)?;
     let stream = fields.truth("stream")?.unwrap_or(false);
     let progress = fields.truth("return_progress")?.unwrap_or(false);

@@ -24,8 +24,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
         return Err(Failure::off("--slot-save-path DIR"));
     }
     let (number, serving, place) = find(&call)?;
-    let action = call.query.split('&').find_map(|pair| pair.strip_prefix("action="));
-    let mut done = match action {
+    let mut done = match call.asked("action").as_deref() {
         Some("save") => save(&call, serving, place).await,
         Some("restore") => restore(&call, serving, place).await,
         Some("erase") => erase(&call, serving, place).await,

@@ -30,7 +30,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     }
     let free = all.iter().any(|slot| slot["is_processing"] == false);
     // Load balancers look at the status alone.
-    if !free && call.query.split('&').any(|pair| pair == "fail_on_no_slot=1") {
+    if !free && call.asked("fail_on_no_slot").as_deref() == Some("1") {
         let status = StatusCode::SERVICE_UNAVAILABLE;
         return Err(Failure::new(status, "unavailable_error", "no slot is free"));
     }

@@ -2,30 +2,34 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Lines, Place, model, renamed, thinking};
+use super::{Begun, Lines, NO_IMAGES, Place, model, refuse, renamed, thinking};
 use crate::asking;
 use crate::body::fields::Fields;
+use crate::body::refusal::Refusal;
 use crate::body::{conversation, options};
 use crate::failure::Failure;
 use crate::generation::Generation;
 use crate::http::{Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {
-    let (generation, lines, stream) = call.apart(begun).await?;
-    lines.answer(generation, stream).await
+    super::answer(call, begun).await
 }
 
-fn begun(call: &Call) -> Result<(Generation, Lines, bool), Failure> {
+fn begun(call: &Call) -> Result<Begun, Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = model(call, &mut fields)?;
     let lines = Lines::new(serving, Place::Message);
+    let messages = fields.list("messages")?.unwrap_or_default();
+    if messages.is_empty() {
+        return Ok(Begun::only(&mut fields, lines));
+    }
     let stream = fields.truth("stream")?.unwrap_or(true);
     let mut options = renamed(&mut fields)?;
     let mut ask = asking::ask(call, serving, &mut options)?;
     let stops = options::stops(&mut options)?;
     let mut body = Map::new();
-    let messages = fields.list("messages")?.unwrap_or_default();
-    body.insert("messages".to_owned(), messages.into_iter().map(openai).collect());
+    let messages = messages.into_iter().enumerate().map(|(i, message)| openai(i, message));
+    body.insert("messages".to_owned(), messages.collect::<Result<_, _>>()?);
     if let Some(tools) = fields.list("tools")? {
         body.insert("tools".to_owned(), tools.into());
     }
@@ -33,11 +37,17 @@ fn begun(call: &Call) -> Result<(Generation, Lines, bool), Failure> {
     context.extend(thinking(&mut fields));
     let (prompt, asked) = asking::chat(context, &[], stops, &mut ask, serving)?;
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
-    Ok((Generation::new(running, &asked, serving.vocabulary()), lines, stream))
+    let generation = Generation::new(running, &asked, serving.vocabulary());
+    Ok(Begun::Answer { generation, lines, stream })
 }
 
 /// A message in the words of OpenAI's.
-fn openai(mut message: Value) -> Value {
+fn openai(i: usize, mut message: Value) -> Result<Value, Refusal> {
+    if let Some(images) = message.get_mut("images").map(Value::take) {
+        let name = format!("messages[{i}].images");
+        let mut only = Fields::new(Map::from_iter([(name.clone(), images)]));
+        refuse(&mut only, &name, NO_IMAGES)?;
+    }
     if let Some(thinking) = message.get_mut("thinking").map(Value::take) {
         message["reasoning_content"] = thinking;
     }
@@ -46,5 +56,5 @@ fn openai(mut message: Value) -> Value {
             call["type"] = json!("function");
         }
     }
-    message
+    Ok(message)
 }

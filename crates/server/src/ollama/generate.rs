@@ -4,7 +4,7 @@ use alight_text::prompt::check_length;
 use alight_text::{Encoder, Style};
 use serde_json::{Map, Value, json};
 
-use super::{Lines, Place, model, renamed, thinking};
+use super::{Begun, Lines, NO_IMAGES, Place, model, refuse, renamed, thinking};
 use crate::answer::Asked;
 use crate::asking;
 use crate::body::fields::Fields;
@@ -14,20 +14,25 @@ use crate::generation::Generation;
 use crate::http::{Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {
-    let (generation, lines, stream) = call.apart(begun).await?;
-    lines.answer(generation, stream).await
+    super::answer(call, begun).await
 }
 
-fn begun(call: &Call) -> Result<(Generation, Lines, bool), Failure> {
+fn begun(call: &Call) -> Result<Begun, Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = model(call, &mut fields)?;
     let lines = Lines::new(serving, Place::Response);
+    refuse(&mut fields, "images", NO_IMAGES)?;
+    refuse(&mut fields, "suffix", "a text is continued at its end")?;
+    refuse(&mut fields, "template", "--chat-template-file gives the server another template")?;
+    refuse(&mut fields, "context", "send the conversation to /api/chat")?;
+    let text = fields.string("prompt")?.unwrap_or_default();
+    if text.is_empty() {
+        return Ok(Begun::only(&mut fields, lines));
+    }
     let stream = fields.truth("stream")?.unwrap_or(true);
     let mut options = renamed(&mut fields)?;
     let ask = asking::ask(call, serving, &mut options)?;
     let stops = options::stops(&mut options)?;
-    fields.only("suffix", |suffix| *suffix == json!(""), "a text is continued at its end")?;
-    let text = fields.string("prompt")?.unwrap_or_default();
     let system = fields.string("system")?.filter(|system| !system.is_empty());
     let raw = fields.truth("raw")?.unwrap_or(false);
     let vocabulary = serving.vocabulary();
@@ -48,5 +53,6 @@ fn begun(call: &Call) -> Result<(Generation, Lines, bool), Failure> {
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let chat = chat && ask.grammar.is_none();
     let asked = Asked { chat, stops, ..Asked::default() };
-    Ok((Generation::new(running, &asked, vocabulary), lines, stream))
+    let generation = Generation::new(running, &asked, vocabulary);
+    Ok(Begun::Answer { generation, lines, stream })
 }

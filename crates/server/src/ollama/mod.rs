@@ -7,35 +7,55 @@ pub(crate) mod show;
 pub(crate) mod tags;
 pub(crate) mod version;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
 use crate::answer::Delta;
 use crate::body::fields::Fields;
+use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Update};
-use crate::http::{self, Answered, Shape, Stream};
+use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::ids;
 use crate::models::Serving;
 
-/// The model that a body names. A tag stands behind a name, and here all have the same.
-fn model<'s>(call: &'s http::Call, fields: &mut Fields) -> Result<&'s Serving, Failure> {
-    let name = fields.string("model")?;
-    let name = name.as_deref().map(|name| name.strip_suffix(":latest").unwrap_or(name));
-    call.server.models.find(name)
+/// The model that a body names, by the newer name of the field or by its older one. A tag stands behind a name where Ollama's clients
+/// write one; here a name has it only if it was given so.
+fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Serving, Failure> {
+    let full = |name: &String| !name.is_empty();
+    let newer = fields.string("model")?.filter(full);
+    let name = newer.or(fields.string("name")?.filter(full));
+    let models = &call.server.models;
+    match name.as_deref().and_then(|name| models.named(name)) {
+        Some(serving) => Ok(serving),
+        None => {
+            models.find(name.as_deref().map(|name| name.strip_suffix(":latest").unwrap_or(name)))
+        }
+    }
 }
+
+/// Refuses a field that would change the answer.
+fn refuse(fields: &mut Fields, name: &str, why: &str) -> Result<(), Refusal> {
+    let empty = |value: &Value| *value == json!("") || *value == json!([]);
+    fields.only(name, empty, why)
+}
+
+/// Why no picture is taken.
+const NO_IMAGES: &str = "only text is taken";
 
 /// The fields of a body as OpenAI has them: options have other names, and stand in an object of their own.
 fn renamed(fields: &mut Fields) -> Result<Fields, Failure> {
     let mut options = fields.object("options")?.unwrap_or_default();
-    if let Some(most) = options.shift_remove("num_predict").filter(|most| most.as_i64() >= Some(0))
-    {
+    if let Some(most) = options.shift_remove("num_predict") {
+        // Any number below 0 is as many as there is room for.
+        let most = match most.as_f64() {
+            Some(..0.0) => json!(-1),
+            _ => most,
+        };
         options.insert("max_tokens".to_owned(), most);
-    }
-    // An empty list is none.
-    if options.get("stop").and_then(Value::as_array).is_some_and(Vec::is_empty) {
-        options.shift_remove("stop");
     }
     match fields.any("format") {
         None => {}
@@ -49,6 +69,46 @@ fn renamed(fields: &mut Fields) -> Result<Fields, Failure> {
         }
     }
     Ok(Fields::new(options))
+}
+
+/// What a request is to bring about.
+enum Begun {
+    Answer {
+        generation: Generation,
+        lines: Lines,
+        stream: bool,
+    },
+    /// Nothing is asked: that the model is loaded, or is not any more.
+    Only(&'static str, Lines),
+}
+
+impl Begun {
+    /// What a request that asks nothing is for.
+    fn only(fields: &mut Fields, lines: Lines) -> Begun {
+        let keep_alive = fields.any("keep_alive").unwrap_or_default();
+        // A number of seconds, or a text such as `0s`.
+        let zero = |text: &str| text.contains('0') && !text.contains(|c| matches!(c, '1'..='9'));
+        let unload = keep_alive.as_f64() == Some(0.0) || keep_alive.as_str().is_some_and(zero);
+        Begun::Only(if unload { "unload" } else { "load" }, lines)
+    }
+}
+
+/// Answers a request that `begun` reads.
+async fn answer(call: Call, begun: fn(&Call) -> Result<Begun, Failure>) -> Answered {
+    let server = Arc::clone(&call.server);
+    match call.apart(begun).await? {
+        Begun::Answer { generation, lines, stream } => lines.answer(generation, stream).await,
+        Begun::Only(reason, lines) => {
+            if reason == "load" {
+                // What rests, or was asked nothing yet, is made ready.
+                server.models.find(Some(&lines.model))?.worker.between(|_| ()).await?;
+            }
+            let mut line = lines.line(Vec::new(), None);
+            line["done"] = true.into();
+            line["done_reason"] = reason.into();
+            Ok(http::json(StatusCode::OK, &line))
+        }
+    }
 }
 
 /// What a template is told of thinking.
@@ -106,7 +166,7 @@ impl Lines {
             }
         }
         let line = self.line(deltas, Some((&generation.choices[0], ended)));
-        Ok(http::json(hyper::StatusCode::OK, &line))
+        Ok(http::json(StatusCode::OK, &line))
     }
 
     fn line(&self, deltas: Vec<Delta>, end: Option<(&Choice, Reason)>) -> Value {

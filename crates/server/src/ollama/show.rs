@@ -7,12 +7,14 @@ use super::{date, details, model};
 use crate::body::fields::Fields;
 use crate::http::{self, Answered, Call};
 
+/// What a model can do if its template has one of these in it.
+const CAPABILITIES: [(&str, &[&str]); 2] = [
+    ("tools", &["tools"]),
+    ("thinking", &["enable_thinking", "reasoning_effort", "<think>", "[THINK]"]),
+];
+
 pub(crate) async fn answer(call: Call) -> Answered {
     let mut fields = Fields::new(call.object()?);
-    // Its older name.
-    if let Some(name) = fields.any("name").filter(|_| !fields.has("model")) {
-        fields = Fields::new(Map::from_iter([("model".to_owned(), name)]));
-    }
     let serving = model(&call, &mut fields)?;
     let spec = serving.model.spec();
     let architecture = spec.architecture;
@@ -24,6 +26,13 @@ pub(crate) async fn answer(call: Call) -> Answered {
     set(format!("{architecture}.context_length"), serving.worker.context().into());
     set(format!("{architecture}.embedding_length"), spec.hidden_size.into());
     set(format!("{architecture}.block_count"), spec.layers.len().into());
+    let vocabulary = serving.vocabulary();
+    let mut capabilities = vec!["completion"];
+    for (capability, marks) in CAPABILITIES {
+        if marks.iter().any(|mark| vocabulary.template_has(mark)) {
+            capabilities.push(capability);
+        }
+    }
     let body = json!({
         "modelfile": "",
         "parameters": "",
@@ -32,7 +41,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
         "modified_at": date(serving.created),
         "details": details(serving),
         "model_info": info,
-        "capabilities": ["completion", "tools", "thinking"],
+        "capabilities": capabilities,
     });
     Ok(http::json(StatusCode::OK, &body))
 }

@@ -8,28 +8,37 @@ use crate::http::{self, Answered, Call};
 use crate::models::Serving;
 
 pub(crate) async fn answer(call: Call) -> Answered {
-    let all: Value = call.server.models.all().iter().map(about).collect();
-    Ok(http::json(StatusCode::OK, &json!({"models": all})))
+    listed(call, about).await
 }
 
 pub(crate) async fn running(call: Call) -> Answered {
-    let all = call.server.models.all().iter().map(|serving| {
+    let running = |serving: &Serving| {
         let mut about = about(serving);
         about["size_vram"] = 0.into();
         about["context_length"] = serving.worker.context().into();
         about["expires_at"] = "9999-12-31T23:59:59Z".into();
         about
-    });
-    Ok(http::json(StatusCode::OK, &json!({"models": all.collect::<Value>()})))
+    };
+    listed(call, running).await
+}
+
+/// All models. What tells one from others is read from its file, the first time.
+async fn listed(call: Call, about: fn(&Serving) -> Value) -> Answered {
+    let all =
+        call.apart(move |call| Ok(call.server.models.all().iter().map(about).collect::<Value>()));
+    Ok(http::json(StatusCode::OK, &json!({"models": all.await?})))
 }
 
 fn about(serving: &Serving) -> Value {
+    let digest = serving.model.identity().into_iter().map(|byte| format!("{byte:02x}"));
+    let digest: String = digest.collect();
     json!({
         "name": serving.name,
         "model": serving.name,
         "modified_at": date(serving.created),
         "size": serving.model.file_bytes(),
-        "digest": "",
+        // Clients show the beginning of it, and compare it.
+        "digest": digest,
         "details": details(serving),
     })
 }

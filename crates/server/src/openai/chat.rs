@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{About, answers, event, finish_reason, streaming, usage};
 use crate::answer::{Delta, Message};
-use crate::body::fields::Fields;
+use crate::body::fields::{Fields, whole};
 use crate::body::refusal::Refusal;
 use crate::body::{conversation, options};
 use crate::failure::Failure;
@@ -94,7 +94,7 @@ fn logprobs(fields: &mut Fields) -> Result<Option<usize>, Failure> {
     let wanted = fields.truth("logprobs")?.unwrap_or(false);
     let what = format!("a whole number from 0 to {}", super::MOST_TOP);
     let top = fields.read("top_logprobs", &what, |value| {
-        let top = usize::try_from(value.as_u64()?).ok()?;
+        let top = usize::try_from(whole(&value)?).ok()?;
         (top <= super::MOST_TOP).then_some(top)
     })?;
     match (wanted, top) {

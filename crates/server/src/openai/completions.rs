@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{About, answers, event, finish_reason, streaming, usage};
 use crate::answer::{Asked, Delta};
 use crate::asking::{self, MOST_CHOICES};
-use crate::body::fields::Fields;
+use crate::body::fields::{Fields, whole};
 use crate::body::options;
 use crate::body::refusal::Refusal;
 use crate::failure::Failure;
@@ -71,7 +71,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 fn begun(call: &Call) -> Result<Begun, Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
-    let prompts = asking::texts(&mut fields, "prompt", serving)?;
+    let prompts = asking::texts(&mut fields, "prompt", false, serving)?;
     let mut ask = asking::ask(call, serving, &mut fields)?;
     let stops = options::stops(&mut fields)?;
     let n = answers(&mut fields)?;
@@ -83,7 +83,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let (stream, usage) = streaming(&mut fields)?;
     let what = format!("a whole number from 0 to {}", super::MOST_TOP);
     ask.logprobs = fields.read("logprobs", &what, |value| {
-        let top = usize::try_from(value.as_u64()?).ok()?;
+        let top = usize::try_from(whole(&value)?).ok()?;
         (top <= super::MOST_TOP).then_some(top)
     })?;
     let logprobs = ask.logprobs.is_some();

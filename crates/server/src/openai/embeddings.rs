@@ -41,6 +41,6 @@ fn begun(call: &Call) -> Result<(Generation, Wanted, bool, String), Failure> {
         let known = ["float", "base64"].iter().position(|known| value == *known);
         known.map(|at| at == 1)
     })?;
-    let (generation, wanted) = embedding::begin(call, serving, &mut fields)?;
+    let (generation, wanted) = embedding::begin(call, serving, &mut fields, false)?;
     Ok((generation, wanted, encoded.unwrap_or(false), serving.name.clone()))
 }

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::asking::tool_call;
 use crate::body::fields::{Fields, kind};
+use crate::body::messages::role;
 use crate::body::refusal::Refusal;
 
 /// Fields by the names that chat completions have for them. What only a server that keeps answers has is refused.
@@ -21,6 +22,8 @@ pub(crate) fn renamed(object: Map<String, Value>) -> Result<Fields, Refusal> {
     let instructions = fields.string("instructions")?;
     let input = fields.any("input").ok_or_else(|| Refusal::invalid("input", "it is missing"))?;
     body.insert("messages".to_owned(), messages(instructions, input)?.into());
+    // Here an answer is always an item of its own.
+    body.insert("continue_final_message".to_owned(), false.into());
     if let Some(tools) = fields.list("tools")? {
         // Others are run by OpenAI's server, not by the client.
         let tools = tools.iter().filter(|tool| tool["type"] == "function");
@@ -84,8 +87,7 @@ fn message(item: &Value, at: &str, all: &mut Vec<Value>) -> Result<(), Refusal> 
     match item["type"].as_str().unwrap_or("message") {
         "message" => {
             let role = match item["role"].as_str() {
-                Some("developer") => "system",
-                Some(role) => role,
+                Some(given) => role(given),
                 None => return Err(Refusal::invalid(format!("{at}.role"), "expected a string")),
             };
             let text = text(&item["content"], &format!("{at}.content"))?;

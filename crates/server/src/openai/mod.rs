@@ -10,7 +10,7 @@ pub(crate) mod responses;
 use serde_json::{Value, json};
 
 use crate::asking::MOST_CHOICES;
-use crate::body::fields::Fields;
+use crate::body::fields::{Fields, whole};
 use crate::failure::Failure;
 use crate::generation::{Choice, Reason};
 
@@ -79,7 +79,7 @@ fn event(value: &Value, out: &mut String) {
 fn answers(fields: &mut Fields) -> Result<usize, Failure> {
     let what = format!("a whole number from 1 to {MOST_CHOICES}");
     let n = fields.read("n", &what, |value| {
-        let n = usize::try_from(value.as_u64()?).ok()?;
+        let n = usize::try_from(whole(&value)?).ok()?;
         (1..=MOST_CHOICES).contains(&n).then_some(n)
     })?;
     Ok(n.unwrap_or(1))

@@ -1,27 +1,34 @@
-//! `GET /v1/models`
+//! `GET /v1/models`, and `GET /v1/models/ID`
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use crate::http::{self, Answered, Call};
+use crate::http::{self, Answered, Call, decoded};
+use crate::models::Serving;
 
 pub(crate) async fn answer(call: Call) -> Answered {
-    let all = call.server.models.all().iter().map(|serving| {
-        let tokenizer = &serving.vocabulary().tokenizer;
-        json!({
-            "id": serving.name,
-            "object": "model",
-            "created": serving.created,
-            "owned_by": "alight",
-            "meta": {
-                "n_vocab": tokenizer.vocab_size(),
-                "n_ctx": serving.worker.context(),
-                "n_ctx_train": serving.model.spec().context,
-                "n_params": serving.model.parameters(),
-                "size": serving.model.file_bytes(),
-            },
-        })
-    });
-    let all: Value = all.collect();
+    let all: Value = call.server.models.all().iter().map(about).collect();
     Ok(http::json(StatusCode::OK, &json!({"object": "list", "data": all})))
+}
+
+pub(crate) async fn one(call: Call) -> Answered {
+    let serving = call.server.models.find(Some(&decoded(&call.named)))?;
+    Ok(http::json(StatusCode::OK, &about(serving)))
+}
+
+fn about(serving: &Serving) -> Value {
+    let tokenizer = &serving.vocabulary().tokenizer;
+    json!({
+        "id": serving.name,
+        "object": "model",
+        "created": serving.created,
+        "owned_by": "alight",
+        "meta": {
+            "n_vocab": tokenizer.vocab_size(),
+            "n_ctx": serving.worker.context(),
+            "n_ctx_train": serving.model.spec().context,
+            "n_params": serving.model.parameters(),
+            "size": serving.model.file_bytes(),
+        },
+    })
 }

@@ -15,7 +15,6 @@ use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, HeaderVa
 use hyper::{Response, StatusCode};
 use sha2::{Digest, Sha256};
 
-use crate::failure::Failure;
 use crate::http::{self, Answered, Call, Reply};
 
 /// The scripts, in the order in which one uses another.
@@ -58,9 +57,9 @@ impl Page {
 /// `GET /`
 pub(crate) async fn answer(call: Call) -> Answered {
     if !call.server.options.page {
-        return Err(Failure::not_found(
-            "there is no page here: the server was started with --no-ui",
-        ));
+        // What Ollama's clients look for.
+        let text = "Ollama is running".to_owned();
+        return Ok(http::text(StatusCode::OK, "text/plain; charset=utf-8", text));
     }
     Ok(response(&PAGE))
 }
