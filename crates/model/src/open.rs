@@ -244,7 +244,7 @@ impl Model {
 
     /// A hash of its files: of their lengths, their headers, and some bytes of each tensor. Models that differ have different ones, unless
     /// they differ in a few weights of a matrix only.
-    pub(crate) fn identity(&self) -> [u8; 32] {
+    pub fn identity(&self) -> [u8; 32] {
         *self.identity.get_or_init(|| {
             let mut hash = Sha256::new();
             let maps = self.store.maps();

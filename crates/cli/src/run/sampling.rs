@@ -98,7 +98,12 @@ impl SamplingArgs {
 
     /// The sampler's options, which are the same in every run if no seed is given: it is 0 then.
     pub fn fixed_options(&self) -> SamplerOptions {
-        self.options_or_seed(|| if self.seed.is_some() { SamplerOptions::any_seed() } else { 0 })
+        self.options_or_seed(|| if self.draws_seed() { SamplerOptions::any_seed() } else { 0 })
+    }
+
+    /// Whether the seed is to be another one in every run.
+    pub fn draws_seed(&self) -> bool {
+        self.seed.is_some_and(|seed| seed < 0)
     }
 
     fn options_or_seed(&self, seed: impl Fn() -> u64) -> SamplerOptions {
