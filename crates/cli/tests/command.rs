@@ -207,6 +207,16 @@ fn manual_pages() {
     }
     assert!(!dir.path().join("alight-bench-resident.1").exists(), "it is hidden");
     alight(&["man", "frobnicate"]).fails(2, &["no command 'frobnicate'"]);
+    // Behind the names of each option are words.
+    for name in support::names(dir.path()) {
+        let page = fs::read_to_string(dir.path().join(&name)).unwrap();
+        let lines: Vec<&str> = page.lines().collect();
+        let wordless = lines.windows(3).find(|lines| {
+            let named = lines[0] == ".TP" && lines[1].starts_with("\\fB\\-");
+            named && !lines[2].starts_with(|c: char| c.is_alphabetic() || c.is_numeric())
+        });
+        assert_eq!(wordless, None, "{name}");
+    }
 }
 
 /// Every command that opens a model says the same about a path that is none.
