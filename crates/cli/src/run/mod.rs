@@ -4,7 +4,7 @@ mod answer;
 mod chat;
 mod commands;
 mod engine;
-mod lines;
+pub mod lines;
 mod loading;
 mod memory;
 mod parts;
