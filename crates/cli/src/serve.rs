@@ -65,8 +65,7 @@ pub struct ServeArgs {
     ctx_size: Option<usize>,
 
     /// Requests that are computed at the same time; others wait
-    #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 8, value_parser = sequences,
-          allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 8, value_parser = sequences)]
     parallel: usize,
 
     /// Requests that may wait; more are told to come again (503)
@@ -78,9 +77,9 @@ pub struct ServeArgs {
           value_parser = clap::value_parser!(u16).range(1..=4096))]
     batch_size: u16,
 
-    /// Generate at most N tokens for a request that does not say how many; -1: until the model ends or the context is full
+    /// Generate at most N tokens for a request that does not say how many; -1 or -2: until the model ends or the context is full
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, visible_alias = "n-predict",
-          allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+          value_parser = clap::value_parser!(i64).range(-2..))]
     predict: i64,
 
     /// A key that requests must have; several are divided by commas. Other users can see it in the list of processes: a file is better
@@ -118,8 +117,7 @@ pub struct ServeArgs {
     slot_save_path: Option<PathBuf>,
 
     /// Give memory back after N seconds without a request; the next one waits until the model is there again. -1: never
-    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
-          value_parser = clap::value_parser!(i64).range(-1..))]
+    #[arg(long, value_name = "N", default_value_t = -1, value_parser = clap::value_parser!(i64).range(-1..))]
     sleep_idle_seconds: i64,
 
     /// No page with a chat and a picture of memory at /

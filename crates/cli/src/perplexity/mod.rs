@@ -70,7 +70,7 @@ pub struct PerplexityArgs {
     ctx_size: usize,
 
     /// Use the first N chunks; -1: all
-    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
+    #[arg(long, value_name = "N", default_value_t = -1,
           value_parser = clap::value_parser!(i64).range(-1..))]
     chunks: i64,
 
