@@ -91,7 +91,7 @@ pub struct ServeArgs {
     api_key_file: Option<PathBuf>,
 
     /// Pages that may ask from a browser, as https://host, divided by commas; *: all
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = origin)]
     cors_origins: Vec<String>,
 
     /// Tell at /metrics what was done, in numbers
@@ -149,9 +149,23 @@ fn sequences(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Whose pages may ask: one that is no origin would let in nobody, without a word.
+fn origin(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    match ["", "*", "null"].contains(&text) || text.contains("://") {
+        true => Ok(text.to_owned()),
+        false => Err("expected https://host, or * for all".to_owned()),
+    }
+}
+
 /// Runs the command.
 pub fn main(args: ServeArgs) -> Outcome {
     let keys = args.keys()?;
+    if let Some(folder) = args.slot_save_path.as_ref().filter(|folder| !folder.is_dir()) {
+        return Err(
+            anyhow!("'{}' is no folder to save slots in: make it first", folder.display()).into()
+        );
+    }
     let prompts = match (&args.cache_dir, args.no_cache) {
         (_, true) => None,
         (Some(dir), _) => Some(prompt_cache::folder(Some(dir.clone()))?),
@@ -221,8 +235,9 @@ pub fn main(args: ServeArgs) -> Outcome {
     say::let_panics_unwind();
     let server = match given {
         Some(socket) => Server::given(socket, options).context("the given socket is of no use")?,
-        None => Server::bind(options).with_context(|| {
-            format!("cannot listen at {} port {} (--host, --port)", args.host, args.port)
+        None => Server::bind(options).with_context(|| match args.host.ends_with(".sock") {
+            true => format!("cannot listen at {} (--host)", args.host),
+            false => format!("cannot listen at {} port {} (--host, --port)", args.host, args.port),
         })?,
     };
     let address = server.address().context("the address is not known")?;
