@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use alight_formats::Format;
 use alight_model::{
-    EngineOptions, KvType, Load, MAX_SEQUENCES, ModelError, OfPrompt, OpenOptions, Pooling,
-    Precision, Repack, Request, SamplerOptions, Speculate, to_unit_length,
+    EngineOptions, KvType, Load, MAX_SEQUENCES, MAX_THREADS, ModelError, OfPrompt, OpenOptions,
+    Pooling, Precision, Repack, Request, SamplerOptions, Speculate, to_unit_length,
 };
 use alight_text::Vocabulary;
 use pyo3::exceptions::PyTypeError;
@@ -21,9 +21,6 @@ use crate::hub;
 use crate::source;
 use crate::tokenizer::Tokenizer;
 use crate::worker::{Ask, Happened, OfLogits, Running, Wanted, Worker};
-
-/// Most threads to compute with.
-const MAX_THREADS: usize = 1024;
 
 /// `speculate` as it is given.
 #[derive(FromPyObject)]

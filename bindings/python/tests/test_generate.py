@@ -194,7 +194,7 @@ def test_errors(model, tmp_path):
         with pytest.raises(error):
             alight.Model(path)
     for options, error, said in [
-        ({"threads": 0}, alight.OptionError, "threads is 0, expected a number from 1 to 1024"),
+        ({"threads": 0}, alight.OptionError, "threads is 0, expected a number from 1 to 256"),
         ({"sequences": 2000}, alight.OptionError, "sequences is 2000"),
         ({"load": "slowly"}, alight.OptionError, "load is 'slowly'"),
         ({"cache_type": "q4"}, alight.OptionError, "cache_type is q4, expected f16 or q8_0"),

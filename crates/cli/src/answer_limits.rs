@@ -7,9 +7,9 @@ use alight_text::Encoder;
 pub struct LimitArgs {
     /// Generate at most N tokens
     ///
-    /// -1: until the model ends or the context is full.
+    /// -1 or -2: until the model ends or the context is full.
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, visible_alias = "n-predict",
-          allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+          value_parser = clap::value_parser!(i64).range(-2..))]
     predict: i64,
 
     /// Tokens that the model can look back on [default: 4096]

@@ -27,7 +27,7 @@ use crate::quantize::QuantizeArgs;
 use crate::run::RunArgs;
 use crate::serve::ServeArgs;
 use crate::terminal_text::one_line;
-use crate::{output, say};
+use crate::{output, plain, say};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -61,7 +61,10 @@ Examples:
 
 The answer goes to standard output and nothing else does; notes and statistics go to standard \
 error. Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted by Ctrl-C. \
-`alight help COMMAND` explains one command."
+`alight help COMMAND` explains one command.
+
+What you always want goes into ~/.config/alight/config.toml (`[run]`, `temp = 0.6`), or into the \
+environment (ALIGHT_TEMP=0.6), under the names of the options. ALIGHT_CONFIG names another file."
 )]
 pub struct Cli {
     /// What to do
@@ -103,7 +106,7 @@ pub enum Command {
     Rm(RmArgs),
     /// Copy files to the disk, leaving the page cache as it was
     Cp(CpArgs),
-    /// Run a command, and say what it used: time, memory, faults, bytes read
+    /// Run a command, and say what it used (by `rusage`, installed beside this program)
     Rusage(RusageArgs),
     /// Write a completion script for your shell
     Completions(CompletionsArgs),
@@ -147,6 +150,25 @@ fn long_version() -> &'static str {
     })
 }
 
+/// The command line. Each option that takes a value takes a negative number for one (`--top-k -1` is one of llama.cpp's); where it is
+/// none of the option's values, the option says so.
+pub fn command() -> clap::Command {
+    fn with_negative_numbers(command: clap::Command) -> clap::Command {
+        let command = command.mut_args(|argument| {
+            let takes = argument.get_action().takes_values() && !argument.is_positional();
+            argument.allow_negative_numbers(takes)
+        });
+        command.mut_subcommands(with_negative_numbers)
+    }
+    with_negative_numbers(Cli::command())
+}
+
+/// The help or the version that `words` ask for, if they do: those depend on no setting.
+pub fn help(words: &[OsString]) -> Option<Outcome> {
+    let said = command().try_get_matches_from(words).err()?;
+    (!said.use_stderr()).then(|| instead(words, said))
+}
+
 /// What there is to say instead of running a command: help or a version, which are results, or what is
 /// wrong with the command line `words`.
 pub fn instead(words: &[OsString], said: clap::Error) -> Outcome {
@@ -158,42 +180,60 @@ pub fn instead(words: &[OsString], said: clap::Error) -> Outcome {
     // The message repeats arguments, which may be names of files that a shell put there. So it is the
     // message about arguments in which nothing drives a terminal.
     let shown = words.iter().map(|argument| one_line(&argument.to_string_lossy()).into_owned());
-    let mut said = Cli::command().try_get_matches_from(shown).err().unwrap_or(said);
-    if is_rest_of_prompt(words, &said) {
-        let tip = "a prompt of several words is one argument: put it between quotes";
-        said.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    let mut said = command().try_get_matches_from(shown).err().unwrap_or(said);
+    if said.kind() == ErrorKind::UnknownArgument {
+        match tip(words, &said) {
+            Some(tip) => {
+                said.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]))
+            }
+            // (Not that all behind `--` is a prompt: an option with a wrong name would be one.)
+            None => said.remove(ContextKind::Suggested),
+        };
     }
     let text = said.render();
-    say::styled(&in_plain_words(if say::colour() {
-        text.ansi().to_string()
-    } else {
-        text.to_string()
-    }));
+    let text = if say::colour() { text.ansi().to_string() } else { text.to_string() };
+    say::styled(&in_plain_words(text, &said));
     Err(Stop::Refused)
 }
 
-/// Whether what is wrong is one word too many, behind a prompt.
-fn is_rest_of_prompt(words: &[OsString], said: &clap::Error) -> bool {
-    let word = match said.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(word)) => word,
-        _ => return false,
+/// What to do about a word that is too much.
+fn tip(words: &[OsString], said: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(word)) = said.get(ContextKind::InvalidArg) else { return None };
+    if word.starts_with('-') {
+        // Only a text has a blank in it.
+        let mut words = words.iter().filter_map(|given| given.to_str());
+        let is_text = words.any(|given| given.starts_with(word) && given.contains(' '));
+        return is_text
+            .then(|| "to give a text that begins with a dash, write -- before it".to_owned());
+    }
+    let command = command();
+    let command = command.find_subcommand(words.get(1)?)?;
+    let behind_equals = |pair: &[OsString]| {
+        let name = pair[0].to_str()?.strip_prefix("--")?;
+        let option = command.get_arguments().find(|option| option.get_long() == Some(name))?;
+        let value = pair[1].to_str().filter(|value| !value.starts_with('-'))?;
+        option.is_require_equals_set().then(|| {
+            format!("the value of --{name} is written behind '=': --{name}={}", one_line(value))
+        })
     };
-    let run = words.get(1).is_some_and(|command| command == "run");
-    run && said.kind() == ErrorKind::UnknownArgument && !word.starts_with('-')
+    let run = command.get_name() == "run";
+    words.windows(2).find_map(behind_equals).or_else(|| {
+        run.then(|| "a prompt of several words is one argument: put it between quotes".to_owned())
+    })
 }
 
-/// What the standard library says of numbers, for people who type them.
-fn in_plain_words(text: String) -> String {
-    [
-        ("invalid digit found in string", "expected a whole number"),
-        ("cannot parse integer from empty string", "expected a whole number"),
-        ("number too large to fit in target type", "that is too large"),
-        ("number too small to fit in target type", "that is too small"),
-        ("is not in -1..", "is not -1 or more"),
-        ("..=", " to "),
-    ]
-    .into_iter()
-    .fold(text, |text, (said, plain)| text.replace(said, plain))
+/// The message with what was said of a value in plain words. All else in it stays as it is: the value is the user's.
+fn in_plain_words(text: String, said: &clap::Error) -> String {
+    use std::error::Error;
+    let value = match said.get(ContextKind::InvalidValue) {
+        Some(ContextValue::String(value)) => value,
+        _ => return text,
+    };
+    let Some(why) = said.source().map(ToString::to_string) else { return text };
+    match text.rsplit_once(&why) {
+        Some((before, behind)) => format!("{before}{}{behind}", plain::why(&why, value)),
+        None => text,
+    }
 }
 
 #[cfg(test)]

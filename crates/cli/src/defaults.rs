@@ -5,15 +5,14 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
 use clap::{Arg, ArgAction, Command};
 use toml::{Table, Value};
 
-use crate::folders;
 use crate::outcome::{Outcome, Stop};
 use crate::text_input::{self, From};
+use crate::{folders, plain};
 
 /// Most bytes of the file.
 const LIMIT: u64 = 1 << 20;
@@ -29,7 +28,7 @@ const COMMANDS: [&str; 6] = ["run", "batch", "serve", "bench", "perplexity", "qu
 
 /// A default, and where it was set.
 struct Default {
-    value: String,
+    value: Value,
     from: String,
 }
 
@@ -38,8 +37,8 @@ pub fn applied(cli: Command, words: &[OsString]) -> Outcome<Command> {
     let called = words.get(1).and_then(|word| word.to_str());
     let Some(called) = called.filter(|called| COMMANDS.contains(called)) else { return Ok(cli) };
     let file = match file() {
-        Some(path) if path.exists() => Some((read(&path)?, path)),
-        _ => None,
+        Some(path) => Some((read(&path)?, path)),
+        None => None,
     };
     if let Some((table, path)) = &file {
         check(table, path, &cli)?;
@@ -47,58 +46,70 @@ pub fn applied(cli: Command, words: &[OsString]) -> Outcome<Command> {
     let mut wrong = None;
     let cli = cli.mut_subcommand(called, |command| {
         with_defaults(command, &mut |option| {
-            let long = option.get_long().filter(|long| !NO_SETTINGS.contains(long))?;
-            let default = environment(long).or_else(|| {
+            let names = names(option);
+            let default = names.iter().find_map(|name| environment(name)).or_else(|| {
                 let (table, path) = file.as_ref()?;
-                let own = table.get(called).and_then(|section| section.get(long));
-                let value = own.or_else(|| table.get(long).filter(|value| !value.is_table()))?;
-                Some(Default { value: plain(value)?, from: format!("'{}'", path.display()) })
-            })?;
-            match checked(option, &default) {
-                Ok(value) => value,
-                Err(error) => {
-                    wrong.get_or_insert(error);
-                    None
-                }
-            }
+                let section = table.get(called).and_then(Value::as_table);
+                let own = section.and_then(|own| names.iter().find_map(|name| own.get(*name)));
+                // (A section may be called as an option is.)
+                let of_all = |name: &&str| table.get(*name).filter(|value| !value.is_table());
+                let value = own.or_else(|| names.iter().find_map(of_all))?;
+                Some(Default { value: value.clone(), from: format!("'{}'", path.display()) })
+            });
+            default.map_or(Ok(None), |default| taken(option, &default)).unwrap_or_else(|error| {
+                wrong.get_or_insert(error);
+                None
+            })
         })
     });
     wrong.map_or(Ok(cli), |error| Err(Stop::Usage(error)))
 }
 
 /// A command, and those in it, with what `of` says of their options.
-fn with_defaults(command: Command, of: &mut dyn FnMut(&Arg) -> Option<String>) -> Command {
+fn with_defaults(command: Command, of: &mut dyn FnMut(&Arg) -> Option<Vec<String>>) -> Command {
     let command = command.mut_args(|option| match of(&option) {
-        Some(value) => option.default_value(value),
+        Some(values) => option.default_values(values),
         None => option,
     });
     command.mut_subcommands(|inner| with_defaults(inner, of))
+}
+
+/// The names of an option that is a setting: its own and its aliases.
+fn names(option: &Arg) -> Vec<&str> {
+    let own = option.get_long().filter(|long| !NO_SETTINGS.contains(long));
+    let others = own.and_then(|_| option.get_all_aliases()).into_iter().flatten();
+    own.into_iter().chain(others).collect()
 }
 
 /// What the environment says of an option.
 fn environment(long: &str) -> Option<Default> {
     let name = format!("{PREFIX}{}", long.to_uppercase().replace('-', "_"));
     let value = env::var(&name).ok().filter(|value| !value.is_empty())?;
-    Some(Default { value, from: name })
+    Some(Default { value: Value::String(value), from: name })
 }
 
-/// The file of the user.
+/// The file of the user, which is there if nobody has named it.
 fn file() -> Option<PathBuf> {
     match env::var_os(NAMED) {
         Some(path) if path.is_empty() => None,
         Some(path) => Some(path.into()),
-        None => folders::of_user(folders::CONFIG).map(|folder| folder.join("config.toml")),
+        None => folders::of_user(folders::CONFIG)
+            .map(|folder| folder.join("config.toml"))
+            .filter(|path| path.exists()),
     }
 }
 
-fn read(path: &std::path::Path) -> Outcome<Table> {
+fn read(path: &Path) -> Outcome<Table> {
     let text = text_input::read(From::File(path), "the configuration", LIMIT)?;
-    let table = text.parse::<Table>().map_err(|error| anyhow!("{}", error.message()));
-    Ok(table.with_context(|| format!("'{}' is not TOML", path.display()))?)
+    text.parse::<Table>().map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let (line, why) = (before.matches('\n').count() + 1, error.message());
+        Stop::Usage(format!("'{}' is not TOML: line {line}: {why}", path.display()))
+    })
 }
 
 /// Refuses names that are of no option.
-fn check(table: &Table, path: &std::path::Path, cli: &Command) -> Outcome {
+fn check(table: &Table, path: &Path, cli: &Command) -> Outcome {
     let unknown = |name: &str, of: &str| {
         let why = format!("'{}': there is no option '{name}' of {of}", path.display());
         Err(Stop::Usage(format!("{why}; names are those of `alight help`, without the dashes")))
@@ -126,53 +137,80 @@ fn check(table: &Table, path: &std::path::Path, cli: &Command) -> Outcome {
 /// Whether a command, or one in it, has an option of this name.
 fn has(cli: &Command, command: &str, long: &str) -> bool {
     fn one(command: &Command, long: &str) -> bool {
-        command.get_arguments().any(|option| option.get_long() == Some(long))
+        command.get_arguments().any(|option| names(option).contains(&long))
             || command.get_subcommands().any(|inner| one(inner, long))
     }
-    !NO_SETTINGS.contains(&long)
-        && cli.find_subcommand(command).is_some_and(|command| one(command, long))
+    cli.find_subcommand(command).is_some_and(|command| one(command, long))
 }
 
-/// A value as it is written on a command line.
-fn plain(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Integer(n) => Some(n.to_string()),
-        Value::Float(x) => Some(x.to_string()),
-        Value::Boolean(yes) => Some(yes.to_string()),
-        _ => None,
-    }
-}
-
-/// The default of an option, if it is one that the option takes; none where a switch is left off.
-fn checked(option: &Arg, default: &Default) -> Result<Option<String>, String> {
+/// The values of an option as a command line would have them, if it takes them; none where a switch is left off.
+fn taken(option: &Arg, default: &Default) -> Result<Option<Vec<String>>, String> {
     let Default { value, from } = default;
     let name = option.get_long().unwrap_or_default();
+    let wrong = |value: &str, why: &str| Err(format!("{from}: {value} for --{name}: {why}"));
+    let values: Vec<String> = match value {
+        Value::Array(several) => {
+            if !takes_several(option) {
+                return wrong("a list", "expected one value");
+            }
+            let values: Option<Vec<String>> = several.iter().map(written).collect();
+            match values {
+                Some(values) => values,
+                None => return wrong("a list of lists", "expected values"),
+            }
+        }
+        one => match written(one) {
+            Some(value) => vec![value],
+            None => return wrong("a table", "expected a value"),
+        },
+    };
     if matches!(option.get_action(), ArgAction::SetTrue) {
-        return match value.to_lowercase().as_str() {
-            "1" | "true" | "yes" | "on" => Ok(Some("true".to_owned())),
-            "0" | "false" | "no" | "off" => Ok(None),
-            _ => Err(format!("{from}: '{value}' for --{name}: expected true or false")),
+        let on = values.first().and_then(|value| plain::switch(value));
+        return match on {
+            Some(on) => Ok(on.then(|| vec!["true".to_owned()])),
+            None => wrong(&format!("'{}'", values.join(" ")), "expected true or false"),
         };
+    }
+    // `cache-dir = false` would be a folder of that name.
+    let may_be_alone = option.get_num_args().is_some_and(|values| values.min_values() == 0);
+    if value.is_bool() && !may_be_alone {
+        return wrong(&format!("'{}'", values.join(" ")), "expected a value");
     }
     // By itself: what others it goes with does not matter.
     let alone = Arg::new("it")
         .long("it")
-        .action(ArgAction::Set)
+        .action(ArgAction::Append)
         .allow_hyphen_values(true)
         .ignore_case(option.is_ignore_case_set())
+        .value_delimiter(option.get_value_delimiter())
         .value_parser(option.get_value_parser().clone());
-    let parsed = Command::new("alight")
-        .no_binary_name(true)
-        .arg(alone)
-        .try_get_matches_from(["--it".to_owned(), value.clone()]);
-    match parsed {
-        Ok(_) => Ok(Some(value.clone())),
-        Err(error) => {
+    let alone = Command::new("alight").no_binary_name(true).arg(alone);
+    for value in &values {
+        if let Err(error) = alone.clone().try_get_matches_from(["--it", value]) {
             use std::error::Error;
-            let why =
-                error.source().map_or("it is none of its values".to_owned(), ToString::to_string);
-            Err(format!("{from}: '{value}' for --{name}: {why}"))
+            let why = error.source().map(|why| plain::why(&why.to_string(), value));
+            let why = why.unwrap_or_else(|| "it is none of its values".to_owned());
+            return wrong(&format!("'{value}'"), &why);
         }
+    }
+    Ok(Some(values))
+}
+
+/// Whether an option has as many values as it is given.
+fn takes_several(option: &Arg) -> bool {
+    matches!(option.get_action(), ArgAction::Append)
+        || option.get_value_delimiter().is_some()
+        || option.get_num_args().is_some_and(|values| values.max_values() > 1)
+}
+
+/// A value as it is written on a command line; none if it is several.
+fn written(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Integer(number) => Some(number.to_string()),
+        Value::Float(number) => Some(number.to_string()),
+        Value::Boolean(on) => Some(on.to_string()),
+        Value::Datetime(date) => Some(date.to_string()),
+        Value::Array(_) | Value::Table(_) => None,
     }
 }

@@ -21,6 +21,8 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::run::lines::{LEAVES, PROMPT};
+use crate::say;
 use crate::terminal::Terminal;
 
 /// Exit status after Ctrl-C.
@@ -114,6 +116,10 @@ impl Interrupt {
 /// What a signal does that has been caught with a terminal. `pressed`: when Ctrl-C last asked for the end of an
 /// answer.
 fn came(signal: i32, terminal: &Terminal, pressed: &mut Instant) {
+    if signal == SIGINT && terminal.is_first_break() {
+        say::styled(&format!("\n{LEAVES}\n{PROMPT}"));
+        return;
+    }
     if signal == SIGINT && !terminal.is_edited() {
         if !PRESSED.swap(true, Ordering::Relaxed) {
             *pressed = Instant::now();

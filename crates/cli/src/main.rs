@@ -42,6 +42,7 @@ mod output;
 mod pack;
 mod perplexity;
 mod phases;
+mod plain;
 mod prompt_cache;
 mod python;
 mod quantize;
@@ -61,20 +62,20 @@ use std::env;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::FromArgMatches;
 
 use args::{Cli, Command};
 
 fn main() -> ExitCode {
     let started = Instant::now();
     say::install_panic_hook();
-    let words = match habits::translated(env::args_os().collect(), &Cli::command()) {
+    let words = match habits::translated(env::args_os().collect(), &args::command()) {
         Ok(words) => words,
         Err(stop) => return outcome::report(Err(stop)),
     };
-    let command = match defaults::applied(Cli::command(), &words) {
+    let command = match defaults::applied(args::command(), &words) {
         Ok(command) => command,
-        Err(stop) => return outcome::report(Err(stop)),
+        Err(stop) => return outcome::report(args::help(&words).unwrap_or(Err(stop))),
     };
     let parsed = command.try_get_matches_from(&words);
     let parsed = parsed.and_then(|given| Ok((Cli::from_arg_matches(&given)?, given)));
@@ -103,8 +104,8 @@ fn main() -> ExitCode {
         Command::Rm(a) => hub::rm::main(&a),
         Command::Cp(a) => cp::main(&a),
         Command::Rusage(a) => account::main(&a),
-        Command::Completions(a) => completions::main(&a, Cli::command()),
-        Command::Man(a) => man::main(&a, Cli::command()),
+        Command::Completions(a) => completions::main(&a, args::command()),
+        Command::Man(a) => man::main(&a, args::command()),
     };
     outcome::report(outcome)
 }

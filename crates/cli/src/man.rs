@@ -61,8 +61,10 @@ fn name(command: &Command) -> String {
 }
 
 fn text(command: &Command) -> Outcome<Vec<u8>> {
+    // What `-h` leaves out to be short has its words here.
+    let command = command.clone().mut_args(|argument| argument.hide_short_help(false));
     let mut page = Vec::new();
-    let rendered = Man::new(command.clone()).title(name(command)).render(&mut page);
+    let rendered = Man::new(command.clone()).title(name(&command)).render(&mut page);
     rendered.map_err(|error| anyhow!(error).context("a manual page"))?;
     Ok(page)
 }

@@ -20,7 +20,7 @@ use crate::{threads, units};
 #[derive(Clone, Debug, clap::Args)]
 pub struct EngineArgs {
     /// Threads to compute with [default: one per core]
-    #[arg(short = 't', long, value_name = "N", value_parser = threads::number, allow_negative_numbers = true)]
+    #[arg(short = 't', long, value_name = "N", value_parser = threads::number)]
     pub threads: Option<usize>,
 
     /// Kernels to use instead of the best that this CPU has: scalar, neon, i8mm, avx2, avxvnni, avx512; amx, which is

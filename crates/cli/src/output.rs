@@ -69,8 +69,7 @@ impl Stream {
 
     /// A text begins whose words a terminal does not break.
     pub fn wrapped() -> Stream {
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        let size = terminal_size::terminal_size_of(io::stdout()).filter(|_| !dumb);
+        let size = terminal_size::terminal_size_of(io::stdout()).filter(|_| !say::is_dumb());
         let wrap = size.map(|(columns, _)| Wrap::new(columns.0.into()));
         Stream { wrap, ..Stream::new() }
     }

@@ -1,15 +1,18 @@
 //! The folder of prompts that were computed: where it is, `alight cache`, and what is said of files that are of no use.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use alight_model::{IgnoredPrompt, PromptFolder};
 use anyhow::anyhow;
+use clap::ValueHint;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use serde::Serialize;
 
 use crate::outcome::{Outcome, Stop};
 use crate::terminal_text::one_line;
-use crate::{folders, output, say, units};
+use crate::{folders, output, plain, say, units};
 
 /// All prompts together have no more bytes.
 const LIMIT: u64 = 16 << 30;
@@ -18,15 +21,40 @@ const LIMIT: u64 = 16 << 30;
 #[derive(Debug, clap::Args)]
 pub struct CacheArgs {
     /// Keep what was computed of the prompt in DIR, and begin with what is there: the next prompt that begins alike is answered
-    /// at once, by any process [default of DIR: alight/prompts in $XDG_CACHE_HOME, or in ~/.cache]
-    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
-    cache: Option<Option<PathBuf>>,
+    /// at once, by any process; off: keep nothing [default of DIR: alight/prompts in $XDG_CACHE_HOME, or in ~/.cache]
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "on",
+          value_hint = ValueHint::DirPath, value_parser = OsStringValueParser::new().map(Keep::of))]
+    cache: Option<Keep>,
+}
+
+/// What becomes of prompts.
+#[derive(Clone, Debug)]
+enum Keep {
+    No,
+    /// In the folder of this user.
+    Yes,
+    In(PathBuf),
+}
+
+impl Keep {
+    /// A word that switches, or a folder: one of such a name is `./off`.
+    fn of(given: OsString) -> Keep {
+        match given.to_str().and_then(plain::switch) {
+            Some(false) => Keep::No,
+            Some(true) => Keep::Yes,
+            None => Keep::In(given.into()),
+        }
+    }
 }
 
 impl CacheArgs {
     /// The folder, if prompts are to be kept.
     pub fn folder(&self) -> Outcome<Option<PromptFolder>> {
-        self.cache.clone().map(folder).transpose()
+        match &self.cache {
+            None | Some(Keep::No) => Ok(None),
+            Some(Keep::Yes) => folder(None).map(Some),
+            Some(Keep::In(path)) => folder(Some(path.clone())).map(Some),
+        }
     }
 }
 

@@ -66,14 +66,14 @@ fn mixes() -> impl TypedValueParser<Value = QuantizationMix> {
 
 /// Runs the command.
 pub fn main(args: &QuantizeArgs) -> Outcome {
-    source::check_path(&args.model)?;
+    let model = source::model_file(&args.model)?;
     if let Some(imatrix) = &args.imatrix {
         source::check_path(imatrix)?;
     }
     let threads = threads::or_all(args.threads);
     let (about, done) = with_progress("quantizing", |on_progress| {
         alight_convert::quantize(
-            &args.model,
+            &model,
             &args.output.output,
             args.mix,
             args.imatrix.as_deref(),
@@ -83,7 +83,7 @@ pub fn main(args: &QuantizeArgs) -> Outcome {
         )
     })
     .map_err(|error| match error {
-        Stop::Failed(error) => Stop::Failed(source::explain(&args.model, error)),
+        Stop::Failed(error) => Stop::Failed(source::explain(&model, error)),
         other => other,
     })?;
     say::line(&format!("{}: {}", args.output.output.display(), speed(&done.volume)));

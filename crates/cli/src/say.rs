@@ -60,8 +60,11 @@ pub fn colours_allowed() -> bool {
 }
 
 /// Whether the terminal shows text and does nothing else.
-fn is_dumb() -> bool {
-    std::env::var_os("TERM").is_some_and(|v| v == "dumb")
+pub fn is_dumb() -> bool {
+    // (The names for which the line editor does not edit.)
+    let names = ["dumb", "cons25", "emacs"];
+    let term = std::env::var("TERM").unwrap_or_default();
+    names.iter().any(|name| term.eq_ignore_ascii_case(name))
 }
 
 fn labelled(label: &str, style: &str, text: &str) {

@@ -65,8 +65,7 @@ pub struct ServeArgs {
     ctx_size: Option<usize>,
 
     /// Requests that are computed at the same time; others wait
-    #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 8, value_parser = sequences,
-          allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 8, value_parser = sequences)]
     parallel: usize,
 
     /// Requests that may wait; more are told to come again (503)
@@ -78,9 +77,9 @@ pub struct ServeArgs {
           value_parser = clap::value_parser!(u16).range(1..=4096))]
     batch_size: u16,
 
-    /// Generate at most N tokens for a request that does not say how many; -1: until the model ends or the context is full
+    /// Generate at most N tokens for a request that does not say how many; -1 or -2: until the model ends or the context is full
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, visible_alias = "n-predict",
-          allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+          value_parser = clap::value_parser!(i64).range(-2..))]
     predict: i64,
 
     /// A key that requests must have; several are divided by commas. Other users can see it in the list of processes: a file is better
@@ -92,7 +91,7 @@ pub struct ServeArgs {
     api_key_file: Option<PathBuf>,
 
     /// Pages that may ask from a browser, as https://host, divided by commas; *: all
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = origin)]
     cors_origins: Vec<String>,
 
     /// Tell at /metrics what was done, in numbers
@@ -118,8 +117,7 @@ pub struct ServeArgs {
     slot_save_path: Option<PathBuf>,
 
     /// Give memory back after N seconds without a request; the next one waits until the model is there again. -1: never
-    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
-          value_parser = clap::value_parser!(i64).range(-1..))]
+    #[arg(long, value_name = "N", default_value_t = -1, value_parser = clap::value_parser!(i64).range(-1..))]
     sleep_idle_seconds: i64,
 
     /// No page with a chat and a picture of memory at /
@@ -151,9 +149,23 @@ fn sequences(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Whose pages may ask: one that is no origin would let in nobody, without a word.
+fn origin(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    match ["", "*", "null"].contains(&text) || text.contains("://") {
+        true => Ok(text.to_owned()),
+        false => Err("expected https://host, or * for all".to_owned()),
+    }
+}
+
 /// Runs the command.
 pub fn main(args: ServeArgs) -> Outcome {
     let keys = args.keys()?;
+    if let Some(folder) = args.slot_save_path.as_ref().filter(|folder| !folder.is_dir()) {
+        return Err(
+            anyhow!("'{}' is no folder to save slots in: make it first", folder.display()).into()
+        );
+    }
     let prompts = match (&args.cache_dir, args.no_cache) {
         (_, true) => None,
         (Some(dir), _) => Some(prompt_cache::folder(Some(dir.clone()))?),
@@ -223,8 +235,9 @@ pub fn main(args: ServeArgs) -> Outcome {
     say::let_panics_unwind();
     let server = match given {
         Some(socket) => Server::given(socket, options).context("the given socket is of no use")?,
-        None => Server::bind(options).with_context(|| {
-            format!("cannot listen at {} port {} (--host, --port)", args.host, args.port)
+        None => Server::bind(options).with_context(|| match args.host.ends_with(".sock") {
+            true => format!("cannot listen at {} (--host)", args.host),
+            false => format!("cannot listen at {} port {} (--host, --port)", args.host, args.port),
         })?,
     };
     let address = server.address().context("the address is not known")?;

@@ -11,7 +11,7 @@ use rustix::termios::{
     LocalModes, OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcgetpgrp, tcsetattr,
 };
 
-use crate::output;
+use crate::{output, say};
 
 /// The terminal, and how it was before the first line was edited.
 #[derive(Debug)]
@@ -19,6 +19,7 @@ pub struct Terminal {
     tty: File,
     before: Termios,
     edited: AtomicBool,
+    warned: AtomicBool,
     hushed: AtomicBool,
     screened: AtomicBool,
 }
@@ -44,6 +45,7 @@ impl Terminal {
             tty,
             before,
             edited: AtomicBool::new(false),
+            warned: AtomicBool::new(false),
             hushed: AtomicBool::new(false),
             screened: AtomicBool::new(false),
         }))
@@ -51,6 +53,7 @@ impl Terminal {
 
     /// `edit` reads a line, with the terminal's settings changed meanwhile.
     pub fn editing<T>(&self, edit: impl FnOnce() -> T) -> T {
+        self.warned.store(false, Ordering::SeqCst);
         self.edited.store(true, Ordering::SeqCst);
         let line = edit();
         self.edited.store(false, Ordering::SeqCst);
@@ -64,7 +67,8 @@ impl Terminal {
         quiet.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON);
         // Otherwise Ctrl-C would throw away what was typed before it.
         quiet.local_modes.insert(LocalModes::NOFLSH);
-        let hush = self.is_ours();
+        // Where no line is edited, the terminal reads whole lines and shows what is typed, as it did before.
+        let hush = self.is_ours() && !say::is_dumb();
         if hush {
             self.hushed.store(true, Ordering::SeqCst);
             // Where it is not possible, what is typed is shown.
@@ -118,6 +122,12 @@ impl Terminal {
         self.edited.load(Ordering::SeqCst)
     }
 
+    /// Whether this is the first Ctrl-C since the line was begun that comes as a signal because no line is edited; the system has thrown
+    /// away what was typed.
+    pub fn is_first_break(&self) -> bool {
+        self.is_edited() && say::is_dumb() && !self.warned.swap(true, Ordering::SeqCst)
+    }
+
     /// Forgets what has been typed and not read.
     pub fn discard_input(&self) {
         let _ = tcflush(&self.tty, QueueSelector::IFlush);
@@ -132,7 +142,8 @@ impl Terminal {
         }
         if edited {
             // Pasted text is marked by the terminal only while the editor reads; a new line is begun.
-            let _ = (&self.tty).write_all(b"\x1b[?2004l\r\n");
+            let unmarked = if say::is_dumb() { "" } else { "\x1b[?2004l" };
+            let _ = write!(&self.tty, "{unmarked}\r\n");
         }
         let _ = tcsetattr(&self.tty, OptionalActions::Now, &self.before);
     }

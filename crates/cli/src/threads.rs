@@ -4,6 +4,7 @@ use std::num::NonZero;
 use std::sync::Once;
 use std::thread::available_parallelism;
 
+use alight_model::MAX_THREADS;
 use alight_pages::Threads;
 
 use crate::say;
@@ -11,8 +12,8 @@ use crate::say;
 /// Parses a number of threads.
 pub fn number(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(n @ 1..=1024) => Ok(n),
-        _ => Err("expected a number from 1 to 1024".to_owned()),
+        Ok(n @ 1..=MAX_THREADS) => Ok(n),
+        _ => Err(format!("expected a number from 1 to {MAX_THREADS}")),
     }
 }
 

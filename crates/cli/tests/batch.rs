@@ -46,6 +46,14 @@ fn timeless(mut result: Value) -> Value {
     result
 }
 
+/// Without what the result was made of, either.
+fn bare(result: Value) -> Value {
+    let mut result = timeless(result);
+    let made_of = result.as_object_mut().unwrap().shift_remove("fingerprint");
+    assert_eq!(made_of.unwrap().as_str().map(str::len), Some(33));
+    result
+}
+
 /// The lines of JSON.
 fn lines(values: &[Value]) -> String {
     values.iter().map(|value| format!("{value}\n")).collect()
@@ -81,7 +89,7 @@ fn every_form_of_a_line_has_openai_s_result() {
     let out = with_stdin(&["batch", &model, "--temp", "0", "--parse-special"], input.as_bytes());
     let got = results(&out.succeeds().stdout);
     let message = |i: usize| &got[i]["response"]["body"]["choices"][0];
-    let first = timeless(got[0].clone());
+    let first = bare(got[0].clone());
     let called = "Yes. No.<tool_call>{\"name\": \"f\", \"arguments\": {\"b\": [1]}}</tool_call>";
     assert_eq!(
         first,
@@ -216,6 +224,8 @@ fn what_a_line_cannot_have_is_named_in_its_result_and_the_others_go_on() {
             (&json!(400), &error["message"])
         );
     }
+    assert!(got[0]["error"]["message"].as_str().unwrap().contains("quotes"), "{}", got[0]);
+    assert!(!got[1]["error"]["message"].as_str().unwrap().contains("quotes"), "{}", got[1]);
     assert!(got[35]["error"]["message"].as_str().unwrap().contains("line 69"), "{}", got[35]);
 }
 
@@ -562,6 +572,49 @@ fn the_file_of_results_is_ours_or_none() {
     let held = fs::File::open(&private).unwrap();
     held.lock().unwrap();
     batch(&private, &[]).fails(1, &["private", "is being written by another process"]);
+}
+
+#[test]
+fn a_run_goes_on_with_its_own_results_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let other = tempfile::tempdir().unwrap();
+    let spec = wild::Spec { heads: 2, kv_heads: 1, ..wild::Spec::llama() };
+    let other = wild::model_of(other.path(), spec);
+    let path = folder.path().join("results");
+    let batch = |model: &str, input: &str, more: &[&str]| {
+        let args = ["batch", model, "-", "--raw", "-n", "2", "-t", "1", "-o", text(&path)];
+        with_stdin(&[&args[..], more].concat(), input.as_bytes())
+    };
+    let input = "\"a\"\n{\"prompt\": \"aa\", \"custom_id\": \"x\"}\n\"aaa\"\n";
+    batch(&model, input, &["--seed", "-1"]).succeeds();
+    let made = fs::read_to_string(&path).unwrap();
+    // How fast it is, and a seed that is another one in every run, change nothing.
+    let same = batch(&model, input, &["--seed", "-1", "--sequences", "1", "--unordered"]);
+    assert!(same.succeeds().stderr.contains("3 had results already"));
+    let others = "line 1 is a result of another model or of other options";
+    batch(&other, input, &["--seed", "-1"]).fails(1, &["results", others, "--force"]);
+    for options in
+        [&["--seed", "0"][..], &["--seed", "-1", "--temp", "0"], &["--seed", "-1", "-c", "64"]]
+    {
+        batch(&model, input, options).fails(1, &[others]);
+    }
+    for (at, input) in [
+        (1, input.replacen("\"a\"", "\"b\"", 1)),
+        (2, input.replace("\"aa\"", "\"bb\"")),
+        // A line that was put before others moves those that have a number alone.
+        (1, format!("\"new\"\n{input}")),
+    ] {
+        let part = format!("line {at} of standard input is not the line");
+        batch(&model, &input, &["--seed", "-1"]).fails(1, &[&part, "--force"]);
+        fs::write(&path, &made).unwrap();
+    }
+    // Of results that an older version has written it is said that nobody knows.
+    let old: String =
+        results(&made).into_iter().map(|result| format!("{}\n", bare(result))).collect();
+    fs::write(&path, old).unwrap();
+    let kept = batch(&model, input, &[]).succeeds().stderr;
+    assert!(kept.contains("3 results in") && kept.contains("3 had results already"), "{kept}");
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn wrong_usage_has_status_2_and_says_so_on_stderr() {
         &["run", "m.gguf", "--temp", "hot"],
         &["run", "m.gguf", "--temp", "-1"],
         &["run", "m.gguf", "--top-p", "1.5"],
-        &["run", "m.gguf", "-n", "-2"],
+        &["run", "m.gguf", "-n", "-3"],
         &["run", "m.gguf", "a", "-p", "b"],
         &["run", "m.gguf", "a", "-f", "b"],
         &["run", "m.gguf", "-t", "0"],
@@ -106,7 +106,62 @@ fn words_and_numbers_that_are_wrong_are_told_in_plain_words() {
         alight(&["run", "m.gguf", "x", "--top-k", number]).fails_as_usage(said);
     }
     alight(&["serve", "m.gguf", "--port", "99999"]).fails_as_usage("99999 is not in 0 to 65535");
-    alight(&["run", "m.gguf", "x", "-n", "-2"]).fails_as_usage("-2 is not -1 or more");
+    alight(&["run", "m.gguf", "x", "-n", "-3"]).fails_as_usage("-3 is not -2 or more\n");
+    // What was typed stays as it was.
+    alight(&["run", "m.gguf", "x", "--temp", "0..=1"]).fails_as_usage("'0..=1'");
+}
+
+#[test]
+fn a_negative_number_is_the_value_of_its_option() {
+    for (args, said) in [
+        (&["run", "m.gguf", "x", "--temp", "-1"][..], "expected a number"),
+        (&["run", "m.gguf", "x", "-c", "-1"], "expected 0 or more"),
+        (&["run", "m.gguf", "x", "--repeat-last-n", "-2"], "expected -1 or more"),
+        (&["serve", "m.gguf", "--port", "-1"], "-1 is not in 0 to 65535"),
+        (&["bench", "decode", "m.gguf", "-n", "-1"], "expected a number from 1"),
+    ] {
+        let done = alight(args);
+        done.fails_as_usage(said);
+        assert!(done.stderr.contains("invalid value '-"), "{args:?}: {}", done.stderr);
+    }
+    for option in ["--top-k", "--repeat-last-n"] {
+        alight(&["run", "/none.gguf", "x", option, "-1"]).fails(1, &["none.gguf"]);
+    }
+}
+
+#[test]
+fn a_word_too_much_is_told_of_with_what_was_meant() {
+    for (args, said) in [
+        (&["run", "m.gguf", "--cache", "/dir", "Hi"][..], "--cache=/dir"),
+        (&["run", "m.gguf", "-5 degrees"], "write -- before it"),
+        (&["inspect", "m.gguf", "--watch", "2"], "--watch=2"),
+        (&["bench", "m.gguf", "-pg", "8,2"], "-p and -n"),
+        (&["perplexity", "m.gguf", "--kl-divergence-base", "x"], "--kl-base"),
+        (&["run", "m.gguf", "x", "--format", "json"], "--json"),
+        (&["chat"], "alight run MODEL"),
+        (&["ps"], "alight serve"),
+        (&["show", "m.gguf"], "alight inspect"),
+        (&["version"], "alight --version"),
+        (&["-m", "m.gguf", "-p", "x"], "alight run"),
+    ] {
+        alight(args).fails_as_usage(said);
+    }
+    // That everything behind `--` is a prompt does not help who has the name of an option wrong.
+    let unknown = alight(&["run", "m.gguf", "x", "--max-tokens", "3"]);
+    unknown.fails_as_usage("--max-tokens");
+    assert!(!unknown.stderr.contains("-- --"), "{}", unknown.stderr);
+    let text = alight(&["help", "run"]).succeeds().stdout;
+    for help in ["-h", "--help"] {
+        assert_eq!(alight(&["help", help, "run"]).succeeds().stdout, text);
+    }
+}
+
+#[test]
+fn more_threads_than_are_made_are_refused() {
+    for args in [&["run", "m.gguf", "x"][..], &["quantize", "m.gguf", "-o", "x", "--type", "q8_0"]]
+    {
+        alight(&[args, &["-t", "257"]].concat()).fails_as_usage("expected a number from 1 to 256");
+    }
 }
 
 /// Examples are as wide as a terminal at most, so that none of their lines is broken; what is no example fits any width.
@@ -207,6 +262,16 @@ fn manual_pages() {
     }
     assert!(!dir.path().join("alight-bench-resident.1").exists(), "it is hidden");
     alight(&["man", "frobnicate"]).fails(2, &["no command 'frobnicate'"]);
+    // Behind the names of each option are words.
+    for name in support::names(dir.path()) {
+        let page = fs::read_to_string(dir.path().join(&name)).unwrap();
+        let lines: Vec<&str> = page.lines().collect();
+        let wordless = lines.windows(3).find(|lines| {
+            let named = lines[0] == ".TP" && lines[1].starts_with("\\fB\\-");
+            named && !lines[2].starts_with(|c: char| c.is_alphabetic() || c.is_numeric())
+        });
+        assert_eq!(wordless, None, "{name}");
+    }
 }
 
 /// Every command that opens a model says the same about a path that is none.

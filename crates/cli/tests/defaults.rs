@@ -1,5 +1,7 @@
 //! Defaults that the user has set: the command line counts more than the environment, and that more than the file.
 
+#[path = "support/said.rs"]
+mod said;
 mod support;
 #[path = "support/wild.rs"]
 mod wild;
@@ -45,9 +47,81 @@ fn a_default_that_is_none_is_wrong_usage_and_says_where_it_is() {
         ("frobnicate = 1", &["no option 'frobnicate'"]),
         ("[frobnicate]\na = 1", &["no option 'frobnicate'"]),
         ("[run]\nstats = 7", &["--stats", "true or false"]),
+        ("threads = [1]", &["--threads", "a list", "one value"]),
+        ("stop = [[\"a\"]]", &["--stop", "lists"]),
+        ("threads = 1979-05-27", &["--threads", "'1979-05-27'"]),
+        ("[serve]\ncache-dir = 7\n[run]\ndraft = false", &["--draft", "'false'", "a value"]),
+        ("threads = 1\nthreads = ", &["config.toml", "not TOML: line 2: "]),
     ] {
         run(&[], &[], file).fails(2, parts);
     }
-    run(&[], &[], "threads = ").fails(1, &["config.toml", "not TOML"]);
     run(&[], &[("ALIGHT_THREADS", "many")], "").fails(2, &["ALIGHT_THREADS", "'many'"]);
+    run(&[], &[("ALIGHT_TOP_K", "3.5")], "").fails(2, &["'3.5'", "expected a whole number"]);
+    run(&[], &[("ALIGHT_CONFIG", "/nonexistent")], "")
+        .fails(1, &["'/nonexistent'", "No such file"]);
+}
+
+#[test]
+fn help_is_there_whatever_is_wrong_with_the_defaults() {
+    let help = run(&["--help"], &[], "threads = many").succeeds().stdout;
+    assert!(help.contains("--threads") && help.contains("config.toml"), "{help}");
+}
+
+#[test]
+fn other_names_of_options_and_lists_of_values_are_taken() {
+    assert_eq!(did(run(&[], &[], "[run]\nn-predict = 2")).0, 2);
+    assert_eq!(did(run(&[], &[("ALIGHT_N_PREDICT", "2")], "[run]\npredict = 3")).0, 2);
+    // Some of these are what a model of all kinds of characters writes first.
+    let drawn = ["--temp", "9", "--seed", "1", "-n", "200"];
+    let all = did(run(&drawn, &[], "")).0;
+    let stop = "stop = [\"\\u001b[2J\", \"\\u202e\", \"\\u007f\"]";
+    assert!(did(run(&drawn, &[], stop)).0 < all);
+}
+
+/// A default that does not go with what is on the command line gives way.
+#[test]
+fn a_system_message_on_the_command_line_counts_more_than_raw_in_the_environment() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = said::model(folder.path(), &[("Yes", said::TEXT)], 0);
+    let answered = |words: &[&str]| {
+        let args = ["run", &model, "a", "--temp", "0", "-t", "1", "-n", "1", "--parse-special"];
+        let mut command = command(&[&args[..], words].concat());
+        command.env("ALIGHT_RAW", "1").stdin(std::process::Stdio::null());
+        done(command.output().unwrap()).succeeds().stdout
+    };
+    assert_eq!(answered(&["--system", "x"]), "Yes\n");
+    assert_ne!(answered(&[]), "Yes\n");
+}
+
+#[test]
+fn the_prompt_cache_is_switched_by_words_and_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let (here, own) = (folder.path().join("here"), folder.path().join("own"));
+    std::fs::create_dir(&here).unwrap();
+    let prompt = "a".repeat(300);
+    // Whether a prompt is kept where the user's are, by these words, variables and settings; nothing is kept here.
+    let keeps = |words: &[&str], variables: &[(&str, &str)], file: &str| {
+        let _ = std::fs::remove_dir_all(&own);
+        let config = write(folder.path(), "config.toml", file);
+        let args = ["run", &model, "--raw", &prompt, "-n", "1", "-c", "512", "-t", "1"];
+        let mut command = command(&[&args[..], words].concat());
+        command.env("ALIGHT_CONFIG", config).envs(variables.iter().copied());
+        command.env("XDG_CACHE_HOME", &own).current_dir(&here).stdin(std::process::Stdio::null());
+        done(command.output().unwrap()).succeeds();
+        assert_eq!(support::names(&here), [""; 0], "{words:?} {variables:?} {file}");
+        own.join("alight/prompts").exists()
+    };
+    for (word, on) in [("false", false), ("true", true)] {
+        assert_eq!(keeps(&[], &[], &format!("[run]\ncache = {word}")), on, "{word}");
+    }
+    for (word, on) in [("0", false), ("off", false), ("No", false), ("1", true), ("on", true)] {
+        assert_eq!(keeps(&[], &[("ALIGHT_CACHE", word)], ""), on, "{word}");
+    }
+    assert!(keeps(&["--cache"], &[], "cache = false"));
+    assert!(!keeps(&["--cache=off"], &[], "cache = true"));
+    // A folder of such a name has more to its path.
+    let args = ["run", &model, "--raw", &prompt, "-n", "1", "-c", "512", "--cache=./off"];
+    done(command(&args).current_dir(&here).output().unwrap()).succeeds();
+    assert_eq!(support::names(&here), ["off"]);
 }

@@ -61,12 +61,59 @@ fn what_cannot_be_had_is_refused_with_what_to_do_instead() {
 }
 
 #[test]
+fn a_prompt_is_read_from_standard_input_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let args = ["run", &model, "--temp", "0", "-n", "4", "--ignore-eos", "--raw", "--json"];
+    let with = |name: &str| {
+        let said = support::with_stdin(&[&args[..], &["-f", name]].concat(), b"aaa").succeeds();
+        serde_json::from_str::<Value>(&said.stdout).unwrap()["tokens"].take()
+    };
+    assert_eq!(with("/dev/stdin"), tokens(&self::with(&model, &[])));
+    assert_eq!(with("/dev/stdin"), with("-"));
+}
+
+#[test]
+fn keys_and_values_are_kept_alike() {
+    for (options, part) in [
+        (&["-ctk", "q8_0", "-ctv", "f16"][..], "-ctk q8_0 and -ctv f16"),
+        (&["-ctv", "f16", "--cache-type-k=q8_0"], "--cache-type-k q8_0 and -ctv f16"),
+    ] {
+        alight(&[&["run", "m.gguf", "x"][..], options].concat()).fails(2, &[part, "--cache-type"]);
+    }
+    // What is given twice counts the second time, as there.
+    let twice = ["run", "/none.gguf", "x", "-ctk", "q8_0", "-ctv", "f16", "-ctk", "f16"];
+    alight(&twice).fails(1, &["none.gguf"]);
+}
+
+#[test]
+fn perplexity_takes_its_text_as_llama_perplexity_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let text = support::write(folder.path(), "text", "a".repeat(100));
+    let figures = |args: &[&str]| {
+        let args = [&["perplexity", "-c", "16", "-t", "1", "--json"], args].concat();
+        let mut said: Value = serde_json::from_str(&alight(&args).succeeds().stdout).unwrap();
+        said["perplexity"].take()
+    };
+    let ours = figures(&[&model, &text]);
+    assert!(!ours.is_null());
+    assert_eq!(figures(&["-f", &text, "-m", &model]), ours);
+    let args = ["perplexity", "-c", "16", "-t", "1", "--json", &model, "-"];
+    let piped = support::with_stdin(&args, "a".repeat(100).as_bytes()).succeeds();
+    assert_eq!(serde_json::from_str::<Value>(&piped.stdout).unwrap()["perplexity"], ours);
+}
+
+#[test]
 fn a_folder_with_one_model_is_that_model() {
     let folder = tempfile::tempdir().unwrap();
     let model = wild::model(folder.path());
     support::write(folder.path(), "README.md", "about it");
     let at = folder.path().to_str().unwrap();
     assert_eq!(tokens(&with(at, &[])), tokens(&with(&model, &[])));
+    let quantized = tempfile::tempdir().unwrap();
+    let to = quantized.path().join("q8.gguf");
+    alight(&["quantize", at, "-o", to.to_str().unwrap(), "--type", "q8_0"]).succeeds();
     std::fs::copy(&model, folder.path().join("other.gguf")).unwrap();
     alight(&with(at, &[])).fails(1, &["several models", "other.gguf"]);
 }

@@ -187,4 +187,12 @@ fn folders_are_searched_by_content() {
     assert_eq!((&got["format"], &got["tensors"][0]["name"]), (&json!("gguf"), &json!("g")));
     write(dir.path(), "y", gguf.file(|_, _| ()));
     alight(&["inspect", folder]).fails(1, &["several models", "such as"]);
+    // Of two formats one is shown, which is said.
+    write(dir.path(), "z", file(&["a"]));
+    let shown = alight(&["inspect", folder, "--json"]).succeeds();
+    assert!(
+        shown.stdout.contains("\"safetensors\"") && shown.stderr.contains("GGUF files"),
+        "{}",
+        shown.stderr
+    );
 }

@@ -69,6 +69,42 @@ fn ctrl_c_clears_a_line_and_leaves_when_it_is_pressed_twice_on_an_empty_one() {
     assert_eq!(chat.end().code(), Some(0), "{}", chat.text());
 }
 
+/// Emacs has such a terminal, for one.
+#[test]
+fn a_terminal_that_can_do_nothing_reads_whole_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let args = ["run", &model, "--ignore-eos", "--temp", "0", "--stats", "-n", "1", "--no-history"];
+    let begin = || {
+        let mut program = command(&args);
+        program.env("TERM", "dumb");
+        let mut chat = Pty::start(program, None);
+        chat.expect("> ");
+        assert!(chat.is_ordinary());
+        chat
+    };
+    let mut chat = begin();
+    // What is typed is shown, and Ctrl-C throws it away.
+    chat.send(b"aaaa");
+    chat.expect("aaaa");
+    chat.send(b"\x03");
+    chat.expect("Ctrl-C again leaves");
+    chat.expect("> ");
+    chat.send(b"aa\n");
+    assert_eq!(prompt(&mut chat), 2, "{}", chat.text());
+    chat.expect("> ");
+    chat.send(b"\x04");
+    assert_eq!(chat.end().code(), Some(0), "{}", chat.text());
+    assert!(!chat.text().contains('\u{1b}'), "{:?}", chat.text());
+
+    let mut chat = begin();
+    chat.send(b"\x03");
+    chat.expect("Ctrl-C again leaves");
+    chat.send(b"\x03");
+    assert_eq!(chat.end().code(), Some(130), "{}", chat.text());
+    assert!(!chat.text().contains('\u{1b}'), "{:?}", chat.text());
+}
+
 #[test]
 fn ctrl_c_pressed_twice_ends_the_answer_and_not_the_chat() {
     let folder = tempfile::tempdir().unwrap();

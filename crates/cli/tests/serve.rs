@@ -1501,7 +1501,9 @@ fn a_unix_socket_is_one_s_own_and_goes_with_the_server() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     // One that is in use is not taken away.
-    alight(&["serve", &model, "--no-cache", "--host", host]).fails(1, &["cannot listen", host]);
+    let used = alight(&["serve", &model, "--no-cache", "--host", host]);
+    used.fails(1, &["cannot listen", host]);
+    assert!(!used.stderr.contains("port"), "{}", used.stderr);
     kill(&child, libc::SIGTERM);
     assert!(support::ended(&mut child).success());
     assert!(!path.exists());
@@ -1517,6 +1519,8 @@ fn what_cannot_be_served_is_said() {
     let empty = write(folder.path(), "empty", "\n");
     alight(&["serve", &model, "--api-key-file", &empty]).fails(2, &["there is no key"]);
     alight(&["serve", "/nowhere.gguf"]).fails(1, &["/nowhere.gguf"]);
+    alight(&["serve", &model, "--cors-origins", "*,page.org"]).fails_as_usage("https://host");
+    alight(&["serve", &model, "--slot-save-path", "/nowhere"]).fails(1, &["'/nowhere'", "folder"]);
     // Everyone can come in, which is said.
     let serving = Serving::start(&[&model, "--no-cache", "--host", "0.0.0.0"]);
     let (status, said) = serving.stop(libc::SIGTERM);

@@ -66,11 +66,16 @@ fn a_conversation_is_saved_loaded_cleared_and_asked_again() {
     assert_eq!(talk.end().code(), Some(0));
 
     let mut again = chat(&model, &[]);
+    // No shell is there to know what ~ is.
+    assert!(
+        said(&mut again, "/load ~/nowhere")
+            .contains(&format!("'{}/nowhere'", std::env::var("HOME").unwrap()))
+    );
     assert!(said(&mut again, "/regen").contains("nothing has been asked yet"));
     assert!(said(&mut again, &format!("/load {file}")).contains("5 messages"));
     assert_eq!(said(&mut again, "/regen"), second);
     assert!(said(&mut again, "/load /nowhere").contains("/nowhere"));
-    again.send(b"\x04");
+    again.send(b"/exit\r");
     assert_eq!(again.end().code(), Some(0));
 }
 
@@ -91,6 +96,10 @@ fn options_and_the_system_message_are_changed_in_a_chat() {
         ("/set heat 1", "no option 'heat'"),
         ("/set temp", "a name and a value"),
         ("/set predict many", "no number of tokens"),
+        ("/set top-k 3.5", "expected a whole number"),
+        ("/set repeat-last-n -1", "repeat-last-n -1"),
+        ("/save /dev/null", "another name"),
+        ("/?", "/regen"),
         ("/frobnicate", "there is no /frobnicate"),
         ("/clear all", "takes nothing"),
         ("/save", "name of a file"),

@@ -4,6 +4,7 @@
 //! written in the order of the lines or as they come ([`results`]).
 
 mod answer;
+mod fingerprint;
 mod lines;
 mod progress;
 mod reader;
@@ -21,10 +22,12 @@ use std::time::Duration;
 
 use alight_model::{
     Engine, EngineOptions, Event, Finish, MAX_SEQUENCES, Model, ModelError, Request, RequestId,
+    SamplerOptions,
 };
 use alight_server::body::refusal::{Refusal, TOO_LONG};
 use alight_text::{Encoder, Style};
 use anyhow::{Context, anyhow};
+use serde_json::json;
 
 use crate::answer_limits::LimitArgs;
 use crate::drafts::DraftArgs;
@@ -136,12 +139,19 @@ pub fn main(args: BatchArgs) -> Outcome {
     // Neither is taken apart in the end: the system takes the memory back when the process ends. The thread that reads may be
     // waiting for its input then.
     let model: &'static Model = Box::leak(Box::new(open::model(&args.model, &args.engine)?));
-    let keys = Keys::default();
+    let (keys, run) = (Keys::default(), args.hash(model));
     let (file, done) = match &args.output {
         None => (None, Done::default()),
         Some(path) => {
             let inputs = new_file::inputs(model.files().chain(input.path))?;
-            let (file, done) = resume::open(path, args.force, &inputs, &keys)?;
+            let (file, done) = resume::open(path, args.force, &inputs, &keys, run)?;
+            if done.unmarked > 0 {
+                say::note(&format!(
+                    "{} results in '{}' do not say which model, options and lines they are of: they count as those of this command",
+                    done.unmarked,
+                    path.display()
+                ));
+            }
             (Some((file, path.as_path())), done)
         }
     };
@@ -160,7 +170,7 @@ pub fn main(args: BatchArgs) -> Outcome {
     }
     let shown = !args.quiet && (file.is_some() || !io::stdout().is_terminal());
     let progress = Progress::new(shown, input.len);
-    let reader = args.reader(input, model, engine.context(), done, keys);
+    let reader = args.reader(input, model, engine.context(), run, done, keys);
     let mut batch = Batch {
         model,
         engine: ManuallyDrop::new(engine),
@@ -193,6 +203,7 @@ impl BatchArgs {
         input: Input<'_>,
         model: &'static Model,
         context: usize,
+        run: u64,
         done: Done,
         keys: Keys,
     ) -> Reader {
@@ -216,7 +227,35 @@ impl BatchArgs {
         };
         let lines = Lines::new(input.reader, lines::LIMIT);
         let (name, seen) = (input.name, HashMap::new());
-        Reader { lines, name, vocabulary, encoder, defaults, done, keys, seen }
+        Reader { lines, name, vocabulary, encoder, defaults, run, done, keys, seen }
+    }
+
+    /// A hash of all that answers depend on besides their lines: the model and the options, and of these none that changes only how
+    /// fast they come.
+    fn hash(&self, model: &Model) -> u64 {
+        let BatchArgs { limits, engine, sampling, .. } = self;
+        let SamplerOptions {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repeat_penalty,
+            frequency_penalty,
+            presence_penalty,
+            repeat_last_n,
+            seed,
+        } = sampling.fixed_options();
+        let all = json!({
+            "model": model.identity(),
+            "sampling": [temperature, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty],
+            "counts": [top_k, repeat_last_n, limits.max_tokens(), limits.context(model.spec().context)],
+            // Another one in every run is the same wish.
+            "seed": (!sampling.draws_seed()).then_some(seed),
+            "switches": [limits.ignore_eos, limits.no_thinking, self.raw, self.parse_special],
+            "system": self.system,
+            "arithmetic": format!("{:?} {:?}", engine.prompt_precision(), engine.cache_type()),
+        });
+        fingerprint::hash(all.to_string().as_bytes())
     }
 }
 

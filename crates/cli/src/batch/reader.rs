@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use alight_server::body::refusal::Refusal;
 use alight_text::{Encoder, Vocabulary};
-use anyhow::anyhow;
+use anyhow::{anyhow, ensure};
 
+use super::fingerprint::{self, Fingerprint};
 use super::lines::{LIMIT, Lines};
 use super::request::{self, Defaults, Prepared};
 use super::result::{DUPLICATE, LineId};
@@ -28,6 +29,8 @@ pub struct Reader {
     pub encoder: Encoder<'static>,
     /// What lines do not say themselves.
     pub defaults: Defaults,
+    /// The hash of all that answers depend on besides their lines.
+    pub run: u64,
     /// Lines that have results.
     pub done: Done,
     /// Makes keys of ids.
@@ -60,17 +63,22 @@ impl Reader {
     fn next(&mut self) -> Item {
         match self.lines.next() {
             Ok(None) => Item::End,
-            Ok(Some(line)) => Item::Line(line.end, self.read(line.number, line.bytes)),
+            Ok(Some(line)) => match self.read(line.number, line.bytes) {
+                Ok(read) => Item::Line(line.end, read),
+                Err(error) => Item::Failed(error),
+            },
             Err(error) => Item::Failed(anyhow!(error).context(self.name.clone())),
         }
     }
 
-    fn read(&mut self, number: u64, bytes: Option<Vec<u8>>) -> Read {
-        let mut line = LineId { number, custom_id: None };
+    fn read(&mut self, number: u64, bytes: Option<Vec<u8>>) -> anyhow::Result<Read> {
+        let text = bytes.as_deref().unwrap_or_default().trim_ascii();
+        let fingerprint = Fingerprint { run: self.run, line: fingerprint::hash(text) };
+        let mut line = LineId { number, custom_id: None, fingerprint };
         let Some(bytes) = bytes else {
             let message =
                 format!("it is longer than {} MiB, the most that alight reads", LIMIT >> 20);
-            return self.refused(line, Refusal::new("line_too_long", message));
+            return Ok(self.refused(line, Refusal::new("line_too_long", message)));
         };
         let mut parsed = request::parse(&bytes);
         line.custom_id = parsed.custom_id.take();
@@ -80,22 +88,28 @@ impl Reader {
                 let message = format!("custom_id: it is that of line {first}");
                 let refusal =
                     Refusal { param: Some("custom_id".into()), ..Refusal::new(DUPLICATE, message) };
-                return self.refused(line, refusal);
+                return Ok(self.refused(line, refusal));
             }
             self.seen.insert(key, number);
         }
-        if key.map_or(self.done.has_number(number), |key| self.done.has_id(&key)) {
-            return Read::Done;
+        if let Some(made_of) = self.done.of(number, key.as_ref()) {
+            ensure!(
+                made_of.is_none_or(|made_of| made_of == fingerprint.line),
+                "line {number} of {} is not the line that the file of -o has its result of: give another file, \
+                 remove that result from it, or replace all of it with --force",
+                self.name
+            );
+            return Ok(Read::Done);
         }
-        match parsed.prepare(line.clone(), self.vocabulary, &self.encoder, &self.defaults) {
+        Ok(match parsed.prepare(line.clone(), self.vocabulary, &self.encoder, &self.defaults) {
             Ok(prepared) => Read::Request(Box::new(prepared)),
             Err(refusal) => Read::Refused(line, refusal),
-        }
+        })
     }
 
     /// A line that is refused for itself, unless that has been said.
     fn refused(&self, line: LineId, refusal: Refusal) -> Read {
-        if self.done.has_number(line.number) {
+        if self.done.of(line.number, None).is_some() {
             return Read::Done;
         }
         Read::Refused(line, refusal)

@@ -98,7 +98,13 @@ pub fn parse(bytes: &[u8]) -> Parsed {
     };
     match serde_json::from_str(text) {
         Err(error) => {
-            refused(Refusal::new("invalid_json", format!("it is not JSON: {}", no_line(&error))))
+            // What is meant as JSON begins as JSON does.
+            let hint = match text.trim_start().starts_with(['"', '{', '[']) {
+                true => "",
+                false => "; a text is written between quotes (`jq -R . FILE` makes lines of texts)",
+            };
+            let message = format!("it is not JSON: {}{hint}", no_line(&error));
+            refused(Refusal::new("invalid_json", message))
         }
         Ok(Value::String(prompt)) => {
             Parsed { custom_id: None, content: Ok(Content::Plain(prompt)) }

@@ -6,6 +6,7 @@ use alight_server::body::refusal::Refusal;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::fingerprint::Fingerprint;
 use crate::terminal_text;
 
 /// Which line of the input something is about.
@@ -15,6 +16,8 @@ pub struct LineId {
     pub number: u64,
     /// What the line says of itself.
     pub custom_id: Option<String>,
+    /// What its result is made of.
+    pub fingerprint: Fingerprint,
 }
 
 /// What the ids of results begin with; the number of the line follows.
@@ -39,6 +42,8 @@ struct Line<'a> {
     custom_id: Option<&'a str>,
     response: Response,
     error: Option<Value>,
+    /// Not OpenAI's.
+    fingerprint: String,
 }
 
 #[derive(Serialize)]
@@ -67,7 +72,8 @@ pub fn line(of: &LineId, outcome: Outcome) -> String {
     };
     let response = Response { status_code, request_id: format!("req_{number}"), body };
     let custom_id = of.custom_id.as_deref();
-    let line = Line { id: format!("{ID}{number}"), custom_id, response, error };
+    let (id, fingerprint) = (format!("{ID}{number}"), of.fingerprint.to_string());
+    let line = Line { id, custom_id, response, error, fingerprint };
     let mut bytes = Vec::new();
     // Values of this kind can always be written, and memory takes them.
     let _ = terminal_text::escape_json(&line, &mut bytes);

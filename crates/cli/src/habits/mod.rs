@@ -5,6 +5,7 @@
 
 mod table;
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use alight_hub::Name;
@@ -31,6 +32,10 @@ enum Means {
     RepoDraft,
     /// The option of this name, with a value if that takes one.
     Same(&'static str),
+    /// Half of the option of this name: the other half has to be the same.
+    Half(&'static str),
+    /// The argument behind the model.
+    Second,
     /// These words.
     Words(&'static [&'static str]),
     /// The words that go with its value; with another value it cannot be had, and what to do instead.
@@ -53,18 +58,28 @@ enum Value {
 }
 
 use Means::{
-    Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same, Url, Which, Words,
+    Half, Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same, Second, Url,
+    Which, Words,
 };
 use Value::{No, One, Switch};
 
 /// The command line `given`, as `cli` has it.
-pub fn translated(given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>> {
+pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>> {
+    if given.get(1).is_some_and(|word| word == "help") {
+        given.retain(|word| word != "-h" && word != "--help");
+        return Ok(given);
+    }
     let (mut command, mut at) = (cli, 1);
     while let Some(next) = given.get(at).and_then(|name| command.find_subcommand(name)) {
         (command, at) = (next, at + 1);
     }
     if command.get_name() == "quantize" {
         return Ok(as_llama_quantize(given, command));
+    }
+    let no_command =
+        given.get(1).filter(|_| at == 1).and_then(|word| table::command(word.to_str()?));
+    if let Some(meant) = no_command {
+        return Err(Stop::Usage(meant.to_owned()));
     }
     let named = given.get(1).is_some_and(|name| COMMANDS.iter().any(|known| name == known));
     if !named {
@@ -74,6 +89,9 @@ pub fn translated(given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>>
     let mut first = words.len();
     let mut rest = given[at..].iter().peekable();
     let (mut repo, mut file) = (None, None);
+    let mut second = None;
+    // Of which option, by the letter that each of its halves ends with.
+    let mut halves = BTreeMap::new();
     while let Some(word) = rest.next() {
         let name = name(word);
         if word == "--" {
@@ -155,10 +173,20 @@ pub fn translated(given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>>
                 words.push(other.into());
                 words.extend(value(word, &mut rest));
             }
+            Some(Half(whole)) if option(command, whole).is_some() => {
+                let Some(value) = value(word, &mut rest) else {
+                    return Err(Stop::Usage(format!("{name} needs a value")));
+                };
+                halves.insert((whole, name.chars().last()), (name, value));
+            }
+            Some(Second) => match value(word, &mut rest) {
+                Some(value) => second = Some(value),
+                None => return Err(Stop::Usage(format!("{name} needs a value"))),
+            },
             Some(Words(others)) if others == ["--help"] || option(command, others[0]).is_some() => {
                 words.extend(others.iter().map(OsString::from));
             }
-            Some(Same(other) | Words(&[other, ..])) => match others(cli, other) {
+            Some(Same(other) | Half(other) | Words(&[other, ..])) => match others(cli, other) {
                 Some(others) => return Err(elsewhere(name, command, &others)),
                 None => words.push(word.clone()),
             },
@@ -179,6 +207,21 @@ pub fn translated(given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>>
             }
         }
     }
+    let given: Vec<_> = halves.iter().collect();
+    for pair in given.windows(2) {
+        let [((whole, _), (one, its)), (_, (other, value))] = [pair[0], pair[1]];
+        if its != value {
+            let [its, value] = [its, value].map(|value| value.to_string_lossy());
+            return Err(Stop::Usage(format!(
+                "{one} {its} and {other} {value} cannot be had together: {whole} is one type for both"
+            )));
+        }
+    }
+    if let Some(((whole, _), (_, value))) = halves.first_key_value() {
+        // In front, because nothing behind `--` is an option.
+        words.splice(first..first, [OsString::from(*whole), value.clone()]);
+    }
+    words.extend(second);
     match (repo, file) {
         (Some(repo), None) => words.insert(first, on_hub(&repo).into()),
         (Some(repo), Some(file)) => {

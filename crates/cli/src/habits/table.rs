@@ -1,8 +1,8 @@
 //! The options of llama.cpp's programs, and what they mean here. docs/reference/llama-cpp.md is made from what the command answers.
 
 use super::Means::{
-    self, Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same, Url, Which,
-    Words,
+    self, Half, Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same, Second,
+    Url, Which, Words,
 };
 use super::Value::{No, One, Switch};
 
@@ -35,11 +35,46 @@ pub fn of(command: &str) -> Habits {
     match command {
         "run" => RUN,
         "serve" => SERVE,
+        "bench" => BENCH,
+        "perplexity" => PERPLEXITY,
         _ => &[],
     }
 }
 
+/// What to type instead of a command that other programs have.
+pub fn command(word: &str) -> Option<&'static str> {
+    Some(match word {
+        "chat" => "there is no command 'chat': `alight run MODEL` without a prompt is one",
+        "ps" => {
+            "there is no command 'ps': each `alight run` and `alight serve` is a process of its own"
+        }
+        "show" => "there is no command 'show': `alight inspect MODEL` shows what is in it",
+        "version" => "there is no command 'version': `alight --version` says it",
+        "-m" | "--model" | "-hf" | "--hf-repo" => {
+            "a command stands first: `alight run` answers a prompt, `alight serve` answers programs"
+        }
+        _ => return None,
+    })
+}
+
+const BENCH: Habits =
+    &[(&["-pg"], Instead("-p and -n measure prompts and answers, and -d what stands before them"))];
+
+const PERPLEXITY: Habits = &[
+    (&["-f", "--file"], Second),
+    (
+        &["--kl-divergence-base", "--kl-divergence", "--save-all-logits"],
+        Instead("--save-logits FILE writes the file, and --kl-base FILE compares with it"),
+    ),
+];
+
 const RUN: Habits = &[
+    (
+        &["--format"],
+        Instead(
+            "`alight serve` holds answers to JSON or a schema; --json writes the answer with what is known of it",
+        ),
+    ),
     (
         &["--grammar", "--grammar-file", "-j", "--json-schema", "-jf", "--json-schema-file"],
         Instead(
@@ -292,7 +327,7 @@ pub const ALL: Habits = &[
     (&["--cpu-strict*", "--prio*", "--poll*"], NotNeeded(One, NICE)),
     // What is computed at a time, and kept.
     (&["-np"], Same("--parallel")),
-    (&["-ctk", "-ctv", "--cache-type-k", "--cache-type-v"], Same("--cache-type")),
+    (&["-ctk", "--cache-type-k", "-ctv", "--cache-type-v"], Half("--cache-type")),
     (&["-fa", "--flash-attn"], NotNeeded(Switch, "attention is always computed that way")),
     (
         &["-b", "--batch-size", "-ub", "--ubatch-size"],

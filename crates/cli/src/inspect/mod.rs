@@ -100,7 +100,9 @@ enum Show {
 pub fn main(args: &InspectArgs) -> Outcome {
     if let Some(every) = args.watch {
         let [model] = args.models.as_slice() else {
-            return Err(Stop::Usage("--watch takes one model".to_owned()));
+            return Err(Stop::Usage(
+                "--watch takes one model, and its seconds behind '=': --watch=2".to_owned(),
+            ));
         };
         return watch::main(model, every, args.json);
     }
@@ -131,6 +133,12 @@ fn one(model: &Path, show: Show) -> Outcome {
     let source = source::find(model)?;
     if source.format == Format::Gguf {
         return gguf::main(&source.paths[0], &found, show);
+    }
+    if model.is_dir() && source::recognised(model)?.iter().any(|(of, _)| *of == Format::Gguf) {
+        say::note(&format!(
+            "there are GGUF files in '{}' as well: name one to see it",
+            model.display()
+        ));
     }
     let listing = list(&source)?;
     let mut text = Vec::new();

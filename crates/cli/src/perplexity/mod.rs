@@ -48,7 +48,7 @@ pub struct PerplexityArgs {
     /// The model: a .gguf file (of a split model, its first shard)
     model: PathBuf,
 
-    /// The text
+    /// The text; `-`: standard input
     #[arg(required_unless_present = "kl_base", conflicts_with = "kl_base")]
     file: Option<PathBuf>,
 
@@ -70,7 +70,7 @@ pub struct PerplexityArgs {
     ctx_size: usize,
 
     /// Use the first N chunks; -1: all
-    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
+    #[arg(long, value_name = "N", default_value_t = -1,
           value_parser = clap::value_parser!(i64).range(-1..))]
     chunks: i64,
 
@@ -230,7 +230,11 @@ fn measure(
 
 /// The text of a file, without a newline at its end.
 fn read_text(path: &Path) -> anyhow::Result<String> {
-    let mut text = text_input::read(text_input::From::File(path), "the text", TEXT_LIMIT)?;
+    let from = match path == Path::new("-") {
+        true => text_input::From::Stdin,
+        false => text_input::From::File(path),
+    };
+    let mut text = text_input::read(from, "the text", TEXT_LIMIT)?;
     if text.ends_with('\n') {
         text.pop();
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::chat::Chat;
 use super::engine::About;
-use super::sampling::{ONLY_NATIVE, SamplingArgs};
+use super::sampling::{ALL, ONLY_NATIVE, SamplingArgs};
 use crate::text_input::{self, From};
 use crate::{new_file, say, units};
 
@@ -87,7 +87,13 @@ pub fn run(line: String, talk: &mut Talk<'_>) -> anyhow::Result<Next> {
     let Some(name) = line.split_whitespace().next().filter(|_| line.starts_with('/')) else {
         return Ok(Next::Ask(line));
     };
-    let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
+    let called = match name {
+        // As other programs have them.
+        "/?" => "/help",
+        "/exit" | "/quit" => "/bye",
+        name => name,
+    };
+    let Some(command) = COMMANDS.iter().find(|command| command.name == called) else {
         bail!("there is no {name}: /help lists what there is; a space before it makes it a message")
     };
     let rest = line[name.len()..].trim();
@@ -136,7 +142,7 @@ fn set(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     if let Some((name, value)) = text.split_once(char::is_whitespace) {
         let value = value.trim();
         if name == "predict" {
-            let most: i64 = value.parse().ok().filter(|n| *n >= -1).ok_or_else(|| {
+            let most: i64 = value.parse().ok().filter(|n| *n >= -2).ok_or_else(|| {
                 anyhow!(
                     "'{value}' is no number of tokens: expected one from 0 on, or -1 for no limit"
                 )
@@ -169,9 +175,10 @@ fn options(talk: &Talk<'_>) -> String {
         seed,
     } = talk.sampling;
     let predict = i64::try_from(talk.limits.max_tokens).unwrap_or(-1);
+    let last_n = if repeat_last_n == ALL { "-1".to_owned() } else { repeat_last_n.to_string() };
     format!(
         "options  temp {temperature}, top-k {top_k}, top-p {top_p}, min-p {min_p}, seed {seed}, predict {predict},\n\
-         {:9}repeat-penalty {repeat_penalty}, repeat-last-n {repeat_last_n},\n\
+         {:9}repeat-penalty {repeat_penalty}, repeat-last-n {last_n},\n\
          {:9}frequency-penalty {frequency_penalty}, presence-penalty {presence_penalty}",
         "", "",
     )
@@ -186,12 +193,18 @@ fn save(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     if text.is_empty() {
         bail!("/save takes the name of a file");
     }
-    let path = Path::new(text);
+    let path = &path(text);
     let messages: Vec<Value> = talk.chat.all().map(Message::to_json).collect();
     let value = json!({ "model": talk.about.name, "messages": messages });
     let bytes = format!("{value}\n");
     // Its own file is written again, and no other.
     let own = talk.file.as_deref() == Some(path);
+    if !own && path.symlink_metadata().is_ok() {
+        bail!(
+            "'{}' is there already, and not from this conversation: give another name",
+            path.display()
+        );
+    }
     let file = new_file::create(path, own, &[], bytes.len() as u64)?;
     let written = file.file().write_all(bytes.as_bytes());
     written.with_context(|| format!("'{}'", path.display()))?;
@@ -201,6 +214,15 @@ fn save(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     Ok(Next::Listen)
 }
 
+/// The path that was typed. There is no shell that knows what `~` is.
+fn path(text: &str) -> PathBuf {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    match text.strip_prefix("~/").zip(home) {
+        Some((rest, home)) => Path::new(&home).join(rest),
+        None => text.into(),
+    }
+}
+
 fn load(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     if text.is_empty() {
         bail!("/load takes the name of a file that /save wrote");
@@ -208,7 +230,7 @@ fn load(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     if talk.style == Style::Raw {
         bail!("without a chat template there is no conversation to go on with");
     }
-    let path = Path::new(text);
+    let path = &path(text);
     let read = text_input::read(From::File(path), "the conversation", LIMIT)?;
     let messages = parse(&read)
         .with_context(|| format!("'{}' is no conversation that /save wrote", path.display()))?;

@@ -27,7 +27,9 @@ use crate::say;
 use crate::terminal::Terminal;
 
 /// Stands before a message.
-const PROMPT: &str = "> ";
+pub const PROMPT: &str = "> ";
+/// Is said when Ctrl-C was pressed with nothing to clear.
+pub const LEAVES: &str = "(Ctrl-C again leaves, and so does Ctrl-D)";
 /// Stands before the further lines of one.
 const MORE: &str = ". ";
 /// Begins and ends a message of several lines.
@@ -93,7 +95,7 @@ impl Lines {
                 Line::Broken(line) if line.is_empty() && hinted => return Ok(None),
                 Line::Broken(line) => {
                     if line.is_empty() {
-                        say::plain("(Ctrl-C again leaves, and so does Ctrl-D)");
+                        say::plain(LEAVES);
                     }
                     hinted = line.is_empty();
                     continue;
@@ -137,10 +139,10 @@ impl Lines {
     fn line(&mut self, prompt: &str) -> Outcome<Line> {
         self.broken.store(false, Ordering::Relaxed);
         let Lines { editor, terminal, .. } = self;
-        match terminal.editing(|| editor.readline(prompt)) {
+        let read = || if say::is_dumb() { whole_line(prompt) } else { editor.readline(prompt) };
+        match terminal.editing(read) {
             Ok(line) if self.broken.load(Ordering::Relaxed) => Ok(Line::Broken(line)),
             Ok(line) => Ok(Line::Entered(line)),
-            // Where a terminal can do nothing, the editor leaves Ctrl-C to the system.
             Err(ReadlineError::Interrupted) => Ok(Line::Broken(String::new())),
             Err(ReadlineError::Eof) => Ok(Line::End),
             Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
@@ -163,6 +165,17 @@ impl Lines {
             self.history = None;
         }
     }
+}
+
+/// A line as the terminal itself reads it, which can do nothing: Ctrl-C is a signal then, and the editor would write to stdout.
+fn whole_line(prompt: &str) -> Result<String, ReadlineError> {
+    say::styled(prompt);
+    let mut line = String::new();
+    if std::io::stdin().read_line(&mut line)? == 0 {
+        return Err(ReadlineError::Eof);
+    }
+    line.truncate(line.trim_end_matches(['\n', '\r']).len());
+    Ok(line)
 }
 
 /// Ctrl-C: the line is taken as it is, with what has arrived behind it kept, and marked.

@@ -4,7 +4,7 @@ mod answer;
 mod chat;
 mod commands;
 mod engine;
-mod lines;
+pub mod lines;
 mod loading;
 mod memory;
 mod parts;
@@ -63,7 +63,9 @@ Where a model thinks before it answers, the thinking is dimmed on a terminal. A 
 of it between <think> and </think>, whichever marks the model writes, and then the answer; \
 --no-thinking leaves the answer alone.
 
-The answer ends when the model ends it, after -n tokens, when the context is full, or with Ctrl-C.")]
+The answer ends when the model ends it, after -n tokens, when the context is full, or with Ctrl-C.
+
+Options that you always want have their place in ~/.config/alight/config.toml: see `alight --help`.")]
 pub struct RunArgs {
     /// The model: a .gguf file, or a folder with one model in it
     ///
@@ -360,9 +362,12 @@ fn style(about: &About<'_>, args: &RunArgs, given: &ArgMatches) -> Outcome<Style
     if args.template.is_given() {
         return Ok(Style::Chat);
     }
-    let style = prompt::style(about.vocabulary, &args.model, args.raw);
+    let is_given = |name| given.value_source(name) == Some(ValueSource::CommandLine);
+    // What is on the command line counts more than a default of the user's that does not go with it.
+    let raw = args.raw && (is_given("raw") || !is_given("system"));
+    let style = prompt::style(about.vocabulary, &args.model, raw);
     // A default of the user's is for the models that can be told.
-    if style == Style::Raw && given.value_source("system") == Some(ValueSource::CommandLine) {
+    if style == Style::Raw && is_given("system") {
         return Err(Stop::Usage(
             "--system needs a chat template: without one, write what it says into the prompt"
                 .to_owned(),

@@ -18,6 +18,9 @@ const LIMIT: u64 = 64 << 20;
 /// How long standard input may be silent before it is said that it is waited for.
 const SILENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
+/// What standard input is called where a file is named: opened once more, it would have been read already.
+const STDIN: [&str; 3] = ["-", "/dev/stdin", "/dev/fd/0"];
+
 /// The source of the prompt, decided from the arguments and from what standard input is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source<'a> {
@@ -47,7 +50,7 @@ impl<'a> Source<'a> {
         match (argument, file) {
             (Some("-"), _) => Source::Stdin,
             (Some(text), _) => given(Text::Argument(text)),
-            (None, Some(path)) if path == Path::new("-") => Source::Stdin,
+            (None, Some(path)) if STDIN.iter().any(|name| path == Path::new(name)) => Source::Stdin,
             (None, Some(path)) => given(Text::File(path)),
             (None, None) if stdin().is_terminal() => Source::Terminal,
             (None, None) => Source::Stdin,
@@ -153,7 +156,9 @@ mod tests {
         assert_eq!(text(Source::of(Some("hi"), None)), Some(Text::Argument("hi")));
         assert_eq!(Source::of(Some("-"), None), Source::Stdin);
         assert_eq!(text(Source::of(None, Some(path))), Some(Text::File(path)));
-        assert_eq!(Source::of(None, Some(Path::new("-"))), Source::Stdin);
+        for stdin in ["-", "/dev/stdin"] {
+            assert_eq!(Source::of(None, Some(Path::new(stdin))), Source::Stdin);
+        }
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! The sampling flags, named as llama.cpp names them.
 
 use std::error::Error;
+use std::num::ParseIntError;
 
 use alight_model::{Numbers, SamplerOptions};
 use anyhow::bail;
 use clap::builder::Resettable;
 use clap::{Arg, Args, Command, FromArgMatches};
+
+use crate::plain;
 
 /// What is not said.
 const DEFAULTS: SamplerOptions = SamplerOptions::DEFAULT;
@@ -19,8 +22,8 @@ pub struct SamplingArgs {
           visible_alias = "temperature")]
     temp: f32,
 
-    /// Keep the K most likely tokens; 0 keeps all
-    #[arg(long, value_name = "K", default_value_t = DEFAULTS.top_k)]
+    /// Keep the K most likely tokens; 0 or less keeps all
+    #[arg(long, value_name = "K", default_value_t = DEFAULTS.top_k, value_parser = top_k)]
     top_k: usize,
 
     /// Keep the most likely tokens that make up this share of the probability; 1 keeps all
@@ -36,22 +39,25 @@ pub struct SamplingArgs {
     repeat_penalty: f32,
 
     /// Make tokens less likely by this much for each time that they were seen lately; 0 does not
-    #[arg(long, value_name = "X", default_value_t = DEFAULTS.frequency_penalty, value_parser = frequency_penalty, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = DEFAULTS.frequency_penalty, value_parser = frequency_penalty)]
     frequency_penalty: f32,
 
     /// Make tokens less likely by this much if they were seen lately; 0 does not
-    #[arg(long, value_name = "X", default_value_t = DEFAULTS.presence_penalty, value_parser = presence_penalty, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = DEFAULTS.presence_penalty, value_parser = presence_penalty)]
     presence_penalty: f32,
 
-    /// How many tokens count as seen lately; 0 none
-    #[arg(long, value_name = "N", default_value_t = DEFAULTS.repeat_last_n)]
+    /// How many tokens count as seen lately; 0 none, -1 all
+    #[arg(long, value_name = "N", default_value_t = DEFAULTS.repeat_last_n, value_parser = last_n)]
     repeat_last_n: usize,
 
     /// Seed of the random choices: the same seed gives the same answer [default: random]
-    #[arg(short = 's', long, value_name = "N", allow_negative_numbers = true,
+    #[arg(short = 's', long, value_name = "N",
           value_parser = clap::value_parser!(i64).range(-1..))]
     seed: Option<i64>,
 }
+
+/// How many tokens all are: more than any context has.
+pub const ALL: usize = i32::MAX as usize;
 
 /// Options that only the engine of this program has, by the ids of the arguments.
 pub const ONLY_NATIVE: [&str; 6] = [
@@ -80,7 +86,7 @@ impl SamplingArgs {
         match command.try_get_matches_from([format!("--{name}={value}")]) {
             Ok(given) => Ok(self.update_from_arg_matches(&given)?),
             Err(error) => match error.source() {
-                Some(why) => bail!("'{value}' for {name}: {why}"),
+                Some(why) => bail!("'{value}' for {name}: {}", plain::why(&why.to_string(), value)),
                 None => bail!("'{value}' is no value of {name}"),
             },
         }
@@ -98,7 +104,12 @@ impl SamplingArgs {
 
     /// The sampler's options, which are the same in every run if no seed is given: it is 0 then.
     pub fn fixed_options(&self) -> SamplerOptions {
-        self.options_or_seed(|| if self.seed.is_some() { SamplerOptions::any_seed() } else { 0 })
+        self.options_or_seed(|| if self.draws_seed() { SamplerOptions::any_seed() } else { 0 })
+    }
+
+    /// Whether the seed is to be another one in every run.
+    pub fn draws_seed(&self) -> bool {
+        self.seed.is_some_and(|seed| seed < 0)
     }
 
     fn options_or_seed(&self, seed: impl Fn() -> u64) -> SamplerOptions {
@@ -113,6 +124,18 @@ impl SamplingArgs {
             repeat_last_n: self.repeat_last_n,
             seed: self.seed.and_then(|s| u64::try_from(s).ok()).unwrap_or_else(seed),
         }
+    }
+}
+
+fn top_k(text: &str) -> Result<usize, ParseIntError> {
+    text.parse::<i64>().map(|k| usize::try_from(k).unwrap_or(0))
+}
+
+fn last_n(text: &str) -> Result<usize, String> {
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(ALL),
+        Ok(n) => usize::try_from(n).map_err(|_| "expected -1 or more".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -167,9 +190,18 @@ mod tests {
             args.options(),
             SamplerOptions { temperature: 0.25, presence_penalty: -1.0, ..before }
         );
-        for (name, value, part) in
-            [("temp", "hot", "expected a number"), ("heat", "1", "top-k"), ("top-p", "2", "0 to 1")]
-        {
+        // As llama.cpp has it.
+        args.change("top-k", "-1").unwrap();
+        args.change("repeat-last-n", "-1").unwrap();
+        assert_eq!((args.options().top_k, args.options().repeat_last_n), (0, ALL));
+        for (name, value, part) in [
+            ("temp", "hot", "expected a number"),
+            ("temp", "-1", "expected a number"),
+            ("heat", "1", "top-k"),
+            ("top-p", "2", "0 to 1"),
+            ("top-k", "3.5", "expected a whole number"),
+            ("repeat-last-n", "-2", "expected -1 or more"),
+        ] {
             let error = args.change(name, value).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }

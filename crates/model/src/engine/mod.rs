@@ -27,7 +27,7 @@ pub use self::generate::{Finish, GenerateOptions, Generated, generate};
 pub use self::logprobs::Logprobs;
 pub use self::options::{Numbers, OptionError, context};
 pub(crate) use self::pool::Parking;
-pub use self::pool::Pool;
+pub use self::pool::{MAX_THREADS, Pool};
 pub use self::request::{Constraint, Event, OfPrompt, Pooling, Request, RequestId, to_unit_length};
 pub use self::sampler::{Sampler, SamplerOptions};
 pub use self::scheduler::{Engine, EngineOptions, MAX_SEQUENCES};

@@ -30,7 +30,7 @@ use super::cached::{AsFound, Canvas, picture};
 use super::{gguf, list};
 use crate::outcome::{Outcome, Stop};
 use crate::terminal::Terminal;
-use crate::{output, source, units};
+use crate::{output, say, source, units};
 
 /// What was found at one look.
 #[derive(Debug)]
@@ -56,8 +56,7 @@ pub fn main(model: &Path, every: Duration, json: bool) -> Outcome {
     // What reading the headers has brought goes again, where nothing was there.
     watched.maps.iter().for_each(|map| found.leave(map));
     let canvas = Canvas::stdout();
-    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    if json || canvas.width.is_none() || dumb {
+    if json || canvas.width.is_none() || say::is_dumb() {
         return lines(&watched, every, json);
     }
     on_terminal(&watched, every, canvas)

@@ -41,7 +41,7 @@ pub(crate) use per_thread::PerThread;
 type Job = dyn Fn(Range<usize>, usize) + Sync;
 
 /// More threads than this are never made: units would be too few for them.
-const MAX_THREADS: usize = 256;
+pub const MAX_THREADS: usize = 256;
 
 /// The bounds between which a waiting thread's patience adapts before it parks.
 const SPIN_MIN: Duration = Duration::from_micros(4);
@@ -90,7 +90,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of `threads` threads in all, the caller included; at least 1, at most 256.
+    /// A pool of `threads` threads in all, the caller included; at least 1, at most [`MAX_THREADS`].
     ///
     /// If the system refuses to start a thread, the pool is that much smaller.
     pub fn new(threads: usize) -> Pool {
