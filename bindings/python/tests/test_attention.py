@@ -37,7 +37,7 @@ def exact(q, keys, values, pos, window, sinks, of):
 
 
 def case(shape, kernel, tokens, pos, capacity=600, softcap=None, seed=0):
-    """Queries, and a cache that is NaN wherever no block of a position that is seen is."""
+    """Queries, and a cache that is NaN in the other layer and behind every sequence."""
     heads, group, key_dim, value_dim = shape
     of = Attention(heads, group, key_dim, value_dim, capacity, 0.3, softcap, jnp.float32, kernel, interpret=kernel)
     rng = np.random.default_rng(seed)
@@ -46,6 +46,8 @@ def case(shape, kernel, tokens, pos, capacity=600, softcap=None, seed=0):
     for full in of.cache(LAYERS, len(pos)):
         half = rng.standard_normal(full)
         half[1 - LAYER] = np.nan
+        for number, at in enumerate(pos):
+            half[LAYER, :, number, at + tokens :] = np.nan
         halves.append(half.astype(np.float32))
     return of, q.astype(np.float32), *halves
 
@@ -78,6 +80,18 @@ def test_nothing_else_is_read(kernel, window):
     assert np.abs(found - wanted).max() < 2e-6
 
 
+@pytest.mark.parametrize("paged", [False, True], ids=["whole", "pages"])
+def test_the_kernel_where_numbers_have_64_bits_by_default(paged):
+    pos = np.array([70], np.int32)
+    of, q, *halves = case(SHAPES[0], True, 3, pos, capacity=128)
+    wanted = exact(*(x.astype(np.float64) for x in (q, *halves)), pos, 0, None, of)
+    pages = [half.reshape(*half.shape[:2], 2, PAGE, -1)[:, :, ::-1] for half in halves]
+    more = (pages, jnp.array([[1, 0]], jnp.int32)) if paged else (halves,)
+    with jax.enable_x64(True):
+        found = of(jnp.asarray(q), *map(jnp.asarray, more[0]), LAYER, jnp.asarray(pos), 0, None, *more[1:])
+    assert found.dtype == np.float32 and np.abs(found - wanted).max() < 2e-6
+
+
 def test_memory_does_not_grow_with_the_capacity():
     """Nor is a cache copied in whole."""
     sizes = []
@@ -107,18 +121,14 @@ def test_pages_in_any_order_have_the_bits_of_a_cache_without_them(kernel, window
     """Each sequence has pages as far as it goes, and no other is read: they are NaN."""
     pos = np.array([min(at, 600 - tokens) for at in POSITIONS], np.int32)
     of, q, keys, values = case(SHAPES[0], kernel, tokens, pos)
-    # What a block reads of a page that a sequence does not have comes from the last one, and is not seen.
     count, most = 64, -(-600 // PAGE)
     order, table = iter(np.random.default_rng(3).permutation(count - 1)), np.full((len(pos), most), count, np.int32)
     paged = [np.full(shape, np.nan, np.float32) for shape in of.pages(LAYERS, count)]
-    for half in paged:
-        half[LAYER, :, -1] = 0
     for number, at in enumerate(pos):
         for page in range((at + tokens - 1) // PAGE + 1):
             table[number, page] = next(order)
             for half, whole in zip(paged, (keys, values), strict=True):
                 part = whole[LAYER, :, number, page * PAGE : (page + 1) * PAGE]
-                half[LAYER, :, table[number, page]] = 0
                 half[LAYER, :, table[number, page], : part.shape[1]] = part
     found, wanted = (np.asarray(jax.jit(of)(q, *halves, LAYER, pos, window, None, *more)) for halves, more in ((paged, [table]), ((keys, values), [])))
     assert (found.view(np.int32) == wanted.view(np.int32)).all()

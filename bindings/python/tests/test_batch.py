@@ -156,6 +156,54 @@ def test_taking_back_and_a_full_context(folder):
     assert found == [list(model.generate(prompt, **options)) for prompt in prompts]
 
 
+def test_a_full_context_beside_one_that_goes_on(folder):
+    """The one that has ended stays where it is, one position behind the last: also where chunks leave no room of their own there."""
+    model = loaded(folder, NETWORKS[0], weights="native", chunks=(1,), context=16)
+    prompts = prompts_of(NETWORKS[0], [16, 3])
+    assert [len(answer) for answer in model.generate_batch(prompts, **greedy | {"max_tokens": 30})] == [1, 14]
+    batch, lengths = model.continuous(sequences=2, sampling=Sampling.greedy()), [0, 0]
+    for prompt in prompts:
+        batch.add(prompt, max_tokens=30)
+    while batch:
+        for number, tokens, _ in batch.step():
+            lengths[number] += len(tokens)
+    assert lengths == [1, 14]
+
+
+def test_whatever_the_caller_has_set(folder):
+    """Numbers of 64 bits by default, and arrays of different ranks that may not be added."""
+    with jax.enable_x64(True), jax.numpy_rank_promotion("raise"):
+        model = loaded(folder, dataclasses.replace(NETWORKS[1], name="settings", layers=1), tp=2)
+        prompts, tokens = prompts_of(NETWORKS[1], [9, 3]), jnp.asarray(prompts_of(NETWORKS[1], [6, 6]), jnp.int32)
+        batch, found = model.continuous(sequences=2, sampling=Sampling.greedy()), [[], []]
+        for prompt in prompts:
+            batch.add(prompt, max_tokens=4)
+        while batch:
+            for number, more, _ in batch.step():
+                found[number] += more
+        assert found == model.generate_batch(prompts, max_tokens=4, sampling=Sampling(temperature=0.01, top_k=1))
+        cache, norm = model.empty_cache(2), model.params["vectors"]["first_norm"]
+
+        def loss(norm):
+            params = {**model.params, "vectors": {**model.params["vectors"], "first_norm": norm}}
+            return jnp.square(model.forward(params, tokens, cache)[0]).mean()
+
+        slopes = jax.grad(jax.jit(loss))(norm)
+        assert slopes.dtype == np.float32 and np.isfinite(slopes).all() and np.abs(slopes).max() > 0
+
+
+def test_a_mesh_whose_axes_are_explicit(folder):
+    """As those of `jax.make_mesh` are. The ranks have no equal parts of this vocabulary."""
+    tiny = dataclasses.replace(NETWORKS[0], name="odd", layers=1, vocab=401)
+    models = [loaded(folder, tiny, **how) for how in ({"mesh": jax.make_mesh((2,), ("tp",))}, {"tp": 2})]
+    assert jax.sharding.AxisType.Explicit in models[0].mesh.axis_types
+    tokens = np.array(prompts_of(tiny, [5]))
+    [found, wanted] = [jax.jit(model.forward)(model.params, tokens, model.empty_cache())[0] for model in models]
+    assert found.shape == (1, 5, 401) and bits(found) == bits(wanted)
+    eager, _ = models[0].forward(models[0].params, tokens, models[0].empty_cache())
+    assert bits(eager) == bits(wanted)
+
+
 def test_ends_and_draws(folder):
     model = loaded(folder, NETWORKS[0], tp=2)
     prompts = prompts_of(NETWORKS[0], [9, 4, 30])

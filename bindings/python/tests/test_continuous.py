@@ -228,3 +228,5 @@ def test_what_cannot_work(folder):
     for name in ("sequences", "pages", "steps_per_launch"):
         with pytest.raises(ValueError, match=f"{name}: expected 1 or more, found -1"):
             model.continuous(**{"sequences": 1, name: -1})
+    with pytest.raises(ValueError, match="pages: expected 1 or more, found 0"):
+        model.continuous(sequences=1, pages=0)

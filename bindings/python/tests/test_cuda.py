@@ -1,8 +1,11 @@
 """The collective for GPUs, as far as it can be seen without one: programs are lowered for CUDA, its absence has a reason, and
 what the handler is told is right. What runs on a GPU is checked by `make test-gpu`."""
 
+import concurrent.futures
 import ctypes
 import re
+import threading
+import types
 
 import jax
 import jax.numpy as jnp
@@ -196,6 +199,48 @@ def test_processes_that_see_each_other():
     assert _arenas._trial_group([0, -1, 0], offers, 1) == []
 
 
+@pytest.mark.parametrize("failing", [None, 2])
+def test_those_that_see_each_other_work_together_whoever_else_they_do_not_see(failing, monkeypatch):
+    """Two islands, {0, 1} and {2, 3}, of GPUs of one host: a process that cannot open what the other island offers keeps its own, if its trial works."""
+    count, here = 4, threading.local()
+    barrier, told, tried, closed = threading.Barrier(count), [None] * count, [], []
+
+    def gather(x):
+        told[here.me] = x
+        barrier.wait()
+        found = np.stack(told)
+        barrier.wait()
+        return found
+
+    def trial(devices, folders, limit):
+        tried.append((here.me, devices))
+        return "wrong results" if here.me == failing else None
+
+    def open_(me, offers):
+        if any(other // 2 != me // 2 for _, other, _ in offers):
+            raise RuntimeError("peer access is not supported between these two devices")
+
+    library = types.SimpleNamespace(
+        cuda_has_fabric=lambda ordinals: False, cuda_offer=lambda ordinals, *_: [bytes(_arenas.HANDLE)], cuda_open=open_, cuda_trial=trial,
+        cuda_close=lambda free: closed.append((here.me, free)),
+    )  # fmt: skip
+    monkeypatch.setattr(_arenas, "_alight", library)
+    monkeypatch.setattr(
+        _arenas, "jax", types.SimpleNamespace(process_index=lambda: here.me, local_devices=lambda: [Gpu(0, process=here.me)])
+    )
+
+    def process(me):
+        here.me = me
+        return _arenas.share([0] * count, gather)
+
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        found = list(pool.map(process, range(count)))
+    assert sorted(tried) == [(0, [100, 110]), (1, [100, 110]), (2, [120, 130]), (3, [120, 130])]
+    assert [labels for labels, _ in found] == [[0, 0, 2, 2] if failing is None else [0, 0, -1, -1]] * count
+    assert sorted(closed) == ([] if failing is None else [(2, False), (2, True), (3, False), (3, True)])
+    assert failing is None or found[2][1] == "wrong results"
+
+
 @pytest.mark.parametrize(("own", "all_of_them", "said"), [
     (None, [False, False], None), ("no peers", [True, False], "no peers"),
     (None, [False, True], "the trial among the GPUs of process 1 has failed"),
@@ -214,8 +259,14 @@ def test_kept_programs_depend_on_what_the_trial_says(monkeypatch):
     assert _cuda.verdicts(groups) == (None, None)
     monkeypatch.setattr(_cuda, "probe", lambda ordinals: "no peers" if 3 in ordinals else None)
     assert _cuda.verdicts(groups) == (None, "no peers")
-    assert _cuda.verdicts(np.array([[Gpu(0, "ROCm 6")]])) == ()
+    assert _cuda.verdicts(np.array([[Gpu(0, "ROCm 6"), Gpu(1, "ROCm 6")]])) == ()
     assert _cuda.verdicts(np.array([jax.devices()[:2]])) == ()
+
+
+def test_a_gpu_alone_is_not_tried(monkeypatch):
+    """Nothing of its programs is a call, so no kernel has to be compiled for a trial."""
+    monkeypatch.setattr(_cuda, "probe", lambda ordinals: pytest.fail("tried"))
+    assert _cuda.verdicts(np.array([[Gpu(0)], [Gpu(1)]])) == ()
 
 
 def test_programs_ask_for_the_trial_before_one_is_looked_for(monkeypatch):

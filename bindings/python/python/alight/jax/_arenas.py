@@ -63,9 +63,10 @@ def share(firsts: list[int], gather: Gather) -> tuple[list[int], str | None]:
     group = _trial_group(labels, offers, me)
     if len(group) > 1:
         devices = [device for process in group for device, _, _ in offers[process]]
-        problem = _alight.cuda_trial(devices, _cuda.folders(), _cuda.PROBE) or problem
-        if problem is not None:
-            opened[me] = False
+        # What could not be opened of processes outside of the group is no failure of the group.
+        trial = _alight.cuda_trial(devices, _cuda.folders(), _cuda.PROBE)
+        if trial is not None:
+            opened[me], problem = False, trial
     failed = ~gather(np.array([bool(opened[me])]))[:, 0].astype(bool)
     labels = [NOBODY if any(failed[other] for other in range(count) if labels[other] == label) else label for label in labels]
     labels = [label if labels.count(label) > 1 else NOBODY for label in labels]

@@ -283,7 +283,7 @@ def of_xla(
 
 def _norm(x: jax.Array, weight: jax.Array, bias: int, epsilon: float, dtype: Any) -> jax.Array:
     scale = 1 / jnp.sqrt(jnp.mean(x * x, axis=-1, keepdims=True) + np.float32(epsilon))
-    return _round(x * scale * (np.float32(bias) + weight.astype(jnp.float32)), dtype)
+    return _round(x * scale * jnp.broadcast_to(np.float32(bias) + weight.astype(jnp.float32), x.shape), dtype)
 
 
 def _round(x: jax.Array, dtype: Any) -> jax.Array:

@@ -70,7 +70,8 @@ def verdicts(groups: np.ndarray[Any, Any]) -> tuple[str | None, ...]:
     first = groups.flat[0]
     if first.platform != "gpu" or groups.shape[-1] > RANKS or "cuda" not in first.client.platform_version.lower():
         return ()
-    if len({device.process_index for device in groups.flat}) > 1:
+    # One GPU alone has nothing to sum: its programs have no call.
+    if groups.shape[-1] == 1 or len({device.process_index for device in groups.flat}) > 1:
         return ()
     return tuple(probe(tuple(number(device) for device in group)) for group in groups.reshape(-1, groups.shape[-1]))
 

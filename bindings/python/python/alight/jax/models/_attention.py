@@ -101,8 +101,10 @@ class Attention:
         @call.defjvp
         def derivative(operands: Any, tangents: Any) -> Any:
             # A loop that ends when its data say so has no derivative backwards, nor has the kernel.
-            slope = jax.jvp(lambda *some: self._whole(*some, *operands[4:]), operands[:4], tangents[:4])[1]
-            return call(*operands), slope
+            # It may be derived where what `Programs` allows has passed.
+            with jax.numpy_rank_promotion("allow"):
+                slope = jax.jvp(lambda *some: self._whole(*some, *operands[4:]), operands[:4], tangents[:4])[1]
+                return call(*operands), slope
 
         found: jax.Array = call(*operands)
         return found
@@ -115,8 +117,11 @@ class Attention:
             # The pages of a sequence side by side.
             keys, values = (x.at[:, :, table].get(mode="clip").reshape(*x.shape[:2], table.shape[0], -1, x.shape[4]) for x in (keys, values))
         k, v = (lax.dynamic_index_in_dim(x, layer, keepdims=False).astype(self.kind) for x in (keys, values))
-        at = pos[:, None] + jnp.arange(q.shape[2]) // self.group
-        back = at[:, :, None] - jnp.arange(keys.shape[3])
+        at = pos[:, None] + lax.iota(jnp.int32, q.shape[2]) // self.group
+        where = lax.iota(jnp.int32, keys.shape[3])
+        back = at[:, :, None] - where
+        # 0 · NaN is NaN, of shares and of derivatives.
+        k, v = (jnp.where((where <= at.max(axis=1, keepdims=True))[None, :, :, None], x, 0) for x in (k, v))
         q = jnp.pad(q, ((0, 0), (0, 0), (0, 0), (0, k.shape[3] - q.shape[3])))
         scores = self._scores(jnp.einsum("hbrd,hbpd->hbrp", q, k, preferred_element_type=jnp.float32))
         scores = jnp.where((back >= 0) & ((window == 0) | (back < window)), scores, -jnp.inf)
@@ -144,11 +149,11 @@ class Attention:
         """`q` and the result `[heads, B, rows, …]`, a row for each query head of each token; `sinks` `[heads, rows]`."""
         # Blocks are those of a cache of one sequence, whatever it is made of: a sequence has its own bits.
         (heads, batch, rows, _), capacity = q.shape, keys.shape[3] if table is None else self.capacity
+        at = pos[:, None] + lax.iota(jnp.int32, rows) // self.group  # [B, rows]
         if rows == 1:
-            sinks = None if sinks is None else jnp.tile(sinks, 2)
-            return self._loop(jnp.tile(q, (1, 1, 2, 1)), keys, values, layer, pos, window, sinks, table)[:, :, :1]
-        block = min(BLOCK, capacity)
-        at = pos[:, None] + jnp.arange(rows) // self.group  # [B, rows]
+            # Twice: XLA has a way of its own for one row on CPU devices, which rounds differently.
+            q, at, sinks = jnp.tile(q, (1, 1, 2, 1)), jnp.tile(at, 2), None if sinks is None else jnp.tile(sinks, 2)
+        block, zero = min(BLOCK, capacity), jnp.int32(0)
         first = jnp.where(window > 0, jnp.maximum(jnp.min(pos) - window + 1, 0), 0)
 
         def turn(number: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -158,33 +163,36 @@ class Attention:
 
             def of(cache: jax.Array) -> jax.Array:
                 if table is not None:
-                    at = start + jnp.arange(block)
+                    at = start + lax.iota(jnp.int32, block)
                     # [B, block, heads, width], of one layer alone.
                     rows = cache.at[layer, :, table[:, at // PAGE], at % PAGE].get(mode="clip")
                     return rows.transpose(2, 0, 1, 3).astype(self.kind)
-                part = lax.dynamic_slice(cache, (layer, 0, 0, start, 0), (1, heads, batch, block, cache.shape[4]))
+                part = lax.dynamic_slice(cache, (layer, zero, zero, start, zero), (1, heads, batch, block, cache.shape[4]))
                 return part[0].astype(self.kind)
 
-            where = start + jnp.arange(block)
+            where = start + lax.iota(jnp.int32, block)
             back = at[:, :, None] - where
             seen = (back >= 0) & ((window == 0) | (back < window)) & (where >= number * block)
             scores = self._scores(jnp.einsum("hbrd,hbpd->hbrp", q, of(keys), preferred_element_type=jnp.float32))
             scores = jnp.where(seen, scores, -jnp.inf)
             more = jnp.maximum(most, scores.max(axis=-1))
             shares, kept = jnp.exp(scores - more[..., None]), jnp.exp(most - more)
+            # What is behind a sequence may be anything, and 0 · NaN is NaN.
+            held = (where <= at.max(axis=1, keepdims=True))[None, :, None, :]
+            turned = jnp.where(held, of(values).swapaxes(2, 3), 0)
             # XLA has several ways on CPU devices, by the shape, and they round differently; in this form it has one.
-            turned = lax.optimization_barrier(of(values).swapaxes(2, 3))  # type: ignore[no-untyped-call, unused-ignore]
+            turned = lax.optimization_barrier(turned)  # type: ignore[no-untyped-call, unused-ignore]
             new = jnp.einsum("hbrp,hbdp->hbrd", shares.astype(self.kind), turned, preferred_element_type=jnp.float32)
             return more, total * kept + row_sums(shares), out * kept[..., None] + new
 
         # A sink is one more position, whose value is zero.
-        most = jnp.full((heads, batch, rows), LOW) if sinks is None else jnp.broadcast_to(sinks[:, None], (heads, batch, rows))
+        most = jnp.full(q.shape[:3], LOW) if sinks is None else jnp.broadcast_to(sinks[:, None], q.shape[:3])
         total = jnp.zeros_like(most) if sinks is None else jnp.ones_like(most)
-        start = (most, total, jnp.zeros((heads, batch, rows, self.value_dim), jnp.float32))
+        start = (most, total, jnp.zeros((*q.shape[:3], self.value_dim), jnp.float32))
         last = jnp.minimum(jnp.max(at), capacity - 1)
         _, total, out = lax.fori_loop(first // block, last // block + 1, turn, start)
         found: jax.Array = out / total[..., None]
-        return found
+        return found[:, :, :rows]
 
     def _kernel(
         self,
@@ -269,7 +277,7 @@ def _program(
     head, sequence = one // pos_ref.shape[0], one % pos_ref.shape[0]
     layer, pos, window = layer_ref[0], pos_ref[sequence], window_ref[0]
     q = q_ref[...]
-    at = pos + (block * rows + jnp.arange(rows)) // of.group
+    at = pos + (block * rows + lax.iota(jnp.int32, rows)) // of.group
     low = pos + block * rows // of.group
     high = jnp.minimum(pos + jnp.minimum((block * rows + rows - 1) // of.group, tokens - 1), capacity - 1)
     first = jnp.where(window > 0, jnp.maximum(low - window + 1, 0), 0) // KERNEL_BLOCK
@@ -279,13 +287,16 @@ def _program(
 
     def turn(number: Any, carry: Any) -> Any:
         most, total, out = carry
-        where = number * KERNEL_BLOCK + jnp.arange(KERNEL_BLOCK)
+        where = number * KERNEL_BLOCK + lax.iota(jnp.int32, KERNEL_BLOCK)
         # A block is a page.
         if pages:
             held = (jnp.minimum(pages[0][sequence, number], keys_ref.shape[2] - 1), pl.ds(0, PAGE))
         else:
             held = (sequence, pl.ds(number * KERNEL_BLOCK, KERNEL_BLOCK))
-        k, v = (triton.load(ref.at[layer, head, *held, :]).astype(of.kind) for ref in (keys_ref, values_ref))
+        k = triton.load(keys_ref.at[layer, head, *held, :]).astype(of.kind)
+        # What is behind a sequence may be anything, and 0 · NaN is NaN.
+        there = jnp.broadcast_to((where <= high)[:, None], (KERNEL_BLOCK, values_ref.shape[4]))
+        v = triton.load(values_ref.at[layer, head, *held, :], mask=there, other=0).astype(of.kind)
         back = at[:, None] - where[None, :]
         seen = (back >= 0) & ((window == 0) | (back < window))
         exact = False if of.kind == jnp.float32 else None

@@ -69,7 +69,7 @@ class ContinuousBatch:
     def __init__(
         self, model: Model, sequences: int, pages: int | None, sampling: Sampling, stop: Sequence[int], steps_per_launch: int
     ) -> None:
-        for name, value in (("sequences", sequences), ("pages", pages or 1), ("steps_per_launch", steps_per_launch)):
+        for name, value in (("sequences", sequences), ("pages", 1 if pages is None else pages), ("steps_per_launch", steps_per_launch)):
             if value < 1:
                 raise ValueError(f"{name}: expected 1 or more, found {value}")
         programs = model._programs

@@ -107,8 +107,8 @@ def load_model(
         raise ValueError("memory: experts are read when they are chosen with weights='native' on CPU devices only")
     grains = _native.grains(config, tensors) if native else (1, 1)
     parts = _cut(config, mesh.shape[AXIS], *grains)
-    # The shortest chunk fits anywhere.
-    capacity = -(-(context + lengths[0] - 1) // LINE) * LINE
+    # The shortest chunk fits anywhere; so does a token after a full context, which a sequence that has ended computes beside others that have not.
+    capacity = -(-(context + max(lengths[0] - 1, 1)) // LINE) * LINE
     apart = gpus if unroll is None else unroll
     layers = Layers(mesh, AXIS, config.layers, apart)
     ops: Arithmetic

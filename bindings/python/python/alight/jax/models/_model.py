@@ -19,6 +19,7 @@ from ._arithmetic import Cache
 from ._blocks import Params
 from ._config import Config
 from ._continuous import ContinuousBatch
+from ._place import SAME
 from ._programs import NONE, Programs, Request
 from ._sample import Draws, Sampling, arguments
 
@@ -177,7 +178,18 @@ class Model:
         mapped = self._programs.mapped("forward")
         found, (keys, values) = mapped(params, (cache.keys, cache.values), tokens.astype(jnp.int32), cache.lengths)
         more = tokens.shape[1] if counts is None else jnp.asarray(counts, jnp.int32)
-        return found[..., : self.config.vocab], KVCache(keys, values, cache.lengths + more)
+        return self._known(found), KVCache(keys, values, cache.lengths + more)
+
+    def _known(self, logits: jax.Array) -> jax.Array:
+        """Those of the vocabulary, without what fills up the last rank."""
+        vocab, mesh, axis = self.config.vocab, self.mesh, self._programs.net.axis
+        if logits.shape[-1] == vocab:
+            return logits
+        if dict(zip(mesh.axis_names, mesh.axis_types, strict=True))[axis] == jax.sharding.AxisType.Explicit:
+            # JAX cuts no axis into parts that are not equal, as those of the ranks are not: all of them have all.
+            whole = jax.sharding.NamedSharding(mesh, SAME)
+            logits = jax.sharding.reshard(logits, whole)  # type: ignore[no-untyped-call, unused-ignore]
+        return logits[..., :vocab]
 
     def _request(self, prompts: Sequence[list[int]], max_tokens: int, sampling: Sampling, stop: Sequence[int]) -> Request:
         # The last token needs no room: nothing is computed with it.

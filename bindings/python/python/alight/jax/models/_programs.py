@@ -101,8 +101,13 @@ class Programs:
 
     def mapped(self, kind: str, *known: int) -> Any:
         """The same, to be traced in another function."""
-        body, inputs, outputs, _ = self._kinds[kind]
-        body = functools.partial(body, *known)
+        function, inputs, outputs, _ = self._kinds[kind]
+
+        def body(*arguments: Any) -> Any:
+            # Vectors are added to matrices, whatever the caller forbids in programs of its own.
+            with jax.numpy_rank_promotion("allow"):
+                return function(*known, *arguments)
+
         return jax.shard_map(body, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
 
     def _identity(self) -> tuple[Any, ...]:

@@ -297,19 +297,20 @@ class Xla:
             rows = jnp.clip(rows, -most, most).astype(all_layers.dtype)
             rows = jnp.pad(rows, ((0, 0), (0, 0), (0, 0), (0, all_layers.shape[4] - width)))
             if table is not None:
-                at = pos[:, None] + jnp.arange(rows.shape[1])
+                at = pos[:, None] + lax.iota(jnp.int32, rows.shape[1])
                 # What is beyond its pages is filling: it goes to none, each to another, since they are said to be unique.
                 number, count = at // PAGE, all_layers.shape[2]
-                page = table.at[jnp.arange(batch)[:, None], number].get(mode="fill", fill_value=count)
-                nowhere = count + jnp.arange(batch)[:, None] * (self.attention.capacity + rows.shape[1]) + number
+                page = table.at[lax.iota(jnp.int32, batch)[:, None], number].get(mode="fill", fill_value=count)
+                nowhere = count + lax.iota(jnp.int32, batch)[:, None] * (self.attention.capacity + rows.shape[1]) + number
                 page = jnp.where(page >= count, nowhere, page)
                 return all_layers.at[layer, :, page, at % PAGE].set(rows, mode="drop", unique_indices=True)
             if batch == 1:
                 one = rows.swapaxes(1, 2)[:, :, None]
-                return lax.dynamic_update_slice(all_layers, one, (layer, 0, 0, pos[0], 0))
+                zero = jnp.int32(0)
+                return lax.dynamic_update_slice(all_layers, one, (jnp.int32(layer), zero, zero, pos[0], zero))
             # What is beyond the cache is filling.
-            at = pos[:, None] + jnp.arange(rows.shape[1])
-            return all_layers.at[layer, :, jnp.arange(batch)[:, None], at].set(rows, mode="drop", unique_indices=True)
+            at = pos[:, None] + lax.iota(jnp.int32, rows.shape[1])
+            return all_layers.at[layer, :, lax.iota(jnp.int32, batch)[:, None], at].set(rows, mode="drop", unique_indices=True)
 
         keys, values = store(cache[0], new_keys, self.config.key_dim), store(cache[1], new_values, self.config.value_dim)
         out = self.attention(q, keys, values, layer, pos, window, sinks, table)
