@@ -17,7 +17,7 @@ use crate::error;
 /// Bytes of a piece: several are read at a time.
 const PIECE: u64 = 4 << 20;
 
-/// Memory that ranges of files are read into, page-locked where there is a driver of CUDA's.
+/// Memory that ranges of files are read into, page-locked if it is for a GPU of CUDA's.
 ///
 /// It is never written while anybody is shown its bytes: views are counted, and reading is refused while there is one.
 #[pyclass(frozen, module = "alight._alight")]
@@ -37,15 +37,21 @@ struct State {
 
 #[pymethods]
 impl Staging {
-    /// Room for any range of `nbytes` bytes.
+    /// Room for any range of `nbytes` bytes. `gpu` is CUDA's number of one that it is for, in whose context the driver locks pages: every GPU may
+    /// copy from it then.
     #[new]
-    fn new(nbytes: usize) -> PyResult<Staging> {
+    #[pyo3(signature = (nbytes, gpu=None))]
+    fn new(py: Python<'_>, nbytes: usize, gpu: Option<i64>) -> PyResult<Staging> {
         let room = nbytes.max(1).checked_add(2 * page_size());
         let region = room.and_then(|room| Region::new(room).ok());
         let Some(region) = region else {
             return Err(PyMemoryError::new_err(format!("no memory for {nbytes} bytes")));
         };
-        let locked = lock(&region);
+        let locked = match gpu {
+            // The driver may have to be started, or wait for kernels, and these for a thread of Python.
+            Some(ordinal) => py.detach(|| lock(&region, ordinal)),
+            None => Err("it is for no GPU".into()),
+        };
         Ok(Staging { region, state: Mutex::new(State::default()), locked })
     }
 
@@ -201,14 +207,14 @@ type Locked = alight_xla::cuda::LockedPages;
 type Locked = ();
 
 #[cfg(target_os = "linux")]
-fn lock(region: &Region) -> Result<Locked, String> {
+fn lock(region: &Region, ordinal: i64) -> Result<Locked, String> {
     let driver = alight_xla::cuda::Driver::get().map_err(|problem| problem.to_string())?;
     // SAFETY: the region is mapped until after the lock has gone.
-    unsafe { driver.lock_pages(region.as_mut_ptr(), region.len()) }
+    unsafe { driver.lock_pages(ordinal, region.as_mut_ptr(), region.len()) }
         .map_err(|problem| problem.to_string())
 }
 
 #[cfg(not(target_os = "linux"))]
-fn lock(_: &Region) -> Result<Locked, String> {
+fn lock(_: &Region, _: i64) -> Result<Locked, String> {
     Err("pages are locked on Linux only".into())
 }

@@ -1,6 +1,8 @@
 """Loading as for a GPU, on CPU devices that are made to copy: the slots through which parts pass, and what comes out."""
 
+import dataclasses
 import os
+import types
 
 import jax
 import numpy as np
@@ -23,7 +25,7 @@ def forced(monkeypatch):
     monkeypatch.setattr(_alight, "how_to_copy", lambda *_: ("direct", "for a test"))
     made, sent = [], []
     new, send = _upload.Uploader._new, _upload.Uploader.send
-    monkeypatch.setattr(_upload.Uploader, "_new", lambda self, nbytes: made.append(nbytes) or new(self, nbytes))
+    monkeypatch.setattr(_upload.Uploader, "_new", lambda self, nbytes, gpu: made.append(nbytes) or new(self, nbytes, gpu))
     monkeypatch.setattr(_upload.Uploader, "send", lambda self, one, part: sent.append(one.tensor.name) or send(self, one, part))
     return made, sent
 
@@ -86,6 +88,21 @@ def test_memory_is_not_written_while_it_is_shown(tmp_path):
     os.truncate(path, stop - 5)
     with pytest.raises(alight.FileChangedError, match="cut short"):
         slot.read(catalog, 0, start, stop, True)
+
+
+def test_memory_is_locked_for_the_gpu_that_it_is_sent_to(tmp_path, monkeypatch):
+    """A context on another one would take memory there: of several processes, each has a GPU of its own."""
+    asked, staging = [], _alight.Staging
+    monkeypatch.setattr(_alight, "Staging", lambda nbytes, gpu: asked.append(gpu) or staging(nbytes))
+    monkeypatch.setattr(_alight, "how_to_copy", lambda *_: ("read", "for a test"))
+    monkeypatch.setattr(jax, "device_put", lambda array, device: array.copy())
+    catalog = alight.open(write_safetensors(tmp_path / "one.safetensors", {"a": np.arange(1000, dtype=np.float32)}))
+    [one] = alight.jax.plan(catalog).placements
+    for devices, gpu in (((jax.devices()[0],), None), ((types.SimpleNamespace(platform="gpu", id=7, local_hardware_id=3),), 3)):
+        [sent] = _upload.Uploader(catalog).send(one, dataclasses.replace(one.parts[0], devices=devices))
+        assert asked.pop() == gpu and not asked
+        np.testing.assert_array_equal(sent, np.arange(1000, dtype=np.float32))
+    assert staging(10).unlocked == "it is for no GPU"
 
 
 def test_what_is_cached_or_small_or_for_a_cpu_is_sent_from_the_map(every_type, monkeypatch):

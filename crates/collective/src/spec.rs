@@ -60,6 +60,11 @@ impl Spec {
         let bytes = self.rows.checked_mul(self.hidden)?.checked_mul(self.element.size())?;
         (bytes <= isize::MAX as usize).then_some(bytes)
     }
+
+    /// Whether the norms' weights are of a type that is known beside the operands'.
+    pub fn has_known_weights(&self) -> bool {
+        self.weight == self.element || self.weight == Element::F32
+    }
 }
 
 impl fmt::Display for Spec {
@@ -111,7 +116,7 @@ pub(crate) fn check(
     if spec.hidden == 0 {
         return Err(impossible("a row without elements has no norm"));
     }
-    if spec.weight != spec.element && spec.weight != Element::F32 {
+    if !spec.has_known_weights() {
         return Err(impossible("the weights must have the operands' type or be f32"));
     }
     if !(spec.epsilon >= 0.0 && spec.epsilon.is_finite()) {

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use alight_pages::Region;
 use alight_xla::cuda::{CudaError, Driver, LockedPages, Memory, Stream};
-use emulator::{be_late, copy, emulated, only_locked};
+use emulator::{be_late, contexts, copy, emulated, only_locked};
 
 /// What is locked by one call.
 const PIECE: usize = 1 << 30;
@@ -34,7 +34,7 @@ fn region(bytes: usize, written: &[Range<usize>]) -> Region {
 fn lock(region: &Region, range: Range<usize>) -> Result<LockedPages, CudaError> {
     let driver = Driver::get().unwrap();
     // SAFETY: every region of this file goes after its lock.
-    unsafe { driver.lock_pages(region.as_mut_ptr().wrapping_add(range.start), range.len()) }
+    unsafe { driver.lock_pages(3, region.as_mut_ptr().wrapping_add(range.start), range.len()) }
 }
 
 fn locked(bytes: usize, written: &[Range<usize>]) -> Locked {
@@ -145,6 +145,18 @@ fn pages_are_locked_once_and_all_or_none() {
     drop(lock(&region, 0..PIECE).unwrap());
     drop(second);
     drop(lock(&region, 0..2 * PIECE).unwrap());
+}
+
+/// Each takes memory of its GPU. No test here uses the first one.
+#[test]
+fn pages_are_locked_without_a_context_on_another_gpu() {
+    if !emulated() {
+        return;
+    }
+    let locked = locked(BYTES, &[]);
+    assert_eq!(contexts() & 0b1001, 0b1000);
+    drop(locked);
+    assert_eq!(contexts() & 0b1001, 0b1000);
 }
 
 #[test]

@@ -14,11 +14,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use alight_collective::{Element, Spec};
-use alight_xla::api;
-use alight_xla::cuda::accounts;
+use alight_xla::cuda::{Driver, accounts};
+use alight_xla::{Stage, api};
 use cuda_checks::Ranks;
 use cuda_checks::oracle::{Inputs, numbers};
-use emulator::{calls_that_waited, graphs};
+use emulator::{calls_that_waited, graphs, refuse_memory};
 use xla_gpu::Program;
 use xla_gpu::executable::{Executable, Late, Run, run_one_after_another};
 
@@ -66,7 +66,7 @@ fn stuck((_, executable): &mut (Inputs, Executable), spec: &Spec, run: Run<'_>) 
     for (_, results) in &executable.program.arrays {
         assert!(numbers(spec.element, &results[0].bytes()).iter().all(|x| x.is_nan()));
     }
-    let (code, message) = executable.program.stage(alight_xla::Stage::Execute, 0).unwrap_err();
+    let (code, message) = executable.program.stage(Stage::Execute, 0).unwrap_err();
     assert_eq!(code, api::code::DEADLINE_EXCEEDED);
     assert!(message.contains("waited 3s for rank"), "{message}");
 }
@@ -142,8 +142,13 @@ fn another_program_while_kernels_wait(channel: i64, spec: &Spec, next: &Spec, in
     assert!(start.elapsed() < Duration::from_millis(LONG as u64 / 2), "{:?}", start.elapsed());
 }
 
-/// A kernel that nobody has loaded is loaded while one of the collective waits for a rank: that rank finds its kernel, which is there, meanwhile.
-fn a_kernel_is_loaded_while_a_rank_is_late(spec: &Spec, other: &Spec) {
+/// While a kernel of the collective waits for a rank, a thread does something of which the driver lets it wait for that kernel. Then what the rank does
+/// `here`, before it comes, does not wait for that thread.
+fn while_a_rank_is_late(
+    spec: &Spec,
+    elsewhere: impl FnOnce(&Ranks) + Send,
+    here: impl FnOnce(&Ranks),
+) {
     let ranks = Ranks::new(2, spec.bytes().unwrap(), Duration::from_millis(LONG as u64)).unwrap();
     let inputs = Inputs::random(2, spec, 12);
     ranks.set(&inputs).unwrap();
@@ -152,15 +157,51 @@ fn a_kernel_is_loaded_while_a_rank_is_late(spec: &Spec, other: &Spec) {
     let launch = |rank| ranks.launch(spec, &ranks.params(rank, spec)?, 1);
     launch(0).unwrap();
     thread::scope(|scope| {
-        scope.spawn(|| ranks.function(other).unwrap());
+        scope.spawn(|| elsewhere(&ranks));
         while calls_that_waited() == waited {
+            assert!(start.elapsed() < Duration::from_millis(LONG as u64), "nothing waits");
             thread::yield_now();
         }
+        here(&ranks);
         launch(1).unwrap();
     });
     ranks.wait().unwrap();
-    ranks.check(spec, &inputs, "while a kernel is loaded").unwrap();
+    ranks.check(spec, &inputs, "while a rank is late").unwrap();
     assert!(start.elapsed() < Duration::from_millis(LONG as u64 / 2), "{:?}", start.elapsed());
+}
+
+/// A kernel is loaded that nobody has loaded: the rank finds its own, which is there.
+fn a_kernel_is_loaded_while_a_rank_is_late(spec: &Spec, other: &Spec) {
+    while_a_rank_is_late(spec, |ranks| _ = ranks.function(other).unwrap(), |_| ());
+}
+
+/// A channel's workspaces are made: the rank finds those of another channel.
+fn a_channel_is_made_while_a_rank_is_late(spec: &Spec) {
+    let large = Spec { rows: 16, hidden: 10240, ..*spec };
+    let [(_, mut held), (_, mut again)] = [0, 1].map(|_| program_of_channel(21, spec, LONG));
+    let (_, mut made) = program_of_channel(22, &large, LONG);
+    let initialize = |of: &mut Executable| of.program.stage(Stage::Initialize, 0);
+    initialize(&mut held).unwrap();
+    let before = accounts().unwrap().len();
+    while_a_rank_is_late(
+        spec,
+        |_| made.program.stage(Stage::Initialize, 0).unwrap(),
+        |_| initialize(&mut again).unwrap(),
+    );
+    // That of the ranks has gone.
+    assert_eq!(accounts().unwrap().len(), before + 1, "channel 21 has two communicators");
+}
+
+/// A GPU has no memory any more, so what is kept of it is freed: the rank gives memory back.
+fn memory_is_freed_while_a_rank_is_late(spec: &Spec) {
+    let driver = Driver::get().unwrap();
+    let [spare, mine] = [100_000, 3000].map(|bytes| driver.allocate(0, bytes).unwrap());
+    drop(spare);
+    let without_memory = |_: &Ranks| {
+        refuse_memory(1);
+        driver.allocate(0, 32 << 20).unwrap();
+    };
+    while_a_rank_is_late(spec, without_memory, |_| drop(mine));
 }
 
 #[test]
@@ -178,4 +219,6 @@ fn programs_with_graphs() {
     let wide = Spec { hidden: 10240, post_norm: false, ..half };
     another_program_while_kernels_wait(7, &wide, &Spec { post_norm: true, ..wide }, false);
     a_kernel_is_loaded_while_a_rank_is_late(&spec, &half);
+    a_channel_is_made_while_a_rank_is_late(&spec);
+    memory_is_freed_while_a_rank_is_late(&spec);
 }

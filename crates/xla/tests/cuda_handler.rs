@@ -181,6 +181,22 @@ fn channels(spec: &Spec) {
     assert_eq!(accounts().unwrap().len(), before);
 }
 
+/// A GPU without memory is an error of the call; the next one works if there is memory again.
+fn a_failure_that_passes(spec: &Spec) {
+    let spec = Spec { rows: 40, ..*spec };
+    let inputs = Inputs::random(2, &spec, 10);
+    for channel in [0, 8] {
+        let mut program = Program::of_channel(channel, &spec, &inputs, &[0, 1], 2, 20_000);
+        // Nobody has given back as much. The second is after what nobody has was freed.
+        emulator::refuse_memory(2);
+        let (_, message) = program.stage(Stage::Initialize, 1).unwrap_err();
+        assert!(message.contains("cuMemAlloc"), "{message}");
+        program.run().into_iter().for_each(|result| result.unwrap());
+        program.wait();
+        program.check(&spec, &inputs);
+    }
+}
+
 /// Freeing may wait for the whole GPU.
 fn memory_that_nobody_has_is_used_again() {
     let driver = Driver::get().unwrap();
@@ -200,14 +216,14 @@ fn memory_that_nobody_has_is_used_again() {
 
 fn a_missing_rank(spec: &Spec) {
     let inputs = Inputs::random(3, spec, 5);
-    let mut program = Program::new(spec, &inputs, &[0, 1, 2], 3, 200);
+    let mut program = Program::new(spec, &inputs, &[0, 1, 2], 3, 2000);
     for at in 0..2 {
         program.stage(Stage::Initialize, at).unwrap();
         program.stage(Stage::Execute, at).unwrap();
     }
     let start = Instant::now();
     program.wait();
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < Duration::from_secs(20));
     let nothing = |program: &Program| {
         let numbers = numbers(spec.element, &program.arrays[0].1[0].bytes());
         numbers.iter().all(|x| x.is_nan())
@@ -217,7 +233,7 @@ fn a_missing_rank(spec: &Spec) {
     for at in 0..3 {
         let (code, message) = program.stage(Stage::Execute, at).unwrap_err();
         assert_eq!(code, api::code::DEADLINE_EXCEEDED);
-        assert!(message.contains("waited 200ms for rank 2"), "{message}");
+        assert!(message.contains("waited 2s for rank 2"), "{message}");
     }
     assert_eq!(errors().len(), 1);
     drop(program);
@@ -411,6 +427,7 @@ fn the_custom_call() {
     graph(&spec);
     others_while_a_graph_is_captured(&spec);
     channels(&spec);
+    a_failure_that_passes(&spec);
     memory_that_nobody_has_is_used_again();
     a_missing_rank(&spec);
     a_mesh_in_another_order(&spec);

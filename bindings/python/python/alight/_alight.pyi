@@ -135,11 +135,12 @@ def ffi_targets() -> list[tuple[str, str, dict[str, Any], tuple[str, Any] | None
 
 @final
 class Staging:
-    """Memory that ranges of files are read into, page-locked where there is a driver of CUDA's. It is never written while
+    """Memory that ranges of files are read into, page-locked if it is for a GPU of CUDA's. It is never written while
     anybody is shown its bytes, by the buffer protocol, read-only."""
 
-    def __new__(cls, nbytes: int) -> Staging:
-        """Room for any range of `nbytes` bytes."""
+    def __new__(cls, nbytes: int, gpu: int | None = None) -> Staging:
+        """Room for any range of `nbytes` bytes. `gpu` is CUDA's number of one that it is for, in whose context the driver locks pages:
+        every GPU may copy from it then."""
     @property
     def unlocked(self) -> str | None:
         """Why it is not page-locked; `None` if it is."""

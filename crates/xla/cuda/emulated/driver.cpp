@@ -19,9 +19,10 @@
 // It is as strict about captures as CUDA may be: while a stream of a context captures, whatever waits for the context, or may, is
 // refused, by whichever thread, and the capture is invalid.
 //
-// It is as strict about memory: what takes memory of a GPU (an allocation, a kernel that is loaded, a graph that is instantiated) waits until
-// every kernel of the collective has ended that was launched before, on any GPU of this process, since such a kernel may wait for a rank that
-// is not there yet. A graph that was destroyed cannot be launched.
+// It is as strict about memory: what takes memory of a GPU, gives it back, or lets one use that of another or of the host (an allocation, a
+// kernel that is loaded, a graph that is instantiated, peer access) waits until every kernel of the collective has ended that was
+// launched before, on any GPU of this process, since such a kernel may wait for a rank that is not there yet. A kernel is loaded when its
+// occupancy is asked for, or else when it is launched for the first time. A graph that was destroyed cannot be launched.
 #include "shim.h"
 
 #include <algorithm>
@@ -92,6 +93,7 @@ Blocks& blocks = *new Blocks;
 struct Loaded {
     Found found;
     std::atomic<size_t> shared{48 * 1024}; // bytes that a launch may ask for
+    std::atomic<bool> there{false};        // in the GPU's memory
 };
 
 struct Launch {
@@ -139,6 +141,11 @@ class Waiters {
     size_t waited = 0;
 };
 Waiters& waiters = *new Waiters;
+
+// The first time that a kernel is needed.
+void load(Loaded* loaded) {
+    if (!loaded->there.exchange(true)) waiters.wait();
+}
 
 void run(const Launch& launch) {
     std::mutex mutex;
@@ -264,7 +271,7 @@ std::string peers() {
 
 bool fabric() { return getenv("ALIGHT_EMULATED_FABRIC") != nullptr; }
 
-enum { OK = 0, INVALID = 1, NO_CONTEXT = 201, NOT_FOUND = 500, NO_PEERS = 217, ALREADY = 704, CAPTURE = 900, INVALIDATED = 901, NO_HANDLE = 400,
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500, NO_PEERS = 217, ALREADY = 704, CAPTURE = 900, INVALIDATED = 901, NO_HANDLE = 400,
        NOT_SUPPORTED = 801, ALREADY_LOCKED = 712, NOT_LOCKED = 713, BROKEN = 719 };
 
 std::mutex& captures_mutex = *new std::mutex;
@@ -349,6 +356,8 @@ thread_local int passes = -1;
 int failing() { return passes < 0 || passes-- > 0 ? OK : BROKEN; }
 // Whether this thread may not copy out of memory that is not page-locked.
 thread_local bool only_locked = false;
+// How many allocations of this thread are refused from now on, for want of memory.
+thread_local int refused = 0;
 
 u64 remember(const Shared& one) {
     std::unique_lock<std::mutex> lock(shared_mutex);
@@ -405,7 +414,11 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     }
 }
 int cuDeviceCanAccessPeer(int* can, int, int) { return *can = peers() != "no", OK; }
+// The GPUs that have a context, a bit for each.
+static std::atomic<u64> retained{0};
+u64 alight_contexts() { return retained; }
 int cuDevicePrimaryCtxRetain(void** context, int device) {
+    retained |= u64(1) << device;
     return *context = reinterpret_cast<void*>(static_cast<size_t>(device) + 1), OK;
 }
 int cuCtxPushCurrent_v2(void* context) { return contexts.push_back(reinterpret_cast<size_t>(context)), OK; }
@@ -419,13 +432,17 @@ int cuCtxEnablePeerAccess(void* peer, unsigned) {
     if (peers() == "no") return NO_PEERS;
     static std::mutex mutex;
     static std::map<std::pair<size_t, void*>, bool> enabled;
-    std::unique_lock<std::mutex> lock(mutex);
-    bool& here = enabled[{contexts.back(), peer}];
-    if (here) return ALREADY;
-    return here = true, OK;
+    {
+        std::unique_lock<std::mutex> lock(mutex);
+        bool& here = enabled[{contexts.back(), peer}];
+        if (here) return ALREADY;
+        here = true;
+    }
+    return waiters.wait(), OK;
 }
 int cuMemAlloc_v2(u64* at, size_t size) {
     if (contexts.empty()) return NO_CONTEXT;
+    if (refused > 0) return refused--, NO_MEMORY;
     waiters.wait();
     if (size >= SHAREABLE) {
         Shared made = new_shared(size);
@@ -441,6 +458,7 @@ int cuMemAlloc_v2(u64* at, size_t size) {
 }
 int cuMemFree_v2(u64 at) {
     if (int code = wait_for_context()) return code;
+    waiters.wait();
     if (forget(at)) return OK;
     memories.remove(reinterpret_cast<void*>(at));
     return free(reinterpret_cast<void*>(at)), OK;
@@ -460,6 +478,7 @@ int cuIpcOpenMemHandle_v2(u64* at, Handle handle, unsigned flags) {
     if (contexts.empty() || handle.pid == getpid()) return NO_CONTEXT;
     if (flags != 1) return INVALID;
     if (peers() == "no") return NO_PEERS;
+    waiters.wait();
     Shared opened;
     if (int code = open_handle(handle, IPC, &opened)) return code;
     opened.at = mmap(nullptr, opened.size, PROT_READ | PROT_WRITE, MAP_SHARED, opened.fd, 0);
@@ -527,6 +546,7 @@ size_t alight_shared_pieces() {
 }
 
 int cuMemHostAlloc(void** at, size_t size, unsigned) {
+    waiters.wait();
     *at = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
     return locked.add(*at, size), OK;
 }
@@ -542,6 +562,7 @@ int cuMemHostRegister_v2(void* at, size_t size, unsigned flags) {
     if (any) return ALREADY_LOCKED;
     // Every GPU may copy from it.
     if (size == 0 || flags != 1) return INVALID;
+    waiters.wait();
     return locked.add(at, size), OK;
 }
 int cuMemHostUnregister(void* at) {
@@ -580,6 +601,8 @@ int cuMemcpyHtoDAsync_v2(u64 to, const void* from, size_t size, void* stream) {
 void alight_only_locked(int yes) { only_locked = yes; }
 // For tests: of the calls of this thread that copy out of the host's memory, or have to do with events, `count` pass, and the next fails.
 void alight_fail_after(int count) { passes = count; }
+// For tests: this thread's next `count` allocations are refused for want of memory.
+void alight_refuse_memory(int count) { refused = count; }
 // For tests: a stream does nothing that nobody waits for, or does everything at once again.
 void alight_be_late(void* stream, int yes) { static_cast<Stream*>(stream)->be_late(yes); }
 
@@ -606,7 +629,10 @@ int cuFuncSetAttribute(void* function, int attribute, int value) {
     if (attribute != 8 || value < 0 || static_cast<size_t>(value) > SHARED_BYTES) return INVALID;
     return static_cast<Loaded*>(function)->shared = value, OK;
 }
-int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* count, void*, int threads, size_t) { return *count = 1024 / threads, OK; }
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* count, void* function, int threads, size_t) {
+    load(static_cast<Loaded*>(function));
+    return *count = 1024 / threads, OK;
+}
 
 int cuStreamCreate(void** stream, unsigned) {
     if (contexts.empty()) return NO_CONTEXT;
@@ -665,8 +691,9 @@ int cuGraphLaunch(void* graph, void* stream) {
 }
 int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned shared,
                    void* stream, void** arguments, void**) {
-    const Loaded* loaded = static_cast<Loaded*>(function);
+    Loaded* loaded = static_cast<Loaded*>(function);
     if (x == 0 || y == 0 || z != 1 || ty != 1 || tz != 1 || threads == 0 || threads > 640 || shared > loaded->shared) return INVALID;
+    load(loaded);
     const char* params = static_cast<char*>(arguments[0]);
     Launch launch{loaded, x, y, threads, std::vector<char>(params, params + loaded->found.size)};
     Stream* s = static_cast<Stream*>(stream);

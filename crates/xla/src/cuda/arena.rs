@@ -116,6 +116,8 @@ pub fn open(process: i64, all: &[Offer]) -> Result<(), CudaError> {
         ours.0 = one.device;
         arenas.seen.extend(ordinals.iter().map(|own| ((one.device, *own), memory.address())));
     }
+    // What is opened of a process is closed if the rest of it cannot be: that process may free it then, as nobody works with it.
+    let (mut seen, mut opened) = (vec![], vec![]);
     for one in all.iter().filter(|one| one.process != process) {
         // A map of fabric memory is for all GPUs of the process; what is opened by IPC belongs to a context.
         let openers = if arenas.fabric { &ordinals[..1] } else { &ordinals[..] };
@@ -124,10 +126,12 @@ pub fn open(process: i64, all: &[Offer]) -> Result<(), CudaError> {
             let memory =
                 driver.open_shared(*opener, one.handle, arenas.bytes, fabric, &ordinals)?;
             let users = if fabric { &ordinals[..] } else { std::slice::from_ref(opener) };
-            arenas.seen.extend(users.iter().map(|own| ((one.device, *own), memory.address())));
-            arenas.opened.push(memory);
+            seen.extend(users.iter().map(|own| ((one.device, *own), memory.address())));
+            opened.push(memory);
         }
     }
+    arenas.seen.extend(seen);
+    arenas.opened.extend(opened);
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The ranks of call sites: their workspaces, and their calls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use alight_collective::Spec;
@@ -83,7 +83,7 @@ pub(super) enum Members {
 }
 
 /// What call sites have in common that share a communicator.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Shared {
     channel: i64,
     members: Members,
@@ -100,8 +100,15 @@ pub(super) fn room(channel: i64, capacity: usize) -> usize {
     }
 }
 
-/// Those that are shared.
-static SHARED: Mutex<Vec<(Shared, Weak<Communicator>)>> = Mutex::new(vec![]);
+/// A communicator that is shared, while somebody has it. Locked while it is made: the other sites that share it wait for that.
+type Entry = Arc<Mutex<Weak<Communicator>>>;
+
+/// Those that are shared. Making one may wait for kernels that wait for a rank, which may come here for another one: so this is not locked meanwhile.
+static SHARED: Mutex<Vec<(Shared, Entry)>> = Mutex::new(vec![]);
+
+fn locked(entry: &Entry) -> MutexGuard<'_, Weak<Communicator>> {
+    entry.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn all() -> Vec<Arc<Communicator>> {
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,14 +149,25 @@ impl Communicator {
             return make(&members);
         }
         let wanted = Shared { channel, members, capacity, limit };
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.retain(|(_, one)| one.strong_count() > 0);
-        let found = shared.iter().find(|(of, _)| *of == wanted).and_then(|(_, one)| one.upgrade());
-        if let Some(communicator) = found {
+        let entry = {
+            let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+            // An entry that is only here nobody has locked, nor can lock now.
+            shared.retain(|(_, one)| Arc::strong_count(one) > 1 || locked(one).strong_count() > 0);
+            match shared.iter().find(|(of, _)| *of == wanted) {
+                Some((_, entry)) => entry.clone(),
+                None => {
+                    let entry = Entry::default();
+                    shared.push((wanted.clone(), entry.clone()));
+                    entry
+                }
+            }
+        };
+        let mut held = locked(&entry);
+        if let Some(communicator) = held.upgrade() {
             return Ok(communicator);
         }
         let made = make(&wanted.members)?;
-        shared.push((wanted, Arc::downgrade(&made)));
+        *held = Arc::downgrade(&made);
         Ok(made)
     }
 

@@ -135,7 +135,7 @@ pub(super) struct Access {
 /// on a stream of our own, and what nobody has any more is kept for the next instead of being freed.
 pub struct Driver {
     pub(super) functions: Functions,
-    /// By ordinal: the device's primary context, which is also XLA's. Retained once, and never released.
+    /// By ordinal: the device's primary context, which is also XLA's. Retained, and never released.
     contexts: Mutex<Vec<Option<usize>>>,
     /// By ordinal: the stream of our own.
     streams: Mutex<Vec<Option<Stream>>>,
@@ -283,20 +283,13 @@ impl Driver {
 
     fn context(&self, ordinal: i64) -> Result<usize, CudaError> {
         let device = self.device(ordinal)?;
-        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = ordinal as usize;
-        if contexts.len() <= at {
-            contexts.resize(at + 1, None);
-        }
-        if let Some(context) = contexts[at] {
-            return Ok(context);
-        }
-        let mut context = null_mut();
-        // SAFETY: writes a handle.
-        let code = unsafe { (self.functions.cuDevicePrimaryCtxRetain)(&mut context, device) };
-        self.check("cuDevicePrimaryCtxRetain", code)?;
-        contexts[at] = Some(context.addr());
-        Ok(context.addr())
+        kept(&self.contexts, ordinal as usize, || {
+            let mut context = null_mut();
+            // SAFETY: writes a handle.
+            let code = unsafe { (self.functions.cuDevicePrimaryCtxRetain)(&mut context, device) };
+            self.check("cuDevicePrimaryCtxRetain", code)?;
+            Ok(context.addr())
+        })
     }
 
     /// Does something with the GPU's context current.
@@ -350,17 +343,8 @@ impl Driver {
         ordinal: i64,
         run: impl FnOnce(Stream) -> Result<(), CudaError>,
     ) -> Result<(), CudaError> {
-        let stream = {
-            let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-            let at = self.device(ordinal)? as usize;
-            if streams.len() <= at {
-                streams.resize(at + 1, None);
-            }
-            match streams[at] {
-                Some(stream) => stream,
-                None => *streams[at].insert(self.stream(ordinal)?),
-            }
-        };
+        let at = self.device(ordinal)? as usize;
+        let stream = kept(&self.streams, at, || self.stream(ordinal))?;
         self.on(ordinal, || run(stream))?;
         self.wait(ordinal, stream)
     }
@@ -429,8 +413,12 @@ impl Driver {
             // SAFETY: writes an address.
             let mut code = unsafe { (self.functions.cuMemAlloc_v2)(&mut address, bytes) };
             if code == NO_MEMORY {
-                let mut all = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-                for spare in all.extract_if(.., |spare| spare.ordinal == ordinal) {
+                let spares: Vec<Spare> = {
+                    let mut all = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+                    all.extract_if(.., |spare| spare.ordinal == ordinal).collect()
+                };
+                // Without the lock: freeing may wait for a kernel that waits for a rank, and that for a spare of its own.
+                for spare in spares {
                     // SAFETY: allocated here, and nobody has it.
                     unsafe { (self.functions.cuMemFree_v2)(spare.address) };
                 }
@@ -690,6 +678,25 @@ impl Driver {
         self.check("cuEventElapsedTime", code)?;
         Ok(f64::from(milliseconds) * 1000.0)
     }
+}
+
+/// What is kept of a GPU, or what `make` makes. That may wait for kernels, and these for a rank that asks for what is kept of another GPU, so
+/// nothing is locked meanwhile: if several threads make one, the first is kept.
+fn kept<T: Copy>(
+    all: &Mutex<Vec<Option<T>>>,
+    at: usize,
+    make: impl FnOnce() -> Result<T, CudaError>,
+) -> Result<T, CudaError> {
+    let lock = || all.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = lock().get(at).copied().flatten() {
+        return Ok(found);
+    }
+    let made = make()?;
+    let mut all = lock();
+    if all.len() <= at {
+        all.resize(at + 1, None);
+    }
+    Ok(*all[at].get_or_insert(made))
 }
 
 /// Pops a context, on every way out.

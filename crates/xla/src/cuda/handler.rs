@@ -10,7 +10,7 @@
 //! runs of all programs on one stream of a device, so that two calls of one communicator are not in flight at once; the kernel notices if
 //! they are.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use alight_collective::Spec;
 
@@ -48,8 +48,8 @@ struct Site {
     across: bool,
     /// If so, the number of the site in all of them: taken when it is first used, since who compiles may make call sites that never run.
     key: OnceLock<u64>,
-    /// One for each group.
-    communicators: Vec<OnceLock<Result<Arc<Communicator>, CudaError>>>,
+    /// One for each group, once it has been made: what failed is tried again by the next that comes.
+    communicators: Vec<Mutex<Option<Arc<Communicator>>>>,
     /// One for each device: what a call site launches there is always the same.
     functions: Vec<OnceLock<(Variant, Function)>>,
 }
@@ -95,14 +95,20 @@ impl Site {
         (place, ordinal): (usize, i64),
         call: &Call<'_>,
         shape: &Shape,
-    ) -> Result<(&Arc<Communicator>, Function), CudaError> {
+    ) -> Result<(Arc<Communicator>, Function), CudaError> {
         let Attributes { ranks, capacity, limit, .. } = &self.attributes;
         let group = place / ranks;
-        let communicator = self.communicators[group].get_or_init(|| {
-            let members = self.members(group, &call.spec)?;
-            Communicator::of_channel(self.channel, members, *capacity, *limit)
-        });
-        let communicator = communicator.as_ref().map_err(Clone::clone)?;
+        let communicator = {
+            let mut made = self.communicators[group].lock().unwrap_or_else(PoisonError::into_inner);
+            match &*made {
+                Some(communicator) => communicator.clone(),
+                None => {
+                    let members = self.members(group, &call.spec)?;
+                    let new = Communicator::of_channel(self.channel, members, *capacity, *limit)?;
+                    made.insert(new).clone()
+                }
+            }
+        };
         let variant = Variant::of(&call.spec, shape);
         if let Some((loaded, function)) = self.functions[place].get()
             && *loaded == variant
@@ -164,7 +170,7 @@ fn instantiate(frame: Frame<'_>) -> Result<(), Refusal> {
     let mut groups = attributes.processes.chunks(attributes.ranks);
     let across = groups.any(|group| group.iter().any(|process| *process != group[0]));
     let site = Site {
-        communicators: (0..count / attributes.ranks).map(|_| OnceLock::new()).collect(),
+        communicators: (0..count / attributes.ranks).map(|_| Mutex::default()).collect(),
         functions: (0..count).map(|_| OnceLock::new()).collect(),
         channel: frame.integer("channel")?,
         across,

@@ -53,6 +53,12 @@ impl Shape {
         if rows == 0 || vectors == 0 {
             return Err(CudaError::Unsupported("no rows, or rows without elements".into()));
         }
+        if !spec.has_known_weights() {
+            return Err(CudaError::Unsupported(format!(
+                "weights of {} for operands of {}: they have the operands' type or are f32",
+                spec.weight, spec.element
+            )));
+        }
         Ok(Shape {
             blocks: rows.min(BLOCKS as u32),
             threads: vectors.div_ceil(each).next_multiple_of(32) as u32,
@@ -192,5 +198,8 @@ mod tests {
         for (rows, hidden) in [(1, 20481), (0, 8), (1, 0)] {
             assert!(Shape::of(&Spec { rows, hidden, ..SPEC }).is_err());
         }
+        let wrong = Spec { element: Element::F32, weight: Element::Bf16, ..SPEC };
+        let text = Shape::of(&wrong).unwrap_err().to_string();
+        assert!(text.contains("weights of bf16 for operands of f32"), "{text}");
     }
 }

@@ -11,6 +11,8 @@ const PIECE: usize = 1 << 30;
 /// Memory of the host that is page-locked until this goes.
 pub struct LockedPages {
     driver: &'static Driver,
+    /// In whose context it was locked.
+    ordinal: i64,
     start: *mut u8,
     /// Of which each [`PIECE`] was locked by a call of its own.
     bytes: usize,
@@ -24,16 +26,19 @@ unsafe impl Sync for LockedPages {}
 impl Driver {
     /// Page-locks memory of the host, so that GPUs copy from it without the CPU. All of it is in physical memory from then on.
     ///
+    /// Every GPU may; `ordinal` is the one whose context the driver is asked in: one that is used anyway, since a context takes memory of its GPU.
+    ///
     /// # Safety
     /// The memory is there until what is returned has gone.
     pub unsafe fn lock_pages(
         &'static self,
+        ordinal: i64,
         start: *mut u8,
         bytes: usize,
     ) -> Result<LockedPages, CudaError> {
         // What was locked goes if the rest is refused.
-        let mut locked = LockedPages { driver: self, start, bytes: 0 };
-        self.on(0, || {
+        let mut locked = LockedPages { driver: self, ordinal, start, bytes: 0 };
+        self.on(ordinal, || {
             while locked.bytes < bytes {
                 let piece = PIECE.min(bytes - locked.bytes);
                 let from = start.wrapping_add(locked.bytes).cast();
@@ -59,7 +64,7 @@ impl LockedPages {
 impl Drop for LockedPages {
     fn drop(&mut self) {
         let functions = &self.driver.functions;
-        let _ = self.driver.on(0, || {
+        let _ = self.driver.on(self.ordinal, || {
             for at in (0..self.bytes).step_by(PIECE) {
                 let from = self.start.wrapping_add(at).cast();
                 // SAFETY: registered by `lock_pages`, and once.

@@ -179,7 +179,7 @@ impl Pool {
         let table = driver.allocate(ordinal, 4 * entries.max(1)).map_err(failed)?;
         let (start, bytes) = host.memory();
         // SAFETY: the memory is there as long as `host`, which goes after the lock.
-        let locked = unsafe { driver.lock_pages(start, bytes) }.map_err(failed)?;
+        let locked = unsafe { driver.lock_pages(ordinal, start, bytes) }.map_err(failed)?;
         let state = State {
             shelf: Shelf::new(&layout),
             tables: Tables::new(driver, ordinal, entries)?,
@@ -302,7 +302,7 @@ impl Tables {
         let region = Region::new(4 * TABLES * entries.max(1));
         let region = region.map_err(|source| PoolError::Memory(Arc::new(source)))?;
         // SAFETY: the region goes after the lock.
-        let locked = unsafe { driver.lock_pages(region.as_mut_ptr(), region.len()) };
+        let locked = unsafe { driver.lock_pages(ordinal, region.as_mut_ptr(), region.len()) };
         let mark = || driver.mark(ordinal).map_err(failed);
         let copied = [mark()?, mark()?];
         Ok(Tables { locked: locked.map_err(failed)?, region, entries, next: 0, copied })

@@ -56,7 +56,9 @@ pub(super) fn run(
         let memory = driver.allocate(*ordinal, 5 * BYTES)?;
         memory.write(0, &partial)?;
         memory.write(3 * BYTES, &vec![0xff; 2 * BYTES])?;
-        Variant::of(&spec, &shape).load(driver, *ordinal)?;
+        // Asking loads the kernel, where the driver would do so at the first launch, and may wait for a rank that waits already.
+        let function = Variant::of(&spec, &shape).load(driver, *ordinal)?;
+        driver.resident(*ordinal, function, shape.threads)?;
         memories.push(memory);
         streams.push(driver.stream(*ordinal)?);
     }

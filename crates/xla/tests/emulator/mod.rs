@@ -92,6 +92,22 @@ pub fn fail_after(count: i32) {
     call(count);
 }
 
+/// This thread's next `count` allocations are refused for want of memory.
+pub fn refuse_memory(count: i32) {
+    // SAFETY: a function of a number.
+    let call: extern "C" fn(i32) =
+        unsafe { std::mem::transmute(own_function(c"alight_refuse_memory")) };
+    call(count);
+}
+
+/// The GPUs that have a context, a bit for each.
+pub fn contexts() -> u64 {
+    // SAFETY: a function without arguments.
+    let call: extern "C" fn() -> u64 =
+        unsafe { std::mem::transmute(own_function(c"alight_contexts")) };
+    call()
+}
+
 /// Bytes of the argument of products with matrices in slots.
 pub fn size_of_chosen() -> usize {
     // SAFETY: a function without arguments.

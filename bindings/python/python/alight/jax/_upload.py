@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from .. import Catalog, _alight
+from . import _cuda
 from ._plan import Part, Placement
 
 log = logging.getLogger("alight.jax")
@@ -66,12 +67,13 @@ class Uploader:
         file = one.tensor.file_index
         start, stop, _ = one.tensor.extent(part.ranges)
         direct = self._method(file) == "direct"
-        slot, size = self._slot(part.nbytes)
+        gpu = next((_cuda.number(device) for device in part.devices if device.platform == "gpu"), None)
+        slot, size = self._slot(part.nbytes, gpu)
         try:
             at = slot.read(self.catalog, file, start, stop, direct)
         except BufferError:
             # JAX has not let go of an array that has arrived; it keeps the memory for as long.
-            slot, size = self._new(part.nbytes)
+            slot, size = self._new(part.nbytes, gpu)
             at = slot.read(self.catalog, file, start, stop, direct)
         # `frombuffer` keeps its view of the slot; `ndarray(buffer=…)` keeps the slot alone, which would not be counted.
         array = np.frombuffer(memoryview(slot), one.dtype, part.nbytes // one.dtype.itemsize, at).reshape(part.shape)
@@ -79,14 +81,14 @@ class Uploader:
         self.busy.append((slot, size, sent))
         return sent
 
-    def _new(self, nbytes: int) -> tuple[_alight.Staging, int]:
-        slot = _alight.Staging(nbytes)
+    def _new(self, nbytes: int, gpu: int | None) -> tuple[_alight.Staging, int]:
+        slot = _alight.Staging(nbytes, gpu)
         if self.made == 0 and slot.unlocked is not None:
             log.info("memory for the way to the GPU is not page-locked: %s", slot.unlocked)
         self.made += 1
         return slot, nbytes
 
-    def _slot(self, nbytes: int) -> tuple[_alight.Staging, int]:
+    def _slot(self, nbytes: int, gpu: int | None) -> tuple[_alight.Staging, int]:
         """A slot that is free, waiting for one if there are enough."""
         while self.busy and (len(self.busy) >= SLOTS or sum(size for _, size, _ in self.busy) + nbytes > ROOM):
             slot, size, sent = self.busy.popleft()
@@ -95,7 +97,7 @@ class Uploader:
             # One that is much larger than what it is for would keep others from being there.
             if nbytes <= size <= max(2 * nbytes, ROOM // SLOTS):
                 return slot, size
-        return self._new(nbytes)
+        return self._new(nbytes, gpu)
 
     def finish(self) -> None:
         """Waits until everything has arrived."""
