@@ -1,9 +1,11 @@
 """Files to load, made here, and eight devices on the CPU to load them onto."""
 
+import contextlib
 import gc
 import hashlib
 import json
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -32,6 +34,15 @@ if sys.prefix != sys.base_prefix and os.access(sys.prefix, os.W_OK):
 MOST_MAPS = 20_000
 """Of 65,530 that Linux lets a process have. A program that XLA has compiled keeps several for as long as JAX caches it, and XLA ends the process when
 it gets no more."""
+
+
+@contextlib.contextmanager
+def port_of_a_coordinator():
+    """A port of this host that nobody else is given meanwhile: it is bound here too, as the coordinator's server lets others do."""
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
 
 
 @pytest.fixture(autouse=True)

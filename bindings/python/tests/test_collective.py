@@ -285,16 +285,16 @@ def test_a_mesh_of_the_same_shape_with_other_devices_is_an_error(order):
     residual, weight = np.zeros((2, 8), np.float32), np.ones(8, np.float32)
     partials = np.arange(4, dtype=np.float32)[:, None, None] * np.ones((1, 2, 8), np.float32)
 
-    def sums(mesh):
+    def sums(mesh, limit):
         def run(partial, residual, weight):
-            return alight.jax.allreduce_norm(partial[0], residual, weight, mesh=mesh, epsilon=EPSILON, limit=0.5)[1][None]
+            return alight.jax.allreduce_norm(partial[0], residual, weight, mesh=mesh, epsilon=EPSILON, limit=limit)[1][None]
 
         specs = dict(in_specs=(P(names), P(), P()), out_specs=P(names))
         return jax.jit(jax.shard_map(run, mesh=around, check_vma=False, **specs))(partials, residual, weight)
 
-    assert np.asarray(sums(around))[:, 0, 0].tolist() == [1, 1, 5, 5]
+    assert np.asarray(sums(around, 30.0))[:, 0, 0].tolist() == [1, 1, 5, 5]
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"in the shard_map around this call, and \d in the mesh that allreduce_norm was given"):
-        jax.block_until_ready(sums(ours))
+        jax.block_until_ready(sums(ours, 0.5))
 
 
 def test_a_mesh_with_other_groups_is_an_error():

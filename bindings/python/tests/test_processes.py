@@ -3,12 +3,12 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from conftest import port_of_a_coordinator
 
 CHILD = Path(__file__).with_name("processes_child.py")
 SHARED = Path("/dev/shm")
@@ -23,20 +23,18 @@ def left():
 def run(case, folder, count=2, **more):
     """Runs the processes of a case. Returns their exit statuses and what they said; nothing may be left behind."""
     before = left()
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
     env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"} | more
     command = [sys.executable, str(CHILD), case]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
-    processes = [subprocess.Popen([*command, str(i), str(count), str(port), str(folder)], **pipes) for i in range(count)]
     said = []
-    try:
-        for process in processes:
-            said.append(process.communicate(timeout=240)[0])
-    finally:
-        for process in processes:
-            process.kill()
+    with port_of_a_coordinator() as port:
+        processes = [subprocess.Popen([*command, str(i), str(count), str(port), str(folder)], **pipes) for i in range(count)]
+        try:
+            for process in processes:
+                said.append(process.communicate(timeout=240)[0])
+        finally:
+            for process in processes:
+                process.kill()
     assert left() <= before
     return [process.returncode for process in processes], said
 

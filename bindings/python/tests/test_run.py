@@ -7,7 +7,6 @@ import pty
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ import pytest
 
 import alight
 from alight.jax import _engine
-from conftest import in_process, with_signals
+from conftest import in_process, port_of_a_coordinator, with_signals
 from test_model import FILES, MODELS, write_model
 
 GREEDY = ["--temp", "0", "--raw"]
@@ -111,16 +110,14 @@ def test_several_processes_answer_as_one(tiny, command):
     ask = ["the", "-n", "12", "--raw", "--temp", "0", "--ignore-eos", "--tp", "4"]
     one = run(tiny, *ask)
     assert one.returncode == 0, one.stderr
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    together = [*ask, "--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--process"]
     programs = [(sys.executable, "-m", "alight.jax", tiny[0]), (command, "run", tiny[0], "--engine", "jax")]
-    started = [
-        subprocess.Popen([*program, *together, str(i)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1], text=True)
-        for i, program in enumerate(programs)
-    ]
-    told = [process.communicate(timeout=300) for process in started]
+    with port_of_a_coordinator() as port:
+        together = [*ask, "--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--process"]
+        started = [
+            subprocess.Popen([*program, *together, str(i)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1], text=True)
+            for i, program in enumerate(programs)
+        ]
+        told = [process.communicate(timeout=300) for process in started]
     assert [process.returncode for process in started] == [0, 0], told
     # The first one speaks, and is not interrupted by what Gloo has to say.
     assert [out for out, _ in told] == [one.stdout, ""]

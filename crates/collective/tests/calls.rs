@@ -108,7 +108,8 @@ fn more_ranks_than_cores() {
 #[test]
 fn a_rank_that_never_comes() {
     let mut options = Options::new(3, 1024);
-    options.limit = Duration::from_millis(400);
+    options.limit = Duration::from_secs(2);
+    let limit = options.limit;
     let group = ThreadGroup::new(options).unwrap();
     let (spec, start) = (spec(1, 16), Instant::now());
     let inputs = Inputs::random(3, &spec, 1);
@@ -134,7 +135,7 @@ fn a_rank_that_never_comes() {
         let CollectiveError::Poisoned { because } = late else { panic!("{late}") };
         assert!(because.contains("did not come"), "{because}");
     }
-    assert!(start.elapsed() < Duration::from_millis(400));
+    assert!(start.elapsed() < limit);
     assert!(group.is_poisoned());
 }
 
