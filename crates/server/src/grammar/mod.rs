@@ -100,11 +100,8 @@ impl Compiler {
                 }
                 TopLevelGrammar::from_json_schema(schema)
             }
-            Wanted::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::lark(&text)?),
-            Wanted::Lark(text) | Wanted::Calls(text) => {
-                size::check_all_in(&text)?;
-                TopLevelGrammar::from_lark(text)
-            }
+            Wanted::Gbnf(text) => of_lark(gbnf::lark(&text)?)?,
+            Wanted::Lark(text) | Wanted::Calls(text) => of_lark(text)?,
             Wanted::Regex(regex) => TopLevelGrammar::from_regex(&regex),
         };
         let parser = self.factory.create_parser(grammar);
@@ -117,6 +114,11 @@ impl Compiler {
         })?;
         Ok(grammar)
     }
+}
+
+fn of_lark(text: String) -> Result<TopLevelGrammar, String> {
+    size::check_grammar(&text)?;
+    Ok(TopLevelGrammar::from_lark(text))
 }
 
 /// What of an answer is held to a grammar.
@@ -332,6 +334,22 @@ mod tests {
         for strict in [false, true] {
             let schema = json!({"$ref": "#"});
             assert!(compiler.compile(Wanted::Schema { schema, strict }).is_err());
+        }
+    }
+
+    /// Each rule is twice the next. With a few more, they would take gigabytes.
+    #[test]
+    fn rules_of_rules_are_not_too_many() {
+        let compiler = Compiler::of_bytes();
+        let rules = |n: usize, is: &str, name: fn(usize) -> String| {
+            let twice = |i| format!("{}{is}{} {}\n", name(i), name(i + 1), name(i + 1));
+            (0..n).map(twice).collect::<String>() + &format!("{}{is}\"a\"?\n", name(n))
+        };
+        for (n, fits) in [(4, true), (13, false), (16, false), (40, false)] {
+            let gbnf = format!("root ::= r0\n{}", rules(n, " ::= ", |i| format!("r{i}")));
+            assert_eq!(compiler.compile(Wanted::Gbnf(gbnf)).is_ok(), fits, "{n}");
+            let lark = format!("{LARK} {{}}\nstart: A0\n{}", rules(n, ": ", |i| format!("A{i}")));
+            assert_eq!(compiler.compile(Wanted::Lark(lark)).is_ok(), fits, "{n}");
         }
     }
 

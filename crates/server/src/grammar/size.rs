@@ -1,7 +1,9 @@
-//! How large a schema becomes when it is compiled. llguidance merges what `allOf` lists, and what stands beside a `$ref`, and copies the
-//! schemas that are referred to there: a list of two references to a list of two references, and so on, doubles with each step.
+//! How large a schema, or a terminal of a grammar, becomes when it is compiled. llguidance merges what `allOf` lists, and what stands beside
+//! a `$ref`, and copies the schemas that are referred to there: a list of two references to a list of two references, and so on, doubles with
+//! each step. So does a terminal of two terminals of two terminals.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use serde_json::{Deserializer, Value};
 
@@ -11,6 +13,8 @@ use crate::http::decoded;
 const MOST: u64 = 200_000;
 /// Most bytes of a pattern: the time to compile one grows with its square.
 pub(super) const PATTERN: usize = 4096;
+/// Most parts of a terminal, with those of the terminals that it names. Of one that may end after each of n parts, two tokens make n² / 2.
+const PARTS: u64 = 8000;
 /// What may stand beside a reference without being merged with what it refers to.
 const BESIDE: [&str; 11] = [
     "title",
@@ -38,16 +42,138 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the schemas in a grammar of llguidance's may be compiled.
-pub(super) fn check_all_in(lark: &str) -> Result<(), String> {
-    for (at, mark) in lark.match_indices("%json") {
-        // What is no JSON is refused by llguidance, or stands in a text.
-        let mut values = Deserializer::from_str(&lark[at + mark.len()..]).into_iter::<Value>();
-        if let Some(Ok(schema)) = values.next() {
-            check(&schema)?;
+/// Whether the terminals and schemas of a grammar of llguidance's may be compiled. What is no grammar is refused by llguidance.
+pub(super) fn check_grammar(lark: &str) -> Result<(), String> {
+    let mut terminals = Terminals { of: HashMap::new(), known: HashMap::new() };
+    terminals.read(lark)?;
+    let names: Vec<&str> = terminals.of.keys().copied().collect();
+    for name in names {
+        if terminals.parts(name) > PARTS {
+            return Err(format!(
+                "the terminal {name} has more than {PARTS} parts, with those of the terminals that it names"
+            ));
         }
     }
     Ok(())
+}
+
+/// The terminals of a grammar.
+struct Terminals<'g> {
+    /// By name: its own parts, and the terminals that it names.
+    of: HashMap<&'g str, (u64, Vec<&'g str>)>,
+    /// By name: how many parts there are with those of others; 0 while that is being found.
+    known: HashMap<&'g str, u64>,
+}
+
+impl<'g> Terminals<'g> {
+    fn read(&mut self, lark: &'g str) -> Result<(), String> {
+        let mut at = 0;
+        // Whose parts these are, and what of them the line has: if a colon comes, its first word is another one's name.
+        let mut whose = "";
+        let mut line = Line::default();
+        while at < lark.len() {
+            if lark[at..].starts_with("//") {
+                at += lark[at..].find('\n').unwrap_or(lark.len() - at);
+                continue;
+            }
+            let part = part_at(lark, at);
+            let text = &lark[part.clone()];
+            at = part.end;
+            match text.as_bytes()[0] {
+                b'\n' => {
+                    self.add(whose, &mut line);
+                }
+                b':' if !line.named => {
+                    if let Some(name) = line.words.first().copied() {
+                        whose = name;
+                    }
+                    line = Line { named: true, ..Line::default() };
+                }
+                b'%' => {
+                    let mut values = Deserializer::from_str(&lark[at..]).into_iter::<Value>();
+                    if let Some(Ok(value)) = values.next() {
+                        at += values.byte_offset();
+                        if text == "%json" {
+                            check(&value)?;
+                        }
+                    }
+                }
+                b'/' if text.len() > PATTERN => {
+                    let found = text.len();
+                    return Err(format!(
+                        "an expression has {found} bytes, expected at most {PATTERN}"
+                    ));
+                }
+                b'/' => line.parts += text.len() as u64,
+                b'"' => line.parts += 1,
+                first if first.is_ascii_alphabetic() || first == b'_' => line.words.push(text),
+                _ => {}
+            }
+        }
+        self.add(whose, &mut line);
+        Ok(())
+    }
+
+    /// Adds what a line has, which begins anew.
+    fn add(&mut self, whose: &'g str, line: &mut Line<'g>) {
+        let line = std::mem::take(line);
+        if is_terminal(whose) {
+            let (parts, others) = self.of.entry(whose).or_default();
+            *parts += line.parts + line.words.len() as u64;
+            others.extend(line.words);
+        }
+    }
+
+    fn parts(&mut self, name: &'g str) -> u64 {
+        if let Some(parts) = self.known.get(name) {
+            return *parts;
+        }
+        let Some((own, others)) = self.of.get(name).cloned() else { return 0 };
+        self.known.insert(name, 0);
+        let parts =
+            others.into_iter().fold(own, |all, other| all.saturating_add(self.parts(other)));
+        self.known.insert(name, parts);
+        parts
+    }
+}
+
+/// What a line of a grammar has.
+#[derive(Default)]
+struct Line<'g> {
+    parts: u64,
+    words: Vec<&'g str>,
+    /// Whether its colon has come.
+    named: bool,
+}
+
+/// By Lark's rule: a name without small letters.
+fn is_terminal(name: &str) -> bool {
+    name.bytes().any(|byte| byte.is_ascii_uppercase())
+        && !name.bytes().any(|byte| byte.is_ascii_lowercase())
+}
+
+/// A text, an expression, a word, a directive, or one character, from a byte of a grammar on.
+fn part_at(lark: &str, at: usize) -> Range<usize> {
+    let rest = &lark[at..];
+    let word = |text: &str| {
+        text.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(text.len())
+    };
+    let quoted = |mark: u8| {
+        let mut escaped = false;
+        let end = rest.bytes().skip(1).position(|byte| {
+            let ends = byte == mark && !escaped;
+            escaped = byte == b'\\' && !escaped;
+            ends || byte == b'\n'
+        });
+        end.map_or(rest.len(), |end| end + 2)
+    };
+    let len = match rest.as_bytes()[0] {
+        mark @ (b'"' | b'/') => quoted(mark),
+        b'%' => 1 + word(&rest[1..]),
+        first if first.is_ascii_alphabetic() || first == b'_' => word(rest),
+        _ => rest.chars().next().map_or(1, char::len_utf8),
+    };
+    at..at + len
 }
 
 struct Sizes<'s> {
@@ -171,8 +297,8 @@ mod tests {
         assert!(check(&escaped).is_err());
         assert!(check(&json!({"allOf": [{"$ref": "#/$defs/no"}]})).is_err());
         let lark = |schema: &Value| format!("start: a\na: %json {schema}\n");
-        assert!(check_all_in(&lark(&chain(24, both))).is_err());
-        assert!(check_all_in(&lark(&chain(8, both))).is_ok());
+        assert!(check_grammar(&lark(&chain(24, both))).is_err());
+        assert!(check_grammar(&lark(&chain(8, both))).is_ok());
     }
 
     #[test]
@@ -183,6 +309,28 @@ mod tests {
         let tree = json!({"$defs": {"node": {"allOf": [{"$ref": "#/$defs/base"}, {"properties": {"left": {"$ref": "#/$defs/node"}}}]},
             "base": {"properties": {"name": {"type": "string"}}}}, "$ref": "#/$defs/node"});
         assert!(check(&tree).is_ok());
+    }
+
+    #[test]
+    fn terminals_have_the_parts_of_those_that_they_name() {
+        let twice = |n: usize| {
+            let one = |i| format!("A{i}: A{} // A: B\n  | A{} \"A{i} :\"? /[:\"]/\n", i + 1, i + 1);
+            format!("start: A0\n{}A{n}: \"a\"\n", (0..n).map(one).collect::<String>())
+        };
+        assert!(check_grammar(&twice(8)).is_ok());
+        assert!(check_grammar(&twice(13)).unwrap_err().contains("has more than 8000 parts"));
+        assert!(check_grammar(&twice(300)).is_err());
+        // Rules that name rules are no terminal, and what names itself is refused elsewhere.
+        let rules = "start: a\na: b b b\nb: \"x\" a? a a\nA: A A A\nB[lazy]: \"x\"\n";
+        assert!(check_grammar(rules).is_ok());
+        assert!(check_grammar(&format!("start: A\nA.1: /{}/\n", "a?".repeat(1500))).is_ok());
+        assert!(check_grammar(&format!("start: /{}/\n", "a?".repeat(2500))).is_err());
+        assert!(check_grammar(&format!("start: A\nA: {}\n", "\"a\"? ".repeat(9000))).is_err());
+        for odd in
+            ["%", "a: \"", "a: /", ":", "a: \"\\", "é: É", "//", "a: b//\n%json {", "A:\n\n:\n"]
+        {
+            assert!(check_grammar(odd).is_ok(), "{odd:?}");
+        }
     }
 
     #[test]
