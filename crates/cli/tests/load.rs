@@ -152,7 +152,7 @@ fn the_choice_is_explained() {
             &["--load", "mmap", "--repack", "on"],
             &["of the map given back", "--repack on was given"],
         ),
-        (&["--load", "mmap"], &["used in place", "repack  none"]),
+        (&["--load", "mmap"], &["in the file's order", "repack  none"]),
         (&[], &["% in the page cache", "available"]),
     ] {
         let told = alight(&[&args[..], more, &["--explain-load"]].concat()).succeeds();

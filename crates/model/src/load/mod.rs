@@ -345,7 +345,7 @@ fn decide(maps: &[Arc<Map>], facts: Vec<Facts>, weights: &Weights, wanted: Wante
         Repack::On => (true, "--repack on was given."),
         Repack::Off => (false, "--repack off was given."),
         Repack::Auto if copied => (true, "--load asks for a copy of the weights."),
-        Repack::Auto => (false, "The weights are used in the file's order."),
+        Repack::Auto => (false, "The weights stay in the file's order: no copy was asked for."),
     };
     let choice = choices(repack);
     let files = maps.iter().zip(bytes).zip(facts.iter().zip(choice));
