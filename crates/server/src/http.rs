@@ -50,15 +50,15 @@ impl Call {
         pairs.find(|(key, _)| *key == name).map(|(_, value)| decoded(value))
     }
 
-    /// Does what may take long where nobody waits for it but this request. A few requests at a time have a place for that.
+    /// Does what may take long where nobody waits for it but this request. A few requests at a time have a permit for that.
     pub(crate) async fn apart<T: Send + 'static>(
         self,
         work: impl FnOnce(&Call) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let failed = || Failure::internal("the request has made the server fail");
-        let place = Arc::clone(&self.server.apart).acquire_owned().await.map_err(|_| failed())?;
+        let permit = Arc::clone(&self.server.apart).acquire_owned().await.map_err(|_| failed())?;
         let done = tokio::task::spawn_blocking(move || {
-            let _place = Held::new(place);
+            let _permit = ThreadPermit::new(permit);
             work(&self)
         });
         done.await.unwrap_or_else(|_| Err(failed()))
@@ -66,33 +66,33 @@ impl Call {
 }
 
 thread_local! {
-    /// The place of what is done apart on this thread.
-    static PLACE: RefCell<Option<OwnedSemaphorePermit>> = const { RefCell::new(None) };
+    /// The permit of what is done apart on this thread.
+    static PERMIT: RefCell<Option<OwnedSemaphorePermit>> = const { RefCell::new(None) };
 }
 
-/// Has the place of this thread until it is dropped.
-struct Held;
+/// Gives this thread a permit until it is dropped.
+struct ThreadPermit;
 
-impl Held {
-    fn new(place: OwnedSemaphorePermit) -> Held {
-        PLACE.set(Some(place));
-        Held
+impl ThreadPermit {
+    fn new(permit: OwnedSemaphorePermit) -> ThreadPermit {
+        PERMIT.set(Some(permit));
+        ThreadPermit
     }
 }
 
-impl Drop for Held {
+impl Drop for ThreadPermit {
     fn drop(&mut self) {
-        PLACE.take();
+        PERMIT.take();
     }
 }
 
-/// Waits within [`Call::apart`] for something that other requests do not wait for: meanwhile, one of them has the place.
+/// Waits within [`Call::apart`] for something that other requests do not wait for: meanwhile, one of them has the permit.
 pub(crate) fn step_aside<T>(wait: impl FnOnce() -> T) -> T {
-    let Some(place) = PLACE.take() else { return wait() };
-    let places = Arc::clone(place.semaphore());
-    drop(place);
+    let Some(permit) = PERMIT.take() else { return wait() };
+    let permits = Arc::clone(permit.semaphore());
+    drop(permit);
     let done = wait();
-    PLACE.set(Handle::current().block_on(places.acquire_owned()).ok());
+    PERMIT.set(Handle::current().block_on(permits.acquire_owned()).ok());
     done
 }
 

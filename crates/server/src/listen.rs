@@ -55,7 +55,7 @@ pub(crate) struct Shared {
     access: Access,
     /// Room for large bodies, by KiB.
     bodies: Arc<Semaphore>,
-    /// Places for requests that are taken apart.
+    /// Permits for requests that are taken apart.
     pub(crate) apart: Arc<Semaphore>,
     /// When it began, in seconds since 1970.
     pub(crate) started: u64,
@@ -141,7 +141,7 @@ pub(crate) fn shared(
     let access = Access::new(&options);
     let (memory, started) = (memory::Latest::default(), ids::now());
     let [bodies, apart] =
-        [LARGE_BODIES >> 10, APART].map(|places| Arc::new(Semaphore::new(places)));
+        [LARGE_BODIES >> 10, APART].map(|permits| Arc::new(Semaphore::new(permits)));
     Ok(Arc::new(Shared { options, models, memory, access, bodies, apart, started }))
 }
 
@@ -455,7 +455,7 @@ mod tests {
         assert!(answer.starts_with("HTTP/1.1 400"), "it is no JSON: {answer}");
     }
 
-    /// Requests that wait for what they have sent to be compiled take no place from others.
+    /// Requests that wait for what they have sent to be compiled take no permit from others.
     #[test]
     fn who_steps_aside_keeps_nobody_waiting() {
         let runtime = runtime().unwrap();

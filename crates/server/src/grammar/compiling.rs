@@ -1,6 +1,6 @@
 //! Compiling what strangers send, on threads of their own: it may take long, and go deep.
 //!
-//! Invariant: nobody waits for it but who has sent it, and no longer than [`LONGEST`].
+//! Invariant: nobody waits for it but who has sent it, and no longer than [`LONGEST`] for its turn and as long for the rest.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -21,42 +21,44 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// many steps as the longest schema can have need less than a quarter of this. Only what is touched takes memory.
 const STACK: usize = 512 << 20;
 
-struct Places {
-    taken: usize,
+/// How many there are.
+struct Counts {
+    running: usize,
     waiting: usize,
 }
 
-static PLACES: Mutex<Places> = Mutex::new(Places { taken: 0, waiting: 0 });
-static FREED: Condvar = Condvar::new();
+static COUNTS: Mutex<Counts> = Mutex::new(Counts { running: 0, waiting: 0 });
+static ENDED: Condvar = Condvar::new();
 
 /// The right to compile one.
-struct Place;
+struct Permit;
 
-impl Place {
-    fn take() -> Option<Place> {
-        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
-        if places.taken == AT_ONCE {
-            if places.waiting == WAITING {
+impl Permit {
+    /// Waits for one, if not too many do.
+    fn wait() -> Option<Permit> {
+        let mut counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.running == AT_ONCE {
+            if counts.waiting == WAITING {
                 return None;
             }
-            places.waiting += 1;
-            let all_taken = |places: &mut Places| places.taken == AT_ONCE;
-            let waited = FREED.wait_timeout_while(places, LONGEST, all_taken);
-            places = waited.unwrap_or_else(PoisonError::into_inner).0;
-            places.waiting -= 1;
-            if places.taken == AT_ONCE {
+            counts.waiting += 1;
+            let full = |counts: &mut Counts| counts.running == AT_ONCE;
+            let waited = ENDED.wait_timeout_while(counts, LONGEST, full);
+            counts = waited.unwrap_or_else(PoisonError::into_inner).0;
+            counts.waiting -= 1;
+            if counts.running == AT_ONCE {
                 return None;
             }
         }
-        places.taken += 1;
-        Some(Place)
+        counts.running += 1;
+        Some(Permit)
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
-        PLACES.lock().unwrap_or_else(PoisonError::into_inner).taken -= 1;
-        FREED.notify_one();
+        COUNTS.lock().unwrap_or_else(PoisonError::into_inner).running -= 1;
+        ENDED.notify_one();
     }
 }
 
@@ -67,12 +69,12 @@ pub(super) fn compile(
     refused: impl FnOnce(String) -> Failure,
 ) -> Result<Grammar, Failure> {
     step_aside(|| {
-        let place = Place::take().ok_or_else(|| Failure::busy(MOST_COMPILED))?;
+        let permit = Permit::wait().ok_or_else(|| Failure::busy(MOST_COMPILED))?;
         let (send, received) = sync_channel(1);
         let compiler = Arc::clone(compiler);
         let work = move || {
             let compiled = compiler.compile(wanted);
-            drop(place);
+            drop(permit);
             // Who has waited too long does not want it any more.
             let _ = send.send(compiled);
         };
