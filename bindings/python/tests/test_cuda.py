@@ -200,7 +200,7 @@ def test_processes_that_see_each_other():
 
 
 @pytest.mark.parametrize("failing", [None, 2])
-def test_those_that_see_each_other_work_together_whoever_else_they_do_not_see(failing, monkeypatch):
+def test_processes_that_see_each_other_form_a_group_though_they_do_not_see_the_others(failing, monkeypatch):
     """Two islands, {0, 1} and {2, 3}, of GPUs of one host: a process that cannot open what the other island offers keeps its own, if its trial works."""
     count, here = 4, threading.local()
     barrier, told, tried, closed = threading.Barrier(count), [None] * count, [], []

@@ -603,7 +603,7 @@ impl<'m> Engine<'m> {
         }
         let decoding = self.slots.iter_mut().flatten().filter(decode).count();
         let mut plan = StepPlan::new(&self.times, decoding);
-        // Rows of logits that drafts may have: each sequence needs one, also if its prompt ends in this step.
+        // Drafts may have the rows of logits that are left when each sequence has one, which it needs also if its prompt ends in this step.
         let mut room = self.logits.len() / self.model.spec().vocab - self.slots.len();
         for (sequence, slot) in self.slots.iter_mut().enumerate() {
             let Some(slot) = slot else { continue };

@@ -117,7 +117,7 @@ impl Target {
         Ok(())
     }
 
-    /// In one call, so that no reader finds half of it. Where there is no room for it, what is in the file stays.
+    /// Writes the report in one call, so that no reader finds half of it. If the disk has no room for it, the old report stays.
     fn write(&mut self, text: &[u8]) -> io::Result<()> {
         if !self.replaces {
             let written = self.file.write_all(text);

@@ -16,7 +16,7 @@ impl Fields {
         Fields(object)
     }
 
-    /// Adds a field, for whoever looks for this name.
+    /// Adds a field of this name, or gives it another value.
     pub fn insert(&mut self, name: &str, value: Value) {
         self.0.insert(name.to_owned(), value);
     }
