@@ -69,11 +69,12 @@ use args::{Cli, Command};
 fn main() -> ExitCode {
     let started = Instant::now();
     say::install_panic_hook();
-    let words = match habits::translated(env::args_os().collect(), &args::command()) {
+    let known = args::command();
+    let words = match habits::translated(env::args_os().collect(), &known) {
         Ok(words) => words,
         Err(stop) => return outcome::report(Err(stop)),
     };
-    let command = match defaults::applied(args::command(), &words) {
+    let command = match defaults::applied(known, &words) {
         Ok(command) => command,
         Err(stop) => return outcome::report(args::help(&words).unwrap_or(Err(stop))),
     };

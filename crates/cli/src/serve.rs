@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use alight_model::{EngineOptions, MAX_SEQUENCES, Model};
-use alight_server::{Listening, Options, Served, Server, Stopper};
+use alight_server::{Listening, Options, Served, Server, Stopper, is_socket_file};
 use anyhow::{Context, anyhow};
 use listenfd::ListenFd;
 use rusage::inherited::is_ignored;
@@ -235,7 +235,7 @@ pub fn main(args: ServeArgs) -> Outcome {
     say::let_panics_unwind();
     let server = match given {
         Some(socket) => Server::given(socket, options).context("the given socket is of no use")?,
-        None => Server::bind(options).with_context(|| match args.host.ends_with(".sock") {
+        None => Server::bind(options).with_context(|| match is_socket_file(&args.host) {
             true => format!("cannot listen at {} (--host)", args.host),
             false => format!("cannot listen at {} port {} (--host, --port)", args.host, args.port),
         })?,

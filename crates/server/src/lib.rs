@@ -60,7 +60,7 @@ mod worker;
 
 pub use listen::{Server, Stopper};
 pub use models::Served;
-pub use socket::Listening;
+pub use socket::{Listening, is_socket_file};
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -125,7 +125,7 @@ impl Options {
 
     /// Whether others than programs of this machine can ask.
     pub fn is_public(&self) -> bool {
-        if self.host.ends_with(socket::FILE) {
+        if is_socket_file(&self.host) {
             return false;
         }
         let host = self.host.trim_start_matches('[').trim_end_matches(']');

@@ -15,7 +15,12 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// What a host ends with that is the file of a Unix socket.
-pub(crate) const FILE: &str = ".sock";
+const FILE: &str = ".sock";
+
+/// Whether a host is the file of a Unix socket, which has no port.
+pub fn is_socket_file(host: &str) -> bool {
+    host.ends_with(FILE)
+}
 
 /// A socket that somebody else has made, and at which clients wait already: a service manager, say.
 pub enum Listening {
@@ -57,7 +62,7 @@ impl Drop for File {
 
 impl Socket {
     pub(crate) fn bind(host: &str, port: u16) -> io::Result<Socket> {
-        if host.ends_with(FILE) {
+        if is_socket_file(host) {
             return Socket::bind_file(Path::new(host));
         }
         let host = host.trim_start_matches('[').trim_end_matches(']');

@@ -21,7 +21,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let lines = Lines::new(serving, Place::Message);
     let messages = fields.list("messages")?.unwrap_or_default();
     if messages.is_empty() {
-        return Ok(Begun::only(&mut fields, lines));
+        return Ok(Begun::nothing(&mut fields, lines));
     }
     let stream = fields.truth("stream")?.unwrap_or(true);
     let mut options = renamed(&mut fields)?;

@@ -27,7 +27,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     refuse(&mut fields, "context", "send the conversation to /api/chat")?;
     let text = fields.string("prompt")?.unwrap_or_default();
     if text.is_empty() {
-        return Ok(Begun::only(&mut fields, lines));
+        return Ok(Begun::nothing(&mut fields, lines));
     }
     let stream = fields.truth("stream")?.unwrap_or(true);
     let mut options = renamed(&mut fields)?;

@@ -78,18 +78,21 @@ enum Begun {
         lines: Lines,
         stream: bool,
     },
-    /// Nothing is asked: that the model is loaded, or is not any more.
-    Only(&'static str, Lines),
+    /// Nothing is asked: the model is to be loaded, or not to be any more.
+    Nothing {
+        unload: bool,
+        lines: Lines,
+    },
 }
 
 impl Begun {
     /// What a request that asks nothing is for.
-    fn only(fields: &mut Fields, lines: Lines) -> Begun {
+    fn nothing(fields: &mut Fields, lines: Lines) -> Begun {
         let keep_alive = fields.any("keep_alive").unwrap_or_default();
         // A number of seconds, or a text such as `0s`.
         let zero = |text: &str| text.contains('0') && !text.contains(|c| matches!(c, '1'..='9'));
         let unload = keep_alive.as_f64() == Some(0.0) || keep_alive.as_str().is_some_and(zero);
-        Begun::Only(if unload { "unload" } else { "load" }, lines)
+        Begun::Nothing { unload, lines }
     }
 }
 
@@ -98,14 +101,14 @@ async fn answer(call: Call, begun: fn(&Call) -> Result<Begun, Failure>) -> Answe
     let server = Arc::clone(&call.server);
     match call.apart(begun).await? {
         Begun::Answer { generation, lines, stream } => lines.answer(generation, stream).await,
-        Begun::Only(reason, lines) => {
-            if reason == "load" {
+        Begun::Nothing { unload, lines } => {
+            if !unload {
                 // What rests, or was asked nothing yet, is made ready.
                 server.models.find(Some(&lines.model))?.worker.between(|_| ()).await?;
             }
             let mut line = lines.line(Vec::new(), None);
             line["done"] = true.into();
-            line["done_reason"] = reason.into();
+            line["done_reason"] = if unload { "unload" } else { "load" }.into();
             Ok(http::json(StatusCode::OK, &line))
         }
     }
