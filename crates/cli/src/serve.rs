@@ -18,7 +18,7 @@ use signal_hook::iterator::Signals;
 use crate::drafts::DraftArgs;
 use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
-use crate::outcome::{Outcome, Stop};
+use crate::outcome::{Outcome, Stop, chain};
 use crate::pack::KeepArgs;
 use crate::run::sampling::SamplingArgs;
 use crate::template::TemplateArgs;
@@ -172,21 +172,22 @@ pub fn main(args: ServeArgs) -> Outcome {
         // Without a home there is none; that is no reason not to serve.
         (None, _) => prompt_cache::folder(None).ok(),
     };
+    let named = args.named()?;
     let mut served = Vec::new();
-    for (name, path) in args.named()? {
-        // It is used until the process ends.
-        let mut model = open::model(&args.keep.file(&path)?, &args.engine)?;
-        args.template.give(|source| model.set_template(source))?;
-        let model: &'static Model = Box::leak(Box::new(model));
-        let trained = model.spec().context;
-        let context = match args.ctx_size {
-            None => CONTEXT.min(trained),
-            given => alight_model::context(given, trained),
-        };
-        if context > trained {
-            say::note(&format!("{name} was trained to look back on {trained} tokens, not more"));
+    for (name, file) in &named {
+        match (args.open(name, &file.path), &file.folder) {
+            (Ok(one), _) => served.push(one),
+            // A folder may hold what is no model that answers, a projector of images say: the others are served.
+            (Err(Stop::Failed(why)), Some(_)) => {
+                say::note(&format!("{name} is not served: {}", chain(&why)));
+            }
+            (Err(stop), _) => return Err(stop),
         }
-        served.push(Served { name, model, draft: None, context });
+    }
+    if let ([], Some((_, file))) = (&served[..], named.first()) {
+        let folder = file.folder.as_deref().unwrap_or(&file.path);
+        let message = format!("no file in the folder '{}' can be served", folder.display());
+        return Err(anyhow!(message).into());
     }
     match (args.drafts.file(), &mut served[..]) {
         (None, _) => {}
@@ -273,6 +274,13 @@ fn name(path: &Path) -> String {
     one_line(&stem.to_string_lossy()).into_owned()
 }
 
+/// The file of a model.
+struct File {
+    path: PathBuf,
+    /// The folder that was named in its place, if it was.
+    folder: Option<PathBuf>,
+}
+
 /// The models in a folder, in the order of their names. Of a split one, that is its first shard.
 fn models_in(folder: &Path) -> Outcome<Vec<PathBuf>> {
     let why = || format!("the folder of models '{}' cannot be read", folder.display());
@@ -302,18 +310,35 @@ impl ServeArgs {
         (models.iter_mut().chain(drafts.file_mut()).collect(), engine.hub.offline)
     }
 
+    /// Opens a model, which is used until the process ends.
+    fn open(&self, name: &str, path: &Path) -> Outcome<Served> {
+        let mut model = open::model(&self.keep.file(path)?, &self.engine)?;
+        self.template.give(|source| model.set_template(source))?;
+        let trained = model.spec().context;
+        let context = match self.ctx_size {
+            None => CONTEXT.min(trained),
+            given => alight_model::context(given, trained),
+        };
+        if context > trained {
+            say::note(&format!("{name} was trained to look back on {trained} tokens, not more"));
+        }
+        let model = Box::leak(Box::new(model));
+        Ok(Served { name: name.to_owned(), model, draft: None, context })
+    }
+
     /// The files of all models, with the names that requests have for them.
-    fn named(&self) -> Outcome<Vec<(String, PathBuf)>> {
+    fn named(&self) -> Outcome<Vec<(String, File)>> {
         let mut files = Vec::new();
         for path in &self.models {
             if path.is_dir() {
-                files.extend(models_in(path)?);
+                let of_folder = |file| File { path: file, folder: Some(path.clone()) };
+                files.extend(models_in(path)?.into_iter().map(of_folder));
             } else {
-                files.push(path.clone());
+                files.push(File { path: path.clone(), folder: None });
             }
         }
         let names = match &self.alias[..] {
-            [] => files.iter().map(|path| name(path)).collect(),
+            [] => files.iter().map(|file| name(&file.path)).collect(),
             names if names.len() == files.len() => names.to_vec(),
             names => {
                 return Err(Stop::Usage(format!(

@@ -894,6 +894,11 @@ fn several_models_are_chosen_by_their_names() {
     let other = own("other.gguf", &[("I am", TEXT), (" other.", TEXT)]);
     write(folder.path(), "note.txt", "no model");
     own("big-00002-of-00002.gguf", &[("no model by itself", TEXT)]);
+    write(
+        folder.path(),
+        "half.gguf",
+        "GGUF and no more: it is left out, and the others are served",
+    );
     let all = [folder.path().to_str().unwrap()];
     for (models, alias, names) in [
         (&all[..], &[][..], ["one", "other"]),
@@ -941,6 +946,13 @@ fn several_models_are_chosen_by_their_names() {
     }
     let empty = tempfile::tempdir().unwrap();
     alight(&["serve", empty.path().to_str().unwrap()]).fails(2, &["no .gguf file"]);
+    let half = write(empty.path(), "half.gguf", "GGUF");
+    let done = alight(&["serve", empty.path().to_str().unwrap()]);
+    assert_eq!(done.status, Some(1), "{}", done.stderr);
+    let why = format!("alight: note: half is not served: {half}: ");
+    assert!(done.stderr.starts_with(&why), "{}", done.stderr);
+    assert!(done.stderr.contains("\nalight: error: no file in the folder "), "{}", done.stderr);
+    alight(&["serve", &one, &half]).fails(1, &[&*half]);
     alight(&["serve", &one, &one]).fails(2, &["two models are called", "--alias"]);
     alight(&["serve", &one, "--alias", "a,b"]).fails(2, &["2 names for 1 models"]);
 }
