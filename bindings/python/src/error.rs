@@ -179,10 +179,9 @@ pub fn of_model(error: &ModelError) -> PyErr {
     let class = match error {
         ModelError::Map(error) => return of_map(error),
         ModelError::Load(error) => return load(error),
-        ModelError::Isa { .. }
-        | ModelError::Options { .. }
-        | ModelError::CacheType { .. }
-        | ModelError::Draft { .. } => &OPTION,
+        ModelError::Options { .. } | ModelError::CacheType { .. } | ModelError::Draft { .. } => {
+            &OPTION
+        }
         ModelError::ContextFull { .. } => &CONTEXT_FULL,
         ModelError::EmptyInput | ModelError::TokenRange { .. } => &PROMPT,
         ModelError::Memory(_) => &NO_MEMORY,

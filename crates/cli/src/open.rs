@@ -12,7 +12,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::explain_load;
 use crate::hub::HubArgs;
-use crate::outcome::{Outcome, Stop};
+use crate::outcome::Outcome;
 use crate::source;
 use crate::{threads, units};
 
@@ -143,9 +143,6 @@ impl EngineArgs {
 
 /// Opens the model at `path`.
 pub fn model(path: &Path, args: &EngineArgs) -> Outcome<Model> {
-    if let Some(isa) = args.isa.filter(|isa| !isa.is_available()) {
-        return Err(Stop::Usage(format!("this CPU cannot run the {isa} kernels")));
-    }
     let path = &source::model_file(path)?;
     let model = Model::open(path, &args.options());
     let model = model.map_err(|error| source::explain(path, anyhow!(error)))?;

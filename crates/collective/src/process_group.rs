@@ -174,9 +174,6 @@ impl ProcessGroup {
         if ranks == 0 || ranks > RANKS {
             return Err(wrong("there must be 1 to 64 ranks"));
         }
-        if !options.isa.is_available() {
-            return Err(wrong("this CPU cannot run that SIMD level"));
-        }
         let slot = capacity.max(1).checked_next_multiple_of(LINE);
         let bytes = slot
             .and_then(|slot| slot.checked_mul(ranks + 2)?.checked_add(size_of::<Table>()))

@@ -119,9 +119,6 @@ impl ThreadGroup {
         if ranks == 0 || ranks > RANKS {
             return Err(wrong("there must be 1 to 64 ranks"));
         }
-        if !options.isa.is_available() {
-            return Err(wrong("this CPU cannot run that SIMD level"));
-        }
         let too_large = || wrong("the operands are larger than any memory");
         let slot = capacity.max(1).checked_next_multiple_of(LINE).ok_or_else(too_large)?;
         let room = |slots: usize| slot.checked_mul(slots).and_then(Region::new);

@@ -108,7 +108,7 @@ fn every_mix_gives_the_bits_of_the_kernels() {
                 let mut x = vec![0.0; info.elements() as usize];
                 dequantize_row(WeightType::of(was.ty).unwrap(), from, &mut x);
                 let mut expected = vec![0; to.len()];
-                quantize_row(Isa::Scalar, WeightType::of(info.ty).unwrap(), &x, &mut expected);
+                quantize_row(Isa::SCALAR, WeightType::of(info.ty).unwrap(), &x, &mut expected);
                 assert!(to == expected, "{mix}: {}", info.name);
             }
         }

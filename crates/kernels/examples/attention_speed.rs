@@ -63,7 +63,7 @@ fn main() {
             if wanted("decode") {
                 decode(m, isa);
             }
-            if wanted("stream") && isa != Isa::Scalar {
+            if wanted("stream") && isa != Isa::SCALAR {
                 stream(m, isa);
             }
             if wanted("prefill") {

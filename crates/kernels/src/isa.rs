@@ -6,9 +6,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// One SIMD level of kernels. Ordered from the most portable to the fastest.
+/// The name of a SIMD level of kernels, whether or not this machine has it. Ordered from the most portable to the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Isa {
+pub enum SimdLevel {
     /// Portable Rust. The only intrinsics are of what every CPU of the architecture has (SSE2), where LLVM does not find them.
     Scalar,
     /// NEON with dot products of bytes (ARMv8.2 with dotprod: Neoverse N1, Cortex-A76, Apple M1 and later).
@@ -27,49 +27,46 @@ pub enum Isa {
     Amx,
 }
 
-impl Isa {
+impl SimdLevel {
     /// Every SIMD level, from the most portable to the fastest.
-    pub const ALL: [Isa; 7] =
-        [Isa::Scalar, Isa::Neon, Isa::I8mm, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Amx];
-
-    /// The fastest SIMD level that this CPU and operating system support, but for [`Isa::Amx`], which you have to ask for: what a
-    /// row of a prompt gets must not depend on how long the prompt is, and short prompts are slower with it.
-    pub fn best() -> Isa {
-        let common = |isa: &Isa| *isa != Isa::Amx && isa.is_available();
-        Isa::ALL.into_iter().rev().find(common).unwrap_or(Isa::Scalar)
-    }
-
-    /// Every SIMD level that can run here, from the most portable to the fastest.
-    pub fn available() -> Vec<Isa> {
-        Isa::ALL.into_iter().filter(|i| i.is_available()).collect()
-    }
+    pub const ALL: [SimdLevel; 7] = [
+        SimdLevel::Scalar,
+        SimdLevel::Neon,
+        SimdLevel::I8mm,
+        SimdLevel::Avx2,
+        SimdLevel::AvxVnni,
+        SimdLevel::Avx512,
+        SimdLevel::Amx,
+    ];
 
     /// The level that it adds to, whose kernels it has but for those that its own instructions make faster; itself if there is none. What has no
     /// kernels for every level chooses by this.
-    pub fn base(self) -> Isa {
+    pub fn base(self) -> SimdLevel {
         match self {
-            Isa::I8mm => Isa::Neon,
-            Isa::AvxVnni => Isa::Avx2,
-            Isa::Amx => Isa::Avx512,
+            SimdLevel::I8mm => SimdLevel::Neon,
+            SimdLevel::AvxVnni => SimdLevel::Avx2,
+            SimdLevel::Amx => SimdLevel::Avx512,
             own => own,
         }
     }
 
     /// Whether this CPU and operating system can run the level's kernels.
-    pub fn is_available(self) -> bool {
+    fn is_available(self) -> bool {
         match self {
-            Isa::Scalar => true,
+            SimdLevel::Scalar => true,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => {
+            SimdLevel::Avx2 => {
                 is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
             }
             #[cfg(target_arch = "x86_64")]
-            Isa::AvxVnni => Isa::Avx2.is_available() && is_x86_feature_detected!("avxvnni"),
+            SimdLevel::AvxVnni => {
+                SimdLevel::Avx2.is_available() && is_x86_feature_detected!("avxvnni")
+            }
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => {
-                Isa::Avx2.is_available()
+            SimdLevel::Avx512 => {
+                SimdLevel::Avx2.is_available()
                     && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512vl")
@@ -78,42 +75,80 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vbmi")
             }
             #[cfg(target_arch = "x86_64")]
-            Isa::Amx => Isa::Avx512.is_available() && amx::may_be_used(),
+            SimdLevel::Amx => SimdLevel::Avx512.is_available() && amx::may_be_used(),
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => {
+            SimdLevel::Neon => {
                 // Lanes of four bytes are taken for numbers with the lowest byte first.
                 cfg!(target_endian = "little")
                     && std::arch::is_aarch64_feature_detected!("neon")
                     && std::arch::is_aarch64_feature_detected!("dotprod")
             }
             #[cfg(target_arch = "aarch64")]
-            Isa::I8mm => {
-                Isa::Neon.is_available() && std::arch::is_aarch64_feature_detected!("i8mm")
+            SimdLevel::I8mm => {
+                SimdLevel::Neon.is_available() && std::arch::is_aarch64_feature_detected!("i8mm")
             }
             // Those of other CPUs.
             _ => false,
         }
     }
+}
 
-    /// Panics unless the SIMD level can run here. Every dispatch into a `#[target_feature]` function
-    /// rests on this having been checked when the value was made, so constructors of long-lived
-    /// objects call it once.
-    pub fn assert_available(self) {
-        assert!(self.is_available(), "this CPU cannot run the {self} kernels");
+impl fmt::Display for SimdLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SimdLevel::Scalar => "scalar",
+            SimdLevel::Neon => "neon",
+            SimdLevel::I8mm => "i8mm",
+            SimdLevel::Avx2 => "avx2",
+            SimdLevel::AvxVnni => "avxvnni",
+            SimdLevel::Avx512 => "avx512",
+            SimdLevel::Amx => "amx",
+        })
     }
 }
 
-impl fmt::Display for Isa {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Isa::Scalar => "scalar",
-            Isa::Neon => "neon",
-            Isa::I8mm => "i8mm",
-            Isa::Avx2 => "avx2",
-            Isa::AvxVnni => "avxvnni",
-            Isa::Avx512 => "avx512",
-            Isa::Amx => "amx",
-        })
+/// A SIMD level that this machine can run. No other can be made, so whoever has one may call its kernels.
+///
+/// ```
+/// use alight_kernels::{Isa, SimdLevel};
+///
+/// assert_eq!(Isa::of(SimdLevel::Scalar), Some(Isa::SCALAR));
+/// assert!(Isa::available().contains(&Isa::best()));
+/// // No machine has both.
+/// assert!(Isa::of(SimdLevel::Avx2).is_none() || Isa::of(SimdLevel::Neon).is_none());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Isa(SimdLevel);
+
+impl Isa {
+    /// What every machine can run.
+    pub const SCALAR: Isa = Isa(SimdLevel::Scalar);
+
+    /// The level, if this CPU and operating system can run it.
+    pub fn of(level: SimdLevel) -> Option<Isa> {
+        level.is_available().then_some(Isa(level))
+    }
+
+    /// The fastest SIMD level that this CPU and operating system support, but for [`SimdLevel::Amx`], which you have to ask for: what a
+    /// row of a prompt gets must not depend on how long the prompt is, and short prompts are slower with it.
+    pub fn best() -> Isa {
+        let common = |isa: &Isa| isa.0 != SimdLevel::Amx;
+        Isa::available().into_iter().rev().find(common).unwrap_or(Isa::SCALAR)
+    }
+
+    /// Every SIMD level that can run here, from the most portable to the fastest.
+    pub fn available() -> Vec<Isa> {
+        SimdLevel::ALL.into_iter().filter_map(Isa::of).collect()
+    }
+
+    /// Its name.
+    pub fn level(self) -> SimdLevel {
+        self.0
+    }
+
+    /// [`SimdLevel::base`], which can run here, too.
+    pub fn base(self) -> SimdLevel {
+        self.0.base()
     }
 }
 
@@ -121,12 +156,22 @@ impl FromStr for Isa {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Isa, String> {
-        let named = Isa::ALL.into_iter().find(|isa| isa.to_string() == s);
-        named.ok_or_else(|| {
-            format!(
-                "unknown instruction set '{s}': expected scalar, neon, i8mm, avx2, avxvnni, avx512 or amx"
-            )
+        let list = |names: Vec<String>| names.join(", ");
+        let named = SimdLevel::ALL.into_iter().find(|level| level.to_string() == s);
+        let level = named.ok_or_else(|| {
+            let all = list(SimdLevel::ALL.iter().map(SimdLevel::to_string).collect());
+            format!("unknown instruction set '{s}': expected one of {all}")
+        })?;
+        Isa::of(level).ok_or_else(|| {
+            let here = list(Isa::available().iter().map(Isa::to_string).collect());
+            format!("this CPU cannot run the {level} kernels; it can run {here}")
         })
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

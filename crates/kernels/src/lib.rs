@@ -53,7 +53,7 @@ pub mod vec;
 
 pub use blocks::{ScaleField, WeightType};
 pub use dequant::dequantize_row;
-pub use isa::Isa;
+pub use isa::{Isa, SimdLevel};
 pub use matmul::{
     ActivationFormats, Activations, MatmulScratch, Matrix, Output, Precision, RowCounts, matmul,
     piece_rows,

@@ -3,17 +3,17 @@
 //! Each function does a fixed amount of work on the calling thread; the caller runs it on as many
 //! threads as it wants to know about, takes the time, and repeats for the best.
 
-use crate::isa::Isa;
+use crate::isa::{Isa, SimdLevel};
 
 /// Multiply-accumulates that [`int8_products`] performs per call with `rounds`.
 pub fn int8_macs(isa: Isa, rounds: usize) -> u64 {
     rounds as u64
         * 12
-        * match isa {
-            Isa::Avx512 | Isa::Amx => 64,
-            Isa::Avx2 | Isa::AvxVnni | Isa::I8mm => 32,
-            Isa::Neon => 16,
-            Isa::Scalar => 1,
+        * match isa.level() {
+            SimdLevel::Avx512 | SimdLevel::Amx => 64,
+            SimdLevel::Avx2 | SimdLevel::AvxVnni | SimdLevel::I8mm => 32,
+            SimdLevel::Neon => 16,
+            SimdLevel::Scalar => 1,
         }
 }
 
@@ -21,23 +21,22 @@ pub fn int8_macs(isa: Isa, rounds: usize) -> u64 {
 /// level's matrix product does them (`vpdpbusd` of 512 or 256 bits; `vpmaddubsw`, `vpmaddwd` and an addition; `smmla` or `sdot`; plain
 /// integers), without touching memory. Returns something that depends on all of them.
 pub fn int8_products(isa: Isa, rounds: usize) -> i32 {
-    isa.assert_available();
-    match isa {
-        // SAFETY: the SIMD level was just checked.
+    match isa.level() {
+        // SAFETY: an `Isa` can run here.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Amx => unsafe { int8_avx512(rounds) },
+        SimdLevel::Avx512 | SimdLevel::Amx => unsafe { int8_avx512(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::AvxVnni => unsafe { int8_avx_vnni(rounds) },
+        SimdLevel::AvxVnni => unsafe { int8_avx_vnni(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { int8_avx2(rounds) },
+        SimdLevel::Avx2 => unsafe { int8_avx2(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Isa::I8mm => unsafe { int8_pairs(rounds) },
+        SimdLevel::I8mm => unsafe { int8_pairs(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon => unsafe { int8_neon(rounds) },
+        SimdLevel::Neon => unsafe { int8_neon(rounds) },
         _ => {
             let mut acc = [1i32; 12];
             for r in 0..rounds {
@@ -145,11 +144,10 @@ chains!(int8_pairs, "neon,i8mm", crate::sdot::smmla);
 /// Reads all of `buffer` once, as fast as one core can, and returns something that depends on it.
 /// Time it on a buffer much larger than the last-level cache for the memory's read bandwidth.
 pub fn read(isa: Isa, buffer: &[u8]) -> u64 {
-    isa.assert_available();
     match isa.base() {
-        // SAFETY: the SIMD level was just checked.
+        // SAFETY: an `Isa` can run here.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { read_avx512(buffer) },
+        SimdLevel::Avx512 => unsafe { read_avx512(buffer) },
         _ => {
             let mut acc = [0u64; 8];
             for line in buffer.chunks_exact(64) {

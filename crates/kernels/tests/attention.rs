@@ -33,7 +33,7 @@ fn stored(ty: KvType, x: &[f32]) -> Vec<f32> {
         KvType::Q8_0 => {
             let ty = WeightType::Q8_0;
             let mut blocks = vec![0; ty.row_bytes(x.len()).unwrap()];
-            quantize_row(Isa::Scalar, ty, x, &mut blocks);
+            quantize_row(Isa::SCALAR, ty, x, &mut blocks);
             let mut rounded = vec![0.0; x.len()];
             dequantize_row(ty, &blocks, &mut rounded);
             rounded

@@ -126,7 +126,7 @@ fn columns_that_cannot_be_are_an_error() {
 fn rows_before_the_first_of_the_output_are_refused() {
     let w = Matrix::new(WeightType::F32, &[0; 4 * 8], 8, 1).unwrap();
     let mut act = Activations::new(1, 1);
-    act.begin(Isa::Scalar, RowCounts::of_call(1), 1, ActivationFormats::of([w.kind()]));
+    act.begin(Isa::SCALAR, RowCounts::of_call(1), 1, ActivationFormats::of([w.kind()]));
     act.put(0, &[1.0]);
     let mut out = [0.0; 4];
     let y = Output::starting_at(4, &mut out, 4);

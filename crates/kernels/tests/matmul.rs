@@ -6,7 +6,7 @@ mod common;
 
 use alight_kernels::{
     ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
-    WeightType, dequantize_row, matmul,
+    SimdLevel, WeightType, dequantize_row, matmul,
     tiles::{pack, packable},
 };
 use common::{Rng, few, random_blocks, uniform};
@@ -88,7 +88,7 @@ impl Case {
     /// Whether a prompt's products are of bf16 numbers.
     fn is_brain(&self, isa: Isa) -> bool {
         let kind = !self.ty.is_float() || self.ty == WeightType::BF16;
-        isa == Isa::Amx && self.tokens > 1 && kind && self.cols.is_multiple_of(32)
+        isa.level() == SimdLevel::Amx && self.tokens > 1 && kind && self.cols.is_multiple_of(32)
     }
 
     /// The same matrix packed, if it can be.
@@ -130,8 +130,8 @@ impl Case {
         self.check_layout();
         if let Some(packed) = self.packed() {
             packed.check_layout();
-            if Isa::Amx.is_available() && self.is_brain(Isa::Amx) {
-                let [rows, tiles] = [self, &packed].map(|case| case.run(Isa::Amx, 0..self.rows));
+            if let Some(amx) = Isa::of(SimdLevel::Amx).filter(|&amx| self.is_brain(amx)) {
+                let [rows, tiles] = [self, &packed].map(|case| case.run(amx, 0..self.rows));
                 assert!(rows == tiles, "{} is not in both layouts what it is", self.ty);
             }
         }
@@ -139,16 +139,16 @@ impl Case {
 
     fn check_layout(&self) {
         // Levels that differ in the products of prompts alone, whose integer sums are exact.
-        for both in [[Isa::Avx2, Isa::AvxVnni], [Isa::Neon, Isa::I8mm]] {
-            if both[1].is_available() {
-                let [one, other] = both.map(|isa| {
+        for both in [[SimdLevel::Avx2, SimdLevel::AvxVnni], [SimdLevel::Neon, SimdLevel::I8mm]] {
+            if let [Some(one), Some(other)] = both.map(Isa::of) {
+                let [one, other] = [one, other].map(|isa| {
                     let out = self.run(isa, 0..self.rows);
                     out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
                 });
                 assert!(one == other, "{} {:?}: {both:?} differ", self.ty, self.layout);
             }
         }
-        let scalar = self.run(Isa::Scalar, 0..self.rows);
+        let scalar = self.run(Isa::SCALAR, 0..self.rows);
         for isa in Isa::available() {
             let out = self.run(isa, 0..self.rows);
             for (i, &y) in out.iter().enumerate() {

@@ -198,16 +198,19 @@ fn attention_and_the_cache_have_the_bits_of_one_call() {
             let threads = &mut threads;
             let (mut some_keys, mut some_values) = cache();
             let writer = KvWriter::new(shape, &mut some_keys, &mut some_values);
-            store(threads, isa, writer, [0, filled], &k, &v);
+            // SAFETY: the caches are this test's.
+            unsafe { store(threads, isa, writer, [0, filled], &k, &v) };
             assert!(some_keys == keys && some_values == values, "stored by {tokens}");
             let (mut some_keys, mut some_values) = cache();
             let writer = KvWriter::new(shape, &mut some_keys, &mut some_values);
             let (mut q2, mut k2, mut v2) = (vec![0.0; filled], k.clone(), vec![0.0; v.len()]);
             let rows = [Rows::new(&mut q2, 1), Rows::new(&mut k2, kd), Rows::new(&mut v2, vd)];
             let count = (filled, Option::Some(0));
-            store_rows(threads, isa, &|i| (writer, i), count, rows, &|i, [_, _, row]| {
+            let prepare = |i: usize, [_, _, row]: [&mut [f32]; 3]| {
                 row.copy_from_slice(&v[i * vd..][..vd]);
-            });
+            };
+            // SAFETY: a row's position is its number, and the caches are this test's.
+            unsafe { store_rows(threads, isa, &|i| (writer, i), count, rows, &prepare) };
             assert!(some_keys == keys && some_values == values, "prepared and stored");
             let cache = KvCache::new(shape, &keys, &values);
             let sinks = Option::Some(&sinks[..]);

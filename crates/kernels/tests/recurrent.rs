@@ -138,7 +138,7 @@ fn the_delta_rule_is_its_formula() {
 #[test]
 fn heads_share_keys_one_way_or_the_other() {
     let (strided, neighbours) = (Case::new([2, 4, 16], false), Case::new([2, 4, 16], true));
-    assert_ne!(strided.run(Isa::Scalar, TOKENS), neighbours.run(Isa::Scalar, TOKENS));
+    assert_ne!(strided.run(Isa::SCALAR, TOKENS), neighbours.run(Isa::SCALAR, TOKENS));
 }
 
 #[test]

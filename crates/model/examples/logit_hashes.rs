@@ -22,7 +22,7 @@ fn main() -> Result<(), ModelError> {
     for path in &paths {
         for isa in Isa::available() {
             // Portable code is slow on real models: every fourth prompt then.
-            let step = if quick || (isa == Isa::Scalar && is_large(path)) { 4 } else { 1 };
+            let step = if quick || (isa == Isa::SCALAR && is_large(path)) { 4 } else { 1 };
             for threads in 1..=4 {
                 let options = OpenOptions {
                     threads: Some(threads),

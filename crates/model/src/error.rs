@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use alight_files::FilesError;
-use alight_kernels::Isa;
 use alight_kernels::attention::KvType;
 use alight_pages::MapError;
 use alight_text::TokenizerError;
@@ -53,14 +52,6 @@ pub enum ModelError {
     /// The weights could not be loaded. Names the file, or the limit that was met.
     #[error(transparent)]
     Load(Arc<LoadError>),
-    /// The kernels that were asked for do not run here.
-    #[error("this CPU cannot run the {isa} kernels; it can run {}", list(available))]
-    Isa {
-        /// The SIMD level that was asked for.
-        isa: Isa,
-        /// The levels that can run.
-        available: Vec<Isa>,
-    },
     /// The tokens do not fit the context that is left. Nothing was fed.
     #[error(
         "the context is full: {used} of {limit} positions are used and {asked} more are needed{}",
@@ -179,10 +170,6 @@ fn blame(weight: Option<&str>) -> String {
                  quantisation of the model may not"
             .into(),
     }
-}
-
-fn list(levels: &[Isa]) -> String {
-    levels.iter().map(Isa::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// How to get a larger context, if there is a way.

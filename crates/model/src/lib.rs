@@ -51,7 +51,7 @@
 //! expected. Each module has its own; only [`Model`], [`Session`] and [`describe`] return [`ModelError`],
 //! which wraps them.
 //!
-//! `unsafe` is in the pool, around the cache's memory, and where a load fills regions piece by piece;
+//! `unsafe` is in the pool, around the cache's memory and where its rows are stored, and where a load fills regions piece by piece;
 //! nowhere else.
 //!
 //! # Example

@@ -142,9 +142,6 @@ impl Model {
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Model, ModelError> {
         let began = Instant::now();
         let isa = options.isa.unwrap_or_else(Isa::best);
-        if !isa.is_available() {
-            return Err(ModelError::Isa { isa, available: Isa::available() });
-        }
         let pool = Pool::new(options.threads.unwrap_or_else(Pool::default_threads));
         let mut timings = OpenTimings { threads: began.elapsed(), ..OpenTimings::default() };
 

@@ -187,7 +187,7 @@ fn how_a_prompt_is_cut_does_not_change_a_bit() {
                 // Real models are slow in portable code.
                 let (length, cuts) =
                     if real { (70, &[33, 7][..]) } else { (140, &[1, 2, 5, 12, 13, 64, 100][..]) };
-                if real && (isa == Isa::Scalar || prompt_precision == Precision::Bits16) {
+                if real && (isa == Isa::SCALAR || prompt_precision == Precision::Bits16) {
                     continue;
                 }
                 let text = tokens(length, model.spec().vocab.min(40_000), 4);

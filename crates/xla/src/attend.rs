@@ -114,7 +114,8 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     let mut team = Team::new(frame, frame.integer("threads")?, devices)?;
     let isa = Isa::best();
     let writer = KvWriter::new(shape, keys, values);
-    store(&mut team, isa, writer, [pos, tokens], k, v);
+    // SAFETY: the call has both buffers to itself.
+    unsafe { store(&mut team, isa, writer, [pos, tokens], k, v) };
     let cache = KvCache::new(shape, keys, values);
     let (group, sinks) = (q_heads / kv_heads, has_sinks.then_some(sinks));
     let attend = Attend { isa, params, cache, group, sinks, pos, tokens };

@@ -5,7 +5,7 @@ mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use alight_kernels::Isa;
+use alight_kernels::{Isa, SimdLevel};
 
 use crate::spec::{Element, Spec};
 use lanes::{LANES, Lanes, total};
@@ -228,7 +228,7 @@ unsafe fn avx512(spec: &Spec, arrays: &Arrays<'_>) {
 /// Computes both results.
 ///
 /// # Safety
-/// `isa` can run here. All arrays have the lengths that `spec` says; at least one operand; nobody else touches the results, and
+/// All arrays have the lengths that `spec` says; at least one operand; nobody else touches the results, and
 /// nobody writes to the others. The results overlap nothing, except that `normed` may be one of the operands, and
 /// `new_residual` the residual.
 pub(crate) unsafe fn compute(isa: Isa, spec: &Spec, arrays: &Arrays<'_>) {
@@ -236,9 +236,9 @@ pub(crate) unsafe fn compute(isa: Isa, spec: &Spec, arrays: &Arrays<'_>) {
     unsafe {
         match isa.base() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512(spec, arrays),
+            SimdLevel::Avx512 => avx512(spec, arrays),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2(spec, arrays),
+            SimdLevel::Avx2 => avx2(spec, arrays),
             _ => typed::<lanes::Portable>(spec, arrays),
         }
     }

@@ -386,7 +386,7 @@ mod tests {
     use crate::blocks::avx512_tiles::TilesAvx512;
     use crate::blocks::q2_0::Q2_0;
     use crate::blocks::{Group32, ScaleField, WeightType, per_16, with_block, with_tiles};
-    use crate::{Isa, tiles};
+    use crate::{Isa, SimdLevel, tiles};
     use alight_types::GgmlType;
     use std::arch::x86_64::*;
 
@@ -544,11 +544,11 @@ mod tests {
     #[test]
     fn a_type_without_hooks_has_all_of_them() {
         let row = blocks(WeightType::Q2_0, TILE_ROWS);
-        if Isa::Avx2.is_available() {
+        if Isa::of(SimdLevel::Avx2).is_some() {
             // SAFETY: the CPU has the features.
             unsafe { (rows_avx2::<Derived>(&row), tiles_avx2::<Derived>(&row)) };
         }
-        if Isa::Avx512.is_available() {
+        if Isa::of(SimdLevel::Avx512).is_some() {
             // SAFETY: the CPU has the features.
             unsafe { (rows_avx512::<Derived>(&row), tiles_avx512::<Derived>(&row)) };
         }
@@ -561,11 +561,11 @@ mod tests {
             let per_256 = 256 / ty.block_len();
             for n in [per_256, 2 * per_256].into_iter().chain(1..per_256).chain([3 * per_256 + 1]) {
                 let row = blocks(ty, n);
-                if Isa::Avx2.is_available() {
+                if Isa::of(SimdLevel::Avx2).is_some() {
                     // SAFETY: the CPU has the features.
                     with_block!(ty, Q => unsafe { rows_avx2::<Q>(&row) }, unreachable!());
                 }
-                if Isa::Avx512.is_available() {
+                if Isa::of(SimdLevel::Avx512).is_some() {
                     // SAFETY: the CPU has the features.
                     with_block!(ty, Q => unsafe { rows_avx512::<Q>(&row) }, unreachable!());
                 }
@@ -581,11 +581,11 @@ mod tests {
             let canonical = blocks(ty, TILE_ROWS);
             let mut unit = vec![0; canonical.len()];
             tiles::pack(ty, ty.block_len(), &canonical, &mut unit);
-            if Isa::Avx2.is_available() {
+            if Isa::of(SimdLevel::Avx2).is_some() {
                 // SAFETY: the CPU has the features.
                 with_tiles!(ty, Q => unsafe { tiles_avx2::<Q>(&unit) }, unreachable!());
             }
-            if Isa::Avx512.is_available() {
+            if Isa::of(SimdLevel::Avx512).is_some() {
                 // SAFETY: the CPU has the features.
                 with_tiles!(ty, Q => unsafe { tiles_avx512::<Q>(&unit) }, unreachable!());
             }

@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn levels() -> impl Iterator<Item = Isa> {
-        Isa::available().into_iter().filter(|&i| i != Isa::Scalar)
+        Isa::available().into_iter().filter(|&i| i != Isa::SCALAR)
     }
 
     /// Every 9973rd pattern of both signs, and the numbers between -20 and 20 more densely.

@@ -284,17 +284,16 @@ macro_rules! by_level {
             unsafe { $lanes::<$crate::lanes::Neon>($($arg),*) }
         }
         let isa: $crate::Isa = $isa;
-        debug_assert!(isa.is_available());
         match isa.base() {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the code that made the Isa value checked that the CPU has it (crate::isa).
-            $crate::Isa::Avx2 => unsafe { avx2($($arg),*) },
+            // SAFETY: an `Isa` can run here.
+            $crate::SimdLevel::Avx2 => unsafe { avx2($($arg),*) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            $crate::Isa::Avx512 => unsafe { avx512($($arg),*) },
+            $crate::SimdLevel::Avx512 => unsafe { avx512($($arg),*) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
-            $crate::Isa::Neon => unsafe { neon($($arg),*) },
+            $crate::SimdLevel::Neon => unsafe { neon($($arg),*) },
             _ => $scalar($($arg),*),
         }
     }};

@@ -35,7 +35,7 @@ use std::ops::{Deref, DerefMut, Range};
 
 use super::sizes::{TOKEN_BLOCK, WIDE_TOKEN_BLOCK};
 use crate::blocks::{BlockFormat, WeightType, with_block};
-use crate::isa::Isa;
+use crate::isa::{Isa, SimdLevel};
 use crate::tiles::Layout;
 
 /// The largest 16-bit integer used: 127·256, so that its high byte stays a signed byte.
@@ -134,8 +134,8 @@ impl ActivationFormats {
     /// Tokens that are multiplied together, but are only some of a set, begin at a multiple of this
     /// ([`Activations::tokens_in`]).
     pub fn block(self, isa: Isa) -> usize {
-        match isa {
-            Isa::Amx if self.quantized() || self.brain => WIDE_TOKEN_BLOCK,
+        match isa.level() {
+            SimdLevel::Amx if self.quantized() || self.brain => WIDE_TOKEN_BLOCK,
             _ if self.tiles => TOKEN_BLOCK,
             _ => 1,
         }
@@ -143,7 +143,7 @@ impl ActivationFormats {
 
     /// Whether a prompt's tokens of so many columns are packed as bf16.
     fn as_brain(self, isa: Isa, cols: usize) -> bool {
-        isa == Isa::Amx && cols.is_multiple_of(32) && (self.quantized() || self.brain)
+        isa.level() == SimdLevel::Amx && cols.is_multiple_of(32) && (self.quantized() || self.brain)
     }
 
     /// Whether any of the matrices is quantised.
@@ -229,7 +229,7 @@ impl Activations {
     pub fn new(max_tokens: usize, max_cols: usize) -> Activations {
         let (t, k) = (max_tokens.max(1), max_cols.next_multiple_of(256));
         Activations {
-            isa: Isa::Scalar,
+            isa: Isa::SCALAR,
             max_tokens: t,
             max_cols: k,
             rows: RowCounts::default(),
@@ -261,9 +261,8 @@ impl Activations {
     /// been put, its contents are unspecified.
     ///
     /// # Panics
-    /// If the CPU lacks the level, or the set is larger than the room.
+    /// If the set is larger than the room.
     pub fn begin(&mut self, isa: Isa, rows: RowCounts, cols: usize, formats: ActivationFormats) {
-        isa.assert_available();
         let tokens = rows.all();
         assert!(
             tokens >= 1 && tokens <= self.max_tokens && cols <= self.max_cols,
@@ -644,18 +643,18 @@ impl ActSlots<'_> {
             if self.rows.precision(t) == Precision::Bits16 {
                 match self.isa.base() {
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => self.put_planes_avx512(t, x),
+                    SimdLevel::Avx512 => self.put_planes_avx512(t, x),
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => self.put_words_avx2(t, x),
+                    SimdLevel::Avx2 => self.put_words_avx2(t, x),
                     #[cfg(target_arch = "aarch64")]
-                    Isa::Neon => self.put_planes_neon(t, x),
+                    SimdLevel::Neon => self.put_planes_neon(t, x),
                     _ => self.put_words(t, x),
                 }
             } else {
                 let t = t - self.rows.bits16;
                 match self.isa.base() {
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => {
+                    SimdLevel::Avx512 => {
                         if self.formats.rows {
                             self.put_bytes_avx512(t, x);
                         }
@@ -664,9 +663,9 @@ impl ActSlots<'_> {
                         }
                     }
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => self.put_bytes_avx2(t, x),
+                    SimdLevel::Avx2 => self.put_bytes_avx2(t, x),
                     #[cfg(target_arch = "aarch64")]
-                    Isa::Neon => self.put_bytes_neon(t, x),
+                    SimdLevel::Neon => self.put_bytes_neon(t, x),
                     _ => self.put_bytes(t, x),
                 }
             }
@@ -755,7 +754,7 @@ impl ActSlots<'_> {
                 false => [from - set.rows.bits16, t - self.rows.bits16],
             };
             // In portable code, with AVX2 and with NEON packed matrices read what rows do, and with AVX2 the planes.
-            let apart = self.isa.base() == Isa::Avx512;
+            let apart = self.isa.base() == SimdLevel::Avx512;
             let rows = self.formats.rows || self.formats.tiles && !apart;
             if !wide && self.formats.as_brain(self.isa, k) {
                 for g in 0..k / 32 {
@@ -772,7 +771,7 @@ impl ActSlots<'_> {
                 let target = Offsets::of(self.rows, k, precision, t);
                 let q = set.q.as_ptr().cast::<i8>().add(source.bytes);
                 std::ptr::copy_nonoverlapping(q, self.q.add(target.bytes), bytes * values);
-                let avx2 = self.isa.base() == Isa::Avx2;
+                let avx2 = self.isa.base() == SimdLevel::Avx2;
                 if wide && avx2 && self.formats.tiles {
                     let planes = set.planes.as_ptr().cast::<i8>().add(source.bytes);
                     let to = self.planes.add(target.bytes);

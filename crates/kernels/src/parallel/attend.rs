@@ -261,7 +261,10 @@ fn lines(pos: usize) -> Cut {
 ///
 /// # Panics
 /// If the cache has fewer positions, or a slice is too short.
-pub fn store<T: Threads>(
+///
+/// # Safety
+/// Nobody else reads or writes these positions meanwhile.
+pub unsafe fn store<T: Threads>(
     threads: &mut T,
     isa: Isa,
     writer: KvWriter<'_>,
@@ -272,7 +275,7 @@ pub fn store<T: Threads>(
     let [kd, vd] = writer.widths();
     let cost = n * (kd + vd) / VALUES_PER_NS;
     cut_rows(threads, n, lines(pos), cost, [], &|i, [], _| {
-        // SAFETY: each position is one row's, and each row one unit's.
+        // SAFETY: each position is one row's, and each row one unit's; of others, by the caller's promise.
         unsafe { writer.store(isa, pos + i, &k[i * kd..][..kd], &v[i * vd..][..vd]) };
     });
 }
@@ -281,11 +284,14 @@ pub fn store<T: Threads>(
 pub type TargetFn<'a> = dyn Fn(usize) -> (KvWriter<'a>, usize) + Sync + 'a;
 
 /// Stores keys and values of `n` rows, where the rows of queries, keys and values are first made by `prepare(i, [q, k, v])`.
-/// Rows have positions of their own; where they follow one another from `first` on, `following` is that.
+/// Where rows follow one another from position `first` on, `following` is that.
 ///
 /// # Panics
 /// As [`store`].
-pub fn store_rows<T: Threads>(
+///
+/// # Safety
+/// `target` gives each row a position that no other row has in the same pages, and nobody else reads or writes these positions meanwhile.
+pub unsafe fn store_rows<T: Threads>(
     threads: &mut T,
     isa: Isa,
     target: &TargetFn<'_>,
@@ -297,7 +303,7 @@ pub fn store_rows<T: Threads>(
     each_row(threads, n, cut, rows, &|i, [q, k, v], _| {
         prepare(i, [&mut *q, &mut *k, &mut *v]);
         let (writer, pos) = target(i);
-        // SAFETY: each position of a sequence is one row's, and each row one unit's.
+        // SAFETY: each row is one unit's; that each has a position of its own, the caller promises.
         unsafe { writer.store(isa, pos, k, v) };
     });
 }

@@ -9,9 +9,9 @@ pub(crate) mod levels;
 pub(crate) mod search;
 pub(crate) mod simple;
 
-use crate::Isa;
 use crate::blocks::{BlockFormat, WeightType, with_block};
 use crate::half::{f32_to_bf16, f32_to_f16};
+use crate::{Isa, SimdLevel};
 
 /// Quantises a row (or any whole number of blocks): `x` `[x.len()]` → `bytes`.
 ///
@@ -55,18 +55,17 @@ pub fn quantize_row_weighted(
         bytes.len()
     );
     assert!(ty.quantizes(), "{ty} is only read");
-    isa.assert_available();
     match isa.base() {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => with_block!(
+        SimdLevel::Avx2 => with_block!(
             ty,
-            // SAFETY: the CPU has the features, which was just checked.
+            // SAFETY: an `Isa` can run here.
             Q => unsafe { avx2::<Quantized<Q>>(ty, x, weights, bytes) },
             // SAFETY: as above.
             unsafe { avx2::<Floats>(ty, x, weights, bytes) }
         ),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => with_block!(
+        SimdLevel::Avx512 => with_block!(
             ty,
             // SAFETY: as above.
             Q => unsafe { avx512::<Quantized<Q>>(ty, x, weights, bytes) },

@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(pages.take(), None, "200 positions are four pages");
         let one = [1.0; 12];
         // SAFETY: one thread.
-        unsafe { pages.writers(1)(&table).store(Isa::Scalar, 2 * 64 + 19, &one[..8], &one) };
+        unsafe { pages.writers(1)(&table).store(Isa::SCALAR, 2 * 64 + 19, &one[..8], &one) };
         let bits = pages.memory.get();
         let page = 3 * 2 * 64 * 10;
         assert_eq!(pages.stride, 4096, "{page}, rounded up");

@@ -11,8 +11,10 @@ use alight_kernels::parallel::{
     Threads,
 };
 
+use super::batch::Batch;
 use super::buffers::Scratch;
 use super::pool::{PerThread, Pool};
+use crate::cache::Cache;
 
 /// The kernels' SIMD level, and the threads that they run on.
 #[derive(Clone, Copy)]
@@ -126,6 +128,30 @@ impl<'m> Compute<'m> {
             group.map(|rows| Product::new(**matrices.next().expect("a matrix per output"), rows))
         });
         parallel::multiply(&mut self.threads(threads), &products, acts, then);
+    }
+
+    /// Stores keys and values of the rows of a batch in the pages of their sequences, where queries, keys and values are first made by
+    /// `prepare(row, [q, k, v])`.
+    pub(crate) fn store_rows(
+        &self,
+        cache: &mut Cache,
+        layer: usize,
+        batch: &Batch,
+        rows: [Rows<'_>; 3],
+        threads: &PerThread<Scratch>,
+        prepare: &(dyn Fn(usize, [&mut [f32]; 3]) + Sync),
+    ) {
+        let Cache { pages, sequences, .. } = cache;
+        let writer = pages.writers(layer);
+        let target = |row: usize| {
+            let (sequence, position) = batch.place(row);
+            (writer(&sequences[sequence].pages), position)
+        };
+        let count = (batch.counts().all(), batch.following());
+        let threads = &mut self.threads(threads);
+        // SAFETY: a batch has each position of a sequence once, sequences write into pages of their own (those that they share are full),
+        // and the cache is borrowed exclusively.
+        unsafe { parallel::store_rows(threads, self.isa, &target, count, rows, prepare) };
     }
 
     /// Multiplies the packed activations with one matrix.

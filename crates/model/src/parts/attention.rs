@@ -9,12 +9,12 @@ use std::ops::Range;
 use alight_kernels::attention::{AttentionParams, KvShape, KvType, Window, tile_tokens};
 use alight_kernels::gate::sigmoid_mul;
 use alight_kernels::matmul::ActivationFormats;
-use alight_kernels::parallel::{AttendRows, Rows, store_rows};
+use alight_kernels::parallel::{AttendRows, Rows};
 use alight_kernels::rope::{RopePairing, rope_apply};
 use alight_kernels::{Isa, vec};
 
 use super::norm::Norm;
-use crate::cache::{Cache, POSITIONS};
+use crate::cache::POSITIONS;
 use crate::engine::{Angles, Buffers, QueryHeads, Step, WorkSize};
 use crate::spec::keys::{Keys, MAX_WIDTH};
 use crate::spec::{Attended, SpecError};
@@ -436,21 +436,13 @@ impl AttentionWeights {
         let [q_width, k_width, v_width, _] = spec.widths();
         let b = &mut *step.buffers;
         let (batch, angles) = (&b.batch, &b.angles);
-        let n = batch.counts().all();
-        let Cache { pages, sequences, .. } = &mut *step.cache;
-        let writer = pages.writers(step.layer);
-        let target = |i: usize| {
-            let (sequence, position) = batch.place(i);
-            (writer(&sequences[sequence].pages), position)
-        };
         let rows = [
             Rows::new(&mut b.q, q_width),
             Rows::new(&mut b.k, k_width),
             Rows::new(&mut b.v, v_width),
         ];
-        let threads = &mut step.compute.threads(&b.threads);
-        let count = (n, batch.following());
-        store_rows(threads, isa, &target, count, rows, &|i, [q, k, v]| {
+        let (cache, layer) = (&mut *step.cache, step.layer);
+        step.compute.store_rows(cache, layer, batch, rows, &b.threads, &|i, [q, k, v]| {
             if let Some(bias) = &self.v_bias {
                 vec::add_assign(isa, v, bias);
             }

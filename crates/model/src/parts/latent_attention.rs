@@ -20,13 +20,13 @@
 
 use alight_kernels::attention::{AttentionParams, KvShape, KvType, tile_tokens};
 use alight_kernels::matmul::{ActivationFormats, Activations, Matrix, RowCounts};
-use alight_kernels::parallel::{self, AttendRows, Bank, Cut, Place, Rows, store_rows};
+use alight_kernels::parallel::{self, AttendRows, Bank, Cut, Place, Rows};
 use alight_kernels::rope::{RopePairing, rope_apply};
 use alight_kernels::vec;
 
 use super::attention::Temperature;
 use super::norm::Norm;
-use crate::cache::{Cache, POSITIONS};
+use crate::cache::POSITIONS;
 use crate::engine::{QueryHeads, Step, WorkSize};
 use crate::spec::keys::{Keys, MAX_WIDTH};
 use crate::spec::{Attended, SpecError};
@@ -348,21 +348,13 @@ impl LatentAttentionWeights {
         let isa = step.compute.isa;
         let b = &mut *step.buffers;
         let (batch, angles) = (&b.batch, &b.angles);
-        let n = batch.counts().all();
-        let Cache { pages, sequences, .. } = &mut *step.cache;
-        let writer = pages.writers(step.layer);
-        let target = |i: usize| {
-            let (sequence, position) = batch.place(i);
-            (writer(&sequences[sequence].pages), position)
-        };
         let rows = [
             Rows::new(&mut b.mixed, spec.heads * spec.key_dim()),
             Rows::new(&mut b.k, spec.row()),
             Rows::new(&mut b.v, 0),
         ];
-        let threads = &mut step.compute.threads(&b.threads);
-        let count = (n, batch.following());
-        store_rows(threads, isa, &target, count, rows, &|i, [q, row, _]| {
+        let (cache, layer) = (&mut *step.cache, step.layer);
+        step.compute.store_rows(cache, layer, batch, rows, &b.threads, &|i, [q, row, _]| {
             let (cos, sin) = angles.of(i, 0);
             let (latent, rotated) = row.split_at_mut(spec.rank);
             self.norm.apply(isa, latent);

@@ -43,7 +43,7 @@ pub(crate) struct Registers {
 
 impl Registers {
     /// # Safety
-    /// The CPU has AMX, and the system lets the process use it ([`Isa::Amx`](crate::Isa::Amx) is available).
+    /// The CPU has AMX, and the system lets the process use it (there is an [`Isa`](crate::Isa) of [`SimdLevel::Amx`](crate::SimdLevel::Amx)).
     pub unsafe fn take() -> Registers {
         // SAFETY: by the caller's promise; 64 bytes are read.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &WHOLE, options(nostack, preserves_flags)) };

@@ -102,7 +102,7 @@ pub(super) mod neon;
 mod scalar;
 
 use super::{Matrix, Output, Tokens};
-use crate::isa::Isa;
+use crate::isa::SimdLevel;
 use std::ops::Range;
 
 /// `out[t, i] = Σ_k w[i, k] · x[t, k]` for `i` in `rows`; shapes were checked by the caller.
@@ -110,15 +110,15 @@ use std::ops::Range;
 /// # Safety
 /// The elements `rows` of all tokens of `out` are inside its buffer and only ours.
 pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
-    // SAFETY: `Activations::begin` has checked that the CPU has the level; the rest by the caller's promise.
+    // SAFETY: an `Isa` can run here; the rest by the caller's promise.
     unsafe {
         match x.isa().base() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::rows(w, rows, x, out),
+            SimdLevel::Avx512 => avx512::rows(w, rows, x, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::rows(w, rows, x, out),
+            SimdLevel::Avx2 => avx2::rows(w, rows, x, out),
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => neon::rows(w, rows, x, out),
+            SimdLevel::Neon => neon::rows(w, rows, x, out),
             _ => scalar::rows(w, rows, x, out),
         }
     }

@@ -180,7 +180,7 @@ mod scalar;
 use super::activations::Lines;
 use super::sizes::{MAX_K, PANEL_BYTES, PANEL_ROWS, PANELS, SUMS, cut_at_multiples};
 use super::{Matrix, Output, Tokens};
-use crate::isa::Isa;
+use crate::isa::SimdLevel;
 use std::ops::Range;
 
 /// Columns of a float panel at most: 32 KiB of floats.
@@ -260,27 +260,28 @@ pub(super) unsafe fn rows(
     for part in cut_at_multiples(rows, PANEL_ROWS) {
         let max = if w.weight_type().is_float() { MAX_K_FLOAT } else { MAX_K };
         for k in stretches(w.cols(), max) {
-            match x.isa() {
-                // SAFETY: `Activations::begin` has checked that the CPU has the level; the rest by
-                // the caller's promise.
+            match x.isa().level() {
+                // SAFETY: an `Isa` can run here; the rest by the caller's promise.
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 | Isa::Amx => unsafe {
+                SimdLevel::Avx512 | SimdLevel::Amx => unsafe {
                     avx512::panel(w, part.clone(), k, x, out, panel)
                 },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                Isa::AvxVnni => unsafe { avx_vnni::panel(w, part.clone(), k, x, out, panel) },
+                SimdLevel::AvxVnni => unsafe { avx_vnni::panel(w, part.clone(), k, x, out, panel) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => unsafe { avx2::panel(w, part.clone(), k, x, out, panel) },
+                SimdLevel::Avx2 => unsafe { avx2::panel(w, part.clone(), k, x, out, panel) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "aarch64")]
-                Isa::I8mm if !w.weight_type().is_float() => unsafe {
+                SimdLevel::I8mm if !w.weight_type().is_float() => unsafe {
                     neon_pairs::panel(w, part.clone(), k, x, out, panel)
                 },
                 // SAFETY: as above.
                 #[cfg(target_arch = "aarch64")]
-                Isa::Neon | Isa::I8mm => unsafe { neon::panel(w, part.clone(), k, x, out, panel) },
+                SimdLevel::Neon | SimdLevel::I8mm => unsafe {
+                    neon::panel(w, part.clone(), k, x, out, panel)
+                },
                 // SAFETY: by the caller's promise.
                 _ => unsafe { scalar::panel(w, part.clone(), k, x, out, panel) },
             }

@@ -78,7 +78,7 @@ mod avx_vnni;
 mod neon;
 
 use super::{MatmulScratch, Matrix, Output, Precision, Tokens, dot, gemm};
-use crate::isa::Isa;
+use crate::isa::SimdLevel;
 use std::ops::Range;
 
 /// # Safety
@@ -90,22 +90,23 @@ pub(super) unsafe fn rows(
     out: Output<'_>,
     scratch: &mut MatmulScratch,
 ) {
-    match x.isa() {
-        // SAFETY: `Activations::begin` has checked that the CPU has the level; the rest by the
-        // caller's promise.
+    match x.isa().level() {
+        // SAFETY: an `Isa` can run here; the rest by the caller's promise.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Amx => unsafe { avx512::rows(w, rows, x, out, scratch) },
+        SimdLevel::Avx512 | SimdLevel::Amx => unsafe { avx512::rows(w, rows, x, out, scratch) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 if x.precision() == Precision::Bits16 => unsafe { avx2::rows(w, rows, x, out) },
+        SimdLevel::Avx2 if x.precision() == Precision::Bits16 => unsafe {
+            avx2::rows(w, rows, x, out)
+        },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::AvxVnni if x.precision() == Precision::Bits16 => unsafe {
+        SimdLevel::AvxVnni if x.precision() == Precision::Bits16 => unsafe {
             avx_vnni::rows(w, rows, x, out)
         },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::I8mm if x.precision() == Precision::Bits16 => unsafe {
+        SimdLevel::Neon | SimdLevel::I8mm if x.precision() == Precision::Bits16 => unsafe {
             neon::rows(w, rows, x, out)
         },
         // SAFETY: by the caller's promise.
