@@ -373,6 +373,59 @@ fn calls_of_strict_tools_keep_to_their_schemas() {
 }
 
 #[test]
+fn an_answer_may_call_a_tool_or_be_what_was_asked_for() {
+    let text = |text| (text, TEXT);
+    let own = |text| (text, OWN);
+    let call = [
+        own("<tool_call>"),
+        text("{\"name\": \"f\", \"arguments\": "),
+        text("{\"b\": 1}"),
+        text("}"),
+        own("</tool_call>"),
+    ];
+    let answer = [text("{\"c\":2}"), text("Yes.")];
+    let schema = |name: &str| {
+        json!({"type": "object", "properties": {name: {"type": "integer"}},
+        "required": [name], "additionalProperties": false})
+    };
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": schema("b")}}]);
+    let format = json!({"type": "json_schema", "json_schema": {"schema": schema("c")}});
+    let body =
+        json!({"messages": messages(), "tools": tools, "response_format": format, "max_tokens": 9});
+    for (first, said) in [(&call[..], "call"), (&answer[..], "answer")] {
+        let folder = tempfile::tempdir().unwrap();
+        // It would say the first of them; what it does not say is there to be said.
+        let rest = if said == "call" { &answer[..] } else { &call[..] };
+        let model = said::model(folder.path(), &[rest, first].concat(), rest.len());
+        let template =
+            write(folder.path(), "template", "{{ messages[-1].content }}<no>{# tools #}");
+        let args = [&*model, "--no-cache", "--temp", "0", "--chat-template-file", &*template];
+        let serving = Serving::start(&args);
+        let message = |body: &Value| {
+            let answer = serving.post(CHAT, body);
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            answer.json()["choices"][0]["message"].clone()
+        };
+        let free = message(&body);
+        if said == "call" {
+            let function = json!({"name": "f", "arguments": "{\"b\": 1}"});
+            assert_eq!(free["tool_calls"][0]["function"], function, "{free}");
+            assert_eq!(free["content"], Value::Null);
+        } else {
+            assert_eq!(
+                (&free["content"], &free["tool_calls"]),
+                (&json!("{\"c\":2}"), &Value::Null)
+            );
+        }
+        // A call that the client insists on is what the answer is.
+        let forced = message(&with(body.clone(), json!({"tool_choice": "required"})));
+        assert_eq!(forced["tool_calls"][0]["function"]["name"], "f", "{forced}");
+        let none = message(&with(body.clone(), json!({"tool_choice": "none"})));
+        assert_eq!(none["content"], "{\"c\":2}", "{none}");
+    }
+}
+
+#[test]
 fn responses_are_the_same_whole_and_streamed() {
     let (_folder, serving) = saying(&[]);
     let tools =
@@ -504,6 +557,11 @@ fn ollama_s_clients_find_what_they_look_for() {
         let shown = serving.post("/api/show", &json!({"model": "", "name": name}));
         assert_eq!(shown.status, if name == "other" { 404 } else { 200 }, "{}", shown.text());
     }
+    let pulled = serving.post("/api/pull", &json!({"model": "one:latest"}));
+    assert_eq!((pulled.status, &pulled.json()["status"]), (200, &json!("success")));
+    let pulled = serving.post("/api/pull", &json!({"model": "three"}));
+    assert_eq!(pulled.status, 404);
+    assert!(pulled.json()["error"].as_str().unwrap().contains("alight pull"), "{}", pulled.text());
     let shown = serving.post("/api/show", &json!({"name": "one:latest"})).json();
     assert_eq!(shown["capabilities"], json!(["completion", "tools"]));
 
@@ -559,6 +617,16 @@ fn ollama_s_clients_find_what_they_look_for() {
     }
     let empty = json!({"model": "one", "prompt": "a", "images": [], "template": "", "context": null, "stream": false});
     assert_eq!(serving.post("/api/generate", &empty).json()["response"], "One.");
+
+    // Tools that the model would not see are refused, in Ollama's words.
+    let plain = write(folder.path(), "plain", "{{ messages[-1].content }}<go>");
+    let serving = Serving::start(&[&one, "--no-cache", "--chat-template-file", &plain]);
+    let ask = json!({"messages": messages(), "stream": false});
+    let refused = serving.post("/api/chat", &with(ask.clone(), json!({"tools": tools()})));
+    assert_eq!(refused.status, 400);
+    let error = refused.json()["error"].as_str().unwrap().to_owned();
+    assert!(error.contains("does not support tools"), "{error}");
+    assert_eq!(serving.post("/api/chat", &with(ask, json!({"tools": []}))).status, 200);
 }
 
 #[test]
@@ -632,6 +700,21 @@ fn a_prompt_can_be_echoed_scored_biased_and_embedded() {
     assert!(vector(0) == vector(2) && vector(0) != vector(1) && vector(0).len() == 8);
     let length: f64 = vector(0).iter().map(|x| x.as_f64().unwrap().powi(2)).sum();
     assert!((length - 1.0).abs() < 1e-5, "{length}");
+}
+
+#[test]
+fn a_request_may_have_more_texts_than_the_queue_has_places() {
+    let (_folder, serving) = saying(&["--parallel", "2", "--queue", "1"]);
+    let ids: Vec<[u32; 1]> = (0..301).map(|i| [3 + i % 7]).collect();
+    let vectors = serving.post("/v1/embeddings", &json!({"input": ids})).json();
+    let all = vectors["data"].as_array().unwrap();
+    assert_eq!((all.len(), &vectors["usage"]["prompt_tokens"]), (301, &json!(301)));
+    for (i, one) in all.iter().enumerate() {
+        assert_eq!((&one["index"], &one["embedding"]), (&json!(i), &all[i % 7]["embedding"]));
+    }
+    assert_ne!(all[0]["embedding"], all[1]["embedding"]);
+    let many = serving.post("/v1/embeddings", &json!({"input": vec![[3]; 2049]}));
+    assert_eq!((many.status, &many.json()["error"]["param"]), (400, &json!("input")));
 }
 
 #[test]
@@ -822,6 +905,11 @@ fn only_known_names_pages_and_keys() {
     assert_eq!(ask(&serving, &[]).status, 200);
     assert_eq!(ask(&serving, &[("host", "evil.example")]).status, 403);
     assert_eq!(ask(&serving, &[("origin", "http://evil.example")]).status, 403);
+    // What looks after containers asks by whatever name.
+    let health = serving.request("GET", "/health", &[("host", "evil.example")], b"");
+    assert_eq!(health.status, 200);
+    let zipped = [("content-encoding", "gzip")];
+    assert_eq!(serving.request("POST", CHAT, &zipped, b"\x1f\x8b").status, 415);
     drop(serving);
 
     let keys = write(folder.path(), "keys", "one\n\n two \n");
@@ -928,11 +1016,21 @@ fn several_models_are_chosen_by_their_names() {
         assert_eq!(say(names[1]), wanted[1]);
         let about = serving.get(&format!("/v1/models/{}", names[1])).json();
         assert_eq!(about, listed["data"][1]);
+        // As Anthropic's clients ask.
+        let version = ("anthropic-version", "2023-06-01");
+        let listed = serving.request("GET", "/v1/models", &[version], b"").json();
+        assert_eq!((&listed["first_id"], &listed["last_id"]), (&json!(names[0]), &json!(names[1])));
+        let path = format!("/v1/models/{}", names[1]);
+        let about = serving.request("GET", &path, &[version], b"").json();
+        assert_eq!((&about["type"], &about), (&json!("model"), &listed["data"][1]));
         assert_eq!(serving.get("/v1/models/neither").status, 404);
-        for wrong in [json!("neither"), Value::Null] {
+        for (wrong, status, code) in
+            [(json!("neither"), 404, "model_not_found"), (Value::Null, 400, "invalid_request")]
+        {
             let refused = serving.post(CHAT, &json!({"model": wrong, "messages": messages()}));
             let error = &refused.json()["error"];
-            assert_eq!((refused.status, &error["code"]), (404, &json!("model_not_found")));
+            assert_eq!((refused.status, &error["code"]), (status, &json!(code)), "{error}");
+            assert_eq!(error["param"], "model");
             assert!(error["message"].as_str().unwrap().contains(&names.join(", ")), "{error}");
         }
         assert_eq!(serving.get("/props").json()["model_alias"], names[0]);
@@ -1437,6 +1535,16 @@ fn a_tool_is_called_if_the_client_insists() {
             assert_eq!(said["tool_calls"][0]["function"], *call);
         }
     }
+    // One that is cut is a call nevertheless, with what there is of its arguments.
+    let choice = json!({"type": "function", "function": {"name": "weather"}});
+    let cut = with(body.clone(), json!({"tool_choice": choice, "max_tokens": 24, "seed": 1}));
+    let answer = serving.post(CHAT, &cut).json();
+    let (message, reason) =
+        (&answer["choices"][0]["message"], &answer["choices"][0]["finish_reason"]);
+    assert_eq!((reason, &message["content"]), (&json!("length"), &Value::Null), "{answer}");
+    let call = &message["tool_calls"][0]["function"];
+    assert!(call["name"] == "weather", "{answer}");
+    assert!(call["arguments"].as_str().unwrap().starts_with("{\"city"), "{answer}");
     let tools = json!([{"name": "sum", "input_schema": {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["a"], "additionalProperties": false}}]);
     let ask = json!({"messages": messages, "tools": tools, "max_tokens": 50, "tool_choice": {"type": "any"}});
     let answer = serving.post("/v1/messages", &ask).json();
@@ -1467,6 +1575,26 @@ fn a_signal_lets_streams_end_and_cuts_those_that_do_not() {
     let ask = json!({"messages": messages(), "ignore_eos": true, "stream": true});
     let all = signalled(serving, &ask, libc::SIGINT);
     assert!(all.contains("\"error\"") && !all.contains("[DONE]"), "{all:.300}");
+}
+
+#[test]
+fn an_answer_that_the_end_of_the_server_cuts_may_be_asked_for_again() {
+    let (_folder, serving) = saying(&["--ctx-size", "1000000"]);
+    let ask = json!({"messages": messages(), "ignore_eos": true});
+    let whole = serving.begin(CHAT, &ask);
+    let began = std::time::Instant::now();
+    while serving.get("/slots").json()[0]["is_processing"] != true {
+        assert!(began.elapsed() < support::PATIENCE, "it is not computed");
+    }
+    assert_eq!(serving.stop(libc::SIGTERM).0.code(), Some(0));
+    let answer = whole.answer();
+    assert_eq!(
+        (answer.status, answer.header("retry-after")),
+        (503, Some("1")),
+        "{}",
+        answer.text()
+    );
+    assert_eq!(answer.header("x-should-retry"), None);
 }
 
 #[test]
@@ -1507,7 +1635,8 @@ fn a_unix_socket_is_one_s_own_and_goes_with_the_server() {
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let mut stream = UnixStream::connect(&path).unwrap();
     stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
-    let ask = "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    // No browser can reach it, so the name in the request is nothing to it.
+    let ask = "GET /v1/models HTTP/1.1\r\nhost: a.example\r\nconnection: close\r\n\r\n";
     stream.write_all(ask.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

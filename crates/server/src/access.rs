@@ -6,12 +6,14 @@ use hyper::{HeaderMap, StatusCode};
 use sha2::{Digest, Sha256};
 use std::net::IpAddr;
 
-use crate::Options;
 use crate::failure::Failure;
+use crate::{Options, is_socket_file};
 
 /// The rules of a server.
 pub(crate) struct Access {
     host: String,
+    /// Whether it listens at a Unix socket, which no browser can reach.
+    socket: bool,
     origins: Vec<String>,
     keys: Vec<[u8; 32]>,
 }
@@ -20,7 +22,8 @@ impl Access {
     pub(crate) fn new(options: &Options) -> Access {
         let keys = options.keys.iter().map(|key| Sha256::digest(key).into()).collect();
         let origins = options.origins.iter().map(|o| o.trim_end_matches('/').to_lowercase());
-        Access { host: options.host.to_lowercase(), origins: origins.collect(), keys }
+        let socket = is_socket_file(&options.host);
+        Access { host: options.host.to_lowercase(), socket, origins: origins.collect(), keys }
     }
 
     /// Whether the names in the request are known. Returns the origin, if it comes from a page that may ask.
@@ -29,7 +32,7 @@ impl Access {
             |name| headers.get(name).map(|value| value.to_str().unwrap_or("").to_lowercase());
         let host = text(HOST).unwrap_or_default();
         // Who knows a key is no page that was lured here.
-        if self.keys.is_empty() && !self.is_known(name_of(&host)) {
+        if self.keys.is_empty() && !self.socket && !self.is_known(name_of(&host)) {
             return Err(refused(format!(
                 "the request is for the host {host:?}, which is not the name of this server: use its address, or name the host with \
                  --host or --cors-origins"
@@ -51,11 +54,13 @@ impl Access {
             let mut hosts = self.origins.iter().filter_map(|origin| origin.split_once("://"));
             hosts.any(|(_, host)| name_of(host) == name)
         };
-        bare.parse::<IpAddr>().is_ok()
-            || name == "localhost"
-            || name.ends_with(".localhost")
-            || name == self.host
-            || listed()
+        // A request without a name comes from no browser. A name without a dot is one of this network's (a container's, say), and the last
+        // parts are those that no site of the Internet can have.
+        let own = match name.trim_end_matches('.').rsplit_once('.') {
+            None => true,
+            Some((_, last)) => ["localhost", "local", "internal"].contains(&last),
+        };
+        own || bare.parse::<IpAddr>().is_ok() || name == self.host || listed()
     }
 
     /// Whether the request has one of the keys. Returns what parts its user from others.
@@ -134,10 +139,18 @@ mod tests {
             "box.lan:8080",
             "a.localhost",
             "chat.example",
+            // A container, a machine of this network, Docker's name for the host, a load balancer without a name.
+            "alight:8080",
+            "box.local",
+            "host.docker.internal:8080",
+            "localhost.",
+            "",
         ] {
             assert_eq!(access.names(&headers(&[("host", host)])), Ok(None), "{host}");
         }
-        for host in ["evil.example:8080", "", "localhost.evil.example", "127.0.0.1.evil.example"] {
+        for host in
+            ["evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "local.evil"]
+        {
             let failure = access.names(&headers(&[("host", host)])).unwrap_err();
             assert_eq!(failure.status, 403, "{host}");
         }

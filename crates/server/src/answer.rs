@@ -5,7 +5,7 @@
 
 use alight_text::output::{Call, Format, Parser, Part, Reader, Span};
 use alight_text::{Tokenizer, Vocabulary};
-use serde_json::{Value, json};
+use serde_json::{Deserializer, Value, json};
 
 /// Stands between two parts that the model divided by marks.
 const BLANK: &str = "\n\n";
@@ -93,11 +93,15 @@ impl Answer {
     /// The answer ends here: hands out the rest.
     pub fn finish(&mut self, each: &mut dyn FnMut(Delta)) {
         self.held.push_str(self.reader.finish());
-        if let Some(call) = self.call.then(|| call(&self.held)).flatten() {
+        if self.call {
             self.given += self.held.len();
-            self.held.clear();
-            self.sorter.called = true;
-            return each(Delta::Call(call));
+            let held = std::mem::take(&mut self.held);
+            // Of a call that was cut within the name of its tool there is nothing to show.
+            if let Some(call) = call(&held) {
+                self.sorter.called = true;
+                each(Delta::Call(call));
+            }
+            return;
         }
         self.give(self.held.len(), each);
         self.parser.finish(&mut |span| self.sorter.take(&span, each));
@@ -131,11 +135,18 @@ impl Answer {
     }
 }
 
-/// A call that is the whole text; none if that was cut off.
+/// A call that is the whole text, in the notation of [`of_calls`](crate::grammar::of_calls). If the text was cut, its arguments are.
 fn call(text: &str) -> Option<Call> {
-    let mut value: Value = serde_json::from_str(text).ok()?;
-    let arguments = value["arguments"].take();
-    Some(Call { name: value["name"].as_str()?.to_owned(), arguments: arguments.to_string() })
+    let text = text.trim_start().strip_prefix("{\"name\": ")?;
+    let mut names = Deserializer::from_str(text).into_iter::<String>();
+    let name = names.next()?.ok()?;
+    let text = text[names.byte_offset()..].strip_prefix(", \"arguments\": ")?;
+    let whole = Deserializer::from_str(text).into_iter::<Value>().next();
+    let arguments = match whole {
+        Some(Ok(value)) => value.to_string(),
+        _ => text.to_owned(),
+    };
+    Some(Call { name, arguments })
 }
 
 /// How much of `text` may be handed out while its end may be the beginning of a stop.
@@ -250,6 +261,22 @@ mod tests {
             assert_eq!(certain(text, &stops), wanted, "{text}");
         }
         assert_eq!(certain("anything", &[]), 8);
+    }
+
+    #[test]
+    fn a_call_that_was_cut_has_the_arguments_that_came() {
+        let text = r#"{"name": "get \"it\"", "arguments": {"city": "Pa", "n": [1]}}"#;
+        let mut seen = Vec::new();
+        for end in 0..=text.len() {
+            let Some(Call { name, arguments }) = call(&text[..end]) else { continue };
+            assert_eq!(name, "get \"it\"");
+            seen.push(arguments);
+        }
+        assert_eq!(seen.first().map(String::as_str), Some(""));
+        assert!(seen.contains(&r#"{"city": "P"#.to_owned()), "{seen:?}");
+        let whole = r#"{"city":"Pa","n":[1]}"#;
+        assert_eq!(seen.iter().filter(|arguments| *arguments == whole).count(), 2);
+        assert_eq!(seen.last().map(String::as_str), Some(whole));
     }
 
     #[test]

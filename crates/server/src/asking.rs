@@ -11,6 +11,7 @@ use crate::body::fields::{Fields, kind};
 use crate::body::refusal::{Refusal, TOO_LONG};
 use crate::body::{messages, options};
 use crate::failure::Failure;
+use crate::grammar::{Calls, Held};
 use crate::http::Call;
 use crate::models::Serving;
 use crate::worker::{Ask, Running};
@@ -27,7 +28,12 @@ pub(crate) fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Servi
 }
 
 /// How a request's answers are chosen.
-pub(crate) fn ask(call: &Call, serving: &Serving, fields: &mut Fields) -> Result<Ask, Failure> {
+pub(crate) fn ask(
+    call: &Call,
+    serving: &Serving,
+    fields: &mut Fields,
+    calls: Calls<'_>,
+) -> Result<Ask, Failure> {
     let mut defaults = call.server.options.sampling;
     if !call.server.options.fixed_seed {
         defaults.seed = ids::random() >> 32;
@@ -42,7 +48,7 @@ pub(crate) fn ask(call: &Call, serving: &Serving, fields: &mut Fields) -> Result
         sampling.presence_penalty = penalty;
     }
     let logit_bias = biases(fields, serving)?;
-    let grammar = grammar::take(fields, serving)?;
+    let grammar = grammar::take(fields, calls, serving)?;
     // Nothing follows the end of what a grammar has.
     let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false) && grammar.is_none();
     options::refuse_unsupported(fields)?;
@@ -90,7 +96,12 @@ pub(crate) fn conversation(
     check_length(bytes, &vocabulary.tokenizer, serving.worker.context())
         .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why.to_string())))?;
     let encoder = Encoder::new(vocabulary, Style::Chat, false);
-    let refused = |error: PromptError| Failure::invalid(error.to_string());
+    let refused = |error: PromptError| match error {
+        PromptError::NoTemplate => Failure::invalid(format!(
+            "{error}: ask /v1/completions to continue a text, or start the server with --chat-template-file"
+        )),
+        error => Failure::invalid(error.to_string()),
+    };
     match encoder.chat_in(context.clone()) {
         Err(PromptError::Chat(error)) => {
             // Some templates refuse roles that others have: what they say is said by those that all have.
@@ -105,8 +116,8 @@ pub(crate) fn conversation(
     }
 }
 
-/// The prompt of a conversation, and what is known of its answer. If one of `must_call` has to be called, or if `ask` has a grammar
-/// already, the answer is held to that; otherwise the calls of tools that are strict are held to their schemas.
+/// The prompt of a conversation, and what is known of its answer. If one of `must_call` has to be called, the answer is held to that, and to
+/// the grammar of `ask` if it has one; otherwise the calls of tools that are strict are held to their schemas.
 pub(crate) fn chat(
     mut context: Map<String, Value>,
     must_call: &[Value],
@@ -116,10 +127,6 @@ pub(crate) fn chat(
 ) -> Result<(Vec<u32>, Asked), Failure> {
     let call = !must_call.is_empty();
     if call {
-        if ask.grammar.is_some() {
-            let why = "an answer cannot be the call of a tool and what response_format has";
-            return Err(Refusal::invalid("tool_choice", why).into());
-        }
         ask.grammar = Some(grammar::of_calls(must_call, serving)?);
         ask.ignore_eos = false;
     }
@@ -128,8 +135,10 @@ pub(crate) fn chat(
         // All of it is what was asked for: there is no room for thinking.
         context.entry("enable_thinking").or_insert(false.into());
     }
-    let tools = !held && context.contains_key("tools");
-    let may_call = context.get("tools").and_then(Value::as_array).filter(|_| tools);
+    // What is JSON or a call of a tool is told apart by the marks of calls.
+    let chat = !held || matches!(ask.grammar, Some(Held::WholeOrCalls(_)));
+    let tools = chat && context.contains_key("tools");
+    let may_call = context.get("tools").and_then(Value::as_array).filter(|_| !held);
     if let Some(may_call) = may_call {
         ask.grammar = grammar::of_strict_calls(may_call, serving)?;
     }
@@ -141,14 +150,15 @@ pub(crate) fn chat(
         let mark = vocabulary.tokenizer.encode("<tool_call>\n", options);
         prompt.extend(mark.map_err(|error| Failure::invalid(error.to_string()))?);
     }
-    Ok((prompt, Asked { chat: !held, tools, call, stops }))
+    Ok((prompt, Asked { chat, tools, call, stops }))
 }
 
-/// Takes texts to be computed: a text, its tokens, or a list of either. Of one that is too long, what the context holds is left if it may
-/// be `cut`.
+/// Takes texts to be computed, so many at `most`: a text, its tokens, or a list of either. Of one that is too long, what the context holds is
+/// left if it may be `cut`.
 pub(crate) fn texts(
     fields: &mut Fields,
     name: &'static str,
+    most: usize,
     cut: bool,
     serving: &Serving,
 ) -> Result<Vec<Vec<u32>>, Failure> {
@@ -157,8 +167,8 @@ pub(crate) fn texts(
         Value::Array(items) if items.iter().any(|item| !item.is_number()) => items,
         one => vec![one],
     };
-    if all.len() > MOST_CHOICES {
-        let message = format!("there are {}, expected at most {MOST_CHOICES}", all.len());
+    if all.len() > most {
+        let message = format!("there are {}, expected at most {most}", all.len());
         return Err(Refusal::invalid(name, message).into());
     }
     let vocabulary = serving.vocabulary();
@@ -200,6 +210,15 @@ pub(crate) fn texts(
     all.into_iter().map(|value| one(value).map(fitting)).collect()
 }
 
+/// Refuses prompts that the context does not hold.
+pub(crate) fn check_fit(prompts: &[Vec<u32>], serving: &Serving) -> Result<(), Failure> {
+    let context = serving.worker.context();
+    match prompts.iter().find(|prompt| prompt.len() > context) {
+        Some(long) => Err(Failure::too_long(long.len(), context)),
+        None => Ok(()),
+    }
+}
+
 /// Begins to compute `n` answers to each prompt. Their seeds follow one another.
 pub(crate) fn begin(
     serving: &Serving,
@@ -207,10 +226,7 @@ pub(crate) fn begin(
     n: usize,
     ask: &Ask,
 ) -> Result<Vec<(Running, Vec<u32>)>, Failure> {
-    let context = serving.worker.context();
-    if let Some(long) = prompts.iter().find(|prompt| prompt.len() > context) {
-        return Err(Failure::too_long(long.len(), context));
-    }
+    check_fit(&prompts, serving)?;
     let mut asks = Vec::new();
     for prompt in &prompts {
         for i in 0..n {

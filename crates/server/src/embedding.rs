@@ -1,4 +1,7 @@
 //! Texts as vectors: the final hidden states of their tokens, pooled and of length 1.
+//!
+//! Clients send hundreds of texts at once. As many are asked of the engine as it computes together, so that other requests come in between, and
+//! a request takes no more of the queue than that.
 
 use alight_model::{OfPrompt, Pooling, to_unit_length};
 
@@ -8,30 +11,37 @@ use crate::body::fields::{Fields, whole};
 use crate::failure::Failure;
 use crate::generation::{Generation, Update};
 use crate::http::Call;
+use crate::listen::Shared;
 use crate::models::Serving;
 use crate::worker::Ask;
 
-/// Which vectors are wanted.
-#[derive(Clone, Copy)]
-pub(crate) struct Wanted {
+/// Most texts of a request, as OpenAI has it.
+const MOST_TEXTS: usize = 2048;
+
+/// Texts whose vectors are wanted.
+pub(crate) struct Texts {
+    model: String,
+    all: Vec<Vec<u32>>,
+    ask: Ask,
+    /// So many of the first elements of a vector.
     dimensions: usize,
 }
 
-impl Wanted {
-    /// So many of the first elements, of length 1.
-    pub(crate) fn of(self, vector: &[f32]) -> Vec<f32> {
-        to_unit_length(&vector[..vector.len().min(self.dimensions)])
-    }
+/// The vectors of texts, in their order.
+#[derive(Default)]
+pub(crate) struct Vectors {
+    pub(crate) all: Vec<Vec<f32>>,
+    /// Tokens of all texts.
+    pub(crate) tokens: usize,
 }
 
-/// Takes `input`, `dimensions` and `pooling`, and begins to compute. Of a text that is too long, the beginning is computed if it may be
-/// `cut`.
-pub(crate) fn begin(
+/// Takes `input`, `dimensions` and `pooling`. Of a text that is too long, the beginning is computed if it may be `cut`.
+pub(crate) fn take(
     call: &Call,
     serving: &Serving,
     fields: &mut Fields,
     cut: bool,
-) -> Result<(Generation, Wanted), Failure> {
+) -> Result<Texts, Failure> {
     let width = serving.model.spec().hidden_size;
     let dimensions =
         fields.read("dimensions", &format!("a number from 1 to {width}"), |value| {
@@ -43,20 +53,33 @@ pub(crate) fn begin(
         Some("last") => Some(Pooling::Last),
         _ => None,
     })?;
-    let texts = asking::texts(fields, "input", cut, serving)?;
+    let all = asking::texts(fields, "input", MOST_TEXTS, cut, serving)?;
+    asking::check_fit(&all, serving)?;
     let of_prompt = OfPrompt::Embedding(pooling.unwrap_or(Pooling::Mean));
     let ask = Ask { of_prompt, salt: call.salt.clone(), ..Ask::default() };
-    let running = asking::begin(serving, texts, 1, &ask)?;
-    let generation = Generation::new(running, &Asked::default(), serving.vocabulary());
-    Ok((generation, Wanted { dimensions: dimensions.unwrap_or(width) }))
+    let model = serving.name.clone();
+    Ok(Texts { model, all, ask, dimensions: dimensions.unwrap_or(width) })
 }
 
-/// Waits for all of them.
-pub(crate) async fn finish(generation: &mut Generation) -> Result<(), Failure> {
-    while let Some((_, update)) = generation.next().await {
-        if let Update::Failed(failure) = update {
-            return Err(failure);
+impl Texts {
+    /// Computes them.
+    pub(crate) async fn vectors(self, server: &Shared) -> Result<Vectors, Failure> {
+        let serving = server.models.find(Some(&self.model))?;
+        let mut vectors = Vectors::default();
+        for some in self.all.chunks(server.options.engine.sequences) {
+            let running = asking::begin(serving, some.to_vec(), 1, &self.ask)?;
+            let mut generation = Generation::new(running, &Asked::default(), serving.vocabulary());
+            while let Some((_, update)) = generation.next().await {
+                if let Update::Failed(failure) = update {
+                    return Err(failure);
+                }
+            }
+            for choice in &generation.choices {
+                let vector = &choice.embedding;
+                vectors.all.push(to_unit_length(&vector[..vector.len().min(self.dimensions)]));
+                vectors.tokens += choice.prompt_tokens;
+            }
         }
+        Ok(vectors)
     }
-    Ok(())
 }

@@ -5,6 +5,9 @@ use serde_json::{Map, Value, json};
 
 use crate::body::refusal::{Refusal, TOO_LONG};
 
+/// What programs look for in the message to know that a prompt is too long: llama-server's words.
+const EXCEEDS: &str = "exceeds the available context size";
+
 /// Writes a failure as a client expects it.
 pub(crate) type Written = fn(&Failure) -> Value;
 
@@ -64,6 +67,12 @@ impl Failure {
         Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
     }
 
+    /// The server is told to end, and the answer was not.
+    pub(crate) fn ending() -> Failure {
+        let message = "the server ends, and the answer is not complete: ask again when it is back";
+        Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
+    }
+
     /// Too many large bodies come at the same time.
     pub(crate) fn no_room() -> Failure {
         let message = "there is no room for the body beside other large ones: ask again later";
@@ -73,8 +82,8 @@ impl Failure {
     /// A prompt that the context does not hold.
     pub(crate) fn too_long(tokens: usize, context: usize) -> Failure {
         let message = format!(
-            "the prompt has {tokens} tokens, and a sequence has {context} for prompt and answer: shorten it, or start the server \
-             with a larger --ctx-size"
+            "the prompt of {tokens} tokens {EXCEEDS} of {context} for prompt and answer: shorten it, or start the server with a larger \
+             --ctx-size"
         );
         let more = json!({"n_prompt_tokens": tokens, "n_ctx": context});
         Failure {
@@ -127,8 +136,10 @@ impl Failure {
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Failure {
         let Refusal { code, param, message } = refusal;
-        let kind =
-            if code == TOO_LONG { "exceed_context_size_error" } else { "invalid_request_error" };
+        let (kind, message) = match code {
+            TOO_LONG => ("exceed_context_size_error", format!("{message} (it {EXCEEDS})")),
+            _ => ("invalid_request_error", message),
+        };
         Failure { kind, code: Some(code), param, ..Failure::invalid(message) }
     }
 }

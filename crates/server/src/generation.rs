@@ -132,11 +132,11 @@ impl Choice {
             }
             failed => {
                 self.running = None;
-                let why = match failed {
-                    Some(Happened::Failed(why)) => why,
-                    _ => "the engine has ended before the answer".to_owned(),
-                };
-                Some(Update::Failed(Failure::internal(why)))
+                Some(Update::Failed(match failed {
+                    Some(Happened::Failed(why)) => Failure::internal(why),
+                    Some(Happened::Ending) => Failure::ending(),
+                    _ => Failure::internal("the engine has ended before the answer"),
+                }))
             }
         }
     }

@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Incoming};
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_REQUEST_HEADERS, CONNECTION, HeaderValue, VARY,
+    ACCESS_CONTROL_REQUEST_HEADERS, CONNECTION, CONTENT_ENCODING, HeaderValue, VARY,
 };
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -248,8 +248,11 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
         Ok((route, _)) => route.failure,
         Err((shape, _)) => *shape,
     };
+    // What looks after servers asks by whatever name, and learns nothing else.
+    let health = matches!(&found, Ok((route, _)) if route.path == "/health");
     let origin = match shared.access.names(&head.headers) {
         Ok(origin) => origin,
+        Err(_) if health => None,
         Err(failure) => return closing(http::failed(&failure, shape)),
     };
     let preflight = head.method == Method::OPTIONS && origin.is_some();
@@ -260,6 +263,11 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
             return Ok(response);
         }
         let (route, named) = found.map_err(|(_, failure)| failure)?;
+        if head.headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+            let message = "a compressed body is not taken: send it without Content-Encoding";
+            let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            return Err(Failure::new(status, "invalid_request_error", message));
+        }
         let salt = if route.open { "".into() } else { shared.access.key(&head.headers)? };
         let (body, room) = match route.method {
             // Nobody asks for what to do with it, and no key stands before some of these. hyper closes the connection behind one.
@@ -268,7 +276,8 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
         };
         let query = head.uri.query().unwrap_or_default().into();
         let server = Arc::clone(&shared);
-        let call = Call { server, named: named.into(), body, _room: room, query, salt };
+        let anthropic = head.headers.contains_key("anthropic-version");
+        let call = Call { server, named: named.into(), body, _room: room, query, salt, anthropic };
         (route.handler)(call).await
     };
     let mut response = match unharmed(handled).await {
@@ -278,6 +287,7 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
             // What was not read of the body is not the next request.
             let unread = failure.status == StatusCode::PAYLOAD_TOO_LARGE
                 || failure.status == StatusCode::REQUEST_TIMEOUT
+                || failure.status == StatusCode::UNSUPPORTED_MEDIA_TYPE
                 || failure.status == StatusCode::SERVICE_UNAVAILABLE;
             if unread { closing(response) } else { response }
         }
@@ -467,6 +477,7 @@ mod tests {
             _room: None,
             query: "".into(),
             salt: "".into(),
+            anthropic: false,
         };
         let (release, released) = std::sync::mpsc::channel::<()>();
         let released = Arc::new(std::sync::Mutex::new(released));

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use alight_model::Model;
 use alight_text::Vocabulary;
 
+use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 use crate::grammar::Compiler;
 use crate::worker::Worker;
@@ -72,17 +73,21 @@ impl Models {
         self.0.iter().find(|serving| serving.name == name)
     }
 
-    /// The model of this name. One that is alone answers to any: clients have names of their own in mind.
+    /// The model of this name, behind which Ollama's clients write a tag. One that is alone answers to any: clients have names of their own in
+    /// mind.
     pub(crate) fn find(&self, name: Option<&str>) -> Result<&Serving, Failure> {
-        match (name.and_then(|name| self.named(name)), &self.0[..]) {
+        let named =
+            |name: &str| self.named(name).or_else(|| self.named(name.strip_suffix(":latest")?));
+        match (name.and_then(named), &self.0[..]) {
             (Some(serving), _) | (None, [serving]) => Ok(serving),
             (None, _) => {
                 let names: Vec<&str> = self.0.iter().map(|serving| &*serving.name).collect();
-                let message = format!(
-                    "there is no model {:?} here, expected one of {}",
-                    name.unwrap_or_default(),
-                    names.join(", ")
-                );
+                let names = names.join(", ");
+                let Some(name) = name else {
+                    let message = format!("it is missing, expected one of {names}");
+                    return Err(Refusal::invalid("model", message).into());
+                };
+                let message = format!("there is no model {name:?} here, expected one of {names}");
                 Err(Failure {
                     code: Some("model_not_found"),
                     param: Some("model".into()),

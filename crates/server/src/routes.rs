@@ -14,7 +14,7 @@ type Handler = fn(Call) -> Pin<Box<dyn Future<Output = Answered> + Send>>;
 /// An address.
 pub(crate) struct Route {
     pub(crate) method: Method,
-    /// Without `/v1`, which may stand in front of it. `*` at its end stands for anything without a `/`.
+    /// Without `/v1`, which may stand in front of it. `*` at its end stands for anything: the name of a model may have a `/` in it.
     pub(crate) path: &'static str,
     /// Whether it is answered without a key.
     pub(crate) open: bool,
@@ -56,6 +56,7 @@ pub(crate) static ROUTES: &[Route] = routes![
     GET  "/api/tags"     key Failure::ollama => ollama::tags::answer,
     GET  "/api/ps"       key Failure::ollama => ollama::tags::running,
     POST "/api/show"     key Failure::ollama => ollama::show::answer,
+    POST "/api/pull"     key Failure::ollama => ollama::pull::answer,
     POST "/api/chat"     key Failure::ollama => ollama::chat::answer,
     POST "/api/generate" key Failure::ollama => ollama::generate::answer,
     POST "/api/embed"    key Failure::ollama => ollama::embed::answer,
@@ -76,9 +77,7 @@ impl Route {
     fn matches<'p>(&self, path: &'p str) -> Option<&'p str> {
         match self.path.strip_suffix('*') {
             None => (self.path == path).then_some(""),
-            Some(before) => {
-                path.strip_prefix(before).filter(|rest| !rest.is_empty() && !rest.contains('/'))
-            }
+            Some(before) => path.strip_prefix(before).filter(|rest| !rest.is_empty()),
         }
     }
 }
@@ -89,7 +88,11 @@ pub(crate) fn find<'p>(
     method: &Method,
     path: &'p str,
 ) -> Result<(&'static Route, &'p str), (Written, Failure)> {
-    let plain = path.strip_prefix("/v1").filter(|rest| rest.starts_with('/')).unwrap_or(path);
+    // The address of the server that a client was given may end with a `/`, to which it adds its own.
+    let slashes = path.len() - path.trim_start_matches('/').len();
+    let plain = path[slashes.saturating_sub(1)..].trim_end_matches('/');
+    let plain = plain.strip_prefix("/v1").filter(|rest| rest.starts_with('/')).unwrap_or(plain);
+    let plain = if plain.is_empty() { "/" } else { plain };
     let asked = if method == Method::HEAD { &Method::GET } else { method };
     // No path has two methods.
     let there = ROUTES.iter().find_map(|route| Some((route, route.matches(plain)?)));
@@ -103,8 +106,11 @@ pub(crate) fn find<'p>(
             Err((route.failure, Failure { allow: Some(allow), ..failure }))
         }
         None => {
-            let ollama = plain.starts_with("/api/");
-            let shape: Written = if ollama { Failure::ollama } else { Failure::openai };
+            let shape: Written = match plain {
+                ollama if ollama.starts_with("/api/") => Failure::ollama,
+                anthropic if anthropic.starts_with("/messages") => Failure::anthropic,
+                _ => Failure::openai,
+            };
             Err((shape, Failure::not_found(format!("there is nothing at {path:?}"))))
         }
     }
@@ -121,6 +127,10 @@ mod tests {
             let path = route.path.replace('*', "x");
             assert!(find(&route.method, &path).is_ok_and(|found| std::ptr::eq(found.0, route)));
             assert_eq!(find(&Method::HEAD, &path).is_ok(), route.method == Method::GET, "{path}");
+            for path in [format!("/{path}"), format!("/v1{path}"), format!("//v1{path}/")] {
+                let found = find(&route.method, &path);
+                assert!(found.is_ok_and(|found| std::ptr::eq(found.0, route)), "{path}");
+            }
             let failure = find(&Method::PUT, &path).err().unwrap().1;
             assert_eq!(failure.status, StatusCode::METHOD_NOT_ALLOWED);
             assert!(failure.allow.unwrap().contains(route.method.as_str()));

@@ -65,6 +65,8 @@ pub(crate) enum Happened {
     Finished(Finish),
     /// There is no more, and why.
     Failed(String),
+    /// There is no more, because the server ends.
+    Ending,
 }
 
 enum Command {
@@ -417,7 +419,10 @@ impl State<'_> {
                 Err(TryRecvError::Empty) => self.step(),
             }
         }
-        self.active.clear();
+        for (_, active) in self.active.drain() {
+            // The client may have left.
+            let _ = active.events.send(Happened::Ending);
+        }
         while !self.keep.is_empty() {
             self.keep_one();
         }

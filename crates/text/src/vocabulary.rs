@@ -72,7 +72,8 @@ impl Vocabulary {
         self.template_source().is_some_and(|source| source.contains(text))
     }
 
-    fn template_source(&self) -> Option<&str> {
+    /// The text of the chat template, if there is one.
+    pub fn template_source(&self) -> Option<&str> {
         self.source.as_ref()?.as_deref().ok()
     }
 

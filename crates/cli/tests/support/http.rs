@@ -163,6 +163,11 @@ impl Begun {
         }
     }
 
+    /// The whole answer, of which nothing was read yet.
+    pub fn answer(mut self) -> Answer {
+        Answer::parse(&self.read_to_end())
+    }
+
     /// The rest.
     pub fn read_to_end(&mut self) -> Vec<u8> {
         let mut all = Vec::new();

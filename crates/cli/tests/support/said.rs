@@ -25,7 +25,7 @@ pub fn model(folder: &Path, tokens: &[(&str, i32)], short: usize) -> String {
     let mut builder = wild::with_tokens(spec, &all);
     builder.str(
         "tokenizer.chat_template",
-        "{{ messages[-1].content }}{% if enable_thinking is false %}<no>{% else %}<go>{% endif %}",
+        "{# tools #}{{ messages[-1].content }}{% if enable_thinking is false %}<no>{% else %}<go>{% endif %}",
     );
     // What follows each token.
     let mut next = vec![end; first];

@@ -9,6 +9,7 @@ use crate::answer::Delta;
 use crate::body::fields::Fields;
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Update};
+use crate::grammar::Calls;
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::{asking, ids};
 
@@ -43,7 +44,7 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let serving = asking::model(call, &mut fields)?;
     let (context, must_call) = take(&mut fields)?;
     take_format(&mut fields)?;
-    let mut ask = asking::ask(call, serving, &mut fields)?;
+    let mut ask = asking::ask(call, serving, &mut fields, Calls::of(&context, &must_call))?;
     let stops = fields.any("stop_sequences").unwrap_or_default();
     let mut stop = Fields::new([("stop".to_owned(), stops)].into_iter().collect());
     let stops = crate::body::options::stops(&mut stop)?;

@@ -2,6 +2,7 @@
 
 pub(crate) mod count_tokens;
 pub(crate) mod messages;
+pub(crate) mod models;
 
 use serde_json::{Map, Value, json};
 
@@ -29,7 +30,10 @@ fn take(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<Value>), Failure
     let mut body = Map::new();
     body.insert("messages".to_owned(), messages.into());
     if let Some(tools) = fields.list("tools")? {
-        body.insert("tools".to_owned(), tools.iter().map(tool).collect());
+        body.insert(
+            "tools".to_owned(),
+            tools.iter().filter(|tool| is_own(tool)).map(tool).collect(),
+        );
     }
     if let Some(choice) = fields.object("tool_choice")? {
         let choice = match choice.get("type").and_then(Value::as_str) {
@@ -57,12 +61,18 @@ fn take_format(fields: &mut Fields) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Whether a tool is the client's. Others run at Anthropic alone, and have a type with a date.
+fn is_own(tool: &Value) -> bool {
+    tool["type"].as_str().is_none_or(|kind| kind == "custom")
+}
+
 /// A tool, as OpenAI writes it.
 fn tool(tool: &Value) -> Value {
     json!({"type": "function", "function": {
         "name": tool["name"],
         "description": tool["description"],
         "parameters": tool["input_schema"],
+        "strict": tool["strict"] == true,
     }})
 }
 
@@ -176,7 +186,10 @@ mod tests {
                     {"type": "text", "text": "And?"},
                 ]},
             ],
-            "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
+            "tools": [
+                {"name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": true},
+                {"name": "web_search", "type": "web_search_20250305"},
+            ],
             "tool_choice": {"type": "auto"},
             "thinking": {"type": "disabled"},
         });
@@ -193,7 +206,10 @@ mod tests {
         );
         assert_eq!(got[3], json!({"role": "tool", "tool_call_id": "t1", "content": "7"}));
         assert_eq!(got[4], json!({"role": "user", "content": "And?"}));
-        assert_eq!(context["tools"][0]["function"]["parameters"], json!({"type": "object"}));
+        let tools = context["tools"].as_array().unwrap();
+        assert_eq!(tools.len(), 1, "others run elsewhere");
+        assert_eq!(tools[0]["function"]["parameters"], json!({"type": "object"}));
+        assert_eq!(tools[0]["function"]["strict"], true);
         assert_eq!(context["enable_thinking"], false);
     }
 

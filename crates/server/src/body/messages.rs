@@ -62,7 +62,7 @@ fn one(message: Value, at: &str) -> Result<Value, Refusal> {
     let called = calls(&mut message, at)?;
     let content = match message.get_mut("content").map(Value::take) {
         Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) => joined(&parts, at)?,
+        Some(Value::Array(parts)) => joined(&parts, &format!("{at}.content"))?,
         None | Some(Value::Null) if called || message["role"] == "assistant" => String::new(),
         other => {
             let found = other.as_ref().map_or("missing".to_owned(), kind);
@@ -83,29 +83,38 @@ pub fn role(role: &str) -> &str {
     if role == "developer" { "system" } else { role }
 }
 
-/// The parts of a text.
-fn joined(parts: &[Value], at: &str) -> Result<String, Refusal> {
-    let mut text = String::new();
+/// The text of parts.
+///
+/// # Errors
+/// One is no text.
+pub fn joined(parts: &[Value], at: &str) -> Result<String, Refusal> {
+    let mut texts = Vec::new();
     for (i, part) in parts.iter().enumerate() {
-        match (part["type"].as_str(), part["text"].as_str()) {
-            (Some("text" | "input_text"), Some(piece)) => text.push_str(piece),
-            (Some(other), _) if other != "text" => {
-                let param = format!("{at}.content[{i}].type");
+        let kind_of = part["type"].as_str();
+        // What the model declined to say is what it said.
+        let text = if kind_of == Some("refusal") { &part["refusal"] } else { &part["text"] };
+        match (kind_of, text.as_str()) {
+            (Some("text" | "input_text" | "output_text" | "refusal"), Some(text)) => {
+                texts.push(text)
+            }
+            (Some(other), _) if !["text", "refusal"].contains(&other) => {
+                let param = format!("{at}[{i}].type");
                 return Err(Refusal::unsupported(
                     param,
                     format!("it is {}, and only text is taken", kind(&part["type"])),
                 ));
             }
             _ => {
-                let param = format!("{at}.content[{i}]");
+                let param = format!("{at}[{i}]");
                 return Err(Refusal::invalid(param, "expected a part with a type and a text"));
             }
         }
     }
-    Ok(text)
+    // As llama-server and vLLM join them: one may be instructions, and the next what they are about.
+    Ok(texts.join("\n"))
 }
 
-/// Makes objects of the arguments of calls. Returns whether there are calls.
+/// Makes objects of the arguments of calls; what a model wrote that is none stays as it is. Returns whether there are calls.
 fn calls(message: &mut Map<String, Value>, at: &str) -> Result<bool, Refusal> {
     let calls = match message.get_mut("tool_calls") {
         None | Some(Value::Null) => {
@@ -118,18 +127,16 @@ fn calls(message: &mut Map<String, Value>, at: &str) -> Result<bool, Refusal> {
             return Err(Refusal::invalid(format!("{at}.tool_calls"), found));
         }
     };
-    for (i, call) in calls.iter_mut().enumerate() {
+    for call in calls.iter_mut() {
         let arguments = call.get_mut("function").and_then(|f| f.get_mut("arguments"));
         if let Some(arguments) = arguments
             && let Value::String(text) = &*arguments
         {
             // Some clients send nothing back of a call without arguments.
             let text = if text.trim().is_empty() { "{}" } else { text };
-            let object = serde_json::from_str(text).ok().filter(Value::is_object);
-            *arguments = object.ok_or_else(|| {
-                let param = format!("{at}.tool_calls[{i}].function.arguments");
-                Refusal::invalid(param, "expected the text of a JSON object")
-            })?;
+            if let Some(object) = serde_json::from_str(text).ok().filter(Value::is_object) {
+                *arguments = object;
+            }
         }
     }
     Ok(!calls.is_empty())
@@ -142,7 +149,7 @@ mod tests {
     #[test]
     fn openai_s_messages_become_those_of_templates() {
         let given = json!([
-            {"role": "system", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "kind."}]},
+            {"role": "system", "content": [{"type": "text", "text": "Be"}, {"type": "refusal", "refusal": "kind."}]},
             {"role": "user", "content": "Hi", "name": "Ann"},
             {"role": "assistant", "content": null, "reasoning_content": "Hm.", "tool_calls": [
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": [1]}"}}
@@ -150,9 +157,10 @@ mod tests {
             {"role": "tool", "content": "7", "tool_call_id": "1"},
             {"role": "developer", "content": "Be short."},
             {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": ""}}]},
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{\"a\": 1"}}]},
         ]);
         let got = Value::from(for_template(given.as_array().unwrap().clone()).unwrap());
-        assert_eq!(got[0]["content"], "Be kind.");
+        assert_eq!(got[0]["content"], "Be\nkind.");
         assert_eq!(got[1], given[1]);
         let call = &got[2];
         assert_eq!((&call["content"], &call["thinking"]), (&json!(""), &json!("Hm.")));
@@ -160,6 +168,7 @@ mod tests {
         assert_eq!(got[3], given[3]);
         assert_eq!(got[4], json!({"role": "system", "content": "Be short."}));
         assert_eq!(got[5]["tool_calls"][0]["function"]["arguments"], json!({}));
+        assert_eq!(got[6]["tool_calls"][0]["function"]["arguments"], json!("{\"a\": 1"));
         assert_eq!(bytes(got.as_array().unwrap()), 8 + 2 + 1 + 9);
     }
 
@@ -196,10 +205,6 @@ mod tests {
                 "messages[0].content[0].type",
             ),
             (json!([{"role": "assistant", "tool_calls": 1}]), "messages[0].tool_calls"),
-            (
-                json!([{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}]),
-                "messages[0].tool_calls[0].function.arguments",
-            ),
         ] {
             let refusal = for_template(messages.as_array().unwrap().clone()).unwrap_err();
             assert_eq!(refusal.param.as_deref(), Some(param), "{messages}");

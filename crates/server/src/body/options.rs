@@ -86,6 +86,9 @@ pub fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
     let is = |expected: Value| move |value: &Value| *value == expected;
     fields.only("modalities", is(json!(["text"])), "answers are text")?;
     fields.only("suffix", is(json!("")), "a text is continued at its end")?;
+    // OpenAI's names of before `tools`.
+    fields.only("functions", is(json!([])), "tools has them now")?;
+    fields.only("function_call", is(json!("none")), "tool_choice says it now")?;
     // llama.cpp's, and what turns each off. Clients send them whether they use them or not.
     for (name, off) in [
         ("mirostat", 0.0),

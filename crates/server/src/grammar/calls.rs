@@ -1,9 +1,10 @@
 //! Calls of tools, in the notation that a model writes: an answer that has to be one, and an answer in which one may be.
 
+use alight_text::EncodeOptions;
 use alight_text::output::Format;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{Grammar, Held, Marks, SCHEMA, Wanted, compiled};
+use super::{Grammar, Held, Marks, SCHEMA, Wanted, compiled, with_rules};
 use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 use crate::models::Serving;
@@ -15,6 +16,61 @@ const HARMONY: [&str; 4] = [
     "<|channel|>commentary <|constrain|>json",
     "<|channel|>commentary json",
 ];
+
+/// Whether tools are called in an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Calls<'t> {
+    /// There are none.
+    None,
+    /// These may be.
+    May(&'t [Value]),
+    /// The answer is the call of one.
+    Must,
+}
+
+impl<'t> Calls<'t> {
+    /// In the answer to a conversation, in which one of some tools `must` be called if there are any.
+    pub(crate) fn of(context: &'t Map<String, Value>, must: &[Value]) -> Calls<'t> {
+        match context.get("tools").and_then(Value::as_array) {
+            _ if !must.is_empty() => Calls::Must,
+            Some(tools) => Calls::May(tools),
+            None => Calls::None,
+        }
+    }
+}
+
+/// A grammar of llguidance's of an answer that is JSON of a schema, or calls of tools in place of it; `None` if the model writes calls in a
+/// notation that is none of JSON between marks.
+pub(super) fn or_schema(
+    tools: &[Value],
+    wanted: &Value,
+    strict: bool,
+    serving: &Serving,
+) -> Result<Option<String>, Refusal> {
+    let vocabulary = serving.vocabulary();
+    if vocabulary.output_format() != Format::ChatMl
+        || vocabulary.template_has("<function=")
+        || !vocabulary.template_has("tools")
+        || !wanted.is_object()
+    {
+        return Ok(None);
+    }
+    let tokenizer = &vocabulary.tokenizer;
+    let options = EncodeOptions { add_bos: Some(false), parse_special: true };
+    // A mark that is a token of its own without a text is called by its name.
+    let mark = |text: &str| match tokenizer.encode(text, options).as_deref() {
+        Ok([id]) if tokenizer.is_control(*id) => text.to_owned(),
+        _ => json!(text).to_string(),
+    };
+    let [open, close] = ["<tool_call>", "</tool_call>"].map(mark);
+    let mut schema = wanted.clone();
+    with_rules(&mut schema, strict);
+    Ok(Some(format!(
+        "start: answer | tool (BLANK? tool)*\nanswer: %json {schema}\n\
+         tool: {open} BLANK? call BLANK? {close}\nBLANK: /[ \\n]{{1,8}}/\n{}",
+        calls(tools)?
+    )))
+}
 
 /// The call of one of these tools: `{"name": …, "arguments": {…}}`, with the blanks that templates write.
 pub(crate) fn of_calls(tools: &[Value], serving: &Serving) -> Result<Held, Failure> {

@@ -25,7 +25,7 @@ use crate::failure::Failure;
 use crate::models::Serving;
 
 pub(crate) use self::beside::Masks;
-pub(crate) use self::calls::{of_calls, of_strict_calls};
+pub(crate) use self::calls::{Calls, of_calls, of_strict_calls};
 pub(crate) use self::compiling::MOST_COMPILED;
 use self::marks::Marks;
 
@@ -92,12 +92,7 @@ impl Compiler {
         let grammar = match wanted {
             Wanted::Schema { mut schema, strict } => {
                 size::check(&schema)?;
-                if let Some(object) = schema.as_object_mut() {
-                    // A small model may write blanks for ever. What llguidance does not know of a schema is left out, unless the client
-                    // insists.
-                    let how = json!({"whitespace_flexible": false, "lenient": !strict});
-                    object.insert("x-guidance".to_owned(), how);
-                }
+                with_rules(&mut schema, strict);
                 TopLevelGrammar::from_json_schema(schema)
             }
             Wanted::Gbnf(text) => of_lark(gbnf::lark(&text)?)?,
@@ -116,6 +111,15 @@ impl Compiler {
     }
 }
 
+/// How JSON of a schema is written.
+fn with_rules(schema: &mut Value, strict: bool) {
+    if let Some(object) = schema.as_object_mut() {
+        // A small model may write blanks for ever. What llguidance does not know of a schema is left out, unless the client insists.
+        let how = json!({"whitespace_flexible": false, "lenient": !strict});
+        object.insert("x-guidance".to_owned(), how);
+    }
+}
+
 fn of_lark(text: String) -> Result<TopLevelGrammar, String> {
     size::check_grammar(&text)?;
     Ok(TopLevelGrammar::from_lark(text))
@@ -126,6 +130,8 @@ fn of_lark(text: String) -> Result<TopLevelGrammar, String> {
 pub(crate) enum Held {
     /// All of it.
     Whole(Grammar),
+    /// All of it, which may be the calls of tools instead of what was asked for.
+    WholeOrCalls(Grammar),
     /// What comes behind some marks.
     Behind(Marks),
 }
@@ -134,7 +140,7 @@ impl Held {
     /// Which tokens may come next; `None`: all.
     fn mask(&mut self) -> Result<Option<Mask>, Box<str>> {
         match self {
-            Held::Whole(grammar) => grammar.mask().map(Some),
+            Held::Whole(grammar) | Held::WholeOrCalls(grammar) => grammar.mask().map(Some),
             Held::Behind(marks) => marks.mask(),
         }
     }
@@ -142,7 +148,7 @@ impl Held {
     /// A token has come.
     fn accept(&mut self, token: u32) {
         match self {
-            Held::Whole(grammar) => grammar.accept(token),
+            Held::Whole(grammar) | Held::WholeOrCalls(grammar) => grammar.accept(token),
             Held::Behind(marks) => marks.accept(token),
         }
     }
@@ -244,8 +250,13 @@ impl Wanted {
     }
 }
 
-/// Takes what an answer is to be held to: `response_format`, or llama-server's `json_schema` and `grammar`, or `regex`.
-pub(crate) fn take(fields: &mut Fields, serving: &Serving) -> Result<Option<Held>, Failure> {
+/// Takes what an answer is to be held to: `response_format`, or llama-server's `json_schema` and `grammar`, or `regex`. What a tool has to be
+/// called by is held to nothing else.
+pub(crate) fn take(
+    fields: &mut Fields,
+    calls: Calls<'_>,
+    serving: &Serving,
+) -> Result<Option<Held>, Failure> {
     let format = fields.object("response_format")?.map(of_format).transpose()?.flatten();
     let full = |text: &String| !text.is_empty();
     let all = [
@@ -265,6 +276,19 @@ pub(crate) fn take(fields: &mut Fields, serving: &Serving) -> Result<Option<Held
     {
         return Err(Refusal::invalid(param, "the schema is not an object").into());
     }
+    let wanted = match (calls, wanted) {
+        (Calls::Must, _) => return Ok(None),
+        (Calls::May(tools), Wanted::Schema { schema, strict }) => {
+            match calls::or_schema(tools, &schema, strict, serving)? {
+                Some(lark) => {
+                    let grammar = compiled(param, Wanted::Calls(lark), serving)?;
+                    return Ok(Some(Held::WholeOrCalls(grammar)));
+                }
+                None => Wanted::Schema { schema, strict },
+            }
+        }
+        (_, wanted) => wanted,
+    };
     Ok(Some(Held::Whole(compiled(param, wanted, serving)?)))
 }
 

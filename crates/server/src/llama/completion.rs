@@ -6,12 +6,13 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use crate::answer::{Asked, Delta};
-use crate::asking;
+use crate::asking::{self, MOST_CHOICES};
 use crate::body::fields::Fields;
 use crate::body::options;
 use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Piece, Reason, Update};
+use crate::grammar::Calls;
 use crate::http::{self, Answered, Call, Shape, Stream};
 
 pub(crate) async fn answer(call: Call) -> Answered {
@@ -46,12 +47,12 @@ fn begun(call: &Call) -> Result<(Generation, Pieces, bool), Failure> {
     let began = Instant::now();
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
-    let mut prompts = asking::texts(&mut fields, "prompt", false, serving)?;
+    let mut prompts = asking::texts(&mut fields, "prompt", MOST_CHOICES, false, serving)?;
     if prompts.len() != 1 {
         let message = format!("there are {}, expected one", prompts.len());
         return Err(Refusal::invalid("prompt", message).into());
     }
-    let ask = asking::ask(call, serving, &mut fields)?;
+    let ask = asking::ask(call, serving, &mut fields, Calls::None)?;
     fields.only(
         "n_probs",
         |n| *n == json!(0),

@@ -35,6 +35,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
         "model_alias": serving.name,
         "model_path": serving.model.files().next(),
         "modalities": {"vision": false, "audio": false},
+        "chat_template": serving.vocabulary().template_source().unwrap_or_default(),
         "bos_token": text(tokenizer.bos()),
         "eos_token": text(tokenizer.eos()),
         "build_info": concat!("alight-", env!("CARGO_PKG_VERSION")),

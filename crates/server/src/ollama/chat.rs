@@ -9,6 +9,7 @@ use crate::body::refusal::Refusal;
 use crate::body::{conversation, options};
 use crate::failure::Failure;
 use crate::generation::Generation;
+use crate::grammar::Calls;
 use crate::http::{Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {
@@ -25,16 +26,22 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     }
     let stream = fields.truth("stream")?.unwrap_or(true);
     let mut options = renamed(&mut fields)?;
-    let mut ask = asking::ask(call, serving, &mut options)?;
-    let stops = options::stops(&mut options)?;
     let mut body = Map::new();
     let messages = messages.into_iter().enumerate().map(|(i, message)| openai(i, message));
     body.insert("messages".to_owned(), messages.collect::<Result<_, _>>()?);
-    if let Some(tools) = fields.list("tools")? {
+    if let Some(tools) = fields.list("tools")?.filter(|tools| !tools.is_empty()) {
+        if !serving.vocabulary().template_has("tools") {
+            // In the words of Ollama, which programs look for.
+            let why =
+                format!("{} does not support tools: its template does not show them", serving.name);
+            return Err(Refusal::unsupported("tools", why).into());
+        }
         body.insert("tools".to_owned(), tools.into());
     }
     let mut context = conversation::take(&mut Fields::new(body))?;
     context.extend(thinking(&mut fields));
+    let mut ask = asking::ask(call, serving, &mut options, Calls::of(&context, &[]))?;
+    let stops = options::stops(&mut options)?;
     let (prompt, asked) = asking::chat(context, &[], stops, &mut ask, serving)?;
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(running, &asked, serving.vocabulary());

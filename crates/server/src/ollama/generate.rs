@@ -11,6 +11,7 @@ use crate::body::fields::Fields;
 use crate::body::{conversation, options};
 use crate::failure::Failure;
 use crate::generation::Generation;
+use crate::grammar::Calls;
 use crate::http::{Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {
@@ -31,7 +32,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     }
     let stream = fields.truth("stream")?.unwrap_or(true);
     let mut options = renamed(&mut fields)?;
-    let ask = asking::ask(call, serving, &mut options)?;
+    let ask = asking::ask(call, serving, &mut options, Calls::None)?;
     let stops = options::stops(&mut options)?;
     let system = fields.string("system")?.filter(|system| !system.is_empty());
     let raw = fields.truth("raw")?.unwrap_or(false);

@@ -3,6 +3,7 @@
 pub(crate) mod chat;
 pub(crate) mod embed;
 pub(crate) mod generate;
+pub(crate) mod pull;
 pub(crate) mod show;
 pub(crate) mod tags;
 pub(crate) mod version;
@@ -22,19 +23,12 @@ use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::ids;
 use crate::models::Serving;
 
-/// The model that a body names, by the newer name of the field or by its older one. A tag stands behind a name where Ollama's clients
-/// write one; here a name has it only if it was given so.
+/// The model that a body names, by the newer name of the field or by its older one.
 fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Serving, Failure> {
     let full = |name: &String| !name.is_empty();
     let newer = fields.string("model")?.filter(full);
     let name = newer.or(fields.string("name")?.filter(full));
-    let models = &call.server.models;
-    match name.as_deref().and_then(|name| models.named(name)) {
-        Some(serving) => Ok(serving),
-        None => {
-            models.find(name.as_deref().map(|name| name.strip_suffix(":latest").unwrap_or(name)))
-        }
-    }
+    call.server.models.find(name.as_deref())
 }
 
 /// Refuses a field that would change the answer.
@@ -187,7 +181,7 @@ impl Lines {
             }
         }
         let mut line = json!({
-            "model": self.model, "created_at": date(ids::now()), "done": end.is_some(),
+            "model": self.model, "created_at": ids::date(ids::now()), "done": end.is_some(),
         });
         let said = match self.place {
             Place::Message => {
@@ -257,22 +251,6 @@ impl Shape for Lines {
     fn end(&mut self, _: &[Choice], _: &mut String) {}
 }
 
-/// A time in seconds since 1970, as RFC 3339 writes it.
-fn date(seconds: u64) -> String {
-    let (days, second) = (seconds / 86400, seconds % 86400);
-    // Years that begin in March end with the day that leap years have more; 400 of them have always 146097 days.
-    let day = days + 719_468;
-    let (era, day) = (day / 146_097, day % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let date = day - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = year + era * 400 + next;
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
 /// What a model is.
 fn details(serving: &Serving) -> Value {
     let family = serving.model.spec().architecture;
@@ -290,23 +268,4 @@ fn details(serving: &Serving) -> Value {
         "parameter_size": size,
         "quantization_level": "unknown",
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        for (seconds, wanted) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_399, "2000-02-28T23:59:59Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (951_868_800, "2000-03-01T00:00:00Z"),
-            (1_795_470_147, "2026-11-23T21:42:27Z"),
-            (4_102_444_799, "2099-12-31T23:59:59Z"),
-        ] {
-            assert_eq!(date(seconds), wanted);
-        }
-    }
 }

@@ -3,9 +3,10 @@
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::{date, details, model};
+use super::{details, model};
 use crate::body::fields::Fields;
 use crate::http::{self, Answered, Call};
+use crate::ids;
 
 /// What a model can do if its template has one of these in it.
 const CAPABILITIES: [(&str, &[&str]); 2] = [
@@ -38,7 +39,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
         "parameters": "",
         "template": "",
         "license": "",
-        "modified_at": date(serving.created),
+        "modified_at": ids::date(serving.created),
         "details": details(serving),
         "model_info": info,
         "capabilities": capabilities,

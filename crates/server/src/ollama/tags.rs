@@ -3,8 +3,9 @@
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use super::{date, details};
+use super::details;
 use crate::http::{self, Answered, Call};
+use crate::ids;
 use crate::models::Serving;
 
 pub(crate) async fn answer(call: Call) -> Answered {
@@ -16,7 +17,8 @@ pub(crate) async fn running(call: Call) -> Answered {
         let mut about = about(serving);
         about["size_vram"] = 0.into();
         about["context_length"] = serving.worker.context().into();
-        about["expires_at"] = "9999-12-31T23:59:59Z".into();
+        // Never, as Ollama writes it: clients compute with it, and some have no later years.
+        about["expires_at"] = "2318-01-01T00:00:00Z".into();
         about
     };
     listed(call, running).await
@@ -35,7 +37,7 @@ fn about(serving: &Serving) -> Value {
     json!({
         "name": serving.name,
         "model": serving.name,
-        "modified_at": date(serving.created),
+        "modified_at": ids::date(serving.created),
         "size": serving.model.file_bytes(),
         // Clients show the beginning of it, and compare it.
         "digest": digest,

@@ -14,6 +14,7 @@ use crate::body::refusal::Refusal;
 use crate::body::{conversation, options};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Told, Update};
+use crate::grammar::Calls;
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::{asking, ids};
 
@@ -69,7 +70,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
     let (context, must_call) = conversation::take_with_choice(&mut fields)?;
-    let mut ask = asking::ask(call, serving, &mut fields)?;
+    let mut ask = asking::ask(call, serving, &mut fields, Calls::of(&context, &must_call))?;
     let stops = options::stops(&mut fields)?;
     let n = answers(&mut fields)?;
     let (stream, usage) = streaming(&mut fields)?;

@@ -13,6 +13,7 @@ use crate::body::options;
 use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Told, Update};
+use crate::grammar::Calls;
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::ids;
 
@@ -71,8 +72,8 @@ pub(crate) async fn answer(call: Call) -> Answered {
 fn begun(call: &Call) -> Result<Begun, Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
-    let prompts = asking::texts(&mut fields, "prompt", false, serving)?;
-    let mut ask = asking::ask(call, serving, &mut fields)?;
+    let prompts = asking::texts(&mut fields, "prompt", MOST_CHOICES, false, serving)?;
+    let mut ask = asking::ask(call, serving, &mut fields, Calls::None)?;
     let stops = options::stops(&mut fields)?;
     let n = answers(&mut fields)?;
     if prompts.len() * n > MOST_CHOICES {

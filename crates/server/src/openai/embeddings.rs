@@ -1,23 +1,23 @@
 //! `POST /v1/embeddings`
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use super::usage;
 use crate::asking;
 use crate::body::fields::Fields;
-use crate::embedding::{self, Wanted};
+use crate::embedding::{self, Texts, Vectors};
 use crate::failure::Failure;
-use crate::generation::Generation;
 use crate::http::{self, Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {
-    let (mut generation, wanted, encoded, model) = call.apart(begun).await?;
-    embedding::finish(&mut generation).await?;
-    let all = generation.choices.iter().enumerate().map(|(i, choice)| {
-        let vector = wanted.of(&choice.embedding);
+    let server = Arc::clone(&call.server);
+    let (texts, encoded, model) = call.apart(begun).await?;
+    let Vectors { all, tokens } = texts.vectors(&server).await?;
+    let all = all.into_iter().enumerate().map(|(i, vector)| {
         let embedding = match encoded {
             false => Value::from(vector),
             true => {
@@ -28,19 +28,19 @@ pub(crate) async fn answer(call: Call) -> Answered {
         json!({"object": "embedding", "index": i, "embedding": embedding})
     });
     let all: Value = all.collect();
-    let usage = usage(&generation.choices, 1);
+    let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
     let body = json!({"object": "list", "data": all, "model": model, "usage": usage});
     Ok(http::json(StatusCode::OK, &body))
 }
 
 /// Reads the request, and begins to compute.
-fn begun(call: &Call) -> Result<(Generation, Wanted, bool, String), Failure> {
+fn begun(call: &Call) -> Result<(Texts, bool, String), Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
     let encoded = fields.read("encoding_format", "\"float\" or \"base64\"", |value| {
         let known = ["float", "base64"].iter().position(|known| value == *known);
         known.map(|at| at == 1)
     })?;
-    let (generation, wanted) = embedding::begin(call, serving, &mut fields, false)?;
-    Ok((generation, wanted, encoded.unwrap_or(false), serving.name.clone()))
+    let texts = embedding::take(call, serving, &mut fields, false)?;
+    Ok((texts, encoded.unwrap_or(false), serving.name.clone()))
 }

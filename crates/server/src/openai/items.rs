@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::asking::tool_call;
 use crate::body::fields::{Fields, kind};
-use crate::body::messages::role;
+use crate::body::messages::{joined, role};
 use crate::body::refusal::Refusal;
 
 /// Fields by the names that chat completions have for them. What only a server that keeps answers has is refused.
@@ -147,20 +147,7 @@ fn own(all: &mut Vec<Value>) -> &mut Value {
 fn text(content: &Value, at: &str) -> Result<String, Refusal> {
     match content {
         Value::String(text) => Ok(text.clone()),
-        Value::Array(parts) => {
-            let mut all = String::new();
-            for (i, part) in parts.iter().enumerate() {
-                match (part["type"].as_str(), part["text"].as_str()) {
-                    (Some("input_text" | "output_text" | "text"), Some(text)) => all.push_str(text),
-                    _ => {
-                        let found = kind(&part["type"]);
-                        let message = format!("it is {found}, and only text is taken");
-                        return Err(Refusal::unsupported(format!("{at}[{i}].type"), message));
-                    }
-                }
-            }
-            Ok(all)
-        }
+        Value::Array(parts) => joined(parts, at),
         other => {
             let message = format!("it is {}, expected a string or a list of parts", kind(other));
             Err(Refusal::invalid(at, message))

@@ -3,16 +3,21 @@
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
+use crate::anthropic::models;
 use crate::http::{self, Answered, Call, decoded};
 use crate::models::Serving;
 
 pub(crate) async fn answer(call: Call) -> Answered {
+    if call.anthropic {
+        return Ok(models::answer(&call));
+    }
     let all: Value = call.server.models.all().iter().map(about).collect();
     Ok(http::json(StatusCode::OK, &json!({"object": "list", "data": all})))
 }
 
 pub(crate) async fn one(call: Call) -> Answered {
     let serving = call.server.models.find(Some(&decoded(&call.named)))?;
+    let about = if call.anthropic { models::about } else { about };
     Ok(http::json(StatusCode::OK, &about(serving)))
 }
 

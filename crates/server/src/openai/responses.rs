@@ -10,6 +10,7 @@ use crate::answer::Delta;
 use crate::body::{conversation, options};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Piece, Reason, Update};
+use crate::grammar::Calls;
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::{asking, ids};
 
@@ -35,7 +36,7 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let mut fields = items::renamed(object)?;
     let serving = asking::model(call, &mut fields)?;
     let (context, must_call) = conversation::take_with_choice(&mut fields)?;
-    let mut ask = asking::ask(call, serving, &mut fields)?;
+    let mut ask = asking::ask(call, serving, &mut fields, Calls::of(&context, &must_call))?;
     let stops = options::stops(&mut fields)?;
     let stream = fields.truth("stream")?.unwrap_or(false);
     let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
@@ -253,7 +254,7 @@ impl Shape for Events {
                 let choice = &choices[at];
                 self.response["usage"] = json!({
                     "input_tokens": choice.prompt_tokens,
-                    "input_tokens_details": {"cached_tokens": choice.reused},
+                    "input_tokens_details": {"cached_tokens": choice.reused, "cache_write_tokens": 0},
                     "output_tokens": choice.tokens,
                     "output_tokens_details": {"reasoning_tokens": self.thought},
                     "total_tokens": choice.prompt_tokens + choice.tokens,

@@ -1,0 +1,25 @@
+//! `GET /v1/models` and `GET /v1/models/ID` as Anthropic's clients read them; a header of theirs tells that it is one.
+
+use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::http::{self, Call, Reply};
+use crate::ids;
+use crate::models::Serving;
+
+pub(crate) fn answer(call: &Call) -> Response<Reply> {
+    let all: Vec<Value> = call.server.models.all().iter().map(about).collect();
+    let id = |model: Option<&Value>| model.map_or(Value::Null, |model| model["id"].clone());
+    let [first, last] = [all.first(), all.last()].map(id);
+    let body = json!({"data": all, "has_more": false, "first_id": first, "last_id": last});
+    http::json(StatusCode::OK, &body)
+}
+
+pub(crate) fn about(serving: &Serving) -> Value {
+    json!({
+        "type": "model",
+        "id": serving.name,
+        "display_name": serving.name,
+        "created_at": ids::date(serving.created),
+    })
+}

@@ -1,0 +1,23 @@
+//! `POST /api/pull`: programs ask for their model when they start. One that is served is there; no other is fetched for strangers.
+
+use hyper::StatusCode;
+use serde_json::json;
+
+use super::model;
+use crate::body::fields::Fields;
+use crate::failure::Failure;
+use crate::http::{self, Answered, Call};
+
+pub(crate) async fn answer(call: Call) -> Answered {
+    let mut fields = Fields::new(call.object()?);
+    model(&call, &mut fields).map_err(|failure| {
+        let message = format!(
+            "{}; a server has the models that it was started with: `alight pull` fetches others",
+            failure.message
+        );
+        Failure { message, ..failure }
+    })?;
+    // One line is a stream, too.
+    let line = format!("{}\n", json!({"status": "success"}));
+    Ok(http::text(StatusCode::OK, "application/x-ndjson", line))
+}
