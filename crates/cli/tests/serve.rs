@@ -600,6 +600,7 @@ fn ollama_s_clients_find_what_they_look_for() {
     // What would change the answer is not left out.
     let picture = json!(["iVBORw0KGgo="]);
     for (path, more, field) in [
+        ("/api/generate", json!({"logprobs": true}), "logprobs"),
         ("/api/generate", json!({"images": picture}), "images"),
         ("/api/generate", json!({"template": "{{ .Prompt }}"}), "template"),
         ("/api/generate", json!({"context": [1, 2]}), "context"),

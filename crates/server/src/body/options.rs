@@ -6,6 +6,10 @@ use serde_json::{Value, json};
 use super::fields::{Fields, whole};
 use super::refusal::Refusal;
 
+/// Why no likelihoods are told.
+pub const NO_LOGPROBS: &str =
+    "/v1/chat/completions and /v1/completions tell how likely tokens were";
+
 /// Most texts that end an answer, and most bytes of one.
 const STOPS: (usize, usize) = (16, 1024);
 

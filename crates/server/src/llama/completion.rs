@@ -53,11 +53,7 @@ fn begun(call: &Call) -> Result<(Generation, Pieces, bool), Failure> {
         return Err(Refusal::invalid("prompt", message).into());
     }
     let ask = asking::ask(call, serving, &mut fields, Calls::None)?;
-    fields.only(
-        "n_probs",
-        |n| *n == json!(0),
-        "logprobs of /v1/completions tells how likely tokens were",
-    )?;
+    fields.only("n_probs", |n| *n == 0, options::NO_LOGPROBS)?;
     let stops = options::stops(&mut fields)?;
     let stream = fields.truth("stream")?.unwrap_or(false);
     let progress = fields.truth("return_progress")?.unwrap_or(false);

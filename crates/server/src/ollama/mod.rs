@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 
 use crate::answer::Delta;
 use crate::body::fields::Fields;
+use crate::body::options::NO_LOGPROBS;
 use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Update};
@@ -42,6 +43,7 @@ const NO_IMAGES: &str = "only text is taken";
 
 /// The fields of a body as OpenAI has them: options have other names, and stand in an object of their own.
 fn renamed(fields: &mut Fields) -> Result<Fields, Failure> {
+    fields.only("logprobs", |wanted| *wanted == false, NO_LOGPROBS)?;
     let mut options = fields.object("options")?.unwrap_or_default();
     if let Some(most) = options.shift_remove("num_predict") {
         // Any number below 0 is as many as there is room for.

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::asking::tool_call;
 use crate::body::fields::{Fields, kind};
 use crate::body::messages::{joined, role};
+use crate::body::options::NO_LOGPROBS;
 use crate::body::refusal::Refusal;
 
 /// Fields by the names that chat completions have for them. What only a server that keeps answers has is refused.
@@ -18,6 +19,11 @@ pub(crate) fn renamed(object: Map<String, Value>) -> Result<Fields, Refusal> {
         |value| *value == json!(false),
         "answers come while they are asked for",
     )?;
+    let likelihoods = json!("message.output_text.logprobs");
+    let wanted = |include: &Value| include.as_array().is_some_and(|all| all.contains(&likelihoods));
+    fields.only("include", |include| !wanted(include), NO_LOGPROBS)?;
+    fields.only("top_logprobs", |most| *most == 0, NO_LOGPROBS)?;
+    fields.only("prompt", |_| false, "no prompts are kept here")?;
     let mut body = Map::new();
     let instructions = fields.string("instructions")?;
     let input = fields.any("input").ok_or_else(|| Refusal::invalid("input", "it is missing"))?;
