@@ -23,6 +23,11 @@ pub fn grouped(n: usize) -> String {
     text
 }
 
+/// So many of something: `1 chunk`, `2 chunks`.
+pub fn so_many(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 /// Shares as a percentage that says 0 only of nothing and 100 only of everything.
 pub fn percent(bytes: u64, of: u64) -> String {
     match (bytes, of) {
@@ -83,6 +88,9 @@ fn scaled(mut x: f64, units: &[&str]) -> String {
     }
 }
 
+/// A plain number of bytes that is less is one without its unit: `8` for `8G`.
+const LEAST_WITHOUT_UNIT: f64 = 1024.0 * 1024.0;
+
 /// Bytes that a person has written: `8G`, `512MB` (decimal), `8GiB` (binary), or a plain number.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -96,6 +104,9 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let power = ["", "k", "m", "g", "t"].iter().position(|known| *known == letter);
     let bytes = number.parse::<f64>().ok().zip(power).map(|(n, power)| n * base.powi(power as i32));
     match bytes.filter(|bytes| (1.0..1e18).contains(bytes)) {
+        Some(bytes) if unit.is_empty() && bytes < LEAST_WITHOUT_UNIT => {
+            Err(format!("that is {bytes} bytes: give a unit, such as {number}G or {number}M"))
+        }
         Some(bytes) => Ok(bytes as u64),
         None => Err("expected a size such as 8G, 512M or 8GiB".to_owned()),
     }
