@@ -95,6 +95,7 @@ const LEAST_WITHOUT_UNIT: f64 = 1024.0 * 1024.0;
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
+    let has_unit = !unit.trim().is_empty();
     let unit = unit.trim().to_ascii_lowercase();
     let unit = unit.strip_suffix('b').unwrap_or(&unit);
     let (letter, base) = match unit.strip_suffix('i') {
@@ -104,8 +105,8 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let power = ["", "k", "m", "g", "t"].iter().position(|known| *known == letter);
     let bytes = number.parse::<f64>().ok().zip(power).map(|(n, power)| n * base.powi(power as i32));
     match bytes.filter(|bytes| (1.0..1e18).contains(bytes)) {
-        Some(bytes) if unit.is_empty() && bytes < LEAST_WITHOUT_UNIT => {
-            Err(format!("that is {bytes} bytes: give a unit, such as {number}G or {number}M"))
+        Some(bytes) if !has_unit && bytes < LEAST_WITHOUT_UNIT => {
+            Err(format!("give a unit, such as {number}G, or {number}B for bytes"))
         }
         Some(bytes) => Ok(bytes as u64),
         None => Err("expected a size such as 8G, 512M or 8GiB".to_owned()),
@@ -115,6 +116,23 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_has_a_unit_unless_it_is_large() {
+        for (text, bytes) in [
+            ("8G", 8_000_000_000),
+            ("8GiB", 8 << 30),
+            ("7B", 7),
+            ("1048576", 1 << 20),
+            ("1.5k", 1500),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        assert!(parse_bytes("8").unwrap_err().contains("such as 8G"));
+        for text in ["", "8X", "-1G", "G", "1048575"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn three_digits_and_a_unit() {
