@@ -2,6 +2,18 @@
 
 use alight_text::Encoder;
 
+/// Most positions that a context can have: no more can be asked of `alight_model`.
+const MOST_POSITIONS: usize = 1 << 30;
+
+/// Parses a number of positions; 0 are those that a model was trained for.
+pub fn positions(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(n) if n > MOST_POSITIONS => Err(format!("expected at most {MOST_POSITIONS} tokens")),
+        Ok(n) => Ok(n),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// How long an answer may be, and what of it there is.
 #[derive(Debug, clap::Args)]
 pub struct LimitArgs {
@@ -15,7 +27,7 @@ pub struct LimitArgs {
     /// Tokens that the model can look back on [default: 4096]
     ///
     /// 0: as many as it was trained for. The default is less if it was trained for less.
-    #[arg(short = 'c', long, value_name = "N")]
+    #[arg(short = 'c', long, value_name = "N", value_parser = positions)]
     ctx_size: Option<usize>,
 
     /// Go on when the model would end

@@ -10,7 +10,7 @@ use alight_convert::{
 use anyhow::anyhow;
 
 use crate::outcome::{Outcome, Stop};
-use crate::pack::{speed, with_progress};
+use crate::pack::{new_model, speed, with_progress};
 use crate::{say, threads, units};
 
 /// Names of tensors that are left out which are shown.
@@ -38,7 +38,7 @@ pub struct ConvertArgs {
     source: PathBuf,
 
     /// The file to write
-    #[arg(short, long, value_name = "OUT", required_unless_present = "dry_run")]
+    #[arg(short, long, value_name = "OUT", required_unless_present = "dry_run", value_parser = new_model())]
     output: Option<PathBuf>,
 
     /// What its matrices become [default: what they are]

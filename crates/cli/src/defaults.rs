@@ -3,11 +3,14 @@
 //! They are what an option is that is not given: they are shown by `--help`, conflict with nothing, and the
 //! command line overrides them, and the environment the file.
 
+use std::collections::HashMap;
 use std::env;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Command};
+use toml::de::DeTable;
 use toml::{Table, Value};
 
 use crate::outcome::{Outcome, Stop};
@@ -32,29 +35,49 @@ struct Default {
     from: String,
 }
 
+/// The file of the user.
+struct File {
+    path: PathBuf,
+    table: Table,
+    /// The lines of names, by their sections; those in front of all sections are in the empty one.
+    lines: HashMap<(String, String), usize>,
+}
+
+impl File {
+    /// Where a name stands, for an error.
+    fn place(&self, section: &str, name: &str) -> String {
+        let line = self.lines.get(&(section.to_owned(), name.to_owned()));
+        let line = line.map_or_else(String::new, |line| format!(", line {line}"));
+        let section = if section.is_empty() { String::new() } else { format!(", [{section}]") };
+        format!("'{}'{line}{section}", self.path.display())
+    }
+}
+
 /// `cli` with the defaults of the command that `words` call.
 pub fn applied(cli: Command, words: &[OsString]) -> Outcome<Command> {
     let called = words.get(1).and_then(|word| word.to_str());
     let Some(called) = called.filter(|called| COMMANDS.contains(called)) else { return Ok(cli) };
-    let file = match file() {
-        Some(path) => Some((read(&path)?, path)),
-        None => None,
-    };
-    if let Some((table, path)) = &file {
-        check(table, path, &cli)?;
+    let file = file().map(read).transpose()?;
+    if let Some(file) = &file {
+        check(file, &cli)?;
     }
     let mut wrong = None;
     let cli = cli.mut_subcommand(called, |command| {
         with_defaults(command, &mut |option| {
             let names = names(option);
             let default = names.iter().find_map(|name| environment(name)).or_else(|| {
-                let (table, path) = file.as_ref()?;
-                let section = table.get(called).and_then(Value::as_table);
-                let own = section.and_then(|own| names.iter().find_map(|name| own.get(*name)));
+                let file = file.as_ref()?;
+                let section = file.table.get(called).and_then(Value::as_table);
                 // (A section may be called as an option is.)
-                let of_all = |name: &&str| table.get(*name).filter(|value| !value.is_table());
-                let value = own.or_else(|| names.iter().find_map(of_all))?;
-                Some(Default { value: value.clone(), from: format!("'{}'", path.display()) })
+                let of_all = |name| file.table.get(name).filter(|value| !value.is_table());
+                let in_own = |name| section.and_then(|own| own.get(name));
+                let found =
+                    |section, value: Option<&Value>, name| Some((section, name, value?.clone()));
+                let all = names.iter().copied();
+                let own = all.clone().find_map(|name| found(called, in_own(name), name));
+                let (section, name, value) =
+                    own.or_else(|| all.clone().find_map(|name| found("", of_all(name), name)))?;
+                Some(Default { value, from: file.place(section, name) })
             });
             default.map_or(Ok(None), |default| taken(option, &default)).unwrap_or_else(|error| {
                 wrong.get_or_insert(error);
@@ -99,39 +122,74 @@ fn file() -> Option<PathBuf> {
     }
 }
 
-fn read(path: &Path) -> Outcome<Table> {
-    let text = text_input::read(From::File(path), "the configuration", LIMIT)?;
-    text.parse::<Table>().map_err(|error| {
-        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-        let (line, why) = (before.matches('\n').count() + 1, error.message());
+fn read(path: PathBuf) -> Outcome<File> {
+    let text = text_input::read(From::File(&path), "the configuration", LIMIT);
+    let text = text.map_err(|error| match env::var_os(NAMED) {
+        Some(_) => error.context(format!("the file that {NAMED} names")),
+        None => error,
+    })?;
+    let line = |at: usize| text.get(..at).unwrap_or_default().matches('\n').count() + 1;
+    let wrong = |error: toml::de::Error| {
+        let (line, why) = (line(error.span().map_or(0, |span| span.start)), error.message());
         Stop::Usage(format!("'{}' is not TOML: line {line}: {why}", path.display()))
-    })
+    };
+    let table = text.parse::<Table>().map_err(wrong)?;
+    let mut lines = HashMap::new();
+    for (name, value) in DeTable::parse(&text).map_err(wrong)?.get_ref() {
+        let (section, at) = (name.get_ref().to_string(), line(name.span().start));
+        for (name, _) in value.get_ref().as_table().into_iter().flatten() {
+            let at = line(name.span().start);
+            lines.insert((section.clone(), name.get_ref().to_string()), at);
+        }
+        lines.insert((String::new(), section), at);
+    }
+    Ok(File { path, table, lines })
 }
 
 /// Refuses names that are of no option.
-fn check(table: &Table, path: &Path, cli: &Command) -> Outcome {
-    let unknown = |name: &str, of: &str| {
-        let why = format!("'{}': there is no option '{name}' of {of}", path.display());
-        Err(Stop::Usage(format!("{why}; names are those of `alight help`, without the dashes")))
+fn check(file: &File, cli: &Command) -> Outcome {
+    let unknown = |section: &str, name: &str, of: &str, commands: &[&str]| {
+        let place = file.place(section, name);
+        let near = commands.iter().find_map(|command| near(cli, command, name));
+        let near = near.map_or_else(String::new, |near| format!(" (did you mean '{near}'?)"));
+        Err(Stop::Usage(format!(
+            "{place}: there is no option '{name}' of {of}{near}; names are those of `alight help COMMAND`, without the dashes"
+        )))
     };
-    for (name, value) in table {
+    for (name, value) in &file.table {
         let Some(section) = value.as_table() else {
             if !COMMANDS.iter().any(|command| has(cli, command, name)) {
-                return unknown(name, "any command");
+                return unknown("", name, "any command", &COMMANDS);
             }
             continue;
         };
         if !COMMANDS.contains(&name.as_str()) {
-            return unknown(
-                name,
-                "alight, which has sections [run], [batch], [serve], [bench] and more",
-            );
+            let place = file.place("", name);
+            let sections = COMMANDS.map(|command| format!("[{command}]")).join(", ");
+            return Err(Stop::Usage(format!(
+                "{place}: no section [{name}] is known: there are {sections}"
+            )));
         }
         if let Some(option) = section.keys().find(|option| !has(cli, name, option)) {
-            return unknown(option, name);
+            return unknown(name, option, name, &[name]);
         }
     }
     Ok(())
+}
+
+/// The option of a command whose name is nearly this one.
+fn near(cli: &Command, command: &str, name: &str) -> Option<String> {
+    let dashed = name.replace('_', "-");
+    if has(cli, command, &dashed) {
+        return Some(dashed);
+    }
+    let one = cli.find_subcommand(command)?.clone().no_binary_name(true);
+    let error = one.try_get_matches_from([format!("--{dashed}")]).err()?;
+    let Some(ContextValue::String(near)) = error.get(ContextKind::SuggestedArg) else {
+        return None;
+    };
+    let near = near.strip_prefix("--")?.split([' ', '=']).next()?;
+    has(cli, command, near).then(|| near.to_owned())
 }
 
 /// Whether a command, or one in it, has an option of this name.
@@ -189,7 +247,12 @@ fn taken(option: &Arg, default: &Default) -> Result<Option<Vec<String>>, String>
         if let Err(error) = alone.clone().try_get_matches_from(["--it", value]) {
             use std::error::Error;
             let why = error.source().map(|why| plain::why(&why.to_string(), value));
-            let why = why.unwrap_or_else(|| "it is none of its values".to_owned());
+            let why = why.unwrap_or_else(|| {
+                let known = option.get_possible_values();
+                let known = known.iter().filter(|value| !value.is_hide_set());
+                let known: Vec<&str> = known.map(|value| value.get_name()).collect();
+                format!("expected one of {}", known.join(", "))
+            });
             return wrong(&format!("'{value}'"), &why);
         }
     }

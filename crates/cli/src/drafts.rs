@@ -39,7 +39,7 @@ impl DraftArgs {
 
     /// The draft model.
     pub fn model(&self, engine: &EngineArgs) -> Outcome<Option<Model>> {
-        self.draft.as_ref().map(|path| open::model(path, engine)).transpose()
+        self.draft.as_ref().map(|path| open::draft(path, engine)).transpose()
     }
 
     /// The draft model, which is used until the process ends.

@@ -61,10 +61,16 @@ fn name(command: &Command) -> String {
 }
 
 fn text(command: &Command) -> Outcome<Vec<u8>> {
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
     // What `-h` leaves out to be short has its words here.
-    let command = command.clone().mut_args(|argument| argument.hide_short_help(false));
+    let mut command = command.clone().mut_args(|argument| argument.hide_short_help(false));
+    if command.get_version().is_some() {
+        // That of the program names the kernels of this machine, and a page is read on others.
+        command = command.version(VERSION).long_version(VERSION);
+    }
     let mut page = Vec::new();
-    let rendered = Man::new(command.clone()).title(name(&command)).render(&mut page);
+    let man = Man::new(command.clone()).title(name(&command));
+    let rendered = man.source(format!("alight {VERSION}")).render(&mut page);
     rendered.map_err(|error| anyhow!(error).context("a manual page"))?;
     Ok(page)
 }

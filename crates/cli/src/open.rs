@@ -14,7 +14,7 @@ use crate::explain_load;
 use crate::hub::HubArgs;
 use crate::outcome::Outcome;
 use crate::source;
-use crate::{threads, units};
+use crate::{say, threads, units};
 
 /// Arguments of every command that computes.
 #[derive(Clone, Debug, clap::Args)]
@@ -143,6 +143,17 @@ impl EngineArgs {
 
 /// Opens the model at `path`.
 pub fn model(path: &Path, args: &EngineArgs) -> Outcome<Model> {
+    let model = draft(path, args)?;
+    if args.memory.is_some() && model.spec().expert_layers().next().is_none() {
+        say::note(
+            "--memory changes nothing: this model is no mixture of experts, and each token needs all of its weights",
+        );
+    }
+    Ok(model)
+}
+
+/// Opens the model at `path` beside another one, of which all that is to be said of the options has been said.
+pub fn draft(path: &Path, args: &EngineArgs) -> Outcome<Model> {
     let path = &source::model_file(path)?;
     let model = Model::open(path, &args.options());
     let model = model.map_err(|error| source::explain(path, anyhow!(error)))?;

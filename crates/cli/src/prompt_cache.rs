@@ -145,9 +145,17 @@ pub fn main(args: CacheCommandArgs) -> Outcome {
     }
 }
 
+/// The folder that was given, which has to be there, or the one of this user, which need not be.
+fn existing(given: Option<PathBuf>) -> Outcome<PromptFolder> {
+    if let Some(path) = given.as_ref().filter(|path| !path.is_dir()) {
+        return Err(anyhow!("there is no folder '{}'", path.display()).into());
+    }
+    folder(given)
+}
+
 /// What is kept, and where.
 fn kept(dir: Option<PathBuf>) -> Outcome<(PromptFolder, Vec<Kept>)> {
-    let folder = folder(dir)?;
+    let folder = existing(dir)?;
     let listed = folder.list().map_err(|e| anyhow!("{}: {e}", folder.path().display()))?;
     let now = SystemTime::now();
     let kept = listed.into_iter().map(|listed| {
@@ -171,7 +179,13 @@ fn kept(dir: Option<PathBuf>) -> Outcome<(PromptFolder, Vec<Kept>)> {
 }
 
 fn list(args: FolderArgs) -> Outcome {
-    let (_, kept) = kept(args.dir)?;
+    let (folder, kept) = kept(args.dir)?;
+    if kept.is_empty() && !args.json && say::is_terminal() {
+        let folder = folder.path().display().to_string();
+        say::line(&format!(
+            "there is no prompt in {folder}; `alight run --cache` keeps its prompt"
+        ));
+    }
     if args.json {
         return output::json(&kept);
     }
@@ -208,7 +222,7 @@ fn info(args: FolderArgs) -> Outcome {
 }
 
 fn clear(args: FolderArgs) -> Outcome {
-    let folder = folder(args.dir)?;
+    let folder = existing(args.dir)?;
     let removed = folder.clear().map_err(|e| anyhow!("{}: {e}", folder.path().display()))?;
     let (count, bytes) = removed;
     if args.json {

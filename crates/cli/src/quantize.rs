@@ -31,7 +31,7 @@ mixes are then those that llama.cpp has with such a file.
 
 The new file appears when it is complete; until then, whatever happens, an old one stays.")]
 pub struct QuantizeArgs {
-    /// The model: a .gguf file (of a split model, any shard)
+    /// The model: a .gguf file (of a split model, any shard), or a folder with one model in it
     pub model: PathBuf,
 
     /// What its matrices become

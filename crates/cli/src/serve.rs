@@ -1,6 +1,5 @@
 //! `alight serve`: arguments into a server of `alight-server`, which does the rest; signals; what is said.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use crate::pack::KeepArgs;
 use crate::run::sampling::SamplingArgs;
 use crate::template::TemplateArgs;
 use crate::terminal_text::one_line;
-use crate::{prompt_cache, say, text_input};
+use crate::{answer_limits, prompt_cache, say, source, text_input, units};
 
 /// Positions of a sequence if nobody says how many, and the model was trained for more.
 const CONTEXT: usize = 32 << 10;
@@ -48,7 +47,7 @@ pub struct ServeArgs {
     models: Vec<PathBuf>,
 
     /// What the model is called in requests and answers; of several, a name for each, divided by commas [default: the files' names]
-    #[arg(short = 'a', long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(short = 'a', long, value_name = "NAME", value_delimiter = ',', value_parser = alias)]
     alias: Vec<String>,
 
     /// Listen at this address; 0.0.0.0: at all of this machine; PATH.sock: at this Unix socket
@@ -61,7 +60,7 @@ pub struct ServeArgs {
 
     /// Tokens that each sequence has room for, prompt and answer; 0: as many as the model was trained for
     /// [default: 32768, or what it was trained for if that is less]
-    #[arg(short = 'c', long, value_name = "N")]
+    #[arg(short = 'c', long, value_name = "N", value_parser = answer_limits::positions)]
     ctx_size: Option<usize>,
 
     /// Requests that are computed at the same time; others wait
@@ -140,6 +139,14 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     sampling: SamplingArgs,
+}
+
+/// A name that requests can have for a model.
+fn alias(text: &str) -> Result<String, String> {
+    match text.trim().is_empty() {
+        true => Err("expected a name, or several divided by commas".to_owned()),
+        false => Ok(text.to_owned()),
+    }
 }
 
 fn sequences(text: &str) -> Result<usize, String> {
@@ -281,28 +288,6 @@ struct File {
     folder: Option<PathBuf>,
 }
 
-/// The models in a folder, in the order of their names. Of a split one, that is its first shard.
-fn models_in(folder: &Path) -> Outcome<Vec<PathBuf>> {
-    let why = || format!("the folder of models '{}' cannot be read", folder.display());
-    let mut all = Vec::new();
-    for entry in fs::read_dir(folder).with_context(why)? {
-        let path = entry.with_context(why)?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let Some(stem) = name.strip_suffix(".gguf") else { continue };
-        let shard = stem.rsplit_once("-of-").and_then(|(rest, _)| rest.rsplit_once('-'));
-        let later = shard.is_some_and(|(_, n)| n.parse::<u32>().is_ok_and(|n| n > 1));
-        if !later && path.is_file() {
-            all.push(path);
-        }
-    }
-    if all.is_empty() {
-        let message = format!("there is no .gguf file in the folder '{}'", folder.display());
-        return Err(Stop::Usage(message));
-    }
-    all.sort();
-    Ok(all)
-}
-
 impl ServeArgs {
     /// See [`Command::models`](crate::args::Command::models).
     pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
@@ -332,7 +317,7 @@ impl ServeArgs {
         for path in &self.models {
             if path.is_dir() {
                 let of_folder = |file| File { path: file, folder: Some(path.clone()) };
-                files.extend(models_in(path)?.into_iter().map(of_folder));
+                files.extend(source::models_in(path)?.into_iter().map(of_folder));
             } else {
                 files.push(File { path: path.clone(), folder: None });
             }
@@ -342,9 +327,9 @@ impl ServeArgs {
             names if names.len() == files.len() => names.to_vec(),
             names => {
                 return Err(Stop::Usage(format!(
-                    "--alias has {} names for {} models: give one for each, divided by commas",
-                    names.len(),
-                    files.len()
+                    "--alias has {} for {}: give a name for each, divided by commas",
+                    units::so_many(names.len(), "name"),
+                    units::so_many(files.len(), "model")
                 )));
             }
         };

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 pub use alight_convert::format_of;
 use alight_files::file_name;
 use alight_formats::Format;
-use alight_formats::split::one_model;
+use alight_formats::split::ShardName;
 use anyhow::anyhow;
 
 /// Most files of a folder that are looked into.
@@ -18,7 +18,7 @@ const FILES: usize = 4096;
 pub struct Recognised {
     /// The format that its reader is chosen by.
     pub format: Format,
-    /// The file that was given; of a folder, all its files of this format, sorted. At least one.
+    /// The file that was given; of a folder, all its files of this format, sorted; of a model of GGUF, its first. At least one.
     pub paths: Vec<PathBuf>,
 }
 
@@ -48,20 +48,68 @@ pub fn find(path: &Path) -> anyhow::Result<Recognised> {
 
 fn in_folder(folder: &Path) -> anyhow::Result<Recognised> {
     let files = recognised(folder)?;
-    let Some(format) = in_order(&files) else {
-        return Err(anyhow!("'{}' is a folder without a model in it", folder.display()));
-    };
+    let Some(format) = in_order(&files) else { return Err(no_model(folder)) };
     let of_format = files.into_iter().filter(|(of, _)| *of == format);
-    let paths: Vec<PathBuf> = of_format.map(|(_, path)| path).collect();
-    let names: Vec<String> = paths.iter().map(|path| file_name(path)).collect();
-    if format == Format::Gguf && paths.len() > 1 && !one_model(&names) {
-        return Err(anyhow!(
-            "'{}' is a folder of several models: give one of its .gguf files, such as '{}'",
-            folder.display(),
-            paths[0].display()
-        ));
+    let mut paths: Vec<PathBuf> = of_format.map(|(_, path)| path).collect();
+    if format == Format::Gguf {
+        paths = models_of(paths);
+        if paths.len() > 1 {
+            return Err(anyhow!(
+                "'{}' is a folder of several models: give one of its .gguf files, such as '{}'",
+                folder.display(),
+                paths[0].display()
+            ));
+        }
     }
     Ok(Recognised { format, paths })
+}
+
+fn no_model(folder: &Path) -> anyhow::Error {
+    let folder = folder.display();
+    anyhow!("'{folder}' is a folder without a model in it: give the path of a .gguf file")
+}
+
+/// The first file of each model that these files of a folder, sorted, are of. A packed file beside the model that it was made of is no
+/// model by itself: `--pack` finds it.
+fn models_of(paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    let packed: Vec<String> = paths.iter().map(|path| packed_name(path)).collect();
+    let mut split = Vec::new();
+    let is_first = |path: &PathBuf| {
+        let name = file_name(path);
+        if packed.contains(&name) {
+            return false;
+        }
+        let model = ShardName::parse(&name).map(|shard| (shard.prefix.to_owned(), shard.count));
+        let Some(model) = model else { return true };
+        let is_new = !split.contains(&model);
+        split.extend(is_new.then_some(model));
+        is_new
+    };
+    paths.into_iter().filter(is_first).collect()
+}
+
+/// What the packed file of a model is called that stands beside it.
+pub fn packed_name(model: &Path) -> String {
+    let name = file_name(model);
+    let whole = model.file_stem().unwrap_or_default().to_string_lossy();
+    let stem = ShardName::parse(&name).map_or(&*whole, |shard| shard.prefix);
+    format!("{stem}.packed.gguf")
+}
+
+/// The models in a folder, by name: of each its first file. A file counts as one by its name, so that one that is damaged is told of.
+///
+/// # Errors
+/// The folder cannot be read, or there is none in it.
+pub fn models_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let is_gguf = |path: &PathBuf| path.extension().is_some_and(|end| end == "gguf");
+    let files = files_in(folder)?.into_iter().filter(|path| is_gguf(path) && path.is_file());
+    let mut models = models_of(files.collect());
+    // (Of a split model whose first shard is missing there is nothing to serve.)
+    models.retain(|path| ShardName::parse(&file_name(path)).is_none_or(|shard| shard.no == 0));
+    match models.is_empty() {
+        true => Err(check_path(folder).err().unwrap_or_else(|| no_model(folder))),
+        false => Ok(models),
+    }
 }
 
 /// The file of a model: the path itself, or of a folder with one GGUF model in it that one's first file.
@@ -86,12 +134,17 @@ pub fn in_order(files: &[(Format, PathBuf)]) -> Option<Format> {
 
 /// The files of a folder that are recognised, sorted by name.
 pub fn recognised(folder: &Path) -> anyhow::Result<Vec<(Format, PathBuf)>> {
+    Ok(files_in(folder)?.into_iter().filter_map(|path| Some((format_of(&path)?, path))).collect())
+}
+
+/// What is in a folder, sorted by name.
+fn files_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = folder
         .read_dir()
         .map_err(|error| anyhow!(error).context(format!("'{}'", folder.display())))?;
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).take(FILES).collect();
     paths.sort();
-    Ok(paths.into_iter().filter_map(|path| Some((format_of(&path)?, path))).collect())
+    Ok(paths)
 }
 
 /// Finds what is wrong with a path before any reader of formats sees it.
@@ -102,18 +155,13 @@ pub fn check_path(path: &Path) -> anyhow::Result<()> {
             io::ErrorKind::NotFound if path.is_symlink() => {
                 anyhow!("'{named}' is a link to a file that does not exist")
             }
-            io::ErrorKind::NotFound => {
-                anyhow!(
-                    "'{named}' does not exist: give the path of a .gguf file{}",
-                    or_of_hub(path)
-                )
-            }
+            io::ErrorKind::NotFound => anyhow!("'{named}' {}", instead_of_missing(path)),
             io::ErrorKind::PermissionDenied => {
                 anyhow!("'{named}': permission denied: check that you may read it")
             }
             _ => anyhow!(error).context(format!("'{named}'")),
         }),
-        Ok(meta) if meta.is_dir() => Err(anyhow!("'{named}' is a folder: {}", offered_by(path))),
+        Ok(meta) if meta.is_dir() => Err(offered_by(path)),
         Ok(meta) if !meta.is_file() => {
             Err(anyhow!("'{named}' is not a regular file, so it cannot be mapped"))
         }
@@ -121,18 +169,25 @@ pub fn check_path(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// What else a path could mean that does not exist: `user/repo:Q4_K_M`, or a part of the name of a model that was fetched.
-fn or_of_hub(path: &Path) -> String {
+/// What there is to say of a path that does not exist. It could mean `user/repo:Q4_K_M`, or a part of the name of a model that was
+/// fetched, or a model as Ollama's library names it (`llama3.2:1b`).
+fn instead_of_missing(path: &Path) -> String {
+    const MISSING: &str = "does not exist: give the path of a .gguf file";
     let text = path.to_str().unwrap_or_default();
-    if text.ends_with(".gguf") {
-        return String::new();
+    if text.is_empty() || text.ends_with(".gguf") {
+        return MISSING.to_owned();
     }
     let called = match alight_hub::Name::parse(text) {
         Ok(_) => Some(text.to_owned()),
-        Err(_) if text.contains('/') => None,
+        Err(_) if text.contains('/') => return MISSING.to_owned(),
         Err(_) => crate::hub::fetched(text),
     };
-    called.map_or_else(String::new, |name| format!(", or hf.co/{name} for a model of the hub"))
+    match called {
+        Some(name) => format!("{MISSING}, or hf.co/{name} for a model of the hub"),
+        None => "does not exist, and is no name of a model on the hub: give the path of a .gguf file, or \
+                 hf.co/USER/REPO"
+            .to_owned(),
+    }
 }
 
 /// Replaces the error of a file that is another format than GGUF by one that says which.
@@ -140,14 +195,17 @@ pub fn explain(path: &Path, error: anyhow::Error) -> anyhow::Error {
     match format_of(path) {
         None | Some(Format::Gguf) => error,
         Some(other) => {
-            anyhow!("'{}' is {}: {}", path.display(), other.describe(), what_to_do(other))
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let next = what_to_do(other, folder.unwrap_or(Path::new(".")));
+            anyhow!("'{}' is {}: {next}", path.display(), other.describe())
         }
     }
 }
 
-/// What there is to do with a file of a format that does not run.
-fn what_to_do(format: Format) -> &'static str {
-    match format {
+/// What there is to do with a file of a format that does not run, which is in this folder.
+fn what_to_do(format: Format, folder: &Path) -> String {
+    let has = |name: &str| folder.join(name).is_file();
+    let what = match format {
         Format::LegacyLora | Format::LegacySession => {
             "it is no model, and alight has no use for it; give the path of a .gguf file"
         }
@@ -155,21 +213,33 @@ fn what_to_do(format: Format) -> &'static str {
             "alight converts newer PyTorch files, which are zip archives; load and save it once with \
              PyTorch 1.6 or later"
         }
+        // What its weights are of is in a file beside it.
+        Format::SafeTensors | Format::SafeTensorsIndex | Format::TorchZip
+            if !has("config.json") && !has("params.json") =>
+        {
+            return format!(
+                "alight runs GGUF, and `alight convert` makes one of a whole folder: there is no config.json \
+                 (Hugging Face's) and no params.json (Meta's) in '{}', so the rest of the model is missing",
+                folder.display()
+            );
+        }
         _ => "alight runs GGUF, and `alight convert … -o model.gguf` makes one of it",
-    }
+    };
+    what.to_owned()
 }
 
-/// What a folder offers instead of itself.
-fn offered_by(folder: &Path) -> String {
+/// That a folder is no model, and what it offers instead of itself.
+fn offered_by(folder: &Path) -> anyhow::Error {
     let files = recognised(folder).unwrap_or_default();
     let of = |wanted: Format| files.iter().find(|(format, _)| *format == wanted);
+    let named = folder.display();
     if let Some((_, first)) = of(Format::Gguf) {
-        return format!("give one of its .gguf files, such as '{}'", first.display());
+        let first = first.display();
+        return anyhow!("'{named}' is a folder: give one of its .gguf files, such as '{first}'");
     }
-    match in_order(&files) {
-        Some(format) => format!("it holds {}: {}", format.describe(), what_to_do(format)),
-        None => "give the path of a .gguf file".to_owned(),
-    }
+    let Some(format) = in_order(&files) else { return no_model(folder) };
+    let (what, next) = (format.describe(), what_to_do(format, folder));
+    anyhow!("'{named}' is a folder: it holds {what}: {next}")
 }
 
 #[cfg(test)]
@@ -185,10 +255,27 @@ mod tests {
         std::fs::write(dir.path().join("consolidated.00.pth"), "").unwrap();
         assert!(error().ends_with("give the path of a .gguf file"), "{}", error());
         std::fs::write(dir.path().join("consolidated.00.pth"), "PK\x03\x04").unwrap();
-        assert!(error().contains("PyTorch") && error().contains("alight convert"), "{}", error());
+        assert!(error().contains("PyTorch") && error().contains("params.json"), "{}", error());
+        std::fs::write(dir.path().join("params.json"), "{}").unwrap();
+        assert!(
+            error().ends_with("`alight convert … -o model.gguf` makes one of it"),
+            "{}",
+            error()
+        );
         std::fs::write(dir.path().join("weights"), b"\x02\0\0\0\0\0\0\0{}").unwrap();
         assert!(error().contains("safetensors"), "{}", error());
         std::fs::write(dir.path().join("b.gguf"), "GGUF").unwrap();
         assert!(error().contains("b.gguf"), "{}", error());
+    }
+
+    #[test]
+    fn a_packed_file_and_later_shards_are_no_models_of_their_own() {
+        let of = |names: &[&str]| models_of(names.iter().map(PathBuf::from).collect());
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(of(&["m.gguf", "m.packed.gguf"]), paths(&["m.gguf"]));
+        let shards = ["s-00001-of-00002.gguf", "s-00002-of-00002.gguf", "s.packed.gguf"];
+        assert_eq!(of(&shards), paths(&["s-00001-of-00002.gguf"]));
+        assert_eq!(of(&["m.packed.gguf"]), paths(&["m.packed.gguf"]));
+        assert_eq!(of(&["a.gguf", "b.packed.gguf"]), paths(&["a.gguf", "b.packed.gguf"]));
     }
 }

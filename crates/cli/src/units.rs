@@ -23,6 +23,11 @@ pub fn grouped(n: usize) -> String {
     text
 }
 
+/// So many of something: `1 chunk`, `2 chunks`.
+pub fn so_many(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 /// Shares as a percentage that says 0 only of nothing and 100 only of everything.
 pub fn percent(bytes: u64, of: u64) -> String {
     match (bytes, of) {
@@ -83,10 +88,14 @@ fn scaled(mut x: f64, units: &[&str]) -> String {
     }
 }
 
+/// A plain number of bytes that is less is one without its unit: `8` for `8G`.
+const LEAST_WITHOUT_UNIT: f64 = 1024.0 * 1024.0;
+
 /// Bytes that a person has written: `8G`, `512MB` (decimal), `8GiB` (binary), or a plain number.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
+    let has_unit = !unit.trim().is_empty();
     let unit = unit.trim().to_ascii_lowercase();
     let unit = unit.strip_suffix('b').unwrap_or(&unit);
     let (letter, base) = match unit.strip_suffix('i') {
@@ -96,6 +105,9 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let power = ["", "k", "m", "g", "t"].iter().position(|known| *known == letter);
     let bytes = number.parse::<f64>().ok().zip(power).map(|(n, power)| n * base.powi(power as i32));
     match bytes.filter(|bytes| (1.0..1e18).contains(bytes)) {
+        Some(bytes) if !has_unit && bytes < LEAST_WITHOUT_UNIT => {
+            Err(format!("give a unit, such as {number}G, or {number}B for bytes"))
+        }
         Some(bytes) => Ok(bytes as u64),
         None => Err("expected a size such as 8G, 512M or 8GiB".to_owned()),
     }
@@ -104,6 +116,23 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_has_a_unit_unless_it_is_large() {
+        for (text, bytes) in [
+            ("8G", 8_000_000_000),
+            ("8GiB", 8 << 30),
+            ("7B", 7),
+            ("1048576", 1 << 20),
+            ("1.5k", 1500),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        assert!(parse_bytes("8").unwrap_err().contains("such as 8G"));
+        for text in ["", "8X", "-1G", "G", "1048575"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn three_digits_and_a_unit() {

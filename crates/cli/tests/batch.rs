@@ -290,9 +290,10 @@ fn a_line_of_any_length_and_any_number_of_lines_take_bounded_memory() {
     let some = format!("{}1{}\n", "[".repeat(240), "]".repeat(240)).repeat(2000);
     let file = folder.path().join("results");
     let args = [&args[..], &["-o", text(&file)]].concat();
-    let (out, peak) = measured(&args, &mut std::iter::repeat_n(some.as_bytes(), 100));
+    let all = std::iter::once(&b"\"a\"\n"[..]).chain(std::iter::repeat_n(some.as_bytes(), 100));
+    let (out, peak) = measured(&args, &mut { all });
     assert_eq!(out.status, Some(1), "{}", out.stderr);
-    assert!(out.stderr.contains("200000 of 200000 lines failed"), "{}", out.stderr);
+    assert!(out.stderr.contains("200000 of 200001 lines failed"), "{}", out.stderr);
     assert!(peak.is_none_or(|kib| kib < 80 << 10), "{peak:?}");
 }
 
@@ -663,6 +664,56 @@ fn progress_is_for_a_terminal_and_the_summary_for_all_who_want_it() {
     assert!(text.contains("\r\u{1b}[K30 lines: "), "{text:?}");
     let quiet = alight(&[&args[..], &["-q"]].concat()).succeeds();
     assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));
+}
+
+#[test]
+fn what_was_finished_and_not_written_counts_as_not_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let path = folder.path().join("results");
+    let line = |n: usize| json!({"prompt": "a", "max_tokens": n, "ignore_eos": true});
+    // The first one takes its time, and those after it are finished long before.
+    let input: Vec<Value> = [1 << 20, 1, 1, 1].map(line).into();
+    let input = write(folder.path(), "input", lines(&input));
+    let usual = ["batch", &model, &input, "--raw", "-c", "2000000", "-t", "1"];
+    for (more, advice) in [(&["-o", text(&path)][..], "the same command goes on"), (&[], "with -o")]
+    {
+        let mut child = command(&[&usual[..], more].concat())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        kill(&child, libc::SIGINT);
+        assert_eq!(ended(&mut child).code(), Some(130));
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(said.contains(": 0 answered, 0 failed; "), "{said}");
+        assert!(said.contains("4 lines have no result yet") && said.contains(advice), "{said}");
+    }
+}
+
+#[test]
+fn a_text_is_no_input_and_results_go_to_standard_output_by_its_sign() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let words = "How many lines are these?\n".repeat(1000);
+    let out = with_stdin(&["batch", &model, "--raw", "-n", "1"], words.as_bytes());
+    assert_eq!((out.status, out.stdout.lines().count()), (Some(1), 99), "{}", out.stderr);
+    for part in ["none of the first 100 lines of standard input is JSON", "jq -R . FILE"] {
+        assert!(out.stderr.contains(part), "{}", out.stderr);
+    }
+    // A line that is JSON says what the others should be.
+    let mixed = format!("\"a\"\n{words}");
+    let args = ["batch", &model, "--raw", "-n", "1", "-o", "-"];
+    let mut there = command(&args);
+    there.current_dir(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = there.stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(mixed.as_bytes()).unwrap();
+    let out = done(child.wait_with_output().unwrap());
+    assert_eq!((out.status, out.stdout.lines().count()), (Some(1), 1001), "{}", out.stderr);
+    assert!(!folder.path().join("-").exists());
 }
 
 #[test]

@@ -254,7 +254,15 @@ fn the_short_help_fits_a_screen() {
 #[test]
 fn manual_pages() {
     let page = alight(&["man", "run"]).succeeds().stdout;
-    assert!(page.contains(".TH alight-run 1") && page.contains("ctx\\-size"), "{page}");
+    let version = env!("CARGO_PKG_VERSION");
+    let title = |name: &str| format!(".TH {name} 1  \"alight {version}\" ");
+    assert!(page.contains(&title("alight-run")) && page.contains("ctx\\-size"), "{page}");
+    // The page is read on other machines.
+    let page = alight(&["man"]).succeeds().stdout;
+    let heading = page.lines().find(|line| line.starts_with(".TH")).unwrap();
+    assert!(heading.starts_with(&title("alight")), "{heading}");
+    assert!(page.contains(&format!(".SH VERSION\nv{version}\n")), "{page}");
+    assert!(!page.contains("kernels: "), "{page}");
     let dir = tempfile::tempdir().unwrap();
     alight(&["man", "-o", dir.path().to_str().unwrap()]).succeeds();
     for name in ["alight.1", "alight-run.1", "alight-bench-decode.1", "alight-quantize.1"] {
@@ -287,14 +295,31 @@ fn paths_that_are_not_models() {
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("model.safetensors"), b"\x02\0\0\0\0\0\0\0{}").unwrap();
     let folder = folder.to_str().unwrap().to_owned();
+    let empty = dir.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    let empty = empty.to_str().unwrap().to_owned();
+    let whole = dir.path().join("whole");
+    fs::create_dir(&whole).unwrap();
+    fs::write(whole.join("model.safetensors"), b"\x02\0\0\0\0\0\0\0{}").unwrap();
+    fs::write(whole.join("config.json"), "{}").unwrap();
+    let whole = whole.to_str().unwrap().to_owned();
     let missing = dir.path().join("none.gguf").to_str().unwrap().to_owned();
+    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 7\n";
     let text = file("text.txt", b"some text\n");
 
     let cases: Vec<(String, &[&str])> = vec![
         (missing, &["none.gguf", "does not exist", "give the path"]),
-        (folder, &["folder", "is a folder", "safetensors", "alight convert", "-o"]),
-        (file("a.safetensors", b"\x08\0\0\0\0\0\0\0{}      "), &["safetensors", "alight convert"]),
-        (file("a.pth", b"PK\x03\x04rest"), &["a.pth", ".pth", "alight convert"]),
+        (whole, &["is a folder", "safetensors", "alight convert", "-o model.gguf"]),
+        (folder, &["is a folder", "safetensors", "alight convert", "no config.json"]),
+        (
+            file("a.safetensors", b"\x08\0\0\0\0\0\0\0{}      "),
+            &["safetensors", "alight convert", "no config.json"],
+        ),
+        (file("a.pth", b"PK\x03\x04rest"), &["a.pth", ".pth", "alight convert", "params.json"]),
+        (empty, &["is a folder without a model in it: give the path of a .gguf file"]),
+        (file("lfs.gguf", pointer), &["lfs.gguf", "pointer of Git LFS", "`git lfs pull`"]),
+        (file("page.gguf", b"<!DOCTYPE html><html>"), &["page.gguf", "but a web page"]),
+        ("llama3.2:1b".to_owned(), &["'llama3.2:1b' does not exist", "hf.co/USER/REPO"]),
         (file("a.bin", b"tjgg\x01\0\0\0"), &["a.bin", "legacy GGML", "alight convert"]),
         (file("empty.gguf", b""), &["empty.gguf", "is empty"]),
         (file("notes.gguf", b"Dear diary, today"), &["notes.gguf", "not a GGUF file", "Dear"]),

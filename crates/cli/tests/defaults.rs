@@ -41,11 +41,27 @@ fn the_command_line_counts_more_than_the_environment_and_that_more_than_the_file
 #[test]
 fn a_default_that_is_none_is_wrong_usage_and_says_where_it_is() {
     for (file, parts) in [
-        ("threads = 0", &["config.toml", "--threads", "'0'"][..]),
+        ("\nthreads = 0", &["config.toml', line 2: ", "--threads", "'0'"][..]),
+        ("[run]\n\ntemp = -1", &["config.toml', line 3, [run]: '-1' for --temp"]),
+        (
+            "[run]\ncache-type = \"q4\"",
+            &["line 2, [run]: 'q4' for --cache-type", "one of f16, q8_0"],
+        ),
+        (
+            "[run]\ntop_k = 4",
+            &["line 2, [run]: ", "no option 'top_k' of run (did you mean 'top-k'?)"],
+        ),
+        (
+            "thread = 4",
+            &["line 1: ", "no option 'thread' of any command (did you mean 'threads'?)"],
+        ),
         ("[run]\ntemp = \"hot\"", &["config.toml", "--temp", "number"]),
         ("[run]\ntemperament = 1", &["no option 'temperament' of run"]),
         ("frobnicate = 1", &["no option 'frobnicate'"]),
-        ("[frobnicate]\na = 1", &["no option 'frobnicate'"]),
+        (
+            "[frobnicate]\na = 1",
+            &["line 1: no section [frobnicate] is known", "[perplexity], [quantize]"],
+        ),
         ("[run]\nstats = 7", &["--stats", "true or false"]),
         ("threads = [1]", &["--threads", "a list", "one value"]),
         ("stop = [[\"a\"]]", &["--stop", "lists"]),
@@ -58,7 +74,7 @@ fn a_default_that_is_none_is_wrong_usage_and_says_where_it_is() {
     run(&[], &[("ALIGHT_THREADS", "many")], "").fails(2, &["ALIGHT_THREADS", "'many'"]);
     run(&[], &[("ALIGHT_TOP_K", "3.5")], "").fails(2, &["'3.5'", "expected a whole number"]);
     run(&[], &[("ALIGHT_CONFIG", "/nonexistent")], "")
-        .fails(1, &["'/nonexistent'", "No such file"]);
+        .fails(1, &["the file that ALIGHT_CONFIG names", "'/nonexistent'", "No such file"]);
 }
 
 #[test]

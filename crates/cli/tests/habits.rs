@@ -35,6 +35,18 @@ fn other_names_of_options_do_what_they_do() {
     // A value behind `=` is the whole value, and what follows is a word of its own.
     let noted = alight(&["run", &model, "--numa=distribute", "aaa", "--raw", "-n", "1"]).succeeds();
     assert_eq!(noted.stderr.lines().count(), 1, "{}", noted.stderr);
+    let plain = ["run", &model, "aaa", "--temp", "0", "-n", "4", "--ignore-eos", "--json"];
+    let quiet = |option: &str| {
+        let done = alight(&[&plain[..], &[option]].concat()).succeeds();
+        (serde_json::from_str::<Value>(&done.stdout).unwrap()["tokens"].take(), done.stderr)
+    };
+    for option in ["--think=false", "--hidethinking", "--think", "--think=true"] {
+        assert_eq!(quiet(option), quiet("--no-thinking"), "{option}");
+    }
+    for options in [&["--keepalive", "5m"][..], &["--nowordwrap"]] {
+        let done = alight(&with(&model, options)).succeeds();
+        assert!(done.stderr.contains(&format!("{} is not needed", options[0])), "{}", done.stderr);
+    }
     // The model is an option there; what it is not is the prompt.
     let all = ["run", "--temp", "0", "-n", "4", "--ignore-eos", "--raw", "--json"];
     for given in [&["-m", &model, "-p", "aaa"][..], &["aaa", "--model", &model]] {
@@ -54,6 +66,19 @@ fn what_cannot_be_had_is_refused_with_what_to_do_instead() {
         done.fails(2, &[options[0], part]);
         assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
     }
+    for (word, part) in [
+        ("tokenize", "/tokenize"),
+        ("info", "alight inspect"),
+        ("create", "alight convert"),
+        ("push", "hf upload"),
+        ("stop", "Ctrl-C"),
+        ("embed", "/v1/embeddings"),
+        ("download", "alight pull"),
+    ] {
+        alight(&[word, "model"]).fails(2, &[&format!("no command '{word}'"), part]);
+    }
+    alight(&["bench", "decod", "m.gguf"]).fails(2, &["'decod' is no file", "decode, prefill"]);
+    alight(&["run", "m.gguf", "x", "--think=low"]).fails(2, &["no --think low", "--no-thinking"]);
     alight(&["run", "-m"]).fails(2, &["-m needs"]);
     alight(&["run", "m.gguf", "x", "-hf"]).fails(2, &["-hf needs"]);
     alight(&["perplexity", "m.gguf", "--reasoning", "off"])
@@ -102,6 +127,9 @@ fn perplexity_takes_its_text_as_llama_perplexity_does() {
     let args = ["perplexity", "-c", "16", "-t", "1", "--json", &model, "-"];
     let piped = support::with_stdin(&args, "a".repeat(100).as_bytes()).succeeds();
     assert_eq!(serde_json::from_str::<Value>(&piped.stdout).unwrap()["perplexity"], ours);
+    let one = ["perplexity", "-c", "16", "-t", "1", "--chunks", "1", &model, &text];
+    let said = alight(&one).succeeds().stdout;
+    assert!(said.contains(" positions in 1 chunk of 16, "), "{said}");
 }
 
 #[test]

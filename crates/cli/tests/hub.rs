@@ -3,6 +3,8 @@
 
 #[path = "../../hub/tests/support/mod.rs"]
 mod fake;
+#[path = "support/pty.rs"]
+mod pty;
 mod support;
 #[path = "support/wild.rs"]
 mod wild;
@@ -117,6 +119,8 @@ fn what_cannot_be_pulled_is_one_sentence() {
     let case = case();
     case.alight(&["pull", "name"]).fails(2, &["'name' is not the name of a model", "USER/REPO"]);
     case.alight(&["pull", "../x"]).fails(2, &["is not the name"]);
+    case.alight(&["pull", "https://example.com/foo.gguf"])
+        .fails(2, &["other servers than the hub", "curl -LO"]);
     case.alight(&["pull", REPO, "--revision", "../x"]).fails(2, &["a revision is"]);
     case.alight(&["pull", &format!("{REPO}:Q2_K")]).fails(1, &["'Q2_K'", "F16, Q4_K_M, Q8_0"]);
     case.alight(&["pull", "org/other"]).fails(1, &["org/other"]);
@@ -166,6 +170,7 @@ fn a_name_that_cannot_be_had_is_one_sentence() {
     let case = case();
     let run = |model: &str| case.alight(&["run", model, "x"]);
     run("hf.co/name").fails(2, &["is not the name of a model"]);
+    run("http://example.com/foo.gguf").fails(2, &["other servers than the hub", "curl -LO"]);
     run(&format!("hf.co/{REPO}:Q2_K")).fails(1, &["F16, Q4_K_M, Q8_0"]);
     case.alight(&["run", "-hf"]).fails(2, &["-hf needs a value"]);
     case.alight(&["run", "-hff", "x.gguf", "x"]).fails(2, &["give -hf"]);
@@ -174,7 +179,7 @@ fn a_name_that_cannot_be_had_is_one_sentence() {
     case.alight(&["run", "--offline", "-hf", REPO, "x"]).fails(1, &["nothing is fetched offline"]);
     assert!(case.hub.asked().is_empty());
     // By a part of its name, as soon as it is there.
-    let no_hub = |word: &str| assert!(!run(word).stderr.contains("hf.co"));
+    let no_hub = |word: &str| run(word).fails(1, &["does not exist", " hf.co/USER/REPO"]);
     no_hub("Model");
     run(&format!("hf.co/{REPO}:Q8_0")).succeeds();
     run("Model").fails(1, &["'Model' does not exist", &format!("or hf.co/{REPO}:Q8_0 for")]);
@@ -309,6 +314,14 @@ fn ctrl_c_keeps_what_was_received_and_the_next_pull_goes_on() {
         );
         assert!(incomplete.exists() && !case.file("large-Q6_K.gguf").exists());
     }
+    let mut list = pty::Pty::start(case.command(&["list"]), None);
+    assert!(list.end().success());
+    let said = list.text();
+    assert!(
+        said.contains("there is no model in ")
+            && said.contains(" of org/model-GGUF are there of a pull"),
+        "{said}"
+    );
     case.hub.plan().quota = None;
     let pulled = case.alight(&["pull", "--json", &name]).succeeds();
     assert!(pulled.stderr.contains("are there)"), "{}", pulled.stderr);

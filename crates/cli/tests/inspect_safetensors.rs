@@ -67,7 +67,7 @@ fn a_file_is_known_by_its_content_and_shown_in_full() {
     let cut = write(dir.path(), "cut.safetensors", &bytes[..bytes.len() - 1]);
     alight(&["inspect", &cut]).fails(1, &["cut.safetensors", "tensor", "cut short"]);
     for args in [vec!["run", &path, "hello"], vec!["pack", &path, "-o", "out"]] {
-        let parts = ["weights.gguf", "is a safetensors file", "alight convert", "-o"];
+        let parts = ["weights.gguf", "is a safetensors file", "alight convert", "no config.json"];
         let done = alight(&args);
         done.fails(1, &parts);
         assert!(

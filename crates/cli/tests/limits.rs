@@ -145,8 +145,19 @@ fn numbers_that_would_wrap_are_wrong_usage_and_what_is_not_to_be_had_an_error() 
         assert!(out.stderr.starts_with("alight: error: "), "{}", out.stderr);
         assert!(!out.stderr.contains("internal error"), "{}", out.stderr);
     }
-    let out = alight(&["run", &model, "--raw", "a", "-n", "1", "-c", "18446744073709551615"]);
-    assert!(!out.stderr.contains("internal error") && out.status == Some(1), "{}", out.stderr);
+    for (context, said) in [
+        ("18446744073709551615", "at most 1073741824"),
+        ("99999999999", "at most 1073741824"),
+        ("18446744073709551616", "that is too large"),
+    ] {
+        for command in ["run", "batch", "serve"] {
+            alight(&[command, &model, "-c", context]).fails_as_usage(said);
+        }
+    }
+    alight(&["run", &model, "--raw", "a", "--memory", "8"]).fails_as_usage("such as 8G");
+    let run = ["run", &model, "--raw", "a", "-n", "1", "--memory", "8G"];
+    let out = alight(&run).succeeds();
+    assert!(out.stderr.contains("--memory changes nothing"), "{}", out.stderr);
 }
 
 #[test]

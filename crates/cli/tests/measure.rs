@@ -239,7 +239,7 @@ fn a_picture_of_experts() {
         let svg = svg.to_str().unwrap();
         alight(&["bench", "experts", &model, "--memory", memory, "-n", "8", "--svg", svg, "--json"])
     };
-    let told = drawn("1");
+    let told = drawn("1B");
     told.fails(1, &["raise --memory"]);
     let after = |words: &str| -> u64 {
         let (_, rest) = told.stderr.split_once(words).unwrap();
@@ -247,7 +247,7 @@ fn a_picture_of_experts() {
     };
     // The slots hold the experts of two of the six layers.
     let memory = 2 * after("experts of one layer take ") + after("every token reads takes ");
-    drawn(&memory.to_string()).succeeds();
+    drawn(&format!("{memory}B")).succeeds();
     let text = fs::read_to_string(&svg).unwrap();
     assert!(text.starts_with("<svg ") && text.contains("6 layers with experts, tokens 1 to 16"));
     assert!(

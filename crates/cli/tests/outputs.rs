@@ -129,6 +129,9 @@ fn a_link_that_leads_nowhere_is_not_replaced_unasked() {
     let at = |name: &str| dir.path().join(name);
     let (from, packed, to) = (source(dir.path(), 1), at("packed.gguf"), at("out"));
     alight(&["pack", text(&from), "-o", text(&packed)]).succeeds();
+    for args in makers(text(&from), text(&packed), "-") {
+        alight(&args).fails_as_usage("a model is written to a file, and not to standard output");
+    }
     symlink("nowhere", &to).unwrap();
     for args in makers(text(&from), text(&packed), text(&to)) {
         fails(&alight(&args), &["out: is a link that leads nowhere", "--force"]);

@@ -2,6 +2,8 @@
 //! full disk, nor Ctrl-C costs a file or leaves one.
 
 mod support;
+#[path = "support/wild.rs"]
+mod wild;
 
 use std::fs::{self, File};
 use std::io;
@@ -222,4 +224,60 @@ fn a_model_is_packed_once_if_asked_for_and_run_from_then_on() {
     std::os::unix::fs::symlink(&model, &link).unwrap();
     assert_eq!(run(&link, &["--pack"]).stdout, plain);
     assert_eq!(names(&dir.path().join("hub")), ["link.gguf"]);
+}
+
+/// What `run` does with the model and `--pack`, and with its cache folder there. No file may become longer than `blocks` of 512 bytes.
+fn run_packed(model: &Path, cache: &Path, blocks: &str) -> support::Done {
+    let script = format!("ulimit -f {blocks}; trap '' XFSZ; exec \"$0\" \"$@\"");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script, env!("CARGO_BIN_EXE_alight"), "run", text(model), "--pack"]);
+    shell.args(["--raw", "aaa", "-n", "2", "--ignore-eos", "--temp", "0"]).stdin(Stdio::null());
+    shell.env("XDG_CACHE_HOME", cache).env("ALIGHT_CONFIG", "");
+    done(shell.output().unwrap())
+}
+
+#[test]
+fn a_folder_with_a_model_and_its_packed_file_has_one_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = dir.path().join("one");
+    fs::create_dir(&one).unwrap();
+    let model = one.join("m1.gguf");
+    fs::rename(wild::model(dir.path()), &model).unwrap();
+    let cache = dir.path().join("cache");
+    let first = run_packed(&one, &cache, "unlimited").succeeds();
+    assert!(first.stderr.contains("packed once into"), "{}", first.stderr);
+    assert_eq!(names(&one), ["m1.gguf", "m1.packed.gguf"]);
+    let answer = ["run", text(&one), "--raw", "aaa", "-n", "2", "--ignore-eos", "--temp", "0"];
+    assert_eq!(alight(&answer).succeeds().stdout, first.stdout);
+    assert_eq!(run_packed(&one, &cache, "unlimited").succeeds().stderr, "");
+    alight(&["inspect", text(&one)]).succeeds();
+    let out = dir.path().join("out.gguf");
+    alight(&["pack", text(&one), "-o", text(&out)]).succeeds();
+    assert!(fs::read(&out).unwrap() == fs::read(one.join("m1.packed.gguf")).unwrap());
+    // Beside another model it is one.
+    fs::rename(&model, one.join("m2.gguf")).unwrap();
+    alight(&answer).fails(1, &["several models"]);
+}
+
+#[test]
+fn a_model_that_cannot_be_kept_packed_is_run_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Path::new(&wild::model(dir.path())).to_owned();
+    let cache = dir.path().join("cache");
+    let said = run_packed(&model, &cache, "1").succeeds();
+    assert!(
+        said.stderr.contains("used as it is: packing failed: ") && !said.stdout.is_empty(),
+        "{}",
+        said.stderr
+    );
+    assert_eq!(names(dir.path()), ["wild.gguf"]);
+    // A link has its packed file in the cache folder: nothing is left there either.
+    let link = dir.path().join("link.gguf");
+    std::os::unix::fs::symlink(&model, &link).unwrap();
+    let said = run_packed(&link, &cache, "1").succeeds();
+    assert!(said.stderr.contains("packing failed: "), "{}", said.stderr);
+    assert_eq!(names(dir.path()), ["link.gguf", "wild.gguf"]);
+    fs::write(&cache, "no folder").unwrap();
+    let said = run_packed(&link, &cache, "unlimited").succeeds();
+    assert!(said.stderr.contains("packing failed: "), "{}", said.stderr);
 }

@@ -1,5 +1,7 @@
 //! `alight run --cache` and `alight cache`: the answer is the same, from a file or not, and a file that is of no use is said and ignored.
 
+#[path = "support/pty.rs"]
+mod pty;
 mod support;
 
 use std::fs;
@@ -71,6 +73,24 @@ fn a_kept_prompt_gives_the_same_answer_and_is_listed() {
     assert!(done.stderr.contains("removed 1 prompt,") && done.stdout.is_empty());
     assert!(files(&folder).is_empty());
     assert_eq!(alight(&["cache", "list", path]).succeeds().stdout, "");
+}
+
+#[test]
+fn a_folder_that_is_named_has_to_be_there() {
+    for action in ["list", "info", "clear"] {
+        alight(&["cache", action, "/nowhere"]).fails(1, &["there is no folder '/nowhere'"]);
+    }
+    // That of the user need not be.
+    let home = tempfile::tempdir().unwrap();
+    let mut list = command(&["cache", "list"]);
+    list.env("XDG_CACHE_HOME", home.path());
+    let output = list.output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty() && output.stdout.is_empty());
+    let mut list = command(&["cache", "list"]);
+    list.env("XDG_CACHE_HOME", home.path());
+    let mut terminal = pty::Pty::start(list, None);
+    assert!(terminal.end().success());
+    assert!(terminal.text().contains("there is no prompt in "), "{}", terminal.text());
 }
 
 #[test]

@@ -983,6 +983,7 @@ fn several_models_are_chosen_by_their_names() {
     let other = own("other.gguf", &[("I am", TEXT), (" other.", TEXT)]);
     write(folder.path(), "note.txt", "no model");
     own("big-00002-of-00002.gguf", &[("no model by itself", TEXT)]);
+    std::fs::copy(&one, folder.path().join("one.packed.gguf")).unwrap();
     write(
         folder.path(),
         "half.gguf",
@@ -1044,7 +1045,8 @@ fn several_models_are_chosen_by_their_names() {
         assert_eq!(generated(names[0]) + generated(names[1]), 3.0);
     }
     let empty = tempfile::tempdir().unwrap();
-    alight(&["serve", empty.path().to_str().unwrap()]).fails(2, &["no .gguf file"]);
+    alight(&["serve", empty.path().to_str().unwrap()])
+        .fails(1, &["is a folder without a model in it", "give the path of a .gguf file"]);
     let half = write(empty.path(), "half.gguf", "GGUF");
     let done = alight(&["serve", empty.path().to_str().unwrap()]);
     assert_eq!(done.status, Some(1), "{}", done.stderr);
@@ -1053,7 +1055,10 @@ fn several_models_are_chosen_by_their_names() {
     assert!(done.stderr.contains("\nalight: error: no file in the folder "), "{}", done.stderr);
     alight(&["serve", &one, &half]).fails(1, &[&*half]);
     alight(&["serve", &one, &one]).fails(2, &["two models are called", "--alias"]);
-    alight(&["serve", &one, "--alias", "a,b"]).fails(2, &["2 names for 1 models"]);
+    alight(&["serve", &one, "--alias", "a,b"]).fails(2, &["2 names for 1 model:"]);
+    for alias in ["", "a,", " "] {
+        alight(&["serve", &one, "--alias", alias]).fails_as_usage("expected a name");
+    }
 }
 
 #[test]

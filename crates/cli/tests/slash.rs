@@ -62,6 +62,9 @@ fn a_conversation_is_saved_loaded_cleared_and_asked_again() {
     assert!(said(&mut talk, "/clear").contains("a new conversation"));
     assert_eq!(said(&mut talk, "Name an animal."), first);
     assert!(said(&mut talk, &format!("/save {file}")).contains("error"), "it is another's now");
+    let quoted = format!("/save \"{}/a b.json\"", folder.path().display());
+    assert!(said(&mut talk, &quoted).contains("a b.json'"));
+    assert!(folder.path().join("a b.json").is_file());
     talk.send(b"/bye\r");
     assert_eq!(talk.end().code(), Some(0));
 
@@ -94,6 +97,10 @@ fn options_and_the_system_message_are_changed_in_a_chat() {
     for (line, part) in [
         ("/set temp hot", "'hot' for temp"),
         ("/set heat 1", "no option 'heat'"),
+        ("/set temperature 0", "temp 0,"),
+        ("/set top_k 4", "top-k 4"),
+        ("/set n-predict 7", "predict 7"),
+        ("/show", "/info has the model"),
         ("/set temp", "a name and a value"),
         ("/set predict many", "no number of tokens"),
         ("/set top-k 3.5", "expected a whole number"),
@@ -119,6 +126,18 @@ fn options_and_the_system_message_are_changed_in_a_chat() {
     assert!(help.lines().all(|line| line.len() <= 80), "{help}");
     // With a space before it, it is a message.
     assert!(!said(&mut talk, " /help").contains("/regen"));
+    talk.send(b"\x04");
+    assert_eq!(talk.end().code(), Some(0));
+}
+
+#[test]
+fn no_more_of_a_context_is_used_than_there_is() {
+    let Some(model) = smollm2() else { return };
+    let mut talk = chat(&model, &["-c", "64", "--ignore-eos"]);
+    said(&mut talk, "/set predict -1");
+    said(&mut talk, "Count to a hundred.");
+    let info = said(&mut talk, "/info");
+    assert!(info.contains("64 of 64 tokens used"), "{info}");
     talk.send(b"\x04");
     assert_eq!(talk.end().code(), Some(0));
 }

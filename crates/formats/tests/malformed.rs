@@ -70,6 +70,10 @@ fn class_1_header() {
         "reversed magic", *b"FUGG\x03\0\0\0", E::BadMagic { .. }, ["FUGG"];
         "terminal escape as magic", *b"\x1b[2J....", E::BadMagic { .. }, ["\\u{1b}[2J"];
         "zip", *b"PK\x03\x04....", E::BadMagic { .. }, ["PK"];
+        "pointer", *b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 7\n", E::LfsPointer, ["git lfs pull"];
+        "page", *b"\n<!DOCTYPE html>\n<html>", E::WebPage, ["web page", "download the file itself"];
+        "page without a type", *b"<HTML lang=\"en\">", E::WebPage, ["web page"];
+        "other markup", *b"<svg></svg>", E::BadMagic { .. }, ["<svg"];
         "version 0", Raw::new(0, 0, 0).done(), E::Version { found: 0 }, ["version 0", "1, 2 or 3"];
         "version 4", Raw::new(4, 0, 0).done(), E::Version { found: 4 }, ["version 4"];
         "version 2^31", Raw::new(1 << 31, 0, 0).done(), E::BigEndian { version: 128 }, ["128"];
@@ -97,7 +101,7 @@ fn class_1_header() {
     table! {
         "1000 tensors of zeros", bytes, E::EmptyName { place: GgufField::TensorName(0) }, ["tensor 0"];
         "1000 tensors, a byte short", bytes[..24 + 33 * 1000 - 1],
-            E::Count { found: 1000, limit: 999, .. }, ["1000", "999"];
+            E::Count { found: 1000, limit: 999, .. }, ["1000", "999", "cut short"];
     }
     // Both counts share the bytes that are there.
     let mut bytes = Raw::v3(1, 1000).done();

@@ -84,6 +84,11 @@ pub(crate) fn listing(
 /// What a listing from `url` says. Whatever its bytes are, names in it stay below the folder of the repository.
 fn read_listing(text: &[u8], url: &str) -> Result<Listing, HubError> {
     let wrong = |problem: &str| client::answer(url, problem);
+    if text.trim_ascii_start().starts_with(b"<") {
+        return Err(wrong(
+            "it is a web page, as a proxy has, or a network that wants you to sign in first",
+        ));
+    }
     let model: Model = serde_json::from_slice(text).map_err(|error| wrong(&error.to_string()))?;
     if !is_hex(&model.sha, 40) {
         return Err(wrong("it names no commit"));

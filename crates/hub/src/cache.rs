@@ -253,6 +253,30 @@ pub(crate) fn list(cache: &Path) -> Result<Vec<Cached>, HubError> {
     Ok(all)
 }
 
+/// What pulls that were interrupted have left, by repository.
+pub(crate) fn incomplete(cache: &Path) -> Result<Vec<(String, u64)>, HubError> {
+    let mut all = Vec::new();
+    for folder in folders(cache)? {
+        let Some((user, repo)) =
+            folder.strip_prefix("models--").and_then(|rest| rest.split_once("--"))
+        else {
+            continue;
+        };
+        let mut blobs = Vec::new();
+        let folder = cache.join(&folder).join("blobs");
+        files_in(&folder, "", 0, &mut blobs);
+        blobs.retain(|name| name.ends_with(INCOMPLETE));
+        // A file has holes where nothing has come yet.
+        let bytes =
+            |name: &String| fs::metadata(folder.join(name)).map_or(0, |meta| meta.blocks() * 512);
+        if !blobs.is_empty() {
+            all.push((format!("{user}/{repo}"), blobs.iter().map(bytes).sum()));
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
 /// That a model would have to be fetched, which is forbidden: says what there is of its repository.
 pub(crate) fn not_there(cache: &Path, name: &Name) -> HubError {
     let all = list(cache).unwrap_or_default().into_iter();

@@ -285,26 +285,29 @@ pub(crate) fn answer(url: &str, problem: impl Into<String>) -> HubError {
 
 /// A connection that came to nothing.
 fn lost(url: &str, error: &ureq::Error) -> Trouble {
-    let url_shown = shown(url);
     match error {
         ureq::Error::HostNotFound => {
-            let problem = "the host is not found; is there a network?".to_owned();
-            Trouble::Again(HubError::Connection { url: url_shown, problem }, None)
+            Trouble::Again(unreachable(url, &"the host is not found"), None)
         }
         // What TLS does not like stays as it is. (Certificates of the wrong time or name come from networks that ask to sign in first.)
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
             untrusted(url, error).into()
         }
         ureq::Error::Rustls(error) => untrusted(url, error).into(),
-        ureq::Error::Io(error) => Trouble::Again(connection(url, error), None),
+        ureq::Error::Io(error) => Trouble::Again(unreachable(url, error), None),
         ureq::Error::Timeout(_) | ureq::Error::ConnectionFailed => {
-            Trouble::Again(connection(url, error), None)
+            Trouble::Again(unreachable(url, error), None)
         }
         // Half a head: the server went away.
         ureq::Error::Protocol(_) => Trouble::Again(connection(url, error), None),
         ureq::Error::LargeResponseHeader(..) => answer(url, "its head is too large").into(),
         _ => connection(url, error).into(),
     }
+}
+
+/// A server that is not there: more often than not, nothing is.
+fn unreachable(url: &str, error: &dyn std::fmt::Display) -> HubError {
+    connection(url, &format!("{error}; is there a network, or does it need a proxy (HTTPS_PROXY)?"))
 }
 
 /// A connection that is not what it should be.

@@ -173,6 +173,14 @@ impl Hub {
         cache::list(&self.settings.cache)
     }
 
+    /// The repositories of which pulls that were interrupted, or are at work, have left something, by name; and how many bytes that is.
+    ///
+    /// # Errors
+    /// A folder cannot be read.
+    pub fn incomplete(&self) -> Result<Vec<(String, u64)>, HubError> {
+        cache::incomplete(&self.settings.cache)
+    }
+
     /// Removes a model from the cache: all of a repository if `all`, or if there is one model in it.
     ///
     /// # Errors

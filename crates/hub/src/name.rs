@@ -30,12 +30,13 @@ impl Name {
     }
 
     /// The model of the hub that is meant where a path is expected. `None`: it is a path, because it does not begin with the hub's
-    /// address, or because something of that name exists.
+    /// address or another one, or because something of that name exists.
     ///
     /// # Errors
-    /// It begins with the hub's address, and no name of a model is behind it.
+    /// It begins with an address, and no name of a model is behind it.
     pub fn of_path(path: &Path) -> Result<Option<Name>, HubError> {
-        match path.to_str().filter(|text| Name::without_hub(text).is_some()) {
+        let is_address = |text: &&str| Name::without_hub(text).is_some() || is_elsewhere(text);
+        match path.to_str().filter(is_address) {
             Some(text) if !path.exists() => Name::parse(text).map(Some),
             _ => Ok(None),
         }
@@ -47,6 +48,11 @@ impl Name {
     /// It is none.
     pub fn parse(text: &str) -> Result<Name, HubError> {
         let wrong = |problem| HubError::Name { text: text.to_owned(), problem };
+        if is_elsewhere(text) {
+            return Err(wrong(
+                "other servers than the hub are not asked: fetch the file first (curl -LO URL), and give its path",
+            ));
+        }
         let rest = Name::without_hub(text).unwrap_or(text);
         let rest = rest.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
         let (repo, tag) = match rest.split_once(':') {
@@ -113,6 +119,12 @@ impl fmt::Display for Name {
         }
         Ok(())
     }
+}
+
+/// Whether this is the address of a file on another server than the hub.
+fn is_elsewhere(text: &str) -> bool {
+    let is_address = ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme));
+    is_address && Name::without_hub(text).is_none()
 }
 
 /// Whether this is a user or a repository, by the hub's own rule. `--` is what separates the two in the cache.
@@ -190,6 +202,7 @@ mod tests {
             "hf.co/a/b/blob/main/README.md",
             "hf.co/a/b/blob/../x.gguf",
             "hf.co/a/b/blob/main/../../x.gguf",
+            "https://example.com/x.gguf",
         ] {
             assert!(Name::parse(text).is_err(), "{text}");
         }

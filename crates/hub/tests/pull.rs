@@ -281,6 +281,7 @@ fn nobody_there_is_said_and_tells_that_from_a_refusal() {
     };
     let error = case.pull("Q8_0").unwrap_err();
     assert!(error.is_unreachable(), "{error}");
+    assert!(error.to_string().contains("is there a network, or"), "{error}");
     case.settings.offline = true;
     let error = case.pull("Q8_0").unwrap_err();
     assert!(matches!(error, HubError::Offline { .. }) && !error.is_unreachable(), "{error}");
@@ -310,6 +311,7 @@ fn hostile_answers_are_errors_and_leave_nothing() {
         case.hub.plan().listing = Some(text.clone());
         let error = case.error("Q8_0");
         assert!(error.contains("is not one of a hub"), "{error}: {:.80}", text);
+        assert_eq!(error.contains("it is a web page"), text == "<html>", "{error}");
     }
     assert!(!case.settings.cache.exists());
     case.hub.plan().listing = Some(format!(r#"{{"sha":"{COMMIT}"}}"#));

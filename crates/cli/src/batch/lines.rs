@@ -1,6 +1,8 @@
 //! Lines of a file or a pipe, in bounded memory.
 
-use std::io::{self, BufRead};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
 
 /// Most bytes of a line. What JSON makes of them may take some forty times as much memory.
 pub const LIMIT: usize = 8 << 20;
@@ -21,6 +23,19 @@ pub struct Line {
     pub bytes: Option<Vec<u8>>,
     /// Whether it has a newline.
     pub is_whole: bool,
+}
+
+/// How many lines a file has that are not blank.
+///
+/// # Errors
+/// It cannot be read.
+pub fn count(path: &Path) -> io::Result<u64> {
+    let mut lines = Lines::new(BufReader::with_capacity(1 << 20, File::open(path)?), LIMIT);
+    let mut count = 0;
+    while lines.next()?.is_some() {
+        count += 1;
+    }
+    Ok(count)
 }
 
 /// Reads lines one by one.

@@ -77,7 +77,7 @@ pub struct BatchArgs {
     /// The prompts, one to a line [default: standard input]
     input: Option<PathBuf>,
 
-    /// Write results to a file; if an earlier run has begun it, go on with the lines that have none
+    /// Write results to a file; if an earlier run has begun it, go on with the lines that have none; -: to standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -132,7 +132,8 @@ fn sequences(text: &str) -> Result<usize, String> {
 /// Runs the command.
 pub fn main(args: BatchArgs) -> Outcome {
     let input = Input::open(args.input.as_deref())?;
-    if let Some(path) = &args.output {
+    let output = args.output.as_ref().filter(|path| path.as_path() != Path::new("-"));
+    if let Some(path) = output {
         let replace = args.force || path.exists();
         new_file::check(path, replace, &new_file::inputs(input.path)?)?;
     }
@@ -140,7 +141,7 @@ pub fn main(args: BatchArgs) -> Outcome {
     // waiting for its input then.
     let model: &'static Model = Box::leak(Box::new(open::model(&args.model, &args.engine)?));
     let (keys, run) = (Keys::default(), args.hash(model));
-    let (file, done) = match &args.output {
+    let (file, done) = match output {
         None => (None, Done::default()),
         Some(path) => {
             let inputs = new_file::inputs(model.files().chain(input.path))?;
@@ -170,6 +171,8 @@ pub fn main(args: BatchArgs) -> Outcome {
     }
     let shown = !args.quiet && (file.is_some() || !io::stdout().is_terminal());
     let progress = Progress::new(shown, input.len);
+    let source = input.path.map(Path::to_owned);
+    let goes_on = file.is_some();
     let reader = args.reader(input, model, engine.context(), run, done, keys);
     let mut batch = Batch {
         model,
@@ -182,6 +185,8 @@ pub fn main(args: BatchArgs) -> Outcome {
         sequences: args.sequences,
         ended: false,
         interrupt: Interrupt::catch()?,
+        source,
+        goes_on,
     };
     let outcome = batch.run();
     batch.progress.clear();
@@ -227,7 +232,8 @@ impl BatchArgs {
         };
         let lines = Lines::new(input.reader, lines::LIMIT);
         let (name, seen) = (input.name, HashMap::new());
-        Reader { lines, name, vocabulary, encoder, defaults, run, done, keys, seen }
+        let no_json = Some(0);
+        Reader { lines, name, vocabulary, encoder, defaults, run, done, keys, seen, no_json }
     }
 
     /// A hash of all that answers depend on besides their lines: the model and the options, and of these none that changes only how
@@ -308,6 +314,10 @@ struct Batch {
     /// All lines have been read.
     ended: bool,
     interrupt: Interrupt,
+    /// The input, if it is a file.
+    source: Option<PathBuf>,
+    /// Whether the same command goes on after this one: results are in a file.
+    goes_on: bool,
 }
 
 /// Why an answer is complete.
@@ -445,6 +455,27 @@ impl Batch {
         self.results.put(index, line, outcome)
     }
 
+    /// What is left to do after Ctrl-C, if anything is.
+    fn remaining(&self) -> Option<String> {
+        let Results { answered, failed, .. } = self.results;
+        let done = self.progress.skipped + answered + failed;
+        // Nobody knows how much a pipe would still have brought.
+        let left = self.source.as_deref().and_then(|path| lines::count(path).ok());
+        let left = left.map(|all| all.saturating_sub(done));
+        let which = match left {
+            Some(0) => return None,
+            Some(1) => "1 line has no result yet".to_owned(),
+            Some(n) => format!("{} have no result yet", progress::lines(n)),
+            None => "lines that were not read or not answered have no result yet".to_owned(),
+        };
+        Some(match self.goes_on {
+            true => format!("{which}: the same command goes on there"),
+            false => {
+                format!("{which}: with -o FILE, the same command goes on where it was stopped")
+            }
+        })
+    }
+
     /// Says what was done, and with which status the program ends. `before`: results of earlier runs, and how many of them failed.
     fn report(&self, quiet: bool, before: (u64, u64)) -> Outcome {
         if !quiet {
@@ -456,6 +487,9 @@ impl Batch {
                     "{} more were finished and not written, because an earlier line was not: --unordered writes each at once",
                     self.results.waiting()
                 ));
+            }
+            if !quiet && let Some(text) = self.remaining() {
+                say::note(&text);
             }
             return Err(Stop::Interrupted);
         }

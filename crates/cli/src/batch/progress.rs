@@ -36,7 +36,9 @@ impl Progress {
         let seconds = self.began.elapsed().as_secs_f64();
         let rate = |tokens: u64| units::digits(tokens as f64 / seconds.max(1e-3));
         bar.show_text(self.total.map(|total| (self.read, total)), || {
-            let done = lines(self.skipped + results.answered + results.failed);
+            // What waits for an earlier line is done as well, as far as this goes.
+            let waiting = results.waiting() as u64;
+            let done = lines(self.skipped + results.answered + results.failed + waiting);
             let failed = match results.failed {
                 0 => String::new(),
                 n => format!(" ({n} failed)"),
@@ -75,6 +77,6 @@ impl Progress {
 }
 
 /// So many lines.
-fn lines(n: u64) -> String {
+pub fn lines(n: u64) -> String {
     if n == 1 { "1 line".to_owned() } else { format!("{n} lines") }
 }

@@ -17,6 +17,9 @@ use super::request::{self, Defaults, Prepared};
 use super::result::{DUPLICATE, LineId};
 use super::resume::{Done, Key, Keys};
 
+/// So many first lines of which none is JSON are no input of this command, but a text or something else.
+const NO_JSON: u64 = 100;
+
 /// Takes lines apart.
 pub struct Reader {
     /// The input.
@@ -37,6 +40,8 @@ pub struct Reader {
     pub keys: Keys,
     /// Lines by their ids.
     pub seen: HashMap<Key, u64>,
+    /// Lines from the first on that are no JSON; none as soon as one is.
+    pub no_json: Option<u64>,
 }
 
 /// What is read.
@@ -81,6 +86,13 @@ impl Reader {
             return Ok(self.refused(line, Refusal::new("line_too_long", message)));
         };
         let mut parsed = request::parse(&bytes);
+        self.no_json = self.no_json.filter(|_| !parsed.is_json()).map(|count| count + 1);
+        ensure!(
+            self.no_json.is_none_or(|count| count < NO_JSON),
+            "none of the first {NO_JSON} lines of {} is JSON: a line is a prompt between quotes or an object, such as \
+             {{\"prompt\": \"…\"}}; `jq -R . FILE` makes such lines of a text, and `jq -c '.[]' FILE` of a JSON list",
+            self.name
+        );
         line.custom_id = parsed.custom_id.take();
         let key = line.custom_id.as_deref().map(|id| self.keys.of(id));
         if let Some(key) = key {

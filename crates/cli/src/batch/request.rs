@@ -77,6 +77,18 @@ pub struct Parsed {
     content: Result<Content, Refusal>,
 }
 
+impl Parsed {
+    /// Whether the line is JSON, whatever it says.
+    pub fn is_json(&self) -> bool {
+        let no_json = |refusal: &Refusal| [NO_TEXT, NO_JSON].contains(&refusal.code);
+        !self.content.as_ref().is_err_and(no_json)
+    }
+}
+
+/// The code of a line that is no UTF-8, and of one that is no JSON.
+const NO_TEXT: &str = "invalid_utf8";
+const NO_JSON: &str = "invalid_json";
+
 enum Content {
     Plain(String),
     /// With the path of OpenAI's interface, if it is a request of a batch.
@@ -93,7 +105,7 @@ pub fn parse(bytes: &[u8]) -> Parsed {
         Ok(text) => text,
         Err(error) => {
             let message = format!("it is not UTF-8 text: see byte {}", error.valid_up_to());
-            return refused(Refusal::new("invalid_utf8", message));
+            return refused(Refusal::new(NO_TEXT, message));
         }
     };
     match serde_json::from_str(text) {
@@ -104,7 +116,7 @@ pub fn parse(bytes: &[u8]) -> Parsed {
                 false => "; a text is written between quotes (`jq -R . FILE` makes lines of texts)",
             };
             let message = format!("it is not JSON: {}{hint}", no_line(&error));
-            refused(Refusal::new("invalid_json", message))
+            refused(Refusal::new(NO_JSON, message))
         }
         Ok(Value::String(prompt)) => {
             Parsed { custom_id: None, content: Ok(Content::Plain(prompt)) }

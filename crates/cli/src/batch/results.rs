@@ -24,10 +24,16 @@ pub struct Results {
     to: To,
     /// `None`: as they come.
     order: Option<Order>,
-    /// Lines with an answer.
+    /// Results that were written and are answers.
     pub answered: u64,
-    /// Lines without one.
+    /// Results that were written and are none.
     pub failed: u64,
+}
+
+/// A result that is finished.
+struct Finished {
+    text: String,
+    is_answer: bool,
 }
 
 enum To {
@@ -55,15 +61,17 @@ impl Results {
 
     /// Takes the result of the line that is the `index`-th that began.
     pub fn put(&mut self, index: u64, line: &LineId, outcome: result::Outcome) -> Outcome {
-        match outcome {
-            result::Outcome::Answered(_) => self.answered += 1,
-            _ => self.failed += 1,
-        }
-        let text = result::line(line, outcome);
-        let Results { to, order, .. } = self;
+        let is_answer = matches!(outcome, result::Outcome::Answered(_));
+        let finished = Finished { text: result::line(line, outcome), is_answer };
+        let Results { to, order, answered, failed } = self;
+        let mut write = |finished: Finished| {
+            to.write(&finished.text)?;
+            *(if finished.is_answer { &mut *answered } else { &mut *failed }) += 1;
+            Ok(())
+        };
         match order {
-            None => to.write(&text),
-            Some(order) => order.put(index, text, &mut |text| to.write(text)),
+            None => write(finished),
+            Some(order) => order.put(index, finished, &mut write),
         }
     }
 
@@ -92,7 +100,7 @@ impl To {
 struct Order {
     /// The next one to be written.
     next: u64,
-    waiting: BTreeMap<u64, String>,
+    waiting: BTreeMap<u64, Finished>,
     bytes: usize,
     limit: usize,
 }
@@ -106,13 +114,18 @@ impl Order {
         self.bytes > self.limit
     }
 
-    fn put(&mut self, index: u64, text: String, write: &mut dyn FnMut(&str) -> Outcome) -> Outcome {
-        self.bytes += text.len();
-        self.waiting.insert(index, text);
-        while let Some(text) = self.waiting.remove(&self.next) {
-            self.bytes -= text.len();
+    fn put(
+        &mut self,
+        index: u64,
+        finished: Finished,
+        write: &mut dyn FnMut(Finished) -> Outcome,
+    ) -> Outcome {
+        self.bytes += finished.text.len();
+        self.waiting.insert(index, finished);
+        while let Some(finished) = self.waiting.remove(&self.next) {
+            self.bytes -= finished.text.len();
             self.next += 1;
-            write(&text)?;
+            write(finished)?;
         }
         Ok(())
     }
@@ -133,11 +146,12 @@ mod tests {
             (4, "e", "abbb", false),
             (2, "c", "abbbcdde", false),
         ] {
-            let mut write = |text: &str| {
-                written.push_str(text);
+            let mut write = |finished: Finished| {
+                written.push_str(&finished.text);
                 Ok(())
             };
-            order.put(index, text.to_owned(), &mut write).unwrap();
+            let finished = Finished { text: text.to_owned(), is_answer: true };
+            order.put(index, finished, &mut write).unwrap();
             assert_eq!((&*written, order.is_full()), (so_far, full), "{index}");
         }
         assert_eq!((order.bytes, order.waiting.len()), (0, 0));

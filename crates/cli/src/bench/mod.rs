@@ -13,11 +13,12 @@ mod svg;
 mod table;
 mod work;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use alight_model::{Model, Session, SessionOptions};
 use anyhow::anyhow;
+use clap::Subcommand;
 
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
@@ -146,6 +147,18 @@ fn up_to_most(text: &str) -> Result<usize, String> {
         Ok(n @ 0..=MOST) => Ok(n),
         _ => Err(format!("expected a number from 0 to {MOST}")),
     }
+}
+
+/// What to say of the first of some models if it was to be the name of a measurement: a word, and no file.
+fn no_measurement(path: &Path) -> Option<String> {
+    let word = path.to_str().filter(|text| text.bytes().all(|b| b.is_ascii_lowercase()))?;
+    if path.exists() {
+        return None;
+    }
+    let all = What::augment_subcommands(clap::Command::new("bench"));
+    let shown = all.get_subcommands().filter(|one| !one.is_hide_set());
+    let names: Vec<&str> = shown.map(clap::Command::get_name).collect();
+    Some(format!("'{word}' is no file, and no measurement: those are {}", names.join(", ")))
 }
 
 /// Runs the command.

@@ -94,6 +94,9 @@ pub fn main(args: &TableArgs) -> Outcome {
         return Err(Stop::Usage("nothing is to be measured: -p and -n are 0".to_owned()));
     }
     let mut rows = Vec::new();
+    if let Some(text) = args.models.first().and_then(|path| super::no_measurement(path)) {
+        return Err(Stop::Usage(text));
+    }
     for path in &args.models {
         let model = open::model(path, &args.engine)?;
         for depth in &args.depth {

@@ -1,4 +1,4 @@
-//! What people type who know llama.cpp: other names of options, options that there is no need for here, and
+//! What people type who know llama.cpp, or Ollama: other names of options, options that there is no need for here, and
 //! options that would mean something else to this command line (`-hf` is not `-h`, `-ngl` is not `-n gl`).
 //!
 //! An option that a command has is never touched, so the [`table`] is all there is to add to.
@@ -40,6 +40,8 @@ enum Means {
     Words(&'static [&'static str]),
     /// The words that go with its value; with another value it cannot be had, and what to do instead.
     Which(&'static [(&'static str, &'static [&'static str])], &'static str),
+    /// The same of an option that has its value behind `=` or has none: that is the empty one.
+    Behind(&'static [(&'static str, &'static [&'static str])], &'static str),
     /// All of it is another command line.
     Instruction(&'static [&'static str]),
     /// Nothing, with such a value; why.
@@ -58,8 +60,8 @@ enum Value {
 }
 
 use Means::{
-    Half, Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same, Second, Url,
-    Which, Words,
+    Behind, Half, Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same, Second,
+    Url, Which, Words,
 };
 use Value::{No, One, Switch};
 
@@ -132,8 +134,12 @@ pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsStri
                 let program = given[..1].iter().cloned();
                 return Ok(program.chain(others.iter().map(OsString::from)).collect());
             }
-            Some(Which(values, why)) => {
-                let value = value(word, &mut rest).unwrap_or_default();
+            Some(means @ (Which(values, why) | Behind(values, why))) => {
+                let value = match means {
+                    Behind(..) => behind_equals(word),
+                    _ => value(word, &mut rest),
+                };
+                let value = value.unwrap_or_default();
                 match values.iter().find(|(known, _)| value == *known) {
                     Some((_, others)) if others.iter().all(|word| has(command, word)) => {
                         words.extend(others.iter().map(OsString::from));
@@ -242,10 +248,13 @@ pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsStri
 
 /// The value of an option: what stands behind its `=`, or else the next word.
 fn value<'w>(word: &OsStr, rest: &mut impl Iterator<Item = &'w OsString>) -> Option<OsString> {
-    match word.to_str().and_then(|word| word.split_once('=')) {
-        Some((name, value)) if name.starts_with("--") => Some(value.into()),
-        _ => rest.next().cloned(),
-    }
+    behind_equals(word).or_else(|| rest.next().cloned())
+}
+
+/// What stands behind the `=` of an option, if it has one.
+fn behind_equals(word: &OsStr) -> Option<OsString> {
+    let (name, value) = word.to_str()?.split_once('=')?;
+    name.starts_with("--").then(|| value.into())
 }
 
 /// What an option of llama.cpp means to a command.

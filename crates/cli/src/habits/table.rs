@@ -1,8 +1,8 @@
-//! The options of llama.cpp's programs, and what they mean here. docs/reference/llama-cpp.md is made from what the command answers.
+//! The options of llama.cpp's programs, and some of Ollama's, and what they mean here. docs/reference/llama-cpp.md is made from what the command answers.
 
 use super::Means::{
-    self, Half, Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same, Second,
-    Url, Which, Words,
+    self, Behind, Half, Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same,
+    Second, Url, Which, Words,
 };
 use super::Value::{No, One, Switch};
 
@@ -50,6 +50,22 @@ pub fn command(word: &str) -> Option<&'static str> {
         }
         "show" => "there is no command 'show': `alight inspect MODEL` shows what is in it",
         "version" => "there is no command 'version': `alight --version` says it",
+        "info" => "there is no command 'info': `alight inspect MODEL` shows what is in a model",
+        "download" => "there is no command 'download': `alight pull USER/REPO` fetches a model",
+        "create" => {
+            "there is no command 'create': a .gguf file is a model by itself, `alight convert` makes one, and --system and the like \
+             have their defaults in config.toml"
+        }
+        "push" => "there is no command 'push': `hf upload` brings files to the hub",
+        "stop" => {
+            "there is no command 'stop': Ctrl-C ends an `alight run` or `alight serve`, and nothing else is running"
+        }
+        "tokenize" => {
+            "there is no command 'tokenize': `alight serve MODEL` makes tokens, at /tokenize"
+        }
+        "embed" | "embedding" => {
+            "there is no command 'embed': `alight serve MODEL` makes vectors, at /v1/embeddings"
+        }
         "-m" | "--model" | "-hf" | "--hf-repo" => {
             "a command stands first: `alight run` answers a prompt, `alight serve` answers programs"
         }
@@ -211,6 +227,20 @@ pub const ALL: Habits = &[
     ),
     (&["--reasoning-budget"], Which(&[("-1", &[]), ("0", &["--no-thinking"])], NO_THOUGHTS)),
     (&["--reasoning-budget-message"], Instead(NO_THOUGHTS)),
+    // Ollama's.
+    (&["--think"], Behind(&[("", &[]), ("true", &[]), ("false", &["--no-thinking"])], NO_THOUGHTS)),
+    (&["--hidethinking"], Words(&["--no-thinking"])),
+    (
+        &["--keepalive"],
+        NotNeeded(
+            One,
+            "a model is there as long as its command runs; `alight serve --sleep-idle-seconds N` gives memory back earlier",
+        ),
+    ),
+    (
+        &["--nowordwrap"],
+        NotNeeded(No, "lines are broken between words in a chat alone, for its terminal"),
+    ),
     (
         &["--reasoning-preserve", "--no-reasoning-preserve"],
         NotNeeded(No, "the chat template decides what stays of earlier thinking"),

@@ -48,6 +48,14 @@ pub fn main(args: &ListArgs) -> Outcome {
         let cache = hub.settings().cache.display().to_string();
         say::line(&format!("there is no model in {cache}; `alight pull USER/REPO` fetches one"));
     }
+    if say::is_terminal() {
+        for (repo, bytes) in hub.incomplete().map_err(failed)? {
+            say::note(&format!(
+                "{} of {repo} are there of a pull that has not ended: `alight pull` goes on with it, `alight rm {repo}` removes it",
+                units::bytes(bytes)
+            ));
+        }
+    }
     let name = |one: &alight_hub::Cached| {
         let name = format!("hf.co/{}:{}", one.repo, one.tag);
         one_line(&name).into_owned()

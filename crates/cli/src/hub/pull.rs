@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::{HubArgs, failed, fetch, hub};
 use crate::outcome::Outcome;
-use crate::output;
 use crate::terminal_text::one_line;
+use crate::{output, say};
 
 /// Arguments of `alight pull`.
 #[derive(Debug, clap::Args)]
@@ -59,7 +59,15 @@ pub fn main(args: &PullArgs) -> Outcome {
                 (there.paths, there.tag, there.commit, there.bytes, 0)
             }
             _ => {
-                let pulled = fetch(&hub, &name).map_err(failed)?;
+                let pulled = fetch(&hub, &name).map_err(|error| {
+                    if error.is_unreachable()
+                        && let Ok(Some(there)) = hub.find(&name)
+                    {
+                        let (repo, tag) = (there.repo, there.tag);
+                        say::note(&format!("{repo}:{tag} is in the cache: --offline says where"));
+                    }
+                    failed(error)
+                })?;
                 let tag = pulled.model.tag().to_owned();
                 (pulled.paths, tag, pulled.commit, pulled.bytes, pulled.received)
             }

@@ -15,8 +15,9 @@ use anyhow::{Context, anyhow};
 use rustix::fs::{Access, access};
 
 use super::{speed, with_progress};
-use crate::outcome::{Outcome, Stop};
-use crate::{folders, inspect, say, source};
+use crate::outcome::{Outcome, Stop, chain};
+use crate::source::{self, packed_name};
+use crate::{folders, inspect, say};
 
 /// Whether a packed file is kept.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -28,25 +29,34 @@ pub struct KeepArgs {
 }
 
 impl KeepArgs {
-    /// The file to run: the model, or what is kept of it.
+    /// The file to run: the model, or what is kept of it. Where nothing can be kept, it is the model, and that is said.
     pub fn file(self, model: &Path) -> Outcome<PathBuf> {
-        if self.pack { kept(model) } else { Ok(model.to_owned()) }
+        if !self.pack {
+            return Ok(model.to_owned());
+        }
+        let (shards, is_packed) = inspect::shards_and_layout(model)?;
+        if is_packed {
+            return Ok(model.to_owned());
+        }
+        match kept(model, &shards) {
+            Err(Stop::Failed(why)) => {
+                say::note(&format!("the model is used as it is: packing failed: {}", chain(&why)));
+                Ok(model.to_owned())
+            }
+            kept => kept,
+        }
     }
 }
 
-fn kept(model: &Path) -> Outcome<PathBuf> {
-    let (shards, is_packed) = inspect::shards_and_layout(model)?;
-    if is_packed {
-        return Ok(model.to_owned());
-    }
+/// The packed file of a model, which consists of these files and is not packed itself.
+fn kept(model: &Path, shards: &[PathBuf]) -> Outcome<PathBuf> {
     let first = shards.first().map_or(model, |first| first.as_path());
-    let made = newest(&shards).with_context(|| format!("'{}'", model.display()))?;
+    let made = newest(shards).with_context(|| format!("'{}'", model.display()))?;
     // A file that cannot be read is not what is looked for.
     let fits = |place: &Path| {
-        time(place).is_ok_and(|time| time == made)
-            && is_packed_from(place, &shards).unwrap_or(false)
+        time(place).is_ok_and(|time| time == made) && is_packed_from(place, shards).unwrap_or(false)
     };
-    let beside = first.with_file_name(name(first));
+    let beside = first.with_file_name(packed_name(first));
     let stored = in_cache(first).with_context(|| format!("'{}'", model.display()))?;
     // In the cache of a hub, the model is a link: what is written there is the hub's.
     let is_link = fs::symlink_metadata(first).is_ok_and(|found| found.is_symlink());
@@ -81,9 +91,7 @@ fn kept(model: &Path) -> Outcome<PathBuf> {
 /// Packs the model into a file at `place`; says whether it did. Without `replace`, it does not if something is there by then.
 fn make(model: &Path, place: &Path, made: SystemTime, replace: bool) -> Outcome<bool> {
     let why = || format!("'{}'", place.display());
-    if let Some(folder) = place.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        fs::create_dir_all(folder).with_context(why)?;
-    }
+    let new = NewFolders::of(place).with_context(why)?;
     let packed = with_progress("packing", |on_progress| {
         alight_convert::pack(model, place, Options { force: replace }, on_progress)
     });
@@ -95,6 +103,7 @@ fn make(model: &Path, place: &Path, made: SystemTime, replace: bool) -> Outcome<
     };
     let file = File::options().write(true).open(place).with_context(why)?;
     file.set_modified(made).with_context(why)?;
+    new.keep();
     say::note(&format!(
         "packed once into '{}': {}; it is used from now on, and may be removed",
         place.display(),
@@ -110,18 +119,40 @@ fn is_taken(error: &anyhow::Error) -> bool {
     matches!(error, Appeared { .. } | DanglingLink { .. } | Exists { .. } | NotAFile { .. })
 }
 
-/// What the packed file of a model is called.
-fn name(first: &Path) -> String {
-    let stem = first.file_stem().unwrap_or_default().to_string_lossy();
-    let shard = stem.split_once("-00001-of-").map(|(stem, _)| stem);
-    format!("{}.packed.gguf", shard.unwrap_or(&stem))
+/// Folders that were made for a file. They are removed again if nothing came into them.
+struct NewFolders(Vec<PathBuf>);
+
+impl NewFolders {
+    /// Makes those that the file at `place` lacks.
+    fn of(place: &Path) -> io::Result<NewFolders> {
+        let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let above = folder.into_iter().flat_map(Path::ancestors);
+        let missing = above.take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+        // The innermost one stands first.
+        let new = NewFolders(missing.map(Path::to_owned).collect());
+        folder.map_or(Ok(()), fs::create_dir_all)?;
+        Ok(new)
+    }
+
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for NewFolders {
+    fn drop(&mut self) {
+        for folder in &self.0 {
+            // One in which something is stays.
+            let _ = fs::remove_dir(folder);
+        }
+    }
 }
 
 /// Where it is if it is not beside the model: the path is that of the model, in the cache folder.
 fn in_cache(first: &Path) -> io::Result<Option<PathBuf>> {
     let Some(cache) = folders::of_user(folders::CACHE) else { return Ok(None) };
     let named = std::path::absolute(first)?;
-    let inside = named.strip_prefix("/").unwrap_or(&named).with_file_name(name(first));
+    let inside = named.strip_prefix("/").unwrap_or(&named).with_file_name(packed_name(first));
     Ok(Some(cache.join("packed").join(inside)))
 }
 
@@ -165,6 +196,6 @@ mod tests {
         fs::remove_file(&place).unwrap();
         assert!(make(&at("m.gguf"), &place, made, false).unwrap());
         assert_eq!(time(&place).unwrap(), made);
-        assert_eq!(kept(&at("m.gguf")).unwrap(), place);
+        assert_eq!(kept(&at("m.gguf"), &[at("m.gguf")]).unwrap(), place);
     }
 }

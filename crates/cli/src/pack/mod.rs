@@ -5,10 +5,11 @@ mod kept;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use alight_convert::{ConvertError, KeptReason, Options, Packed, Progress, Unpacked, Volume};
 use anyhow::anyhow;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 
 pub use self::kept::KeepArgs;
 use crate::bar::Bar;
@@ -31,7 +32,7 @@ weights are the same bits in another order, nothing is rounded.
 
 The new file appears when it is complete; until then, whatever happens, an old one stays.")]
 pub struct PackArgs {
-    /// The model: a .gguf file (of a split model, any shard)
+    /// The model: a .gguf file (of a split model, any shard), or a folder with one model in it
     pub model: PathBuf,
 
     #[command(flatten)]
@@ -61,7 +62,7 @@ pub struct UnpackArgs {
 #[derive(Debug, clap::Args)]
 pub struct OutputArgs {
     /// The file to write
-    #[arg(short, long, value_name = "OUT")]
+    #[arg(short, long, value_name = "OUT", value_parser = new_model())]
     pub output: PathBuf,
 
     /// Replace OUT if it exists
@@ -69,15 +70,23 @@ pub struct OutputArgs {
     force: bool,
 }
 
+/// Parses the name of a model that is written. It gets its name when it is complete, which is nothing that a stream has.
+pub fn new_model() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path == Path::new("-") {
+        true => Err("a model is written to a file, and not to standard output"),
+        false => Ok(path),
+    })
+}
+
 /// Runs `alight pack`.
 pub fn pack(args: &PackArgs) -> Outcome {
-    source::check_path(&args.model)?;
+    let model = source::model_file(&args.model)?;
     let done = with_progress("packing", |on_progress| {
-        alight_convert::pack(&args.model, &args.output.output, args.output.options(), on_progress)
+        alight_convert::pack(&model, &args.output.output, args.output.options(), on_progress)
     });
     let Packed { volume, tensors, packed, packed_bytes, kept, .. } =
         done.map_err(|error| match error {
-            Stop::Failed(error) => Stop::Failed(source::explain(&args.model, error)),
+            Stop::Failed(error) => Stop::Failed(source::explain(&model, error)),
             other => other,
         })?;
     say::line(&format!(

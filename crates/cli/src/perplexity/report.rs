@@ -58,10 +58,11 @@ pub fn write(about: &About<'_>, losses: &[f32], compared: &[Compared], json: boo
     match json {
         true => output::json(&Perplexity { about, positions, perplexity }),
         false => output::report(format!(
-            "perplexity {:.4} ± {:.4}   ({positions} positions in {} chunks of {}, {})\n",
+            "perplexity {:.4} ± {:.4}   ({} in {} of {}, {})\n",
             perplexity.value,
             perplexity.error,
-            about.chunks,
+            units::so_many(positions, "position"),
+            units::so_many(about.chunks, "chunk"),
             about.n_ctx,
             units::ms(about.seconds * 1e3)
         )),
@@ -75,7 +76,7 @@ fn comparison(about: &About<'_>, d: &Distance) -> String {
     let p = &d.p_diff;
     let h = |x: f32| format!("{:.3} %", 100.0 * x);
     format!(
-        "{} positions in {} chunks of {}, {}\n\
+        "{} in {} of {}, {}\n\
          \n\
          perplexity            {}\n\
          perplexity of base    {}\n\
@@ -90,8 +91,8 @@ fn comparison(about: &About<'_>, d: &Distance) -> String {
          Δp             mean   {}\n\
          {:15}rms    {}\n\
          {:15}least  {}, 1 % {}, median {}, 99 % {}, most {}\n",
-        d.positions,
-        about.chunks,
+        units::so_many(d.positions, "position"),
+        units::so_many(about.chunks, "chunk"),
         about.n_ctx,
         units::ms(about.seconds * 1e3),
         pm(d.perplexity),

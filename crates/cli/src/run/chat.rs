@@ -109,7 +109,8 @@ pub fn main(
             if matches!(answer.finish, Finish::ContextFull) {
                 say::note(&context_full(about));
             }
-            talk.tokens = prompt.len() + answer.tokens.len();
+            // The last token of an answer has no place of its own: it would be read with the next one.
+            talk.tokens = (prompt.len() + answer.tokens.len()).min(about.context);
             talk.chat.answered(answer.texts);
             engine.keep();
         }

@@ -91,6 +91,7 @@ pub fn run(line: String, talk: &mut Talk<'_>) -> anyhow::Result<Next> {
         // As other programs have them.
         "/?" => "/help",
         "/exit" | "/quit" => "/bye",
+        "/show" => bail!("there is no /show: /info has the model, the context and the options"),
         name => name,
     };
     let Some(command) = COMMANDS.iter().find(|command| command.name == called) else {
@@ -141,6 +142,12 @@ fn system(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
 fn set(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     if let Some((name, value)) = text.split_once(char::is_whitespace) {
         let value = value.trim();
+        // As the command line has them, and as they are called in requests.
+        let name = match &*name.replace('_', "-") {
+            "n-predict" | "num-predict" => "predict".to_owned(),
+            name => name.to_owned(),
+        };
+        let name = name.as_str();
         if name == "predict" {
             let most: i64 = value.parse().ok().filter(|n| *n >= -2).ok_or_else(|| {
                 anyhow!(
@@ -193,7 +200,7 @@ fn save(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     if text.is_empty() {
         bail!("/save takes the name of a file");
     }
-    let path = &path(text);
+    let path = &path(text)?;
     let messages: Vec<Value> = talk.chat.all().map(Message::to_json).collect();
     let value = json!({ "model": talk.about.name, "messages": messages });
     let bytes = format!("{value}\n");
@@ -215,12 +222,34 @@ fn save(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
 }
 
 /// The path that was typed. There is no shell that knows what `~` is.
-fn path(text: &str) -> PathBuf {
+fn path(text: &str) -> anyhow::Result<PathBuf> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
-    match text.strip_prefix("~/").zip(home) {
-        Some((rest, home)) => Path::new(&home).join(rest),
-        None => text.into(),
+    Ok(match text.strip_prefix("~/").zip(home) {
+        Some((rest, home)) => Path::new(&home).join(unquoted(rest)?),
+        None => unquoted(text)?.into(),
+    })
+}
+
+/// A name without its quotes and backslashes, which mean what they do in a shell; blanks need none here, where one name is all there is.
+fn unquoted(text: &str) -> anyhow::Result<String> {
+    let (mut name, mut quote) = (String::new(), None);
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match (c, quote) {
+            ('\'' | '"', None) => quote = Some(c),
+            (c, Some(open)) if c == open => quote = None,
+            // Between double quotes, a backslash is one unless something follows that it is for.
+            ('\\', None) => name.extend(rest.next()),
+            ('\\', Some('"')) if matches!(rest.peek(), Some('"' | '\\')) => {
+                name.extend(rest.next())
+            }
+            (c, _) => name.push(c),
+        }
     }
+    if let Some(open) = quote {
+        bail!("the quote {open} of this name has no other end");
+    }
+    Ok(name)
 }
 
 fn load(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
@@ -230,7 +259,7 @@ fn load(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     if talk.style == Style::Raw {
         bail!("without a chat template there is no conversation to go on with");
     }
-    let path = &path(text);
+    let path = &path(text)?;
     let read = text_input::read(From::File(path), "the conversation", LIMIT)?;
     let messages = parse(&read)
         .with_context(|| format!("'{}' is no conversation that /save wrote", path.display()))?;
@@ -284,6 +313,22 @@ fn info(talk: &mut Talk<'_>, _: &str) -> anyhow::Result<Next> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quotes_of_a_name_are_those_of_a_shell() {
+        for (typed, name) in [
+            ("a b.json", "a b.json"),
+            ("\"a b.json\"", "a b.json"),
+            ("'a \"b\".json'", "a \"b\".json"),
+            ("a\\ b.json", "a b.json"),
+            ("\"a\\\"b\\c\"", "a\"b\\c"),
+            ("'a'\"b\"c", "abc"),
+        ] {
+            assert_eq!(path(typed).unwrap(), Path::new(name), "{typed}");
+        }
+        let error = path("it's.json").unwrap_err().to_string();
+        assert!(error.contains("no other end"), "{error}");
+    }
 
     #[test]
     fn a_conversation_that_makes_no_sense_is_refused() {

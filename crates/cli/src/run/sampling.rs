@@ -79,7 +79,11 @@ impl SamplingArgs {
             SamplingArgs::augment_args_for_update(Command::new("set").no_binary_name(true));
         // What is not named stays as it is.
         let command = command.mut_args(|option| option.default_value(Resettable::Reset));
-        if !command.get_arguments().any(|option| option.get_long() == Some(name)) {
+        let is_called = |option: &Arg| {
+            let mut aliases = option.get_all_aliases().into_iter().flatten();
+            option.get_long() == Some(name) || aliases.any(|alias| alias == name)
+        };
+        if !command.get_arguments().any(is_called) {
             let names: Vec<&str> = command.get_arguments().filter_map(Arg::get_long).collect();
             bail!("there is no option '{name}': there are {}, predict", names.join(", "));
         }
@@ -184,7 +188,8 @@ mod tests {
         let line = ["x", "--top-k", "7", "--seed", "3", "--temp", "0.5"];
         let mut args = <Line as clap::Parser>::parse_from(line).sampling;
         let before = args.options();
-        args.change("temp", "0.25").unwrap();
+        args.change("temp", "0.125").unwrap();
+        args.change("temperature", "0.25").unwrap();
         args.change("presence-penalty", "-1").unwrap();
         assert_eq!(
             args.options(),

@@ -36,6 +36,20 @@ impl fmt::Display for GgufField {
     }
 }
 
+impl GgufError {
+    /// Of a file that begins with `head`, which is not what GGUF begins with: two things are often found in its place.
+    pub(super) fn of_other(head: &[u8], found: [u8; 4]) -> GgufError {
+        let text = head.trim_ascii_start().to_ascii_lowercase();
+        if head.starts_with(b"version https://git-lfs") {
+            GgufError::LfsPointer
+        } else if text.starts_with(b"<!doctype html") || text.starts_with(b"<html") {
+            GgufError::WebPage
+        } else {
+            GgufError::BadMagic { found }
+        }
+    }
+}
+
 /// Why bytes are not a GGUF header that can be relied on, or why a value is not what was asked for.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
@@ -43,6 +57,17 @@ impl fmt::Display for GgufField {
 pub enum GgufError {
     #[error("not a GGUF file: it begins with {}, expected \"GGUF\"", shown(.found))]
     BadMagic { found: [u8; 4] },
+
+    #[error(
+        "not a GGUF file, but the pointer of Git LFS to one: `git lfs pull` in its folder fetches the file, and `alight pull \
+         USER/REPO` fetches it from the hub"
+    )]
+    LfsPointer,
+
+    #[error(
+        "not a GGUF file, but a web page: download the file itself, not the page that shows it"
+    )]
+    WebPage,
 
     #[error("GGUF version {found} is not supported, expected 1, 2 or 3")]
     Version { found: u32 },
@@ -64,7 +89,10 @@ pub enum GgufError {
     #[error("{place}: the header goes on past {limit} bytes, more than any model needs")]
     HeaderTooLarge { place: GgufField, limit: u64 },
 
-    #[error("the header announces {found} {what}, but the file could hold at most {limit}")]
+    #[error(
+        "the header announces {found} {what}, but the file could hold at most {limit}; the file is cut short or its header \
+         is wrong"
+    )]
     Count { what: &'static str, found: u64, limit: u64 },
 
     #[error("{place}: the name is empty")]

@@ -37,7 +37,10 @@ fn read<'a>(file: &dyn Source<'a>) -> Result<Gguf<'a>, GgufError> {
 
     let magic = cursor.array::<4>("magic").map_err(header(&cursor))?;
     if magic != *b"GGUF" {
-        return Err(GgufError::BadMagic { found: magic });
+        let mut head = [0; 64];
+        let len = file.len().min(head.len() as u64) as usize;
+        let is_read = file.read(0, &mut head[..len]);
+        return Err(GgufError::of_other(if is_read { &head[..len] } else { &magic }, magic));
     }
     let version = cursor.u32("version").map_err(header(&cursor))?;
     // There is no flag for the byte order. A small number whose low half is empty was written the
