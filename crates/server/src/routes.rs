@@ -90,8 +90,10 @@ pub(crate) fn find<'p>(
 ) -> Result<(&'static Route, &'p str), (Written, Failure)> {
     // The address of the server that a client was given may end with a `/`, to which it adds its own.
     let slashes = path.len() - path.trim_start_matches('/').len();
-    let plain = path[slashes.saturating_sub(1)..].trim_end_matches('/');
-    let plain = plain.strip_prefix("/v1").filter(|rest| rest.starts_with('/')).unwrap_or(plain);
+    let plain = &path[slashes.saturating_sub(1)..];
+    let within =
+        plain.strip_prefix("/v1").filter(|rest| matches!(rest.bytes().next(), None | Some(b'/')));
+    let plain = within.unwrap_or(plain).trim_end_matches('/');
     let plain = if plain.is_empty() { "/" } else { plain };
     let asked = if method == Method::HEAD { &Method::GET } else { method };
     // No path has two methods.
