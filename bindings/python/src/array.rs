@@ -88,6 +88,11 @@ impl Array {
         numpy::of_array(slf.as_any())
     }
 
+    /// As an array of JAX, which asks for it where it is given this object.
+    fn __jax_array__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        numpy::jax_array(slf.as_any())
+    }
+
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,

@@ -6,7 +6,7 @@ use alight_text::prompt::check_length;
 use alight_text::{Encoder, Style, Vocabulary};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyString};
 use serde_json::{Map, Value, json};
 
 use crate::error;
@@ -52,13 +52,6 @@ pub struct Options {
     pub parse_special: bool,
     raw: bool,
     system: Option<String>,
-}
-
-/// One text or several.
-#[derive(FromPyObject)]
-enum Texts {
-    One(String),
-    Several(Vec<String>),
 }
 
 impl Options {
@@ -108,10 +101,12 @@ impl Options {
         match name {
             "max_tokens" => self.max_tokens = count_or_all(name, value)?,
             "stop" => {
-                self.stops = match value.extract::<Option<Texts>>()? {
-                    None => Vec::new(),
-                    Some(Texts::One(text)) => vec![text],
-                    Some(Texts::Several(texts)) => texts,
+                self.stops = match value.cast::<PyString>() {
+                    Ok(text) => vec![text.to_str()?.to_owned()],
+                    Err(_) if value.is_none() => Vec::new(),
+                    Err(_) => value
+                        .extract()
+                        .map_err(|_| PyTypeError::new_err("expected a text or a list of texts"))?,
                 }
             }
             "temperature" => sampling.temperature = value.extract()?,
@@ -138,7 +133,7 @@ impl Options {
                     None => Vec::new(),
                     Some(biases) => biases
                         .iter()
-                        .map(|(token, bias)| Ok((token.extract()?, bias.extract()?)))
+                        .map(|(token, bias)| Ok((token_id(name, &token)?, bias.extract()?)))
                         .collect::<PyResult<_>>()?,
                 };
                 if let Some((token, bias)) = self.logit_bias.iter().find(|(_, bias)| bias.is_nan())
@@ -186,15 +181,26 @@ impl Options {
 
 /// A whole number not below 0.
 fn count(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    let n: i64 = value.extract()?;
+    whole(name, value.extract()?)
+}
+
+/// The same of a number: Python's own have no end, and what is negative is no error of the type.
+pub fn whole(name: &str, n: i128) -> PyResult<usize> {
     usize::try_from(n).map_err(|_| {
-        error::OPTION.err(format!("{name} is {n}, expected a whole number not below 0"))
+        let expected = if n < 0 { "a whole number not below 0" } else { "a smaller number" };
+        error::OPTION.err(format!("{name} is {n}, expected {expected}"))
     })
+}
+
+/// The id of a token.
+fn token_id(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u32> {
+    let n: i128 = value.extract()?;
+    u32::try_from(n).map_err(|_| error::OPTION.err(format!("{name}: {n} is no token id")))
 }
 
 /// A whole number not below 0; `None` or -1 is as many as there may be.
 fn count_or_all(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    match value.extract::<Option<i64>>()? {
+    match value.extract::<Option<i128>>()? {
         None | Some(-1) => Ok(usize::MAX),
         Some(_) => count(name, value),
     }
@@ -218,6 +224,12 @@ impl Prompt {
     pub fn take(given: &Bound<'_, PyAny>) -> PyResult<Prompt> {
         if let Ok(text) = given.cast::<PyString>() {
             return Ok(Prompt::Text(text.to_str()?.to_owned()));
+        }
+        // Bytes are a sequence of numbers to Python, and no tokens to anybody.
+        if given.is_instance_of::<PyBytes>() || given.is_instance_of::<PyByteArray>() {
+            return Err(PyTypeError::new_err(
+                "a prompt is a text, a list of token ids, or a list of messages, not bytes: decode them",
+            ));
         }
         if let Ok(tokens) = given.extract::<Vec<u32>>() {
             return Ok(Prompt::Tokens(tokens));
@@ -270,7 +282,7 @@ impl Prompt {
         }
         let fits = |bytes| {
             check_length(bytes, &vocabulary.tokenizer, context.limit)
-                .map_err(|problem| error::CONTEXT_FULL.err(problem.to_string()))
+                .map_err(|problem| error::too_long(&problem))
         };
         let mut messages = match self {
             Prompt::Tokens(tokens) => return Ok((context.checked(tokens, vocabulary)?, style)),

@@ -270,14 +270,16 @@ impl Stream {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<String>> {
         loop {
-            match py.detach(|| self.making().wait())? {
-                Waited::Piece(piece) => return Ok(Some(piece)),
-                Waited::End => return Ok(None),
-                Waited::Nothing => {}
-            }
+            let waited = py.detach(|| self.making().wait())?;
+            // At every piece: `list(stream)` runs no code of Python's in between that would look at signals.
             if let Err(error) = py.check_signals() {
                 self.close(py);
                 return Err(error);
+            }
+            match waited {
+                Waited::Piece(piece) => return Ok(Some(piece)),
+                Waited::End => return Ok(None),
+                Waited::Nothing => {}
             }
         }
     }

@@ -1,7 +1,7 @@
 //! DLPack: arrays that other libraries take over in place, by a capsule. Structs and numbers are those of `dlpack.h`, version 1.0.
 //!
-//! What is handed out is read-only, which only version 1 can say: who does not ask for that version gets nothing, unless it is a copy
-//! that is asked for.
+//! What is handed out is read-only, which only version 1 can say: a consumer that does not ask for that version (JAX 0.10 does not) gets a
+//! copy, which it may write.
 
 use std::any::Any;
 use std::ffi::{CStr, c_void};
@@ -123,12 +123,12 @@ pub fn capsule<'py>(
         return Err(PyBufferError::new_err("it is in the memory of the host, device (1, 0)"));
     }
     let versioned = max_version.is_some_and(|(major, _)| major >= 1);
-    let copied = copy == Some(true);
-    if !copied && !versioned {
+    if copy == Some(false) && !versioned {
         return Err(PyBufferError::new_err(
             "it is read-only, which DLPack says from version 1.0 on: ask with max_version=(1, 0), or for a copy",
         ));
     }
+    let copied = copy == Some(true) || !versioned;
     if !copied && !(shared.data as usize).is_multiple_of(usize::from(shared.dtype.bits / 8)) {
         return Err(PyBufferError::new_err(
             "it begins at an address that is no multiple of an element's size: ask for a copy",

@@ -11,6 +11,7 @@ use alight_hub::HubError;
 use alight_model::{LoadError, ModelError};
 use alight_pages::MapError;
 use alight_text::PromptError;
+use alight_text::prompt::TooLong;
 use pyo3::exceptions::{PyException, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -189,7 +190,22 @@ pub fn of_model(error: &ModelError) -> PyErr {
         // The message names the file.
         _ => &FORMAT,
     };
-    class.err(error.to_string())
+    class.err(match error {
+        ModelError::ContextFull { .. } => as_keyword(&error.to_string()),
+        error => error.to_string(),
+    })
+}
+
+/// A prompt that is too long, whatever its tokens are.
+pub fn too_long(problem: &TooLong) -> PyErr {
+    CONTEXT_FULL.err(as_keyword(&problem.to_string()))
+}
+
+/// What is said of a context with the keyword of Python's in place of the option of the command.
+fn as_keyword(said: &str) -> String {
+    said.replace("with -c,", "with context=…,")
+        .replace("with -c ", "with context=")
+        .replace("larger -c", "larger context=…")
 }
 
 /// Weights that do not come.

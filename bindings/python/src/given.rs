@@ -4,16 +4,33 @@ use std::path::PathBuf;
 
 use alight_formats::Format;
 use alight_pages::Map;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::catalog::Catalog;
 use crate::source::{open, other_format};
 
 /// What a function that asks for a model is given.
-#[derive(FromPyObject)]
 pub enum Given<'py> {
     Open(PyRef<'py, Catalog>),
     Path(PathBuf),
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Given<'py> {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Given<'py>> {
+        if let Ok(catalog) = given.extract::<PyRef<'py, Catalog>>() {
+            return Ok(Given::Open(catalog));
+        }
+        if let Ok(path) = given.extract::<PathBuf>() {
+            return Ok(Given::Path(path));
+        }
+        let found = given.get_type().name()?;
+        Err(PyTypeError::new_err(format!(
+            "expected the path of a model or an open catalog, found {found}"
+        )))
+    }
 }
 
 impl Given<'_> {

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
 use crate::array::Array;
-use crate::asked::{Context, Options, Prompt};
+use crate::asked::{Context, Options, Prompt, whole};
 use crate::completion::{Completion, Making, PATIENCE, Stream};
 use crate::error;
 use crate::hub;
@@ -25,11 +25,28 @@ use crate::worker::{Ask, Happened, OfLogits, Running, Wanted, Worker};
 /// `speculate` as it is given.
 #[derive(FromPyObject)]
 pub enum Drafts {
-    Number(usize),
+    Number(i128),
     Word(String),
 }
 
-/// An open model, which computes in threads of its own.
+/// A GGUF file, a folder with one model in it, or a model of the hub ("hf.co/USER/REPO:Q4_K_M"), which answers with the native engine in
+/// threads of its own. The weights are mapped, and loaded in the background.
+///
+///   context           positions of a prompt and its answer; 0: as many as the model was trained for; None: 4096 of them at most
+///   threads           threads that compute; None: one per core
+///   sequences         answers that are computed at the same time; others wait
+///   load              "auto", "mmap", "direct" or "read": how weights reach memory
+///   repack            "auto", "on" or "off": whether weights are rearranged in memory
+///   lock              keep the weights in memory
+///   memory            bytes that the model may take
+///   prompt_precision  8 or 16: bits of activations while a prompt is read
+///   cache_type        "f16" or "q8_0": the type of the KV cache
+///   prompt_cache      bytes of memory for what was computed of prompts, for those that begin alike
+///   speculate         "auto", "off" or 0 to 7: how many tokens are computed ahead
+///   draft             the file of a smaller model that proposes tokens
+///   offline           nothing is fetched from the hub
+///
+/// `generate`, `stream`, `chat`, `stream_chat` and `batch` answer; `help(alight.Model.generate)` tells their options.
 #[pyclass(frozen, module = "alight")]
 pub struct Model {
     pub(crate) worker: Arc<Worker>,
@@ -67,11 +84,13 @@ fn one_of<T: Copy, V: PartialEq + std::fmt::Display>(
 }
 
 /// A number of things, from 1 on.
-fn number(name: &str, given: usize, most: usize) -> PyResult<usize> {
-    if (1..=most).contains(&given) {
-        return Ok(given);
+fn number(name: &str, given: i128, most: usize) -> PyResult<usize> {
+    match usize::try_from(given) {
+        Ok(given) if (1..=most).contains(&given) => Ok(given),
+        _ => {
+            Err(error::OPTION.err(format!("{name} is {given}, expected a number from 1 to {most}")))
+        }
     }
-    Err(error::OPTION.err(format!("{name} is {given}, expected a number from 1 to {most}")))
 }
 
 /// Waits for what happens next.
@@ -136,7 +155,7 @@ impl Model {
 
 #[pymethods]
 impl Model {
-    /// Opens a GGUF file, a folder with one model in it, or a model of the hub. The weights are mapped, and loaded in the background.
+    /// Opens a model; the arguments are told by the documentation of the class.
     #[new]
     #[pyo3(signature = (path, *, context=None, threads=None, sequences=8, load="auto", repack="auto", lock=false, memory=None,
         prompt_precision=8, cache_type="f16", prompt_cache=1 << 30, speculate=None, draft=None, offline=false))]
@@ -144,26 +163,27 @@ impl Model {
     fn new(
         py: Python<'_>,
         path: PathBuf,
-        context: Option<usize>,
-        threads: Option<usize>,
-        sequences: usize,
+        context: Option<i128>,
+        threads: Option<i128>,
+        sequences: i128,
         load: &str,
         repack: &str,
         lock: bool,
-        memory: Option<u64>,
-        prompt_precision: u32,
+        memory: Option<i128>,
+        prompt_precision: i128,
         cache_type: &str,
-        prompt_cache: usize,
+        prompt_cache: i128,
         speculate: Option<Drafts>,
         draft: Option<PathBuf>,
         offline: bool,
     ) -> PyResult<Model> {
+        let context = context.map(|n| whole("context", n)).transpose()?;
         let open = OpenOptions {
             threads: threads.map(|n| number("threads", n, MAX_THREADS)).transpose()?,
             load: word::<Load>("load", load)?,
             repack: word::<Repack>("repack", repack)?,
             lock,
-            memory,
+            memory: memory.map(|n| whole("memory", n)).transpose()?.map(|n| n as u64),
             ..OpenOptions::default()
         };
         let mut options = EngineOptions {
@@ -178,7 +198,7 @@ impl Model {
                 &cache_type,
                 [("f16", KvType::F16), ("q8_0", KvType::Q8_0)],
             )?,
-            prompt_cache,
+            prompt_cache: whole("prompt_cache", prompt_cache)?,
             speculate: match speculate {
                 None => Speculate::Auto,
                 Some(Drafts::Number(n)) => word("speculate", &n.to_string())?,
@@ -255,8 +275,36 @@ impl Model {
         self.tokenizer().decode(py, tokens)
     }
 
-    /// Answers a prompt as `alight run` does.
-    #[pyo3(signature = (prompt, **options))]
+    /// Answers a prompt as `alight run` does. A text goes through the model's chat template, if it has one, unless `raw` is set; token ids are
+    /// continued as they are; messages are a conversation.
+    ///
+    /// Options, by their names, are those of `alight run`:
+    ///
+    ///   max_tokens=None       most tokens; None or -1: until the model ends or the context is full
+    ///   stop=None             a text or several: the answer ends before it
+    ///   temperature=0.8       0 always takes the most likely token
+    ///   top_k=40              keep so many of the most likely tokens; 0 keeps all
+    ///   top_p=0.95            keep the most likely tokens that make up this share of the probability; 1 keeps all
+    ///   min_p=0.05            keep tokens at least this likely, relative to the most likely; 0 keeps all
+    ///   repeat_penalty=1.0    makes tokens seen lately less likely by this factor
+    ///   frequency_penalty=0.0 subtracted from a token's logit for each time that it was seen lately
+    ///   presence_penalty=0.0  subtracted from a token's logit if it was seen lately
+    ///   repeat_last_n=64      how many tokens count as seen lately
+    ///   seed=None             the same seed gives the same answer; None or -1: any
+    ///   logit_bias=None       {token: what is added to its logit}
+    ///   logprobs=None         tell how likely each token was, and so many of the likeliest
+    ///   ignore_eos=False      go on when the model would end
+    ///   thinking=True         False hides the model's thinking, and turns it off where the chat template can
+    ///   parse_special=False   let special tokens written in the prompt be special
+    ///   raw=False             give a text to the model as it is, without the chat template
+    ///   system=None           what the model is told before a text or a conversation
+    #[pyo3(
+        signature = (prompt, **options),
+        text_signature = "($self, prompt, *, \
+            max_tokens=None, stop=None, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repeat_penalty=1.0, frequency_penalty=0.0, \
+            presence_penalty=0.0, repeat_last_n=64, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
+            parse_special=False, raw=False, system=None)"
+    )]
     fn generate(
         &self,
         py: Python<'_>,
@@ -267,8 +315,14 @@ impl Model {
         self.begin(py, Prompt::take(prompt)?, &options)?.finish(py)
     }
 
-    /// The same, in pieces while it is made.
-    #[pyo3(signature = (prompt, **options))]
+    /// What `generate` answers, in pieces while it is made; with the same options.
+    #[pyo3(
+        signature = (prompt, **options),
+        text_signature = "($self, prompt, *, \
+            max_tokens=None, stop=None, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repeat_penalty=1.0, frequency_penalty=0.0, \
+            presence_penalty=0.0, repeat_last_n=64, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
+            parse_special=False, raw=False, system=None)"
+    )]
     fn stream(
         &self,
         py: Python<'_>,
@@ -279,8 +333,16 @@ impl Model {
         self.begin(py, Prompt::take(prompt)?, &options).map(Stream::new)
     }
 
-    /// The next message of a conversation, by the model's chat template.
-    #[pyo3(signature = (messages, *, tools=None, **options))]
+    /// The next message of a conversation, by the model's chat template. `tools` are what the model may call, as JSON schemas.
+    ///
+    /// The options are those of `generate`.
+    #[pyo3(
+        signature = (messages, *, tools=None, **options),
+        text_signature = "($self, messages, *, tools=None, \
+            max_tokens=None, stop=None, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repeat_penalty=1.0, frequency_penalty=0.0, \
+            presence_penalty=0.0, repeat_last_n=64, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
+            parse_special=False, raw=False, system=None)"
+    )]
     fn chat(
         &self,
         py: Python<'_>,
@@ -292,8 +354,14 @@ impl Model {
         self.begin(py, Prompt::conversation(messages, tools)?, &options)?.finish(py)
     }
 
-    /// The same, in pieces while it is made.
-    #[pyo3(signature = (messages, *, tools=None, **options))]
+    /// What `chat` answers, in pieces while it is made; with the same options.
+    #[pyo3(
+        signature = (messages, *, tools=None, **options),
+        text_signature = "($self, messages, *, tools=None, \
+            max_tokens=None, stop=None, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repeat_penalty=1.0, frequency_penalty=0.0, \
+            presence_penalty=0.0, repeat_last_n=64, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
+            parse_special=False, raw=False, system=None)"
+    )]
     fn stream_chat(
         &self,
         py: Python<'_>,
@@ -306,7 +374,15 @@ impl Model {
     }
 
     /// Answers several prompts at the same time, each as `generate` would.
-    #[pyo3(signature = (prompts, **options))]
+    ///
+    /// The options are those of `generate`.
+    #[pyo3(
+        signature = (prompts, **options),
+        text_signature = "($self, prompts, *, \
+            max_tokens=None, stop=None, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repeat_penalty=1.0, frequency_penalty=0.0, \
+            presence_penalty=0.0, repeat_last_n=64, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
+            parse_special=False, raw=False, system=None)"
+    )]
     fn batch(
         &self,
         py: Python<'_>,

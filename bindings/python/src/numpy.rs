@@ -1,4 +1,4 @@
-//! Arrays of NumPy, which `alight._numpy` makes: Rust knows nothing of NumPy.
+//! Arrays of NumPy and of JAX, which `alight._numpy` makes: Rust knows nothing of either.
 
 use pyo3::prelude::*;
 
@@ -19,7 +19,12 @@ pub fn of_tensor<'py>(
     module(tensor.py())?.getattr("of_tensor")?.call1((tensor, dtype))
 }
 
-/// The same for NumPy itself, which asks for a type and for a copy or none.
+/// Either of them as an array of JAX, which JAX itself asks for.
+pub fn jax_array<'py>(of: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    module(of.py())?.getattr("jax_array")?.call1((of,))
+}
+
+/// A tensor for NumPy itself, which asks for a type and for a copy or none.
 pub fn array<'py>(
     tensor: &Bound<'py, PyAny>,
     dtype: Option<Bound<'py, PyAny>>,

@@ -422,6 +422,11 @@ impl Tensor {
         numpy::array(slf.as_any(), dtype, copy)
     }
 
+    /// As an array of JAX, which asks for it where it is given this object: float32 of what is stored in blocks.
+    fn __jax_array__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        numpy::jax_array(slf.as_any())
+    }
+
     /// Its elements, in place and read-only, for who takes DLPack.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use alight_model::describe;
 use alight_text::output::{Call, Parser, Part, Reader, Span};
 use alight_text::{EncodeOptions, Encoder, Message, PromptError, StreamDecoder, Style, Vocabulary};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use serde_json::{Map, Value};
@@ -20,18 +20,49 @@ pub struct Tokenizer {
 }
 
 /// One message, as chat templates know it.
-#[derive(FromPyObject)]
 pub struct Said {
-    #[pyo3(item)]
     role: String,
-    #[pyo3(item)]
     content: String,
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Said {
+    type Error = PyErr;
+
+    fn extract(message: Borrowed<'a, 'py, PyAny>) -> PyResult<Said> {
+        let role = message.get_item("role")?;
+        let role = role.extract().map_err(|_| PyTypeError::new_err("role: expected a text"))?;
+        Ok(Said { role, content: said_text(&message.get_item("content")?)? })
+    }
 }
 
 impl From<Said> for Message {
     fn from(said: Said) -> Message {
         Message::new(said.role, said.content)
     }
+}
+
+const NO_CONTENT: &str =
+    "content: expected a text, or a list of parts {\"type\": \"text\", \"text\": …}";
+
+/// What a message says: a text, or a list of parts that are texts, as the API of OpenAI has them, each of which is a line.
+fn said_text(content: &Bound<'_, PyAny>) -> PyResult<String> {
+    match content.cast::<PyList>() {
+        Ok(parts) => Ok(lines(&value(parts.as_any())?)?.unwrap_or_default()),
+        Err(_) => content.extract().map_err(|_| PyTypeError::new_err(NO_CONTENT)),
+    }
+}
+
+/// The texts of the parts of a content, each of which is a line; `None` if there are no parts.
+///
+/// # Errors
+/// `TypeError`: a part is no text.
+fn lines(content: &Value) -> PyResult<Option<String>> {
+    let Value::Array(parts) = content else { return Ok(None) };
+    let text = |part: &Value| match (part["type"].as_str(), part["text"].as_str()) {
+        (Some("text"), Some(text)) => Ok(text.to_owned()),
+        _ => Err(PyTypeError::new_err(NO_CONTENT)),
+    };
+    Ok(Some(parts.iter().map(text).collect::<PyResult<Vec<_>>>()?.join("\n")))
 }
 
 /// Objects of Python as JSON has them.
@@ -60,7 +91,13 @@ pub fn conversation(
         message.cast::<PyDict>()?.as_any().get_item("role")?.extract::<String>()?;
     }
     let mut context = Map::new();
-    context.insert("messages".into(), value(messages)?);
+    let mut messages = value(messages)?;
+    for message in messages.as_array_mut().into_iter().flatten() {
+        if let Some(text) = lines(&message["content"])? {
+            message["content"] = text.into();
+        }
+    }
+    context.insert("messages".into(), messages);
     if let Some(tools) = tools {
         context.insert("tools".into(), value(tools)?);
     }

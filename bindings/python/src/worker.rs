@@ -4,6 +4,7 @@
 //! it alone, and are gone when it has ended; a request whose [`Running`] is dropped is cancelled before the next step.
 
 use std::collections::HashMap;
+use std::mem;
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
@@ -121,8 +122,22 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if self.worker.is_copy() {
+            return;
+        }
         // A thread that has ended has no requests.
         let _ = self.worker.commands.send(Command::Cancel(self.key));
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if self.is_copy() {
+            // The handle is of a thread that is not here. The system may have given what it points to to a thread of this process,
+            // which nobody could join any more if it were let go.
+            let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
+            mem::forget(thread.take());
+        }
     }
 }
 
@@ -160,9 +175,14 @@ impl Worker {
         }
     }
 
+    /// Whether this process is a copy of the one that has the thread.
+    fn is_copy(&self) -> bool {
+        process::id() != self.process
+    }
+
     /// Whether requests can be computed here.
     fn check(&self) -> Result<(), Failure> {
-        if process::id() != self.process {
+        if self.is_copy() {
             return Err(Failure::Forked);
         }
         if self.closed.load(Ordering::Acquire) { Err(Failure::Closed) } else { Ok(()) }
@@ -188,7 +208,7 @@ impl Worker {
     /// Ends the thread, and the model with it. What it computes has no more events. Returns when it has ended.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        if process::id() != self.process {
+        if self.is_copy() {
             return;
         }
         let _ = self.commands.send(Command::Quit);

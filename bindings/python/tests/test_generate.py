@@ -1,6 +1,7 @@
 """Answers of the native engine in this process, beside those of the command and of llama.cpp."""
 
 import gc
+import inspect
 import json
 import os
 import pickle
@@ -130,6 +131,56 @@ def test_chat_goes_through_the_template(model, run):
     assert model.chat(longer, max_tokens=4, temperature=0).prompt_tokens > answer.prompt_tokens
 
 
+def test_ctrl_c_ends_a_list_of_pieces():
+    """Nothing of Python's runs in `list` that would look at signals, and here no piece has to be waited for."""
+    code = """
+import ctypes, itertools, os, signal, sys, time
+import alight
+model = alight.Model(sys.argv[1], threads=1)
+[token] = model.tokenize(" a", add_bos=False)
+stream = model.stream("Once", raw=True, logit_bias={token: 1000.0}, temperature=0, max_tokens=20)
+next(stream)
+time.sleep(4)
+press = map(ctypes.CDLL(None).kill, [os.getpid()], [int(signal.SIGINT)])
+try:
+    list(itertools.chain(press, stream))
+except KeyboardInterrupt:
+    print(stream.completion.finish, len(stream.completion.tokens) < 20)
+"""
+    run = subprocess.run(with_signals([], sys.executable, "-c", code, PATH), capture_output=True, text=True, timeout=300)
+    assert run.stdout.split() == ["interrupted", "True"], run.stdout + run.stderr
+
+
+def test_parts_of_a_content_are_lines(model):
+    """As OpenAI's clients write them, and as `alight serve` reads them."""
+    parts = [{"role": "user", "content": [{"type": "text", "text": "Name a colour."}, {"type": "text", "text": "Name a bird."}]}]
+    plain, options = [{"role": "user", "content": "Name a colour.\nName a bird."}], {"temperature": 0, "max_tokens": 4}
+    tokenizer = model.tokenizer
+    assert tokenizer.render(parts) == tokenizer.render(plain)
+    assert tokenizer.chat(parts) == tokenizer.chat(plain) == tokenizer.chat(parts, tools=[])
+    answers = [model.chat(parts, **options), model.generate(parts, **options), "".join(model.stream_chat(parts, **options))]
+    assert {str(one) for one in answers} == {model.chat(plain, **options).text}
+    for content in ([{"type": "image_url", "image_url": {"url": "x"}}], [{"type": "text"}], ["text"]):
+        for call in (model.chat, tokenizer.chat, tokenizer.render):
+            with pytest.raises(TypeError, match="content: expected a text, or a list of parts"):
+                call([{"role": "user", "content": content}])
+    with pytest.raises(TypeError, match="content: expected a text"):
+        tokenizer.chat([{"role": "user", "content": 3}])
+
+
+def test_help_tells_the_options(model):
+    told = inspect.signature(alight.Model.generate)
+    assert told.parameters["temperature"].default == 0.8 and told.parameters["stop"].kind is inspect.Parameter.KEYWORD_ONLY
+    names = list(told.parameters)[2:]
+    with pytest.raises(TypeError) as problem:
+        model.generate("x", temp=1)
+    assert str(problem.value).partition("there are ")[2].split(", ") == names
+    for name in ("stream", "chat", "stream_chat", "batch"):
+        assert set(names) <= set(inspect.signature(getattr(alight.Model, name)).parameters)
+    assert all(name in alight.Model.generate.__doc__ for name in names)
+    assert all(name in alight.Model.__doc__ for name in list(inspect.signature(alight.Model).parameters)[1:])
+
+
 def test_tools_reach_the_template(model):
     told = model.tokenizer.chat([{"role": "user", "content": "Look."}], tools=TOOLS)
     answer = model.chat([{"role": "user", "content": "Look."}], tools=TOOLS, max_tokens=4, temperature=0)
@@ -201,6 +252,14 @@ def test_errors(model, tmp_path):
         ({"prompt_precision": 7}, alight.OptionError, "expected 8 or 16"),
         ({"speculate": 8}, alight.OptionError, "speculate is '8'"),
         ({"context": 2**40}, alight.OptionError, "context"),
+        ({"context": 2**70}, alight.OptionError, "context is 1180591620717411303424, expected a smaller number"),
+        ({"context": -1}, alight.OptionError, "context is -1, expected a whole number not below 0"),
+        ({"threads": -1}, alight.OptionError, "threads is -1, expected a number from 1 to 256"),
+        ({"sequences": -2}, alight.OptionError, "sequences is -2, expected a number from 1"),
+        ({"memory": -1}, alight.OptionError, "memory is -1"),
+        ({"prompt_cache": -1}, alight.OptionError, "prompt_cache is -1"),
+        ({"prompt_precision": -8}, alight.OptionError, "expected 8 or 16"),
+        ({"speculate": -1}, alight.OptionError, "speculate is '-1'"),
         ({"draft": tmp_path / "text"}, alight.FormatError, "text"),
         ({"colour": 1}, TypeError, "colour"),
     ]:
@@ -211,14 +270,21 @@ def test_errors(model, tmp_path):
         ("x", {"top_p": 1.5}, alight.OptionError, "top_p is 1.5"),
         ("x", {"max_tokens": -2}, alight.OptionError, "max_tokens is -2"),
         ("x", {"seed": 2**64}, alight.OptionError, "seed is"),
+        ("x", {"top_k": 2**80}, alight.OptionError, "top_k is 1208925819614629174706176, expected a smaller number"),
+        ("x", {"logit_bias": {-1: 1.0}}, alight.OptionError, "logit_bias: -1 is no token id"),
+        ("x", {"stop": 3}, TypeError, "^stop: expected a text or a list of texts$"),
+        ("x", {"stop": ["a", 3]}, TypeError, "^stop: expected a text or a list of texts$"),
+        (b"hi", {}, TypeError, "not bytes"),
+        (bytearray(b"hi"), {}, TypeError, "not bytes"),
         ("x", {"temp": 1}, TypeError, "there is no option 'temp': there are max_tokens, stop, temperature"),
         ("x", {"top_k": "a"}, TypeError, "top_k: "),
         ("x", {"raw": True, "system": "s"}, alight.OptionError, "system needs"),
         ("", {"raw": True}, alight.PromptError, "no tokens"),
         ([], {}, alight.PromptError, "empty"),
         ([49152], {}, alight.PromptError, "token id 49152 is outside the vocabulary"),
-        ([1] * 5000, {}, alight.ContextFullError, "the context is full: 0 of 4096"),
-        ("x" * 10**7, {}, alight.ContextFullError, "10000000 bytes"),
+        ([1] * 5000, {}, alight.ContextFullError, "the context is full: 0 of 4096 .* with context=5000 or more"),
+        ([1] * 9000, {}, alight.ContextFullError, "with context=…, but the model was trained for 8192"),
+        ("x" * 10**7, {}, alight.ContextFullError, "10000000 bytes.* or give a larger context=…$"),
         (3.5, {}, TypeError, "a prompt is a text"),
         ([{"content": "no role"}], {}, TypeError, "a prompt is a text"),
     ]:
@@ -228,6 +294,9 @@ def test_errors(model, tmp_path):
             model.stream(prompt, **options)
     with pytest.raises(KeyError):
         model.chat([{"content": "no role"}])
+    for made in (alight.Tokenizer, alight.config):
+        with pytest.raises(TypeError, match="expected the path of a model or an open catalog, found NoneType"):
+            made(None)
     # None of it has harmed the model.
     assert model.generate("Hello", max_tokens=2, raw=True).tokens
 
@@ -453,6 +522,29 @@ print(len(model.generate("x", raw=True, max_tokens=2, ignore_eos=True).tokens))
         PATH,
     )
     assert told.split() == ["forked", "forked", "2"]
+
+
+def test_a_copy_of_the_process_opens_a_model_of_its_own():
+    """The thread of its model may be where the handle of the other one points to."""
+    told = in_process(
+        """
+import os, sys
+import alight
+model = alight.Model(sys.argv[1], threads=1)
+stream = model.stream("Once", raw=True)
+child = os.fork()
+if child == 0:
+    own = alight.Model(sys.argv[1], threads=1)
+    del model, stream
+    print(len(own.generate("x", raw=True, max_tokens=2, ignore_eos=True).tokens), flush=True)
+    own.close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(len(model.generate("x", raw=True, max_tokens=3, ignore_eos=True).tokens))
+""",
+        PATH,
+    )
+    assert told.split() == ["2", "3"]
 
 
 def test_a_process_that_ends_in_the_middle_ends_well():

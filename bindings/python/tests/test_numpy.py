@@ -113,11 +113,27 @@ def test_dlpack(every_type):
 
     taken = jnp.from_dlpack(Copy())
     assert taken.dtype == jnp.bfloat16 and np.array_equal(np.asarray(taken), wanted["BF16"])
-    for keywords, said in [({}, "read-only"), ({"max_version": (0, 8)}, "read-only"), ({"max_version": (1, 0), "dl_device": (2, 0)}, "memory of the host"), ({"max_version": (1, 0), "stream": 1}, "no streams")]:
+    # A consumer that knows no version has no word for "read-only": it gets a copy of its own.
+    for keywords in ({}, {"max_version": (0, 8)}):
+        assert "dltensor_versioned" not in repr(tensor.__dlpack__(**keywords))
+    assert np.array_equal(np.asarray(jnp.from_dlpack(tensor)), wanted["BF16"])
+    for keywords, said in [({"copy": False}, "read-only"), ({"max_version": (0, 8), "copy": False}, "read-only"), ({"max_version": (1, 0), "dl_device": (2, 0)}, "memory of the host"), ({"max_version": (1, 0), "stream": 1}, "no streams")]:
         with pytest.raises(BufferError, match=said):
             tensor.__dlpack__(**keywords)
     with pytest.raises(BufferError, match="Q4_0, which DLPack has no type for"):
         catalog["Q4_0"].__dlpack__(max_version=(1, 0))
+
+
+def test_jax_takes_tensors(every_type):
+    path, wanted = every_type
+    catalog = alight.open(path)
+    for name in ("F32", "F16", "BF16", "norm"):
+        for take in (jnp.asarray, jnp.array):
+            array = take(catalog[name])
+            assert array.dtype == wanted[name].dtype and np.array_equal(np.asarray(array), wanted[name])
+            assert array.unsafe_buffer_pointer() != where(catalog[name])
+    assert np.array_equal(np.asarray(jnp.asarray(catalog["Q4_0"])), catalog["Q4_0"].numpy())
+    assert jnp.asarray(catalog["F32"], jnp.bfloat16).dtype == jnp.bfloat16
 
 
 def test_an_element_that_is_not_at_its_place(tmp_path):
@@ -147,3 +163,11 @@ def test_numbers_that_were_computed():
     gc.collect()
     assert all(np.array_equal(one, array) for one in shown)
     assert isinstance(jnp.asarray(array), jax.Array)
+
+
+def test_jax_takes_numbers_that_were_computed(model):
+    numbers = model.logits([1, 2, 3], all=True)
+    for take in (jnp.asarray, jnp.array, jnp.from_dlpack):
+        array = take(numbers)
+        assert array.dtype == jnp.float32 and np.array_equal(np.asarray(array), numbers.numpy())
+    assert jnp.stack([numbers[0], numbers[1]]).shape == (2, 49152)

@@ -415,6 +415,8 @@ class Tensor:
         """As a NumPy array: plain elements in place, read-only; blocks as float32. `dtype` converts. (`numpy.asarray` shows the
         stored bytes, by the buffer protocol.)"""
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]: ...
+    def __jax_array__(self) -> Any:
+        """What `jax.numpy.asarray` and `jax.numpy.array` ask for: a copy."""
     def __dlpack__(
         self,
         *,
@@ -474,7 +476,8 @@ class Message(TypedDict):
 
     role: str
     """Who speaks: "system", "user" or "assistant" in most templates."""
-    content: str
+    content: str | Sequence[dict[str, str]]
+    """A text, or parts `{"type": "text", "text": …}`, each of which is a line."""
 
 @type_check_only
 class Call(TypedDict):
@@ -686,6 +689,8 @@ class Array:
         """As lists of Python's floats."""
     def numpy(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         """As a NumPy array, without a copy."""
+    def __jax_array__(self) -> Any:
+        """What `jax.numpy.asarray` and `jax.numpy.array` ask for: a copy."""
     def __dlpack__(
         self,
         *,

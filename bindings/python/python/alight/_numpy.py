@@ -51,3 +51,10 @@ def array(tensor: "Tensor", dtype: Any, copy: bool | None) -> "np.ndarray[Any, A
         raise ValueError(f"tensor '{tensor.name}' is {tensor.type}: as {wanted} it is a copy")
     # What was converted is a copy already, but one that may not be written.
     return made.astype(wanted, copy=True) if copy or converted else made
+
+
+def jax_array(of: "Array | Tensor") -> Any:
+    """A copy of JAX's, on its default device: what it is made from may go, or be a file that changes."""
+    import jax.numpy as jnp
+
+    return jnp.array(of.numpy())
