@@ -192,6 +192,26 @@ def test_whatever_the_caller_has_set(folder):
         assert slopes.dtype == np.float32 and np.isfinite(slopes).all() and np.abs(slopes).max() > 0
 
 
+@pytest.mark.parametrize("weights", ["f32", "bf16", "native"])
+def test_what_the_caller_forbids_in_programs_of_its_own(weights, folder):
+    """Types that are mixed, and arrays that go to devices unasked."""
+    with jax.numpy_dtype_promotion("strict"), jax.transfer_guard("disallow"):
+        model = loaded(folder, dataclasses.replace(NETWORKS[1], name="forbidden", layers=1), tp=2, weights=weights)
+        prompts = prompts_of(NETWORKS[1], [9, 70])
+        assert len(list(model.generate(prompts[0], max_tokens=4))) == 4
+        assert [len(one) for one in model.generate_batch(prompts, max_tokens=4)] == [4, 4]
+        assert model.logits(prompts[0]).shape == (9, 733)
+        batch, count = model.continuous(sequences=2), 0
+        batch.add(prompts[0], max_tokens=4)
+        while batch:
+            count += sum(len(more) for _, more, _ in batch.step())
+        assert count == 4
+        cache = model.empty_cache()
+        # In a program of the caller's, it is the caller who says where the tokens are.
+        with jax.transfer_guard("allow"):
+            assert jax.jit(model.forward)(model.params, np.array([prompts[0]]), cache)[0].shape == (1, 9, 733)
+
+
 def test_a_mesh_whose_axes_are_explicit(folder):
     """As those of `jax.make_mesh` are. The ranks have no equal parts of this vocabulary."""
     tiny = dataclasses.replace(NETWORKS[0], name="odd", layers=1, vocab=401)
@@ -234,6 +254,12 @@ def test_what_cannot_work(folder):
     model = loaded(folder, NETWORKS[0])
     with pytest.raises(ValueError, match=r"tokens: expected integers \[2, T\], as the cache has sequences, found int32\[3, 4\]"):
         model.forward(model.params, np.zeros((3, 4), np.int32), model.empty_cache(2))
+    with pytest.raises(ValueError, match=r"tokens: expected one or more of each sequence, found int32\[2, 0\]"):
+        model.forward(model.params, np.zeros((2, 0), np.int32), model.empty_cache(2))
+    with pytest.raises(TypeError, match=r"tokens: expected an array of integers \[2, T\], found list"):
+        model.forward(model.params, [[1], [2]], model.empty_cache(2))
+    with pytest.raises(TypeError, match="whole numbers, found the text '1'; .*encode"):
+        model.generate_batch([["1"]], max_tokens=1)
     with pytest.raises(ValueError, match=r"found float32\[2, 4\]"):
         model.forward(model.params, np.zeros((2, 4), np.float32), model.empty_cache(2))
     with pytest.raises(ValueError, match=r"counts: expected \[2\], found \[3\]"):

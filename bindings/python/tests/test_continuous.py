@@ -208,6 +208,9 @@ def test_native_weights_with_a_page_for_each_sequence(tiny, ranks, folder):
     batch = model.continuous(sequences=1, sampling=greedy, steps_per_launch=5)
     assert batch.free_pages == 1 and batch.page >= 96
     assert run(batch, requests) == [list(model.generate(prompt, max_tokens=wanted, sampling=greedy)) for prompt, wanted in requests]
+    # A number that is meant for pages of 64 positions makes no more pages than can be taken.
+    many = model.continuous(sequences=3, pages=10**6)
+    assert many.free_pages == 3 and many._cache[0].shape == model.continuous(sequences=3)._cache[0].shape
     together = model.continuous(sequences=3, pages=2, sampling=greedy, steps_per_launch=5)
     found = run(together, requests)
     assert together.free_pages == 2
@@ -219,6 +222,7 @@ def test_native_weights_with_a_page_for_each_sequence(tiny, ranks, folder):
 def test_what_cannot_work(folder):
     model = loaded(folder, NETWORKS[0])
     batch = model.continuous(sequences=2, pages=1)
+    assert repr(batch) == "<alight.jax.models.ContinuousBatch, 0 of 2 sequences, 0 waiting, 1 of 1 pages free>"
     with pytest.raises(ValueError, match="50 tokens and 20 to come need 2 pages of 64 positions, and there are 1"):
         batch.add([5] * 50, max_tokens=20)
     with pytest.raises(ValueError, match="no tokens"):

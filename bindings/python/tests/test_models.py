@@ -308,6 +308,19 @@ def test_bfloat16(folder, monkeypatch):
     assert all(one.dtype == jnp.bfloat16 for one in model._programs.empty())
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_float32_is_float32_in_the_cache_too(ranks, folder):
+    """Its rounding to float16 was the largest error of all: 0.01 in a logit."""
+    model, prompt = loaded(folder, LLAMA, tp=ranks, weights="f32", context=96), ids_of(LLAMA, 45)
+    cache = model.empty_cache()
+    wide = dataclasses.replace(cache, keys=cache.keys.astype(jnp.float32), values=cache.values.astype(jnp.float32))
+    wanted, _ = model.forward(model.params, jnp.array([prompt]), wide)
+    assert np.abs(model.logits(prompt) - np.asarray(wanted)[0]).max() < 1e-4
+    assert all(one.dtype == jnp.float32 for one in (*model._programs.empty(), *model._programs.empty_pages(2)))
+    halves = loaded(folder, LLAMA, tp=ranks, weights="bf16", context=96)._programs.empty()
+    assert all(one.dtype == jnp.float16 for one in halves)
+
+
 @pytest.mark.parametrize("weights", ["f32", "native"])
 def test_chunks_are_as_one_token_after_the_other(weights, folder, monkeypatch):
     """Whatever the filling of the last chunk is, nothing sees it; and what chunks there are makes no difference."""
@@ -481,6 +494,17 @@ def test_the_mesh_that_is_set(folder):
         assert load_model(path, weights="f32", context=96).tp == 1
 
 
+def test_the_default_device_comes_first(folder):
+    path, devices = written(folder, LLAMA), jax.devices()
+    with jax.default_device(devices[3]):
+        model = load_model(path, context=96)
+        assert model.mesh.devices.tolist() == [devices[3]]
+        assert load_model(path, context=96, tp=2).mesh.devices.tolist() == [devices[3], devices[0]]
+    with jax.default_device("cpu"):
+        assert load_model(path, context=96).mesh.devices.tolist() == [devices[0]]
+    assert load_model(path, context=96).mesh.devices.tolist() == [devices[0]]
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_nothing_is_copied(ranks, folder):
     """A launch needs little memory of its own: neither the file nor the cache is copied in it."""
@@ -518,6 +542,17 @@ def test_what_cannot_work(folder, tmp_path):
     fails("context: 0", context=0)
     fails("chunks: expected lengths of 1 or more", chunks=(0, 16))
     fails("chunks", chunks=())
+    fails("chunks: the shortest is 1000000000, expected 96 at most, which is the context", chunks=(10**9,), context=96)
+    fails("chunks: expected a whole number, found 1.5", TypeError, chunks=(1.5,))
+    fails("chunks: expected several lengths", TypeError, chunks=8)
+    fails("context: expected a whole number, found 1.5", TypeError, context=1.5)
+    fails("limit: expected a number of seconds, 0 or more, found -1", limit=-1)
+    fails("limit: expected a number of seconds, 0 or more, found nan", limit=float("nan"))
+    fails("limit: expected a number of seconds, found 'x'", TypeError, limit="x")
+    fails("memory: expected 0 or more, found -1", memory=-1)
+    fails("tp: expected a whole number, found 2.0", TypeError, tp=2.0)
+    fails("tp: expected a whole number, found '2'", TypeError, tp="2")
+    fails("model of the hub: alight.pull.'hf.co/a/b:Q4_0'. fetches it", alight.OptionError, path="hf.co/a/b:Q4_0")
     mesh = Mesh(np.array(jax.devices()[:2]), ("x",))
     fails("axes 'x'; expected one that is called 'tp'", mesh=mesh)
     fails("tp: 3, but the mesh has 2", mesh=Mesh(np.array(jax.devices()[:2]), ("tp",)), tp=3)
@@ -535,8 +570,24 @@ def test_what_cannot_work(folder, tmp_path):
         for call in (model.logits, functools.partial(model.generate, max_tokens=1)):
             with pytest.raises(ValueError, match=words):
                 call(ids)
+    with pytest.raises(alight.ContextFullError, match="load_model.*context="):
+        model.generate([5] * 97, max_tokens=1)
+    for ids, words in [("12", "Tokenizer.*encode"), (b"12", "found bytes"), ([1.9], "whole numbers, found 1.9"), (["a"], "Tokenizer.*encode"), (5, "found 5")]:
+        for call in (model.logits, functools.partial(model.generate, max_tokens=1)):
+            with pytest.raises(TypeError, match=words):
+                call(ids)
+    for sampling, words in [(Sampling.greedy, "Sampling.greedy without parentheses"), ("greedy", "Sampling.greedy.., found 'greedy'")]:
+        for call in (functools.partial(model.generate, [1], max_tokens=1), functools.partial(model.continuous, sequences=1), model.lower):
+            with pytest.raises(TypeError, match=words):
+                call(**{"program": "decode"} if call == model.lower else {}, sampling=sampling)
+    for options, words in [({"tokens": 0}, "tokens: expected 1 or more, found 0"), ({"batch": 0}, "batch"), ({"pages": -1}, "pages")]:
+        with pytest.raises(ValueError, match=words):
+            model.lower("decode", **options)
     with pytest.raises(ValueError, match="max_tokens: expected 1 or more, found 0"):
         model.generate([1], max_tokens=0)
+    with pytest.raises(TypeError, match="max_tokens: expected a whole number, found 1.5"):
+        model.generate([1], max_tokens=1.5)
+    assert repr(model) == "<alight.jax.models.Model of llama, tp 1 on cpu, context 96>"
     with pytest.raises(ValueError, match="steps_per_launch"):
         model.generate([1], max_tokens=1, steps_per_launch=0)
 

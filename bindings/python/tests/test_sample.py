@@ -2,6 +2,7 @@
 
 import functools
 
+import alight
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,7 +50,7 @@ def test_the_best_come_first_and_the_lower_id_of_equal_ones(ranks, candidates):
 
 
 def probabilities(values, s):
-    """By id, in float64: the stages of crates/model/src/sampler.rs."""
+    """By id, in float64: the stages of crates/model/src/engine/sampler.rs."""
     ids, clean = order(values)
     ids = ids[: s.top_k or None]
     kept = clean[ids]
@@ -75,7 +76,7 @@ CHOICES = [
     Sampling(top_k=0, top_p=1.0, min_p=0.4, temperature=3.0),
     Sampling(top_k=500, top_p=0.97, min_p=0.2, temperature=2.0),
     Sampling(top_k=40, top_p=0.0, min_p=0.0),
-    Sampling(top_k=40, top_p=1.0, min_p=7.0),
+    Sampling(top_k=40, top_p=1.0, min_p=1.0),
 ]
 
 
@@ -145,7 +146,24 @@ def test_a_program_for_how_many_candidates():
     def count(**s):
         return Sampling(**s).candidates(1000)
 
-    assert (count(), count(temperature=0.0), count(temperature=-1.0), count(temperature=float("nan"))) == (64, 1, 1, 1)
+    assert (count(), count(temperature=0.0)) == (64, 1)
     assert (count(top_k=0), count(top_k=64), count(top_k=65), count(top_k=513), count(top_k=10**12)) == (
         1000, 64, 512, 1000, 1000,
     )  # fmt: skip
+
+
+def test_numbers_out_of_range_are_refused_as_by_the_native_engine():
+    for options, error, said in [
+        ({"temperature": -0.5}, alight.OptionError, "temperature is -0.5, expected a number not below 0"),
+        ({"temperature": float("nan")}, alight.OptionError, "temperature is nan"),
+        ({"temperature": float("inf")}, alight.OptionError, "temperature is inf"),
+        ({"temperature": "hot"}, TypeError, "temperature: expected a number, found 'hot'"),
+        ({"top_p": 1.5}, alight.OptionError, "top_p is 1.5, expected a number from 0 to 1"),
+        ({"top_p": float("nan")}, alight.OptionError, "top_p is nan"),
+        ({"min_p": -0.1}, alight.OptionError, "min_p is -0.1"),
+        ({"top_k": -1}, alight.OptionError, "top_k is -1, expected a whole number not below 0"),
+        ({"top_k": 1.5}, TypeError, "top_k: expected a whole number, found 1.5"),
+        ({"seed": "x"}, TypeError, "seed: expected a whole number"),
+    ]:
+        with pytest.raises(error, match=said):
+            Sampling(**options)

@@ -102,7 +102,7 @@ class Attention:
         def derivative(operands: Any, tangents: Any) -> Any:
             # A loop that ends when its data say so has no derivative backwards, nor has the kernel.
             # It may be derived where what `Programs` allows has passed.
-            with jax.numpy_rank_promotion("allow"):
+            with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
                 slope = jax.jvp(lambda *some: self._whole(*some, *operands[4:]), operands[:4], tangents[:4])[1]
                 return call(*operands), slope
 

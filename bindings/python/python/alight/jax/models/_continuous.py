@@ -23,9 +23,10 @@ import jax
 import numpy as np
 
 from ._arithmetic import Cache
+from ._given import whole
 from ._place import SAME, Host
 from ._programs import NONE, Request, State
-from ._sample import Draws, Sampling, arguments
+from ._sample import Draws, Sampling, arguments, checked
 
 if TYPE_CHECKING:
     from ._model import Model
@@ -70,10 +71,11 @@ class ContinuousBatch:
         self, model: Model, sequences: int, pages: int | None, sampling: Sampling, stop: Sequence[int], steps_per_launch: int
     ) -> None:
         for name, value in (("sequences", sequences), ("pages", 1 if pages is None else pages), ("steps_per_launch", steps_per_launch)):
-            if value < 1:
-                raise ValueError(f"{name}: expected 1 or more, found {value}")
-        programs = model._programs
-        pages = sequences * programs.table if pages is None else pages
+            whole(name, value)
+        programs, sampling = model._programs, checked(sampling)
+        # More would never be taken; where a page is a full context, a number that is meant for small ones would be all of the memory.
+        most = sequences * programs.table
+        pages = most if pages is None else min(pages, most)
         self.model, self.sampling, self.steps = model, sampling, steps_per_launch
         self._programs, self._candidates = programs, sampling.candidates(model.config.vocab)
         self._cache: Cache = programs.empty_pages(pages)
@@ -104,6 +106,10 @@ class ContinuousBatch:
         """Whether there is something to compute, or to tell."""
         return bool(self._waiting or self._flying or any(self._places))
 
+    def __repr__(self) -> str:
+        running = f"{len(self._running())} of {len(self._places)} sequences, {len(self._waiting)} waiting"
+        return f"<alight.jax.models.ContinuousBatch, {running}, {self.free_pages} of {self._pages} pages free>"
+
     @property
     def free_pages(self) -> int:
         """Pages that no sequence has."""
@@ -113,8 +119,7 @@ class ContinuousBatch:
         """A prompt, which joins when there are a place and pages for it. Returns the number by which `step` tells of it. `seed` is the one of
         `sampling` unless it is given."""
         prompt = self.model._checked(ids)
-        if max_tokens < 1:
-            raise ValueError(f"max_tokens: expected 1 or more, found {max_tokens}")
+        whole("max_tokens", max_tokens)
         wanted = min(max_tokens, self.model.context - len(prompt) + 1)
         one = _Sequence(self._count, prompt, wanted, Draws(self.sampling.seed if seed is None else seed))
         if (needed := self._needed(one, wanted)) > self._pages:

@@ -192,8 +192,12 @@ def _rope(folder: Folder, head: int) -> Rope:
             frequencies = frequencies * ((1 - kept) / float(scaling["factor"]) + kept)
         elif kind != "default":
             raise FormatError(f"{folder.path}: rope_type {kind!r} is not known to the JAX engine here; `alight convert` may know it")
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as problem:
-        raise FormatError(f"{folder.path}: rope_scaling of {kind!r}: {problem!r}") from None
+    except FormatError:
+        raise
+    except KeyError as problem:
+        raise FormatError(f"{folder.path}: rope_scaling of {kind!r} has no {problem}") from None
+    except (TypeError, ValueError, ZeroDivisionError) as problem:
+        raise FormatError(f"{folder.path}: rope_scaling of {kind!r}: {problem}") from None
     return Rope(tuple(float(one) for one in frequencies), 1.0)
 
 

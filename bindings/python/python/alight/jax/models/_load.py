@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from ... import Catalog
+from ... import Catalog, OptionError
 from ... import open as open_catalog
 from .. import _collective, _gpu_blocks
 from .._collective import LIMIT, allreduce_norm
@@ -21,6 +20,7 @@ from ._arithmetic import Arithmetic
 from ._blocks import Collective, Network
 from ._config import Config
 from ._cut import Cut, cut
+from ._given import seconds, whole
 from ._model import CHUNKS, GPU_CHUNKS, Model
 from ._native import Native
 from ._place import Layers, tallied
@@ -31,6 +31,8 @@ from ._xla import Xla
 
 AXIS = "tp"
 FLOATS = {"bf16": jnp.bfloat16, "f32": jnp.float32}
+OF_THE_HUB = ("hf.co/", "huggingface.co/", "http://", "https://")
+"""What names of models of the hub begin with."""
 DEFAULT_CONTEXT = 4096
 """Positions if nobody asks for a number, and if the model was trained for as many."""
 LINE = 16
@@ -53,7 +55,8 @@ def load_model(
     memory: int | None = None,
 ) -> Model:
     """A model of a GGUF file, or of a folder of Hugging Face's, on `tp` devices, or on those along the axis `tp` of a mesh: of `mesh`, or without either of
-    the one that `jax.set_mesh` has set, if that has such an axis.
+    the one that `jax.set_mesh` has set, if that has such an axis. With `tp`, devices begin with that of `jax.default_device`, if it is set. Along
+    other axes of a mesh everything is the same: each has a copy, and computes the same.
 
     `weights`: "native": on CPU devices, matrices in place in the map of the file, whatever their type, and our own
     products with them; on CUDA's GPUs, each device's part of them as the blocks of the file, and our own products with up to 8 tokens
@@ -82,18 +85,17 @@ def load_model(
     known = ["native", *FLOATS]
     if weights not in known:
         raise ValueError(f"weights: expected one of {', '.join(map(repr, known))}, found {weights!r}")
-    catalog = path if isinstance(path, Catalog) else open_catalog(path)
+    limit = seconds("limit", limit)
+    if memory is not None:
+        whole("memory", memory, 0)
+    catalog = path if isinstance(path, Catalog) else _opened(path)
     # A folder of Hugging Face's, unless its safetensors are a GGUF model's.
     plain = str(catalog.files[0]).endswith(".safetensors")
     config, tensors = _huggingface.read(catalog) if plain else _of_gguf(catalog)
     context = _context(config, context)
     mesh = _mesh(tp, mesh)
     gpus = not _on_cpu(mesh)
-    if chunks is None:
-        chunks = GPU_CHUNKS if gpus else CHUNKS
-    lengths = tuple(sorted({operator.index(chunk) for chunk in chunks}))
-    if not lengths or lengths[0] < 1:
-        raise ValueError(f"chunks: expected lengths of 1 or more, found {list(chunks)}")
+    lengths = (GPU_CHUNKS if gpus else CHUNKS) if chunks is None else _lengths(chunks, context)
     if plain and weights == "native":
         raise ValueError(
             f"{catalog.files[0]}: weights='native' computes with GGUF files; 'bf16' or 'f32' loads this one as it is, and "
@@ -132,6 +134,24 @@ def load_model(
     return Model(config, mesh, Programs(net, mesh, specs), params, context, lengths, catalog.check, dict(read_bytes), store)
 
 
+def _opened(path: str | os.PathLike[str]) -> Catalog:
+    if str(path).startswith(OF_THE_HUB) and not os.path.exists(path):
+        raise OptionError(f"'{path}' is a model of the hub: alight.pull({str(path)!r}) fetches it, and returns the path of a file to load")
+    return open_catalog(path)
+
+
+def _lengths(chunks: Sequence[int], context: int) -> tuple[int, ...]:
+    """Those that a caller gives."""
+    if not isinstance(chunks, Iterable) or isinstance(chunks, str):
+        raise TypeError(f"chunks: expected several lengths, as in (8, 32), found {chunks!r}")
+    lengths = sorted({whole("chunks", chunk, -(2**63)) for chunk in chunks})
+    if not lengths or lengths[0] < 1:
+        raise ValueError(f"chunks: expected lengths of 1 or more, found {list(chunks)}")
+    if lengths[0] > context:
+        raise ValueError(f"chunks: the shortest is {lengths[0]}, expected {context} at most, which is the context")
+    return tuple(lengths)
+
+
 def _of_gguf(catalog: Catalog) -> tuple[Config, Tensors]:
     config = _config.read(catalog)
     return config, _tensors.find(catalog, config)
@@ -159,7 +179,7 @@ def _cut(c: Config, ranks: int, heads: int, feed_forward: int) -> Cut:
 def _context(config: Config, asked: int | None) -> int:
     if asked is None:
         return min(DEFAULT_CONTEXT, config.context)
-    if not 1 <= asked <= config.context:
+    if not 1 <= whole("context", asked, -(2**63)) <= config.context:
         raise ValueError(f"context: {asked}; expected 1 to {config.context}, for which the model was trained")
     return asked
 
@@ -167,6 +187,8 @@ def _context(config: Config, asked: int | None) -> int:
 def _mesh(tp: int | None, mesh: Mesh | None) -> Mesh:
     if mesh is None and tp is None and AXIS in (around := jax.sharding.get_mesh()).shape:
         mesh = around
+    if tp is not None:
+        whole("tp", tp, -(2**63))
     if mesh is not None:
         if not isinstance(mesh, Mesh):
             raise TypeError(f"mesh: expected a jax.sharding.Mesh with devices, found {type(mesh).__name__}")
@@ -182,7 +204,7 @@ def _mesh(tp: int | None, mesh: Mesh | None) -> Mesh:
         raise ValueError(f"tp: {ranks}; expected 1 to {MOST_RANKS}")
     if mesh is not None:
         return mesh
-    devices = jax.devices()
+    devices = _devices()
     if ranks > len(devices):
         kind = devices[0].platform
         how = (
@@ -192,6 +214,17 @@ def _mesh(tp: int | None, mesh: Mesh | None) -> Mesh:
         )
         raise ValueError(f"tp: {ranks}, but there are {len(devices)} {kind} devices; {how}")
     return Mesh(np.array(devices[:ranks]), (AXIS,))
+
+
+def _devices() -> list[jax.Device]:
+    """Those that a model may be on: with `jax.default_device` it comes first, and the others are of its platform."""
+    config: Any = jax.config
+    first = config.jax_default_device
+    if first is None:
+        return jax.devices()
+    if isinstance(first, str):
+        return jax.devices(first)
+    return [first, *(one for one in jax.devices(first.platform) if one != first)]
 
 
 def _on_cpu(mesh: Mesh) -> bool:

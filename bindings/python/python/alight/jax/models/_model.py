@@ -13,15 +13,17 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh
 
+from ... import ContextFullError
 from ..._alight import ExpertStore, reusable
 from .._cuda import check_collectives
 from ._arithmetic import Cache
 from ._blocks import Params
 from ._config import Config
 from ._continuous import ContinuousBatch
+from ._given import token_ids, whole
 from ._place import SAME
 from ._programs import NONE, Programs, Request
-from ._sample import Draws, Sampling, arguments
+from ._sample import Draws, Sampling, arguments, checked
 
 CHUNKS = (8, 32, 128)
 """Lengths of the chunks in which prompts are computed; the last one is filled up to one of them. On two cores, a chunk of a
@@ -74,6 +76,10 @@ class Model:
         """Tokens of the last prompt that were in the cache already."""
         self._free: list[tuple[Cache, list[int]]] = []
 
+    def __repr__(self) -> str:
+        name, kind = self.config.architecture, self.mesh.devices.flat[0].platform
+        return f"<alight.jax.models.Model of {name}, tp {self.tp} on {kind}, context {self.context}>"
+
     @property
     def tp(self) -> int:
         """Ranks."""
@@ -95,8 +101,7 @@ class Model:
         """
         prompt = self._checked(ids)
         for name, value in (("max_tokens", max_tokens), ("steps_per_launch", steps_per_launch)):
-            if value < 1:
-                raise ValueError(f"{name}: expected 1 or more, found {value}")
+            whole(name, value)
         request = self._request([prompt], max_tokens, sampling, stop)
         return self._generate(prompt, sampling, steps_per_launch, request)
 
@@ -115,16 +120,15 @@ class Model:
         otherwise than those with one: with `weights="f32"` on CPU devices the bits are the same, else a choice that is as close as
         roundings may differ.
         """
-        checked = [self._checked(ids) for ids in prompts]
-        for name, value in (("prompts", len(checked)), ("max_tokens", max_tokens), ("steps_per_launch", steps_per_launch)):
-            if value < 1:
-                raise ValueError(f"{name}: expected 1 or more, found {value}")
-        request = self._request(checked, max_tokens, sampling, stop)
-        cache = self._programs.empty(len(checked))
-        h, cache = self._prefill(checked, 0, cache)
-        found: list[list[int]] = [[] for _ in checked]
-        ended, ends = [False] * len(checked), set(request.stop.tolist())
-        for out, _ in self._launches(checked, h, cache, sampling, steps_per_launch, request):
+        every = [self._checked(ids) for ids in prompts]
+        for name, value in (("prompts", len(every)), ("max_tokens", max_tokens), ("steps_per_launch", steps_per_launch)):
+            whole(name, value)
+        request = self._request(every, max_tokens, sampling, stop)
+        cache = self._programs.empty(len(every))
+        h, cache = self._prefill(every, 0, cache)
+        found: list[list[int]] = [[] for _ in every]
+        ended, ends = [False] * len(every), set(request.stop.tolist())
+        for out, _ in self._launches(every, h, cache, sampling, steps_per_launch, request):
             for tokens in self._fetched(out).tolist():
                 for number, token in enumerate(tokens):
                     ended[number] = ended[number] or token in ends or token == NONE
@@ -144,8 +148,8 @@ class Model:
         steps_per_launch: int = 8,
     ) -> ContinuousBatch:
         """A running batch of up to so many `sequences` at once, which join and leave it, and share a cache of `pages` of 64 positions: without a
-        number as many as all of them need for a full context. With `weights="native"` on CPU devices a page is a full context: the kernels there
-        have no table of pages."""
+        number as many as all of them need for a full context, and never more than these. With `weights="native"` on CPU devices a page is a full
+        context: the kernels there have no table of pages."""
         return ContinuousBatch(self, sequences, pages, sampling, stop, steps_per_launch)
 
     @property
@@ -155,10 +159,9 @@ class Model:
 
     def empty_cache(self, batch: int = 1) -> KVCache:
         """An empty KV cache for `batch` sequences of up to `context` tokens each."""
-        if batch < 1:
-            raise ValueError(f"batch: expected 1 or more, found {batch}")
-        keys, values = self._programs.empty(batch)
-        return KVCache(keys, values, jnp.zeros(batch, jnp.int32))
+        keys, values = self._programs.empty(whole("batch", batch))
+        with jax.transfer_guard("allow"):
+            return KVCache(keys, values, jnp.zeros(batch, jnp.int32))
 
     def forward(
         self, params: Params, tokens: jax.Array, cache: KVCache, counts: jax.Array | None = None
@@ -171,8 +174,12 @@ class Model:
         cannot be checked here.
         """
         batch = cache.lengths.shape[0]
+        if not hasattr(tokens, "dtype"):
+            raise TypeError(f"tokens: expected an array of integers [{batch}, T], found {type(tokens).__name__}; jax.numpy.asarray makes one")
         if tokens.ndim != 2 or tokens.shape[0] != batch or not jnp.issubdtype(tokens.dtype, jnp.integer):
             raise ValueError(f"tokens: expected integers [{batch}, T], as the cache has sequences, found {tokens.dtype}{list(tokens.shape)}")
+        if tokens.shape[1] == 0:
+            raise ValueError(f"tokens: expected one or more of each sequence, found {tokens.dtype}{list(tokens.shape)}")
         if counts is not None and jnp.shape(counts) != (batch,):
             raise ValueError(f"counts: expected [{batch}], found {list(jnp.shape(counts))}")
         mapped = self._programs.mapped("forward")
@@ -194,7 +201,7 @@ class Model:
     def _request(self, prompts: Sequence[list[int]], max_tokens: int, sampling: Sampling, stop: Sequence[int]) -> Request:
         # The last token needs no room: nothing is computed with it.
         wanted = [min(max_tokens, self.context - len(prompt) + 1) for prompt in prompts]
-        return Request(arguments(sampling), self._ends(stop), np.array(wanted, np.int32))
+        return Request(arguments(checked(sampling)), self._ends(stop), np.array(wanted, np.int32))
 
     def _ends(self, stop: Sequence[int]) -> npt.NDArray[np.int32]:
         """What ends an answer, filled up, so that programs are compiled for few lengths."""
@@ -271,12 +278,15 @@ class Model:
     ) -> jax.stages.Lowered:
         """What XLA compiles for "prefill", a chunk of so many `tokens`, or for "decode", so many steps, of so many sequences, over a cache of
         `pages` if there are some: to compile it ahead of time, on a machine without these devices too."""
-        return self._programs.lower(program, self._params, tokens, sampling.candidates(self.config.vocab), batch, pages)
+        for name, value, least in (("tokens", tokens, 1), ("batch", batch, 1), ("pages", pages, 0)):
+            whole(name, value, least)
+        return self._programs.lower(program, self._params, tokens, checked(sampling).candidates(self.config.vocab), batch, pages)
 
     def _fetched(self, results: jax.Array) -> npt.NDArray[Any]:
         """Results on the host, unless they are worthless: the file has changed, or a collective among GPUs has failed in a
         CUDA graph, where nobody is told."""
-        found = np.asarray(results)
+        with jax.transfer_guard("allow"):
+            found = np.asarray(results)
         self._check()
         check_collectives()
         return found
@@ -294,7 +304,11 @@ class Model:
                 new, cache = self._programs.prefill(self._params, cache, tokens, pos, last)
             else:
                 new, cache = self._programs.prefill_pages(self._params, cache, table, tokens, pos, last)
-            h = new if h is None or (lengths > start).all() else jnp.where((lengths > start)[:, None], new, h)
+            if h is None or (lengths > start).all():
+                h = new
+                continue
+            with jax.transfer_guard("allow"):
+                h = jnp.where((lengths > start)[:, None], new, h)
         return h, cache
 
     def _chunks(self, count: int, start: int) -> Iterator[tuple[int, int, int]]:
@@ -316,14 +330,14 @@ class Model:
         return cache, self.kept
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
-        prompt = [int(one) for one in ids]
+        prompt = token_ids(ids)
         if not prompt:
             raise ValueError("no tokens: a model needs one at least, usually that of the beginning of a text")
         wrong = next((one for one in prompt if not 0 <= one < self.config.vocab), None)
         if wrong is not None:
             raise ValueError(f"token {wrong} is not in the vocabulary of {self.config.vocab}")
         if len(prompt) > self.context:
-            raise ValueError(
+            raise ContextFullError(
                 f"{len(prompt)} tokens do not fit into a context of {self.context}; the model was trained for "
                 f"{self.config.context}: load_model(…, context=…)"
             )

@@ -92,6 +92,16 @@ class Programs:
             self._made[kind, known] = kept(jitted, list(self.mesh.devices.flat), kind, known, self._identity(), verdicts)
         return self._made[kind, known]
 
+    def _run(self, kind: str, *known: int) -> Any:
+        """The same, to be called whatever the caller forbids: numbers of a launch are made on the host, and go to the devices with it."""
+        function = self.compiled(kind, *known)
+
+        def run(*arguments: Any) -> Any:
+            with jax.transfer_guard("allow"):
+                return function(*arguments)
+
+        return run
+
     def _jitted(self, kind: str, *known: int) -> Any:
         gpu = self.mesh.devices.flat[0].platform == "gpu"
         # Who has told XLA what belongs into graphs knows why.
@@ -104,8 +114,8 @@ class Programs:
         function, inputs, outputs, _ = self._kinds[kind]
 
         def body(*arguments: Any) -> Any:
-            # Vectors are added to matrices, whatever the caller forbids in programs of its own.
-            with jax.numpy_rank_promotion("allow"):
+            # Vectors are added to matrices, and types are mixed, whatever the caller forbids in programs of its own.
+            with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
                 return function(*known, *arguments)
 
         return jax.shard_map(body, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
@@ -146,54 +156,54 @@ class Programs:
 
     def empty(self, batch: int = 1) -> Cache:
         """A cache for so many sequences with nothing in it."""
-        made: Cache = self.compiled("empty", batch)()
+        made: Cache = self._run("empty", batch)()
         return made
 
     def prefill(self, params: Params, cache: Cache, tokens: Any, pos: Any, last: Any) -> tuple[jax.Array, Cache]:
         """A chunk `[B, T]` of each prompt, which follows `pos` `[B]` positions: the residual stream `[B, embedding]` of token `last`
         `[B]` of it, and the cache. What follows that one is filling, which nothing sees and what comes next overwrites."""
-        found: tuple[jax.Array, Cache] = self.compiled("prefill")(params, cache, tokens, pos, last)
+        found: tuple[jax.Array, Cache] = self._run("prefill")(params, cache, tokens, pos, last)
         return found
 
     def empty_pages(self, count: int) -> Cache:
         """So many pages with nothing in them."""
-        made: Cache = self.compiled("empty_pages", count)()
+        made: Cache = self._run("empty_pages", count)()
         return made
 
     def prefill_pages(self, params: Params, cache: Cache, table: Any, tokens: Any, pos: Any, last: Any) -> tuple[jax.Array, Cache]:
         """`prefill` of sequences that have the pages in `table` `[B, n]`."""
-        found: tuple[jax.Array, Cache] = self.compiled("prefill_pages")(params, cache, table, tokens, pos, last)
+        found: tuple[jax.Array, Cache] = self._run("prefill_pages")(params, cache, table, tokens, pos, last)
         return found
 
     def decode_pages(
         self, candidates: int, params: Params, cache: Cache, table: Any, state: State, uniforms: Any, request: Request
     ) -> tuple[jax.Array, Cache, State]:
         """`decode` of sequences that have the pages in `table`. One of which nothing is wanted (any more) stays as it is."""
-        found: tuple[jax.Array, Cache, State] = self.compiled("decode_pages", candidates)(params, cache, table, state, uniforms, request)
+        found: tuple[jax.Array, Cache, State] = self._run("decode_pages", candidates)(params, cache, table, state, uniforms, request)
         return found
 
     def join(self, state: State, at: Any, one: State) -> State:
         """The state with that of one sequence at this place."""
-        found: State = self.compiled("join")(state, at, one)
+        found: State = self._run("join")(state, at, one)
         return found
 
     def logits(self, params: Params, cache: Cache, tokens: Any, pos: Any) -> tuple[jax.Array, Cache]:
         """Logits `[B · T, ranks × slots]` of every position of a chunk of each, and the cache."""
-        found: tuple[jax.Array, Cache] = self.compiled("logits")(params, cache, tokens, pos)
+        found: tuple[jax.Array, Cache] = self._run("logits")(params, cache, tokens, pos)
         return found
 
     def first(
         self, candidates: int, params: Params, h: jax.Array, pos: Any, uniforms: Any, request: Request
     ) -> tuple[jax.Array, State]:
         """The first token `[1, B]` after prompts of `pos` tokens."""
-        found: tuple[jax.Array, State] = self.compiled("first", candidates)(params, h, pos, uniforms, request)
+        found: tuple[jax.Array, State] = self._run("first", candidates)(params, h, pos, uniforms, request)
         return found
 
     def decode(
         self, candidates: int, params: Params, cache: Cache, state: State, uniforms: Any, request: Request
     ) -> tuple[jax.Array, Cache, State]:
         """Up to as many steps as there are `uniforms` `[steps, B]`: their tokens, filled up with `NONE`."""
-        found: tuple[jax.Array, Cache, State] = self.compiled("decode", candidates)(params, cache, state, uniforms, request)
+        found: tuple[jax.Array, Cache, State] = self._run("decode", candidates)(params, cache, state, uniforms, request)
         return found
 
     # On one rank.

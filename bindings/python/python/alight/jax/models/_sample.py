@@ -1,4 +1,4 @@
-"""Logits into a token, on the device: the stages, their order and defaults are those of `crates/model/src/sampler.rs`.
+"""Logits into a token, on the device: the stages, their order and defaults are those of `crates/model/src/engine/sampler.rs`.
 
 Each rank has the logits of a part of the vocabulary. Its best candidates, sorted, go to all ranks, which all draw the same
 token. Of equal logits the lower id is the greater; a NaN counts as −∞. What decides a draw is a number that the host hands in
@@ -8,6 +8,7 @@ that of the Rust side.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ... import OptionError
+from ._given import whole
 from ._place import Host
 
 FEW = (64, 512)
@@ -32,7 +35,7 @@ class Sampling:
     """How tokens are chosen. The defaults are llama.cpp's, but for the seed."""
 
     temperature: float = 0.8
-    """Divides the logits; 0 (or anything not above it) always takes the likeliest token."""
+    """Divides the logits; 0 always takes the likeliest token."""
     top_k: int = 40
     """Keep the k likeliest tokens; 0 keeps all."""
     top_p: float = 0.95
@@ -41,13 +44,25 @@ class Sampling:
     """Keep tokens at least this likely, relative to the likeliest; 0 keeps all."""
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for name, most, expected in (("temperature", np.inf, "not below 0"), ("top_p", 1, "from 0 to 1"), ("min_p", 1, "from 0 to 1")):
+            value: Any = getattr(self, name)
+            if not isinstance(value, numbers.Real):
+                raise TypeError(f"{name}: expected a number, found {value!r}")
+            # As the native engine has it: neither NaN nor infinity is a number.
+            if not 0 <= float(value) <= most or float(value) == np.inf:
+                raise OptionError(f"{name} is {value}, expected a number {expected}")
+        if whole("top_k", self.top_k, -(2**63)) < 0:
+            raise OptionError(f"top_k is {self.top_k}, expected a whole number not below 0")
+        whole("seed", self.seed, -(2**63))
+
     @staticmethod
     def greedy() -> Sampling:
         return Sampling(temperature=0.0)
 
     def candidates(self, vocab: int) -> int:
         """How many candidates a program has to look at: it is compiled for one of a few numbers."""
-        if not self.temperature > 0:
+        if self.temperature == 0:
             return 1
         return next((few for few in FEW if 0 < self.top_k <= few < vocab), vocab)
 
@@ -56,11 +71,16 @@ Chosen: TypeAlias = tuple[Any, Any]
 """float32 `[temperature, top_p, min_p]`, and `top_k`: arguments of a program."""
 
 
-def arguments(sampling: Sampling) -> Chosen:
-    def number(value: float, unless: float) -> float:
-        return unless if np.isnan(value) else value
+def checked(sampling: Any) -> Sampling:
+    """What a caller gives."""
+    if not isinstance(sampling, Sampling):
+        found = "Sampling.greedy without parentheses" if sampling is Sampling.greedy else repr(sampling)
+        raise TypeError(f"sampling: expected alight.jax.models.Sampling(…) or Sampling.greedy(), found {found}")
+    return sampling
 
-    floats = [sampling.temperature, number(sampling.top_p, 1.0), number(sampling.min_p, 0.0)]
+
+def arguments(sampling: Sampling) -> Chosen:
+    floats = [sampling.temperature, sampling.top_p, sampling.min_p]
     return np.array(floats, np.float32), np.int32(min(sampling.top_k, 2**31 - 1))
 
 

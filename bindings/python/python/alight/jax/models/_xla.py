@@ -74,7 +74,6 @@ class Xla:
         group, width = cut.head_slots // cut.kv_slots, c.value_dim
         # On CPU devices XLA has a way to compute with one row that rounds otherwise than that with several.
         self.alike = self.dtype == np.float32 and mesh.devices.flat[0].platform == "cpu"
-        # The cache of a stream of float32 is float16.
         kind, kernel = jnp.dtype(stream), has_kernel(mesh.devices.flat[0].platform)
         self.attention = Attention(
             cut.kv_slots, group, c.key_dim, width, capacity, c.attention_scale, c.attention_softcap, kind, kernel
@@ -249,7 +248,8 @@ class Xla:
         return jnp.split(product, ends, axis=1) + self._products(layer, x, roles[count:])
 
     def cache(self, batch: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
-        kind = jnp.bfloat16 if self.stream == jnp.bfloat16 else jnp.float16
+        # Weights of float32 are asked for to be exact: keys and values of float16 would be the largest error by far.
+        kind = jnp.bfloat16 if self.stream == jnp.bfloat16 else jnp.float32 if self.dtype == np.float32 else jnp.float16
         return *self.attention.cache(self.config.layers, batch), kind
 
     def pages(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
