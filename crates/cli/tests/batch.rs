@@ -13,11 +13,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use said::{OWN, TEXT};
 use serde_json::{Value, json};
-use support::{Done, alight, command, done, ended, kill, smollm2, text, with_stdin, write};
+use support::{
+    Done, PATIENCE, alight, command, done, ended, kill, smollm2, text, with_stdin, write,
+};
 
 /// Thinking, an answer, and the call of a tool.
 const SAID: [(&str, i32); 8] = [
@@ -666,6 +668,15 @@ fn progress_is_for_a_terminal_and_the_summary_for_all_who_want_it() {
     assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));
 }
 
+/// Whether a child has a handler for SIGINT, as Linux tells; of other systems it is taken for granted.
+fn catches_ctrl_c(child: &Child) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id()));
+    let Ok(status) = status else { return true };
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
+    caught & (1 << (libc::SIGINT - 1)) != 0
+}
+
 #[test]
 fn what_was_finished_and_not_written_counts_as_not_done() {
     let folder = tempfile::tempdir().unwrap();
@@ -684,6 +695,12 @@ fn what_was_finished_and_not_written_counts_as_not_done() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        // A program that does not catch Ctrl-C yet would end without a word.
+        let began = std::time::Instant::now();
+        while !catches_ctrl_c(&child) {
+            assert!(began.elapsed() < PATIENCE, "it has not begun");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
         std::thread::sleep(std::time::Duration::from_millis(1500));
         kill(&child, libc::SIGINT);
         assert_eq!(ended(&mut child).code(), Some(130));
