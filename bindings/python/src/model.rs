@@ -155,7 +155,7 @@ impl Model {
 
 #[pymethods]
 impl Model {
-    /// Opens a model; the arguments are told by the documentation of the class.
+    /// Opens a model. The documentation of the class describes the arguments.
     #[new]
     #[pyo3(signature = (path, *, context=None, threads=None, sequences=8, load="auto", repack="auto", lock=false, memory=None,
         prompt_precision=8, cache_type="f16", prompt_cache=1 << 30, speculate=None, draft=None, offline=false))]

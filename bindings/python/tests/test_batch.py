@@ -157,7 +157,7 @@ def test_taking_back_and_a_full_context(folder):
 
 
 def test_a_full_context_beside_one_that_goes_on(folder):
-    """A sequence that has ended stays one position behind its last one. The cache has room for that position with every length of chunks."""
+    """An ended sequence stays at the position after its last token. The cache has room for this position, whatever the lengths of chunks."""
     model = loaded(folder, NETWORKS[0], weights="native", chunks=(1,), context=16)
     prompts = prompts_of(NETWORKS[0], [16, 3])
     assert [len(answer) for answer in model.generate_batch(prompts, **greedy | {"max_tokens": 30})] == [1, 14]

@@ -1,14 +1,12 @@
 //! The arguments of an answer's length and of its end, the same for one prompt and for many.
 
+use alight_model::MAX_CONTEXT;
 use alight_text::Encoder;
-
-/// Most positions that a context can have: no more can be asked of `alight_model`.
-const MOST_POSITIONS: usize = 1 << 30;
 
 /// Parses a number of positions; 0 are those that a model was trained for.
 pub fn positions(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
-        Ok(n) if n > MOST_POSITIONS => Err(format!("expected at most {MOST_POSITIONS} tokens")),
+        Ok(n) if n > MAX_CONTEXT => Err(format!("expected at most {MAX_CONTEXT} tokens")),
         Ok(n) => Ok(n),
         Err(error) => Err(error.to_string()),
     }

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Command};
+use serde::Deserialize;
 use toml::de::DeTable;
 use toml::{Table, Value};
 
@@ -133,9 +134,9 @@ fn read(path: PathBuf) -> Outcome<File> {
         let (line, why) = (line(error.span().map_or(0, |span| span.start)), error.message());
         Stop::Usage(format!("'{}' is not TOML: line {line}: {why}", path.display()))
     };
-    let table = text.parse::<Table>().map_err(wrong)?;
+    let parsed = DeTable::parse(&text).map_err(wrong)?;
     let mut lines = HashMap::new();
-    for (name, value) in DeTable::parse(&text).map_err(wrong)?.get_ref() {
+    for (name, value) in parsed.get_ref() {
         let (section, at) = (name.get_ref().to_string(), line(name.span().start));
         for (name, _) in value.get_ref().as_table().into_iter().flatten() {
             let at = line(name.span().start);
@@ -143,6 +144,7 @@ fn read(path: PathBuf) -> Outcome<File> {
         }
         lines.insert((String::new(), section), at);
     }
+    let table = Table::deserialize(toml::Deserializer::from(parsed)).map_err(wrong)?;
     Ok(File { path, table, lines })
 }
 

@@ -229,7 +229,6 @@ fn clear(args: FolderArgs) -> Outcome {
         let (folder, limit) = (folder.path().display().to_string(), LIMIT);
         return output::json(&Info { folder, prompts: count, bytes, limit });
     }
-    let prompts = if count == 1 { "prompt" } else { "prompts" };
-    say::line(&format!("removed {count} {prompts}, {}", units::bytes(bytes)));
+    say::line(&format!("removed {}, {}", units::so_many(count, "prompt"), units::bytes(bytes)));
     Ok(())
 }

@@ -96,7 +96,8 @@ pub fn packed_name(model: &Path) -> String {
     format!("{stem}.packed.gguf")
 }
 
-/// The models in a folder, by name: of each its first file. A file counts as one by its name, so that one that is damaged is told of.
+/// The first file of each model in a folder, sorted by name. The name of a file decides whether it is a model, so the caller can report a
+/// damaged one.
 ///
 /// # Errors
 /// The folder cannot be read, or there is none in it.

@@ -1,5 +1,7 @@
 //! Numbers for people: bytes, counts and times with a unit and three significant digits.
 
+use std::fmt::Display;
+
 /// Bytes in decimal units: `97.8 MB`.
 pub fn bytes(n: u64) -> String {
     scaled(n as f64, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
@@ -24,8 +26,9 @@ pub fn grouped(n: usize) -> String {
 }
 
 /// So many of something: `1 chunk`, `2 chunks`.
-pub fn so_many(n: usize, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+pub fn so_many<N: Display + PartialEq + From<u8>>(n: N, what: &str) -> String {
+    let end = if n == N::from(1) { "" } else { "s" };
+    format!("{n} {what}{end}")
 }
 
 /// Shares as a percentage that says 0 only of nothing and 100 only of everything.
@@ -54,13 +57,12 @@ pub fn duration(seconds: f64) -> String {
 
 /// How long something has been so, in one unit: `5 min`, `3 days`.
 pub fn age(seconds: u64) -> String {
-    let of = |n: u64, unit: &str| format!("{n} {unit}{}", if n == 1 { "" } else { "s" });
     match seconds {
         0..60 => "now".to_owned(),
         60..3600 => format!("{} min", seconds / 60),
         3600..86_400 => format!("{} h", seconds / 3600),
-        86_400..5_184_000 => of(seconds / 86_400, "day"),
-        _ => of(seconds / 2_592_000, "month"),
+        86_400..5_184_000 => so_many(seconds / 86_400, "day"),
+        _ => so_many(seconds / 2_592_000, "month"),
     }
 }
 

@@ -220,16 +220,20 @@ pub(crate) fn find(cache: &Path, name: &Name) -> Result<Option<Cached>, HubError
     }
 }
 
+/// The repositories that have a folder in the cache, as `USER/REPO`.
+fn repositories(cache: &Path) -> Result<impl Iterator<Item = String>, HubError> {
+    let repo = |folder: String| {
+        let (user, repo) = folder.strip_prefix("models--")?.split_once("--")?;
+        Some(format!("{user}/{repo}"))
+    };
+    Ok(folders(cache)?.into_iter().filter_map(repo))
+}
+
 /// All models that are in the cache, by name.
 pub(crate) fn list(cache: &Path) -> Result<Vec<Cached>, HubError> {
     let mut all = Vec::new();
-    for folder in folders(cache)? {
-        let Some((user, repo)) =
-            folder.strip_prefix("models--").and_then(|rest| rest.split_once("--"))
-        else {
-            continue;
-        };
-        let Ok(name) = Name::parse(&format!("{user}/{repo}")) else { continue };
+    for repo in repositories(cache)? {
+        let Ok(name) = Name::parse(&repo) else { continue };
         let folder = RepoFolder::new(cache, &name.repo);
         let mut refs = Vec::new();
         files_in(&folder.path().join("refs"), "", 0, &mut refs);
@@ -256,21 +260,16 @@ pub(crate) fn list(cache: &Path) -> Result<Vec<Cached>, HubError> {
 /// What pulls that were interrupted have left, by repository.
 pub(crate) fn incomplete(cache: &Path) -> Result<Vec<(String, u64)>, HubError> {
     let mut all = Vec::new();
-    for folder in folders(cache)? {
-        let Some((user, repo)) =
-            folder.strip_prefix("models--").and_then(|rest| rest.split_once("--"))
-        else {
-            continue;
-        };
+    for repo in repositories(cache)? {
         let mut blobs = Vec::new();
-        let folder = cache.join(&folder).join("blobs");
+        let folder = RepoFolder::new(cache, &repo).path().join("blobs");
         files_in(&folder, "", 0, &mut blobs);
         blobs.retain(|name| name.ends_with(INCOMPLETE));
         // A file has holes where nothing has come yet.
         let bytes =
             |name: &String| fs::metadata(folder.join(name)).map_or(0, |meta| meta.blocks() * 512);
         if !blobs.is_empty() {
-            all.push((format!("{user}/{repo}"), blobs.iter().map(bytes).sum()));
+            all.push((repo, blobs.iter().map(bytes).sum()));
         }
     }
     all.sort();

@@ -107,7 +107,7 @@ impl fmt::Display for SimdLevel {
     }
 }
 
-/// A SIMD level that this machine can run. No other can be made, so whoever has one may call its kernels.
+/// A SIMD level that this machine can run. A value of this type exists for no other level, so kernels need no check of their own.
 ///
 /// ```
 /// use alight_kernels::{Isa, SimdLevel};

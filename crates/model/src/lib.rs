@@ -136,9 +136,9 @@ pub use alight_pages::slots::{Found, SlotCounts, SlotOptions, SlotSizes};
 pub use cache::reusable;
 pub use engine::{
     Constraint, DEFAULT_CONTEXT, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated,
-    Logprobs, MAX_BATCH, MAX_SEQUENCES, MAX_THREADS, Numbers, OfPrompt, OptionError, Pool, Pooling,
-    Request, RequestId, Restored, Sampler, SamplerOptions, Session, SessionOptions, Speculate,
-    context, generate, to_unit_length,
+    Logprobs, MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, MAX_THREADS, Numbers, OfPrompt, OptionError,
+    Pool, Pooling, Request, RequestId, Restored, Sampler, SamplerOptions, Session, SessionOptions,
+    Speculate, context, generate, to_unit_length,
 };
 pub use error::ModelError;
 pub use load::{

@@ -116,8 +116,8 @@ pub(crate) fn conversation(
     }
 }
 
-/// The prompt of a conversation, and what is known of its answer. If one of `must_call` has to be called, the answer is held to that, and to
-/// the grammar of `ask` if it has one; otherwise the calls of tools that are strict are held to their schemas.
+/// The prompt of a conversation, and what is known of its answer. If one of `must_call` has to be called, the answer is held to that;
+/// otherwise to the grammar of `ask`, if it has one. Without either, the calls of tools that are strict are held to their schemas.
 pub(crate) fn chat(
     mut context: Map<String, Value>,
     must_call: &[Value],

@@ -28,8 +28,9 @@ pub(crate) struct Texts {
 }
 
 /// The vectors of texts, in their order.
-#[derive(Default)]
 pub(crate) struct Vectors {
+    /// The model's name.
+    pub(crate) model: String,
     pub(crate) all: Vec<Vec<f32>>,
     /// Tokens of all texts.
     pub(crate) tokens: usize,
@@ -65,7 +66,7 @@ impl Texts {
     /// Computes them.
     pub(crate) async fn vectors(self, server: &Shared) -> Result<Vectors, Failure> {
         let serving = server.models.find(Some(&self.model))?;
-        let mut vectors = Vectors::default();
+        let (mut all, mut tokens) = (Vec::new(), 0);
         for some in self.all.chunks(server.options.engine.sequences) {
             let running = asking::begin(serving, some.to_vec(), 1, &self.ask)?;
             let mut generation = Generation::new(running, &Asked::default(), serving.vocabulary());
@@ -76,10 +77,10 @@ impl Texts {
             }
             for choice in &generation.choices {
                 let vector = &choice.embedding;
-                vectors.all.push(to_unit_length(&vector[..vector.len().min(self.dimensions)]));
-                vectors.tokens += choice.prompt_tokens;
+                all.push(to_unit_length(&vector[..vector.len().min(self.dimensions)]));
+                tokens += choice.prompt_tokens;
             }
         }
-        Ok(vectors)
+        Ok(Vectors { model: self.model, all, tokens })
     }
 }

@@ -26,6 +26,7 @@ use crate::failure::{Failure, Written};
 use crate::http::{self, Answered, Call, Reply};
 use crate::models::{Models, Served};
 use crate::page::memory;
+use crate::routes::Asker;
 use crate::socket::{Listener, Listening, Patient, Socket, Stream};
 use crate::{Log, Options, ids, routes};
 
@@ -248,11 +249,9 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
         Ok((route, _)) => route.failure,
         Err((shape, _)) => *shape,
     };
-    // What looks after servers asks by whatever name, and learns nothing else.
-    let health = matches!(&found, Ok((route, _)) if route.path == "/health");
     let origin = match shared.access.names(&head.headers) {
         Ok(origin) => origin,
-        Err(_) if health => None,
+        Err(_) if matches!(&found, Ok((route, _)) if route.asker == Asker::Any) => None,
         Err(failure) => return closing(http::failed(&failure, shape)),
     };
     let preflight = head.method == Method::OPTIONS && origin.is_some();
@@ -268,7 +267,10 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
             let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return Err(Failure::new(status, "invalid_request_error", message));
         }
-        let salt = if route.open { "".into() } else { shared.access.key(&head.headers)? };
+        let salt = match route.asker {
+            Asker::Any | Asker::Open => "".into(),
+            Asker::Key => shared.access.key(&head.headers)?,
+        };
         let (body, room) = match route.method {
             // Nobody asks for what to do with it, and no key stands before some of these. hyper closes the connection behind one.
             Method::GET => (Bytes::new(), None),
@@ -285,10 +287,13 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
         Err(failure) => {
             let response = http::failed(&failure, shape);
             // What was not read of the body is not the next request.
-            let unread = failure.status == StatusCode::PAYLOAD_TOO_LARGE
-                || failure.status == StatusCode::REQUEST_TIMEOUT
-                || failure.status == StatusCode::UNSUPPORTED_MEDIA_TYPE
-                || failure.status == StatusCode::SERVICE_UNAVAILABLE;
+            let unread = matches!(
+                failure.status,
+                StatusCode::PAYLOAD_TOO_LARGE
+                    | StatusCode::REQUEST_TIMEOUT
+                    | StatusCode::UNSUPPORTED_MEDIA_TYPE
+                    | StatusCode::SERVICE_UNAVAILABLE
+            );
             if unread { closing(response) } else { response }
         }
     };

@@ -11,13 +11,23 @@ use crate::{anthropic, health, llama, ollama, openai, page};
 /// What answers.
 type Handler = fn(Call) -> Pin<Box<dyn Future<Output = Answered> + Send>>;
 
+/// Whose requests are answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// Everybody's, by whatever name the server was asked: nothing but its health is told.
+    Any,
+    /// Those by a name of the server, without a key.
+    Open,
+    /// Those with a key, too, if there are keys.
+    Key,
+}
+
 /// An address.
 pub(crate) struct Route {
     pub(crate) method: Method,
     /// Without `/v1`, which may stand in front of it. `*` at its end stands for anything: the name of a model may have a `/` in it.
     pub(crate) path: &'static str,
-    /// Whether it is answered without a key.
-    pub(crate) open: bool,
+    pub(crate) asker: Asker,
     pub(crate) handler: Handler,
     /// How its failures are written.
     pub(crate) failure: Written,
@@ -28,20 +38,21 @@ macro_rules! routes {
         &[$(Route {
             method: Method::$method,
             path: $path,
-            open: routes!(@$access),
+            asker: routes!(@$access),
             handler: |call| Box::pin($handler(call)),
             failure: $shape,
         },)*]
     };
-    (@open) => { true };
-    (@key) => { false };
+    (@any) => { Asker::Any };
+    (@open) => { Asker::Open };
+    (@key) => { Asker::Key };
 }
 
 pub(crate) static ROUTES: &[Route] = routes![
     GET  "/"                 open Failure::openai => page::answer,
     GET  "/alight/memory"    key  Failure::openai => page::memory::answer,
 
-    GET  "/health"           open Failure::openai => health::answer,
+    GET  "/health"           any  Failure::openai => health::answer,
     GET  "/models"           key  Failure::openai => openai::models::answer,
     GET  "/models/*"         key  Failure::openai => openai::models::one,
     POST "/chat/completions" key  Failure::openai => openai::chat::answer,

@@ -35,7 +35,7 @@ use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::run::{prompt, sampling};
-use crate::{new_file, say};
+use crate::{new_file, say, units};
 use answer::Answer;
 use lines::Lines;
 use progress::Progress;
@@ -465,7 +465,7 @@ impl Batch {
         let which = match left {
             Some(0) => return None,
             Some(1) => "1 line has no result yet".to_owned(),
-            Some(n) => format!("{} have no result yet", progress::lines(n)),
+            Some(n) => format!("{} have no result yet", units::so_many(n, "line")),
             None => "lines that were not read or not answered have no result yet".to_owned(),
         };
         Some(match self.goes_on {

@@ -38,7 +38,8 @@ impl Progress {
         bar.show_text(self.total.map(|total| (self.read, total)), || {
             // What waits for an earlier line is done as well, as far as this goes.
             let waiting = results.waiting() as u64;
-            let done = lines(self.skipped + results.answered + results.failed + waiting);
+            let done = self.skipped + results.answered + results.failed + waiting;
+            let done = units::so_many(done, "line");
             let failed = match results.failed {
                 0 => String::new(),
                 n => format!(" ({n} failed)"),
@@ -66,7 +67,7 @@ impl Progress {
         };
         format!(
             "{}: {answered} answered, {failed} failed{before}; {} tokens in {} = {} tokens/s, prompts {} tokens = {} tokens/s",
-            lines(answered + failed + self.skipped),
+            units::so_many(answered + failed + self.skipped, "line"),
             self.tokens,
             units::ms(seconds * 1e3),
             rate(self.tokens),
@@ -74,9 +75,4 @@ impl Progress {
             rate(self.prompt_tokens),
         )
     }
-}
-
-/// So many lines.
-pub fn lines(n: u64) -> String {
-    if n == 1 { "1 line".to_owned() } else { format!("{n} lines") }
 }

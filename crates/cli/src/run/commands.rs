@@ -298,12 +298,11 @@ fn parse(text: &str) -> anyhow::Result<Vec<Message>> {
 
 fn info(talk: &mut Talk<'_>, _: &str) -> anyhow::Result<Next> {
     let About { name, context, trained, .. } = talk.about;
-    let exchanges = talk.chat.exchanges();
     say::plain(&format!(
-        "model    {name}\ncontext  {} of {} tokens used by {exchanges} {} (trained for {})\n{}",
+        "model    {name}\ncontext  {} of {} tokens used by {} (trained for {})\n{}",
         units::grouped(talk.tokens),
         units::grouped(*context),
-        if exchanges == 1 { "exchange" } else { "exchanges" },
+        units::so_many(talk.chat.exchanges(), "exchange"),
         units::grouped(*trained),
         options(talk),
     ));

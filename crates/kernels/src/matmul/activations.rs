@@ -261,7 +261,7 @@ impl Activations {
     /// been put, its contents are unspecified.
     ///
     /// # Panics
-    /// If the set is larger than the room.
+    /// If `rows` × `cols` is more than the buffers were made for.
     pub fn begin(&mut self, isa: Isa, rows: RowCounts, cols: usize, formats: ActivationFormats) {
         let tokens = rows.all();
         assert!(

@@ -31,6 +31,8 @@ pub use self::pool::{MAX_THREADS, Pool};
 pub use self::request::{Constraint, Event, OfPrompt, Pooling, Request, RequestId, to_unit_length};
 pub use self::sampler::{Sampler, SamplerOptions};
 pub use self::scheduler::{Engine, EngineOptions, MAX_SEQUENCES};
-pub use self::session::{DEFAULT_CONTEXT, MAX_BATCH, Restored, Session, SessionOptions};
+pub use self::session::{
+    DEFAULT_CONTEXT, MAX_BATCH, MAX_CONTEXT, Restored, Session, SessionOptions,
+};
 pub use self::speculate::Speculate;
 pub(crate) use self::step::{Order, QueryHeads, Step};

@@ -22,7 +22,7 @@ use super::proposer::Proposer;
 use super::request::{Constraint, Event, OfPrompt, Pooling, Request, RequestId};
 use super::sampler::Sampler;
 use super::session::{
-    DEFAULT_CONTEXT, MAX_BATCH, MOST_REMEMBERED, SNAPSHOT_EVERY, admit, check, numbers,
+    DEFAULT_CONTEXT, MAX_BATCH, MAX_CONTEXT, MOST_REMEMBERED, SNAPSHOT_EVERY, admit, check, numbers,
 };
 use super::slot::{Growth, Slot, mask, next_token};
 use super::speculate::{MOST_DRAFT, Speculate, StepPlan, StepTimes};
@@ -165,7 +165,6 @@ impl<'m> Engine<'m> {
     pub fn new(model: &'m Model, options: &EngineOptions) -> Result<Engine<'m>, ModelError> {
         let spec = model.spec();
         let context = options.context.unwrap_or(DEFAULT_CONTEXT.min(spec.context));
-        const MAX_CONTEXT: usize = 1 << 30;
         for (what, found, most) in [
             ("context", context, MAX_CONTEXT),
             ("batch", options.batch, MAX_BATCH),

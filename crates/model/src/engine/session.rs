@@ -26,6 +26,8 @@ use crate::weights::not_finite;
 pub const DEFAULT_CONTEXT: usize = 4096;
 /// Most tokens that are computed together.
 pub const MAX_BATCH: usize = 4096;
+/// Most positions of a context.
+pub const MAX_CONTEXT: usize = 1 << 30;
 /// Recurrent states are kept after so many tokens at the latest.
 pub(super) const SNAPSHOT_EVERY: usize = 2048;
 /// Memory for so many tokens at most is reserved beforehand.
@@ -126,7 +128,6 @@ impl<'m> Session<'m> {
     pub fn new(model: &'m Model, options: &SessionOptions) -> Result<Session<'m>, ModelError> {
         let c = model.spec();
         let context = options.context.unwrap_or(DEFAULT_CONTEXT.min(c.context));
-        const MAX_CONTEXT: usize = 1 << 30;
         for (what, found, most) in
             [("context", context, MAX_CONTEXT), ("batch", options.batch, MAX_BATCH)]
         {

@@ -143,13 +143,10 @@ fn schema(tool: &Value) -> Value {
         Value::Object(schema) if !schema.is_empty() => Value::Object(schema.clone()),
         _ => json!({"type": "object"}),
     };
-    // What llguidance does not know of a schema is left out, unless the client insists.
-    schema["x-guidance"] = json!({
-        "whitespace_flexible": false,
-        "item_separator": ", ",
-        "key_separator": ": ",
-        "lenient": !is_strict(tool),
-    });
+    with_rules(&mut schema, is_strict(tool));
+    // With the blanks that templates write.
+    schema["x-guidance"]["item_separator"] = ", ".into();
+    schema["x-guidance"]["key_separator"] = ": ".into();
     schema
 }
 

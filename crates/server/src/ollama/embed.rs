@@ -18,13 +18,11 @@ pub(crate) async fn answer(call: Call) -> Answered {
         let mut fields = Fields::new(call.object()?);
         let serving = model(call, &mut fields)?;
         let cut = fields.truth("truncate")?.unwrap_or(true);
-        let texts = embedding::take(call, serving, &mut fields, cut)?;
-        Ok((texts, serving.name.clone()))
+        embedding::take(call, serving, &mut fields, cut)
     });
-    let (texts, name) = begun.await?;
-    let Vectors { all, tokens } = texts.vectors(&server).await?;
+    let Vectors { model, all, tokens } = begun.await?.vectors(&server).await?;
     let body = json!({
-        "model": name,
+        "model": model,
         "embeddings": all,
         "total_duration": began.elapsed().as_nanos() as u64,
         "load_duration": 0,

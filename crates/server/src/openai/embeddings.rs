@@ -15,8 +15,8 @@ use crate::http::{self, Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {
     let server = Arc::clone(&call.server);
-    let (texts, encoded, model) = call.apart(begun).await?;
-    let Vectors { all, tokens } = texts.vectors(&server).await?;
+    let (texts, encoded) = call.apart(begun).await?;
+    let Vectors { model, all, tokens } = texts.vectors(&server).await?;
     let all = all.into_iter().enumerate().map(|(i, vector)| {
         let embedding = match encoded {
             false => Value::from(vector),
@@ -34,7 +34,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 }
 
 /// Reads the request, and begins to compute.
-fn begun(call: &Call) -> Result<(Texts, bool, String), Failure> {
+fn begun(call: &Call) -> Result<(Texts, bool), Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
     let encoded = fields.read("encoding_format", "\"float\" or \"base64\"", |value| {
@@ -42,5 +42,5 @@ fn begun(call: &Call) -> Result<(Texts, bool, String), Failure> {
         known.map(|at| at == 1)
     })?;
     let texts = embedding::take(call, serving, &mut fields, false)?;
-    Ok((texts, encoded.unwrap_or(false), serving.name.clone()))
+    Ok((texts, encoded.unwrap_or(false)))
 }

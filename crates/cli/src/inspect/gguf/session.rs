@@ -40,8 +40,7 @@ impl SessionMemory {
 
     /// Writes the lines of the heading.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let layers =
-            |count: usize| if count == 1 { "1 layer".into() } else { format!("{count} layers") };
+        let layers = |count: usize| units::so_many(count, "layer");
         let bytes = |bytes: usize| units::bytes(bytes as u64);
         if self.kv_layers > 0 {
             let sinks = match self.sink_layers {

@@ -1,4 +1,4 @@
-"""Checks of what callers give: a number of a wrong type is told by the name that it was given by, and is never rounded."""
+"""Checks of arguments. An error names the argument, and no number is rounded to fit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def whole(name: str, value: Any, least: int = 1) -> int:
+def integer(name: str, value: Any) -> int:
     """A whole number."""
     try:
-        number = operator.index(value)
+        return operator.index(value)
     except TypeError:
         raise TypeError(f"{name}: expected a whole number, found {value!r}") from None
+
+
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """A whole number that is not less than `least`."""
+    number = integer(name, value)
     if number < least:
         raise ValueError(f"{name}: expected {least} or more, found {number}")
     return number

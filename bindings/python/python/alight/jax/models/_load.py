@@ -20,7 +20,7 @@ from ._arithmetic import Arithmetic
 from ._blocks import Collective, Network
 from ._config import Config
 from ._cut import Cut, cut
-from ._given import seconds, whole
+from ._given import integer, seconds, whole
 from ._model import CHUNKS, GPU_CHUNKS, Model
 from ._native import Native
 from ._place import Layers, tallied
@@ -144,7 +144,7 @@ def _lengths(chunks: Sequence[int], context: int) -> tuple[int, ...]:
     """Those that a caller gives."""
     if not isinstance(chunks, Iterable) or isinstance(chunks, str):
         raise TypeError(f"chunks: expected several lengths, as in (8, 32), found {chunks!r}")
-    lengths = sorted({whole("chunks", chunk, -(2**63)) for chunk in chunks})
+    lengths = sorted({integer("chunks", chunk) for chunk in chunks})
     if not lengths or lengths[0] < 1:
         raise ValueError(f"chunks: expected lengths of 1 or more, found {list(chunks)}")
     if lengths[0] > context:
@@ -179,7 +179,7 @@ def _cut(c: Config, ranks: int, heads: int, feed_forward: int) -> Cut:
 def _context(config: Config, asked: int | None) -> int:
     if asked is None:
         return min(DEFAULT_CONTEXT, config.context)
-    if not 1 <= whole("context", asked, -(2**63)) <= config.context:
+    if not 1 <= integer("context", asked) <= config.context:
         raise ValueError(f"context: {asked}; expected 1 to {config.context}, for which the model was trained")
     return asked
 
@@ -188,7 +188,7 @@ def _mesh(tp: int | None, mesh: Mesh | None) -> Mesh:
     if mesh is None and tp is None and AXIS in (around := jax.sharding.get_mesh()).shape:
         mesh = around
     if tp is not None:
-        whole("tp", tp, -(2**63))
+        integer("tp", tp)
     if mesh is not None:
         if not isinstance(mesh, Mesh):
             raise TypeError(f"mesh: expected a jax.sharding.Mesh with devices, found {type(mesh).__name__}")

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from ... import OptionError
-from ._given import whole
+from ._given import integer
 from ._place import Host
 
 FEW = (64, 512)
@@ -52,9 +52,9 @@ class Sampling:
             # As the native engine has it: neither NaN nor infinity is a number.
             if not 0 <= float(value) <= most or float(value) == np.inf:
                 raise OptionError(f"{name} is {value}, expected a number {expected}")
-        if whole("top_k", self.top_k, -(2**63)) < 0:
+        if integer("top_k", self.top_k) < 0:
             raise OptionError(f"top_k is {self.top_k}, expected a whole number not below 0")
-        whole("seed", self.seed, -(2**63))
+        integer("seed", self.seed)
 
     @staticmethod
     def greedy() -> Sampling:
