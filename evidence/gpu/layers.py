@@ -47,6 +47,8 @@ def program(collective, over: jax.sharding.Mesh, layers: int):
     def body(x, residual, weights, post_weights):
         # Not in a loop, which would be a graph of its own for each turn; with arrays of their own, as a slice would be copied.
         x = x[0]
+        if collective is fused:
+            residual = alight_jax.meet(residual, mesh=over)
         for number in range(layers):
             normed, residual = collective(x, residual, weights[number], None if post_weights is None else post_weights[number], over)
             x = normed * np.asarray(0.125, normed.dtype)

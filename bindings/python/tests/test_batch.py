@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from alight.jax import _meet
 from alight.jax.models import KVCache, Sampling, load_model
 from evidence.lib import tiny_models
 from evidence.lib.tiny_models import Tiny
@@ -104,12 +105,28 @@ def test_a_loop_of_ones_own(folder):
     assert answer(changed, model.empty_cache(2), np.array(prompts)).tolist() != wanted
 
 
-@pytest.mark.parametrize("options", [{}, {"batch": 3, "pages": 9}], ids=["one", "pages"])
-@pytest.mark.parametrize("program", ["prefill", "decode"])
-def test_devices_meet_once_before_the_first_collective_of_ours(program, options, folder):
-    """Where layers are apart, as on GPUs. XLA lets devices wait for each other before the first kernel only if it knows of a collective, and one
-    in each step would cut its CUDA graph."""
-    text = loaded(folder, NETWORKS[1], tp=2, unroll=True).lower(program, 4, **options).as_text()
+def of_one_row(model, kind):
+    """The text of a program that `lower` does not make."""
+    programs, tokens, pos = model._programs, np.array([[3, 4, 5, 6]]), np.zeros(1, np.int32)
+    if kind == "forward":
+        return jax.jit(model.forward).lower(model.params, tokens, model.empty_cache()).as_text()
+    if kind == "logits":
+        return programs._jitted("logits").lower(model.params, programs.empty(), tokens, pos).as_text()
+    rows = jnp.zeros((1, model.config.embedding), programs.net.arithmetic.stream)
+    request = model._request([[3]], 1, Sampling.greedy(), ())
+    return programs._jitted("first", 1).lower(model.params, rows, pos, np.zeros((1, 1), np.float32), request).as_text()
+
+
+@pytest.mark.parametrize(("program", "options"), [
+    ("prefill", {}), ("prefill", {"batch": 3, "pages": 9}), ("decode", {}), ("decode", {"batch": 3, "pages": 9}),
+    ("first", None), ("logits", None), ("forward", None),
+])  # fmt: skip
+def test_devices_meet_once_before_the_first_collective_of_ours(program, options, folder, monkeypatch):
+    """On GPUs. XLA lets devices wait for each other before the first kernel only if it knows of a collective, and one in each step would cut
+    its CUDA graph."""
+    monkeypatch.setattr(_meet, "needed", lambda mesh: True)
+    model = loaded(folder, NETWORKS[1], tp=2, unroll=True)
+    text = of_one_row(model, program) if options is None else model.lower(program, 4, **options).as_text()
     assert text.count("stablehlo.all_reduce") + text.count("stablehlo.all_gather") == 1
     assert "stablehlo.maximum" in text[text.index("stablehlo.all_reduce") :][:400]
     assert text.index("stablehlo.all_reduce") < text.index("@alight_allreduce_norm")

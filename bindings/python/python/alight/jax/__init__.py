@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from ._connect import connect
     from ._cuda import check_collectives
     from ._load import load
+    from ._meet import meet
     from ._plan import Part, Placement, Plan, plan
 
-__all__ = ["Part", "Placement", "Plan", "allreduce_norm", "check_collectives", "connect", "load", "plan", "use_cache"]
+__all__ = ["Part", "Placement", "Plan", "allreduce_norm", "check_collectives", "connect", "load", "meet", "plan", "use_cache"]
 
 _WHERE = {
     "Part": "_plan",
@@ -31,6 +32,7 @@ _WHERE = {
     "check_collectives": "_cuda",
     "connect": "_connect",
     "load": "_load",
+    "meet": "_meet",
     "plan": "_plan",
     "use_cache": "_cache",
 }

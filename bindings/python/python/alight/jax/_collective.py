@@ -76,6 +76,8 @@ def allreduce_norm(
     `assume`: for a program that is compiled ahead of time, for GPUs that are not here (`jax.experimental.topologies`): the
     custom call as if a trial had worked. Where it would not have, the program fails with the reason.
 
+    Among GPUs, a program whose only collectives are these has to let its devices meet once before the first of them: `alight.jax.meet` says why.
+
     `channel`: among GPUs, calls of one channel (any number but 0) share their workspaces, which are 2 · ranks operands on each GPU, rounded up to
     a power of two; calls of channel 0 have their own. Each call of a channel has to need a result of the one before, in a program and in those
     that run beside it in the process: a second one that is on its way is an error.

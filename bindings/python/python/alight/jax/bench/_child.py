@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from .. import allreduce_norm, connect
+from .. import allreduce_norm, connect, meet
 from ._table import LAYERS
 
 EPSILON = 1e-6
@@ -35,16 +35,29 @@ def unfused(partial: jax.Array, residual: jax.Array, weight: jax.Array) -> tuple
     return (wide * scale * (1 + weight.astype(jnp.float32))).astype(new.dtype), new
 
 
-def program(mesh: Mesh, step: Callable[..., tuple[jax.Array, jax.Array]]) -> Any:
-    def run(partial: jax.Array, residual: jax.Array, weight: jax.Array) -> Any:
-        def layer(carry: tuple[jax.Array, jax.Array], _: None) -> Any:
-            return step(*carry, weight), None
+def program(mesh: Mesh, step: Callable[..., tuple[jax.Array, jax.Array]], start: Callable[[jax.Array], jax.Array]) -> Any:
+    """(normed, residual) of every device after all layers: as a loop with one weight for all of them, or, of as many weights as layers, one
+    layer after the other. A loop on a GPU would be a CUDA graph of its own for each turn, and a model's step is one. `start` comes first."""
 
-        (normed, new), _ = lax.scan(layer, (partial[0], residual), length=LAYERS)
+    def run(partial: jax.Array, residual: jax.Array, weights: list[jax.Array]) -> Any:
+        def layer(carry: tuple[jax.Array, jax.Array], weight: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return step(*carry, weight)
+
+        carry = partial[0], start(residual)
+        if len(weights) == LAYERS:
+            normed, new = functools.reduce(layer, weights, carry)
+        else:
+            (normed, new), _ = lax.scan(lambda carry, _: (layer(carry, *weights), None), carry, length=LAYERS)
         return normed[None], new[None]
 
     inputs, outputs = (SPEC("tp"), SPEC(), SPEC()), (SPEC("tp"), SPEC("tp"))
     return jax.jit(jax.shard_map(run, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False))
+
+
+def both_ways(mesh: Mesh) -> list[Any]:
+    """Ours, and XLA's."""
+    fused = functools.partial(allreduce_norm, mesh=mesh, bias=1, epsilon=EPSILON)
+    return [program(mesh, fused, functools.partial(meet, mesh=mesh)), program(mesh, unfused, lambda residual: residual)]
 
 
 def cells(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -63,10 +76,10 @@ def cells(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
         x = np.asarray(jnp.asarray(random.standard_normal(shape) * scale, jnp.bfloat16))
         return jax.make_array_from_callback(shape, NamedSharding(mesh, spec), lambda index: x[index])
 
-    fused = functools.partial(allreduce_norm, mesh=mesh, bias=1, epsilon=EPSILON)
-    both = [program(mesh, fused), program(mesh, unfused)]
+    both, weights = both_ways(mesh), 1 if asked["cpu"] else LAYERS
     for rows in asked["rows"]:
-        given = (put((devices, rows, hidden), SPEC("tp")), put((rows, hidden), SPEC()), put((hidden,), SPEC(), 0.1))
+        layers = [put((hidden,), SPEC(), 0.1) for _ in range(weights)]
+        given = (put((devices, rows, hidden), SPEC("tp")), put((rows, hidden), SPEC()), layers)
         results = [[np.asarray(x.addressable_data(0), np.float32) for x in f(*given)] for f in both]
         error = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(*results))
         if not error < 0.1:

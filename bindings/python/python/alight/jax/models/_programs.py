@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from .. import _cuda, _mesh
 from .._cache import kept
+from .._meet import meet
 from . import _blocks, _sample
 from ._arithmetic import Cache
 from ._blocks import Network, Params
@@ -49,6 +50,7 @@ class Request(NamedTuple):
 
 
 Specs: TypeAlias = Any
+T = TypeVar("T")
 
 GRAPHS = {
     "xla_gpu_enable_command_buffer": "CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,FUSION,WHILE",
@@ -236,13 +238,13 @@ class Programs:
     def _prefill(
         self, params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array, last: jax.Array
     ) -> tuple[jax.Array, Cache]:
-        h, cache = _blocks.forward(self.net, params, cache, *self._met(tokens, pos))
+        h, cache = _blocks.forward(self.net, params, cache, *self._met((tokens, pos)))
         if tokens.shape[0] == 1:
             return lax.dynamic_slice_in_dim(h, last[0], 1), cache
         return h[jnp.arange(tokens.shape[0]) * tokens.shape[1] + last], cache
 
     def _logits(self, params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array) -> tuple[jax.Array, Cache]:
-        h, cache = _blocks.forward(self.net, params, cache, *self._met(tokens, pos))
+        h, cache = _blocks.forward(self.net, params, cache, *self._met((tokens, pos)))
         return _blocks.logits(self.net, params, h), cache
 
     def _forward(self, params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array) -> tuple[jax.Array, Cache]:
@@ -252,7 +254,7 @@ class Programs:
     def _first(
         self, candidates: int, params: Params, h: jax.Array, pos: jax.Array, uniforms: jax.Array, request: Request
     ) -> tuple[jax.Array, State]:
-        h, pos = self._met(h, pos)
+        h, pos = self._met((h, pos))
         state = self._draw(candidates, params, h, pos, jnp.zeros_like(pos), uniforms[0], request)
         return state.token[None], state
 
@@ -260,7 +262,7 @@ class Programs:
         self, candidates: int, params: Params, cache: Cache, state: State, uniforms: jax.Array, request: Request
     ) -> tuple[jax.Array, Cache, State]:
         steps = uniforms.shape[0]
-        token, pos = self._met(state.token, state.pos)
+        token, pos = self._met((state.token, state.pos))
         state = state._replace(token=token, pos=pos)
 
         def go_on(at: tuple[jax.Array, jax.Array, Cache, State]) -> jax.Array:
@@ -280,15 +282,9 @@ class Programs:
         _, out, cache, state = lax.while_loop(go_on, step, start)
         return out, cache, state
 
-    def _met(self, tokens: jax.Array, pos: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Both, the same on all ranks, after a collective of XLA's. XLA lets devices wait for each other between the preparation of a
-        program and its first kernel only if it knows of collectives in it; without, one GPU may already wait in a kernel of ours
-        for another whose graph is still being made, which a waiting kernel may hold up. Once for a launch: a step has none."""
-        if not self.net.apart:
-            return tokens, pos
-        pos = lax.pmax(pos, self.net.axis)  # type: ignore[no-untyped-call, unused-ignore]
-        tokens, pos = lax.optimization_barrier((tokens, pos))  # type: ignore[no-untyped-call, unused-ignore]
-        return tokens, pos
+    def _met(self, x: T) -> T:
+        """What a program begins with. Once for a launch: a step has none."""
+        return meet(x, mesh=self.mesh, axis=self.net.axis)
 
     def _summed(self, x: jax.Array) -> jax.Array:
         """The sum over the ranks of a few rows, by the collective: it may be a part of a CUDA graph."""
