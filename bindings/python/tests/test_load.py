@@ -207,6 +207,21 @@ def test_an_interrupted_load_ends(every_type):
         alight.jax.load(every_type[0], progress=stop)
 
 
+def test_the_mesh_of_the_context(every_type):
+    """Where none is handed in: with rules, and without, when everything is on each of its devices."""
+    path, tensors = every_type
+    four, rules = Mesh(np.array(jax.devices()[2:6]), ("tp",)), [("Q4_K", P("tp"))]
+    with jax.set_mesh(four):
+        weights, whole, made = alight.jax.load(path, rules=rules), alight.jax.load(path), alight.jax.plan(path, rules=rules)
+        eight = alight.jax.load(path, mesh(8), rules)
+    assert all(array.sharding.mesh.devices.tolist() == four.devices.tolist() for array in [*weights.values(), *whole.values()])
+    assert {one.tensor.name: one.sharding for one in made.placements} == {name: array.sharding for name, array in weights.items()}
+    assert [shard.data.shape[0] for shard in weights["Q4_K"].addressable_shards] == [ROWS // 4] * 4
+    assert whole["Q4_K"].sharding.spec == P() and same(weights["Q4_K"], tensors["Q4_K"][1])
+    assert len(eight["Q4_K"].sharding.device_set) == 8
+    assert alight.jax.load(path)["Q4_K"].sharding.device_set == {jax.devices()[0]}
+
+
 def test_what_cannot_work_is_said_before_anything_is_read(every_type, tmp_path):
     path, _ = every_type
     eight = mesh(8)

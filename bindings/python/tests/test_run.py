@@ -219,6 +219,25 @@ def test_ctrl_c_before_there_is_an_answer_is_any_other_programs(tiny):
     assert process.returncode in (-signal.SIGINT, 130) and b"Traceback" not in said
 
 
+SET_UP = """
+import os, jax
+from alight.jax import _engine
+_engine.set_up(tp=2, coordinator=None, processes=1, process=None, no_cache=True)
+print(jax.config.jax_platforms, os.environ.get("JAX_PLATFORMS"))
+"""
+
+
+def test_nobody_but_the_user_says_which_devices_jax_sees(long):
+    """With the weights that the command takes by itself: a GPU that JAX sees is used."""
+    process, _ = answering(long)
+    names = [one.partition(b"=")[0] for one in Path(f"/proc/{engine_of(process)}/environ").read_bytes().split(b"\0")]
+    process.kill()
+    process.communicate(timeout=300)
+    assert b"XDG_CACHE_HOME" in names and b"JAX_PLATFORMS" not in names
+    told = subprocess.run([sys.executable, "-c", SET_UP], capture_output=True, text=True, timeout=300, env=long[1])
+    assert told.stdout.split() == ["None", "None"], told.stderr
+
+
 def test_a_gpu_that_is_not_used_is_told_of(tmp_path, monkeypatch):
     monkeypatch.setattr(_engine, "GPU", str(tmp_path))
     assert _engine.unused_gpu() is None, "the environment says what JAX sees"

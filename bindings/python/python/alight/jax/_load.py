@@ -42,8 +42,8 @@ def load(
     caller that has to know keeps the catalog, and calls its `check`.
 
     `mesh` and `rules` cut the arrays: for each name the `PartitionSpec` of the first pattern that is found
-    in it (`re.search`); names without a rule are on every device in full. Without a mesh, everything is
-    on JAX's default device.
+    in it (`re.search`); names without a rule are on every device in full. Without `mesh` it is the one that
+    `jax.set_mesh` has set; where none is set, everything is on JAX's default device.
 
     Quantised tensors are bytes: `uint8 [rows, bytes of a row]`, or `[tiles, bytes of a tile]` if the file
     is packed. `dequantize` makes floats of them: a dtype (bfloat16, float16, float32) for all, or

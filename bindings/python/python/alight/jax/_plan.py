@@ -97,10 +97,12 @@ def plan(
     dequantize: _rules.Dequantize = None,
 ) -> Plan:
     """What `load` with these arguments would do. See there."""
+    if mesh is None and not (around := jax.sharding.get_mesh()).empty:
+        mesh = around
     if mesh is not None and not isinstance(mesh, Mesh):
         raise TypeError(f"mesh: expected a jax.sharding.Mesh with devices, found {type(mesh).__name__}")
     if mesh is None and rules:
-        raise ValueError("rules without a mesh: there is nothing to cut for")
+        raise ValueError("rules without a mesh: there is nothing to cut for; pass mesh, or call it under jax.set_mesh")
     specs, floats = _rules.specs(rules), _rules.floats(dequantize)
     catalog = model if isinstance(model, Catalog) else open_catalog(model)
     single = None if mesh is not None else SingleDeviceSharding(_device())
