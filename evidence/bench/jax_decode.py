@@ -15,15 +15,14 @@ These are figures of a CPU, whose devices share its cores.
 
     python -m evidence bench jax-decode --gpus --shape gemma-2-27b --tp 8
 
-is the same on GPUs, with random weights of a real shape: with CUDA graphs and without; psum also by XLA's one-shot kernel and with NCCL's symmetric
-buffers, each in a process of its own, since XLA reads its flags once; and vLLM, if it is installed, with weights of the same shape that it makes
+is the same on GPUs, with random weights of a real shape: with CUDA graphs and without; psum also in the graph, as the fused collective is (XLA leaves its own
+collectives out of graphs unless it is told), by XLA's one-shot kernel and with NCCL's symmetric buffers, each in a process of its own, since XLA reads its flags once; and vLLM, if it is installed, with weights of the same shape that it makes
 itself. A second table has FlashInfer's fused collective of the same shape by itself, if --flashinfer has it, beside what ours and psum add to a step. A model takes its bytes on the GPUs twice while a variant is made. --shape small is for a look at whether all this runs, on CPU devices too.
 """
 
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -32,7 +31,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from evidence.lib import common, flashinfer_peer, peers, process, sparse
+from evidence.lib import common, flashinfer_peer, gpu_peers, peers, process, sparse
 
 PROMPT = "The history of the lighthouse begins with a storm that nobody in the village had expected, and"
 
@@ -42,9 +41,14 @@ SHAPES = {
     "small": replace(sparse.GEMMA_2_27B, name="small shape", layers=2, embd=64, ff=128, heads=4, kv_heads=2, head_dim=16, vocab=300, context=256, window=32),
 }
 OFF = "--xla_gpu_enable_command_buffer="
+COLLECTIVES_TOO = (
+    "--xla_gpu_enable_command_buffer=CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,FUSION,WHILE,COLLECTIVES --xla_gpu_graph_min_graph_size=1"
+)
+"""What models ask of XLA (`GRAPHS` in `alight/jax/models/_programs.py`), and collectives: `check aot-gpu` shows that all of a launch are one graph then."""
 SETTINGS = {
     "graphs": ("", None),
     "no graphs": (OFF, None),
+    "psum in graphs": (COLLECTIVES_TOO, ["psum", "nothing"]),
     "XLA's one-shot kernel": ("--xla_gpu_unsupported_use_all_reduce_one_shot_kernel=true", ["psum", "nothing"]),
     "NCCL's symmetric buffers": ("--xla_gpu_experimental_enable_nccl_symmetric_buffers=true", ["psum", "nothing"]),
 }
@@ -143,10 +147,7 @@ def randomised(params):
 
 
 def vllm(args, shape, tp: int) -> dict | None:
-    """vLLM with weights of its own making: what a token takes, by the difference between many tokens and one."""
-    command = shutil.which("vllm")
-    if command is None:
-        return None
+    """vLLM with weights of its own making."""
     config = {
         "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "hidden_size": shape.embd, "intermediate_size": shape.ff,
         "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads, "head_dim": shape.head_dim,
@@ -154,21 +155,9 @@ def vllm(args, shape, tp: int) -> dict | None:
         "hidden_activation": "gelu_pytorch_tanh", "attn_logit_softcapping": shape.attn_cap, "final_logit_softcapping": shape.logit_cap,
         "query_pre_attn_scalar": shape.head_dim, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "torch_dtype": "bfloat16",
     }  # fmt: skip
-    means = []
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config))
-        for tokens in (1, args.tokens):
-            told = Path(folder, "told.json")
-            done = subprocess.run(
-                [command, "bench", "latency", "--model", folder, "--skip-tokenizer-init", "--load-format", "dummy", "--tensor-parallel-size", str(tp),
-                 "--batch-size", "1", "--input-len", str(args.prompt), "--output-len", str(tokens), "--num-iters", str(args.turns), "--output-json", str(told)],
-                capture_output=True, text=True,
-            )  # fmt: skip
-            if done.returncode:
-                common.say("vLLM is left out: " + (done.stderr.strip().splitlines() or ["it fails"])[-1])
-                return None
-            means.append(json.loads(told.read_text())["avg_latency"])
-    return {"first": means[0], "token": (means[1] - means[0]) / (args.tokens - 1)}
+        return gpu_peers.vllm(folder, tp, args.prompt, args.tokens, args.turns, "--load-format", "dummy")
 
 
 def collectives(args, name: str, shape, tp: int, results: list[dict]) -> list[list[str]]:

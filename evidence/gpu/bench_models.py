@@ -8,7 +8,8 @@ One process for each way to compute with weights; in it decoding after a prompt 
   nothing   what the ranks have of the sums goes on as it is: wrong, and what the rest of the model takes
 
 One GPU has nothing to sum: what is seen is the call and the norms beside XLA's.
-The bandwidth is that of a copy of 4 GB within the GPU, in the same process. `--steps-apart` leaves loops out of CUDA graphs: a step is one
+Other engines come last, with the same file: llama.cpp, if `--llama` names the folder of a llama-bench that was built for CUDA, and vLLM, if it is
+installed and takes the file (`--vllm` names another form of the model). The bandwidth is that of a copy of 4 GB within the GPU, in the same process. `--steps-apart` leaves loops out of CUDA graphs: a step is one
 then, and not all steps of a launch.
 """
 
@@ -26,7 +27,7 @@ from pathlib import Path
 
 from evidence.bench import jax_decode
 from evidence.gpu import layers
-from evidence.lib import common, process
+from evidence.lib import common, gpu_peers, process
 from evidence.lib.lazy import lazily
 
 jax = lazily("jax")
@@ -120,6 +121,17 @@ def measure(args) -> None:
     })  # fmt: skip
 
 
+def beside(args) -> list[str]:
+    """Rows of other engines: how long a prompt takes, and tokens per second. What is `–` they do not tell."""
+    rows = []
+    if (found := gpu_peers.llama_bench(args.llama, args.model, PROMPT, TOKENS, args.turns)) is not None:
+        low, middle, high = statistics.quantiles(found["rates"], n=4) if len(found["rates"]) > 1 else found["rates"] * 3
+        rows.append(f"| llama.cpp | – | {found['first'] * 1e3:.1f} | {middle:.1f} ({low:.1f}–{high:.1f}) | – | – | – | – |")
+    if (found := gpu_peers.vllm(args.vllm or args.model, 1, PROMPT, TOKENS + 1, args.turns)) is not None:
+        rows.append(f"| vLLM | – | {found['first'] * 1e3:.1f} | {1 / found['token']:.1f} | – | – | – | – |")
+    return rows
+
+
 def add_arguments(parser) -> None:
     parser.add_argument("--model", type=Path, required=True, help="a GGUF file")
     parser.add_argument("--weights", nargs="+", default=["bf16"], help="ways to compute with weights (default: bf16)")
@@ -127,6 +139,8 @@ def add_arguments(parser) -> None:
     parser.add_argument("--batches", nargs="*", type=int, default=[8, 32], help="sequences at a time (default: 8 32)")
     parser.add_argument("--variants", action="store_true", help="other ways to sum beside ours")
     parser.add_argument("--steps-apart", action="store_true", help="a CUDA graph for each step instead of one for a launch")
+    parser.add_argument("--llama", type=Path, metavar="FOLDER", help="of llama.cpp's binaries that were built for CUDA")
+    parser.add_argument("--vllm", type=Path, metavar="MODEL", help="what vLLM loads (default: the file)")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
 
 
@@ -158,4 +172,6 @@ def run(args) -> None:
               f"{rate / 1e9:.0f} | {rate / r['bandwidth']:.0%} | {batches} | {others} |", flush=True)  # fmt: skip
         compiling = ", ".join(f"{name} {seconds:.1f}" for name, seconds in r["compile_s"].items())
         print(f"{r['kind']}, jax {r['jax']}, a copy moves {r['bandwidth'] / 1e9:.0f} GB/s; compiled in {compiling} s", flush=True)
+    for row in beside(args):
+        print(row, flush=True)
     sys.exit(failed)

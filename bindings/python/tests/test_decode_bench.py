@@ -1,5 +1,6 @@
 """The benchmark of decoding at a size that CPU devices finish at once, with what stands beside it on GPUs. No time is looked at."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -7,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from alight.jax.models import _programs
+from evidence.bench import jax_decode
+from evidence.gpu import bench_models
 from evidence.lib import flashinfer_peer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,8 +28,8 @@ echo "{\\"avg_latency\\": $(awk "BEGIN { print 0.008 + 0.002 * $tokens }")}" > "
 """
 
 
-SETTINGS = {"no graphs": 3, "XLA's one-shot kernel": 2}
-"""Two of them, and how many variants each has."""
+SETTINGS = {"no graphs": 3, "psum in graphs": 2, "XLA's one-shot kernel": 2}
+"""Three of them, and how many variants each has."""
 
 
 TORCH = """
@@ -101,11 +105,20 @@ def test_what_gpus_are_measured_with(tmp_path):
         assert sum(name.endswith(f" GPUs, {setting}") for name in names) == count, names
     assert rows[-1][1:3] == ["vLLM, 2 GPUs", "2.00"] and rows[-1][-1] == "10"
     shares = [row[4] for row in rows if row[1].startswith(("fused", "psum"))]
-    assert len(shares) == 3 and all(share.endswith(" %") for share in shares)
+    assert len(shares) == 4 and all(share.endswith(" %") for share in shares)
     # What a graph of 100 calls takes, and a row for each of ours that there is a step without.
     assert [row[2:] for row in calls if row[1] == "FlashInfer by itself, 2 GPUs"] == [["1", "10.0 (10.0–10.0)"], ["8", "10.0 (10.0–10.0)"]]
-    assert [row[1] for row in calls[:-2]] == ["fused, 2 GPUs, no graphs", "psum, 2 GPUs, no graphs", "psum, 2 GPUs, XLA's one-shot kernel"]
+    assert [row[1] for row in calls[:-2]] == [
+        "fused, 2 GPUs, no graphs", "psum, 2 GPUs, no graphs", "psum, 2 GPUs, psum in graphs", "psum, 2 GPUs, XLA's one-shot kernel"
+    ]  # fmt: skip
     assert "FlashInfer is left out" not in told
+
+
+def test_the_baseline_in_graphs_has_what_models_have_and_collectives():
+    """Else it would be set beside less than ours."""
+    flags = dict(flag.removeprefix("--").split("=") for flag in jax_decode.COLLECTIVES_TOO.split())
+    usual = _programs.GRAPHS["xla_gpu_enable_command_buffer"]
+    assert flags == {name: str(value) for name, value in _programs.GRAPHS.items()} | {"xla_gpu_enable_command_buffer": f"{usual},COLLECTIVES"}
 
 
 WRONG = FLASHINFER.replace("+ 1))", "))")
@@ -129,3 +142,44 @@ def test_a_peer_that_fails_is_left_out(tmp_path):
     broken = "#!/bin/sh\necho no GPU >&2\nexit 1\n"
     said, told = run(tmp_path, "--tp", "1", "--gpus", "--settings", "NCCL's symmetric buffers", vllm=broken)
     assert "vLLM is left out: no GPU" in told and "vLLM" not in said
+
+
+LLAMA_BENCH = """#!/bin/sh
+# As far as it is asked, three turns of each.
+[ "$*" = "-m model.gguf -p 512 -n 128 -ngl 99 -r 3 -o json" ] || { echo "not what it is asked: $*" >&2; exit 1; }
+echo '[{"backends": "CUDA", "n_prompt": 512, "n_gen": 0, "samples_ts": [50000, 51200, 52000]},'
+echo ' {"backends": "CUDA", "n_prompt": 0, "n_gen": 128, "samples_ts": [199, 200, 203]}]'
+"""
+
+
+def other_engines(folder, monkeypatch, llama=LLAMA_BENCH, vllm=VLLM, turns=3):
+    """Rows of `bench gpu-models`, with stand-ins; `None`: it is not there."""
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    for name, text in {"llama-bench": llama, "vllm": vllm}.items():
+        if text is not None:
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o755)
+    model = folder / "hf"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    return bench_models.beside(argparse.Namespace(llama=folder if llama else None, model=Path("model.gguf"), vllm=model, turns=turns))
+
+
+def test_other_engines_beside_a_model_on_a_gpu(tmp_path, monkeypatch, capsys):
+    assert other_engines(tmp_path, monkeypatch) == [
+        "| llama.cpp | – | 10.0 | 200.0 (199.0–203.0) | – | – | – | – |", "| vLLM | – | 10.0 | 500.0 | – | – | – | – |"
+    ]  # fmt: skip
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("llama", "vllm", "said"), [
+    (None, None, ["llama.cpp is left out: --llama names no folder with llama-bench", "vLLM is left out: there is no command vllm"]),
+    ("#!/bin/sh\necho no GPU >&2\nexit 1\n", "#!/bin/sh\necho this is no model of mine >&2\nexit 1\n",
+     ["llama.cpp is left out: no GPU", "vLLM is left out: this is no model of mine"]),
+    (LLAMA_BENCH.replace("CUDA", "CPU"), None,
+     ["llama.cpp is left out: llama-bench computes with CPU, expected CUDA", "vLLM is left out: there is no command vllm"]),
+], ids=["absent", "failing", "not for CUDA"])  # fmt: skip
+def test_engines_are_left_out_by_name_where_they_cannot_be_had(llama, vllm, said, tmp_path, monkeypatch, capsys):
+    assert other_engines(tmp_path, monkeypatch, llama, vllm) == []
+    told = capsys.readouterr().err.strip().splitlines()
+    assert len(told) == len(said) and all(line.endswith(words) for line, words in zip(told, said, strict=True)), told
