@@ -1,5 +1,5 @@
-"""What holds of the commands themselves: every module can be imported and explains its options; the list says the truth
-about the Makefile; evidence/README.md is that list; no command is left out of it.
+"""What holds of the commands themselves: every module can be imported and explains its options; what it says of itself holds
+(`selftest()`, of those that have one); the list says the truth about the Makefile; evidence/README.md is that list; no command is left out of it.
 
 `make lint` runs it as `python -S`, without any installed package: so no command needs one to say what it needs.
 """
@@ -45,6 +45,7 @@ def problems() -> list[str]:
                 out.append(f"{command.name}: no help")
             if not callable(command.load().run):
                 out.append(f"{command.name}: no run(args)")
+            out += [f"{command.name}: {one}" for one in getattr(command.load(), "selftest", list)()]
         except Exception as error:  # whatever a module does wrong
             out.append(f"{command.name}: {type(error).__name__}: {error}")
     listed = {command.path() for command in COMMANDS}
