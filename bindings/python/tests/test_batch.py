@@ -130,6 +130,9 @@ def test_devices_meet_once_before_the_first_collective_of_ours(program, options,
     assert text.count("stablehlo.all_reduce") + text.count("stablehlo.all_gather") == 1
     assert "stablehlo.maximum" in text[text.index("stablehlo.all_reduce") :][:400]
     assert text.index("stablehlo.all_reduce") < text.index("@alight_allreduce_norm")
+    # Two in a layer, the embedding's sum, and the sampler's gathering.
+    layers = 0 if program == "first" else 2 * NETWORKS[1].layers + 1
+    assert text.count("@alight_allreduce_norm(") == layers + (program in ("decode", "first"))
 
 
 def test_derivatives_of_a_loss(folder):

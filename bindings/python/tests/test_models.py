@@ -199,16 +199,6 @@ def test_layers_one_after_the_other_are_the_loop(tiny, weights, counts, folder):
             assert tokens == same
 
 
-@pytest.mark.parametrize(("program", "tokens"), [("decode", 8), ("prefill", 16)])
-def test_programs_for_gpus_let_devices_meet_once(program, tokens, folder):
-    """By a collective of XLA's: it lets devices wait for each other before the first kernel only where it knows of one."""
-    model = loaded(folder, LLAMA, tp=3, weights="f32", context=96, unroll=True)
-    text = model.lower(program, tokens).as_text()
-    assert text.count("stablehlo.all_reduce") == 1 and "stablehlo.all_gather" not in text
-    before = text.partition("@alight_allreduce_norm")[0]
-    assert "stablehlo.all_reduce" in before and text.count("@alight_allreduce_norm(") == 2 * LLAMA.layers + 1 + (program == "decode")
-
-
 MISTAKES = {
     what: change for tiny, controls in architectures.CASES if tiny is architectures.GPT_OSS for what, change in controls.items()
 } | {"odd layers local": dict(pattern=(False, True))}  # fmt: skip
