@@ -12,7 +12,7 @@ collectives, for GPUs that are only described, with our handlers registered. Wha
 - the same of decoding with the blocks of a Q4_K and a Q4_0 file: our products with them are in the same graph, and no matrix is made floats;
 - prompts in chunks of the lengths that GPUs have (`GPU_CHUNKS`): one graph where an operand is small enough for our collective, and
   where it is larger `lax.psum`, with graphs between NCCL's sums;
-- what `bench jax-decode` sets beside ours: with collectives let into graphs, XLA takes all of `lax.psum`'s into one.
+- what benchmarks set beside ours: with collectives let into graphs, XLA takes all of `lax.psum`'s into one.
 
 A control comes first: layers as a loop over stacked weights have to be found wrong. With --loop that form, as CPU devices have it, is shown for
 all machines. The packages (1.3 GB) are installed into .venv-aot, once; where they cannot be had, this is said, and nothing is checked.
@@ -42,6 +42,7 @@ from evidence.lib.lazy import lazily
 jax = lazily("jax")
 jnp = lazily("jax.numpy")
 models = lazily("alight.jax.models")
+_cells = lazily("alight.jax.bench._cells")
 _cuda = lazily("alight.jax._cuda")
 _load = lazily("alight.jax.models._load")
 _model = lazily("alight.jax.models._model")
@@ -269,11 +270,11 @@ def large(text: str, smallest: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def compiled(lowered, count: int, smallest: int, outer: int, rows: int) -> Made:
+def compiled(lowered, count: int, smallest: int, outer: int, rows: int, options: dict[str, str] | None = None) -> Made:
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
         # Autotuning runs kernels.
-        made = lowered.compile(compiler_options={"xla_dump_to": folder, "xla_gpu_autotune_level": 0})
+        made = lowered.compile(compiler_options={"xla_dump_to": folder, "xla_gpu_autotune_level": 0} | (options or {}))
         return look(made, Path(folder), count, time.monotonic() - start, smallest, outer, rows)
 
 
@@ -421,6 +422,10 @@ def measure(arguments) -> None:
             made = compiled(layers.program(layers.fused, over, CHAIN).lower(*given), CHAIN, smallest, 0, 8)
             show("collectives alone", target, made)
             wrong += problems("collectives alone", made, target, CHAIN, MIB // 4)
+            name, options = "the same by psum, in graphs", options_of(_cells.GPU_OPTIONS["NCCL, in CUDA graphs"])
+            made = compiled(layers.program(layers.unfused, over, CHAIN).lower(*given), CHAIN, smallest, 0, 8, options)
+            show(name, target, made)
+            wrong += problems_of_psum(name, made, target, CHAIN, 1, CHAIN, MIB)
     print("\n".join(wrong) or f"{MODEL_LAYERS} layers of {shape.name}: as it has to be")
     if wrong:
         sys.exit(1)

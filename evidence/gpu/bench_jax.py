@@ -2,7 +2,7 @@
 layers, in turns that alternate. `make bench-gpu` runs it.
 
 On one GPU there is nothing to sum: it shows what the call costs beside the same norm by XLA, and nothing of NVLink. On
-several, the baselines are NCCL, XLA's own one-shot kernel, and NCCL with symmetric buffers, each in a process of its own.
+several, it stands beside each of XLA's own ways that `alight bench collective` has, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -21,12 +21,8 @@ from evidence.lib.lazy import lazily
 
 jax = lazily("jax")
 jnp = lazily("jax.numpy")
+_cells = lazily("alight.jax.bench._cells")
 
-BASELINES = {
-    "NCCL": "",
-    "XLA's one-shot kernel": "--xla_gpu_unsupported_use_all_reduce_one_shot_kernel=true",
-    "NCCL, symmetric buffers": "--xla_gpu_experimental_enable_nccl_symmetric_buffers=true",
-}
 LAYERS = 64
 
 
@@ -73,7 +69,7 @@ def run(arguments) -> None:
     several = None
     print("| baseline | GPUs | rows | hidden | post-norm | XLA's operations, µs a layer | fused | ratio |")
     print("|---|---|---|---|---|---|---|---|")
-    for name, flags in BASELINES.items():
+    for name, flags in _cells.GPU_OPTIONS.items():
         if several is False:
             print(f"left out on one GPU: {name} ({flags})")
             continue

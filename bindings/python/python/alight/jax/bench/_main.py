@@ -23,7 +23,8 @@ that a busy machine slows both. Microseconds per layer: the median of the turns,
 a neighbour disturbs less; the ratio is the median of the ratios of neighbouring turns.
 
 CPU devices are threads that share this machine's cores: their figures say nothing about a GPU. On GPUs the collective stands
-beside each of XLA's own ways (NCCL as it comes, XLA's one-shot kernel, NCCL's symmetric buffers), in a process for each."""
+beside each of XLA's own ways (NCCL as it comes and in CUDA graphs, XLA's one-shot kernel, NCCL's symmetric buffers), in a process
+for each, and layers follow one another in both programs; on CPU devices they are a loop."""
 
 
 class Parser(argparse.ArgumentParser):
