@@ -749,6 +749,20 @@ fn llama_server_s_own_addresses() {
         lines.iter().flat_map(|line| line["tokens"].as_array().unwrap().clone()).collect()
     };
     assert_eq!(ids(&lines), ids(&[whole]));
+
+    // A chat's answer tells it, too: a stream in its last piece, whatever that is; several answers do not.
+    let body = json!({"messages": messages()});
+    let told = |value: &Value| value["timings"]["predicted_n"].as_u64();
+    let whole = serving.post(CHAT, &body).json();
+    assert_eq!(told(&whole), whole["usage"]["completion_tokens"].as_u64());
+    for more in [json!({}), json!({"stream_options": {"include_usage": true}})] {
+        let streamed = serving.post(CHAT, &with(body.clone(), with(json!({"stream": true}), more)));
+        let (last, others) =
+            streamed.events().split_last().map(|(l, o)| (l.clone(), o.to_vec())).unwrap();
+        assert_eq!(told(&last), told(&whole));
+        assert!(others.iter().all(|event| told(event).is_none()));
+    }
+    assert_eq!(told(&serving.post(CHAT, &with(body, json!({"n": 2}))).json()), None);
     let wrong = serving.post("/completion", &json!({"prompt": "a", "grammar": "root = \"a\""}));
     assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!("grammar")));
 }

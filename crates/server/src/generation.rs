@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use alight_model::{Finish, Logprobs};
 use alight_text::Vocabulary;
@@ -59,6 +59,10 @@ pub(crate) struct Choice {
     /// `None`: it has ended.
     running: Option<Running>,
     pub(crate) answer: Answer,
+    /// When it was asked for.
+    began: Instant,
+    /// When its prompt was read.
+    read: Option<Instant>,
     /// Of the prompt: its tokens, and those that were known.
     pub(crate) prompt_tokens: usize,
     pub(crate) reused: usize,
@@ -75,12 +79,42 @@ pub(crate) struct Choice {
 impl Choice {
     /// How far its prompt is, in llama-server's words; `read` is `None` when all of it was read, which is when it is known how much
     /// of it was known before.
-    pub(crate) fn progress(&self, read: Option<usize>, began: Instant) -> Value {
+    pub(crate) fn progress(&self, read: Option<usize>) -> Value {
         json!({
             "total": self.prompt_tokens,
             "cache": self.reused,
             "processed": read.unwrap_or(self.prompt_tokens),
-            "time_ms": began.elapsed().as_millis() as u64,
+            "time_ms": self.began.elapsed().as_millis() as u64,
+        })
+    }
+
+    /// How long its prompt took, waiting included, and how long what came behind it has taken by now.
+    pub(crate) fn times(&self) -> [Duration; 2] {
+        let now = Instant::now();
+        let read = self.read.unwrap_or(now);
+        [read - self.began, now - read]
+    }
+
+    /// What took how long, in llama-server's words. The first token costs no step of its own.
+    pub(crate) fn timings(&self) -> Value {
+        let of = |n: usize, time: Duration| {
+            let (n, seconds) = (n as f64, time.as_secs_f64());
+            let rate = if seconds > 0.0 { n / seconds } else { 0.0 };
+            (1e3 * seconds, if n > 0.0 { 1e3 * seconds / n } else { 0.0 }, rate)
+        };
+        let computed = self.prompt_tokens - self.reused;
+        let [prompt, answer] = self.times();
+        let (prompt, answer) = (of(computed, prompt), of(self.tokens.saturating_sub(1), answer));
+        json!({
+            "cache_n": self.reused,
+            "prompt_n": computed,
+            "prompt_ms": prompt.0,
+            "prompt_per_token_ms": prompt.1,
+            "prompt_per_second": prompt.2,
+            "predicted_n": self.tokens,
+            "predicted_ms": answer.0,
+            "predicted_per_token_ms": answer.1,
+            "predicted_per_second": answer.2,
         })
     }
 
@@ -90,6 +124,7 @@ impl Choice {
         match happened {
             Some(Happened::Prompt { reused }) => {
                 self.reused = reused;
+                self.read = Some(Instant::now());
                 Some(Update::Read)
             }
             Some(Happened::Reading { read, reused }) => {
@@ -169,9 +204,12 @@ impl Generation {
         asked: &Asked,
         vocabulary: &'static Vocabulary,
     ) -> Generation {
+        let began = Instant::now();
         let choices = running.into_iter().map(|(running, prompt)| Choice {
             running: Some(running),
             answer: Answer::new(asked, &prompt, vocabulary),
+            began,
+            read: None,
             prompt_tokens: prompt.len(),
             reused: 0,
             tokens: 0,

@@ -1,7 +1,5 @@
 //! `POST /completion`: a text that is continued, in llama-server's words.
 
-use std::time::Instant;
-
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
@@ -16,18 +14,14 @@ use crate::grammar::Calls;
 use crate::http::{self, Answered, Call, Shape, Stream};
 
 pub(crate) async fn answer(call: Call) -> Answered {
-    let (mut generation, mut shape, stream) = call.apart(begun).await?;
+    let (mut generation, shape, stream) = call.apart(begun).await?;
     if stream {
         return Ok(Stream::response(generation, Box::new(shape)));
     }
     let (mut all, mut ended) = (Piece::default(), Reason::Stop);
     while let Some((_, update)) = generation.next().await {
         let piece = match update {
-            Update::Reading(_) => continue,
-            Update::Read => {
-                shape.read = Some(Instant::now());
-                continue;
-            }
+            Update::Reading(_) | Update::Read => continue,
             Update::More(piece) => piece,
             Update::Ended(piece, reason) => {
                 ended = reason;
@@ -44,7 +38,6 @@ pub(crate) async fn answer(call: Call) -> Answered {
 
 /// Reads the request, and begins to compute.
 fn begun(call: &Call) -> Result<(Generation, Pieces, bool), Failure> {
-    let began = Instant::now();
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
     let mut prompts = asking::texts(&mut fields, "prompt", MOST_CHOICES, false, serving)?;
@@ -61,15 +54,12 @@ fn begun(call: &Call) -> Result<(Generation, Pieces, bool), Failure> {
     let running = asking::begin(serving, vec![tokens], 1, &ask)?;
     let asked = Asked { stops, ..Asked::default() };
     let generation = Generation::new(running, &asked, serving.vocabulary());
-    Ok((generation, Pieces { model: serving.name.clone(), began, read: None, progress }, stream))
+    Ok((generation, Pieces { model: serving.name.clone(), progress }, stream))
 }
 
 /// The pieces of an answer.
 struct Pieces {
     model: String,
-    began: Instant,
-    /// When the prompt was read.
-    read: Option<Instant>,
     /// Whether it is told how far the prompt is.
     progress: bool,
 }
@@ -96,41 +86,16 @@ impl Pieces {
         object["tokens_predicted"] = choice.tokens.into();
         object["tokens_evaluated"] = choice.prompt_tokens.into();
         object["tokens_cached"] = choice.reused.into();
-        object["timings"] = self.timings(choice);
+        object["timings"] = choice.timings();
         object
     }
 
     fn progress(&self, choice: &Choice, read: Option<usize>, out: &mut String) {
         if self.progress {
             let mut value = self.object(Piece::default(), None);
-            value["prompt_progress"] = choice.progress(read, self.began);
+            value["prompt_progress"] = choice.progress(read);
             out.push_str(&format!("data: {value}\n\n"));
         }
-    }
-
-    /// What took how long. The first token costs no step of its own.
-    fn timings(&self, choice: &Choice) -> Value {
-        let now = Instant::now();
-        let read = self.read.unwrap_or(now);
-        let of = |n: usize, seconds: f64| {
-            let n = n as f64;
-            let rate = if seconds > 0.0 { n / seconds } else { 0.0 };
-            (1e3 * seconds, if n > 0.0 { 1e3 * seconds / n } else { 0.0 }, rate)
-        };
-        let computed = choice.prompt_tokens - choice.reused;
-        let prompt = of(computed, (read - self.began).as_secs_f64());
-        let answer = of(choice.tokens.saturating_sub(1), (now - read).as_secs_f64());
-        json!({
-            "cache_n": choice.reused,
-            "prompt_n": computed,
-            "prompt_ms": prompt.0,
-            "prompt_per_token_ms": prompt.1,
-            "prompt_per_second": prompt.2,
-            "predicted_n": choice.tokens,
-            "predicted_ms": answer.0,
-            "predicted_per_token_ms": answer.1,
-            "predicted_per_second": answer.2,
-        })
     }
 }
 
@@ -144,7 +109,6 @@ impl Shape for Pieces {
                 return;
             }
             Update::Read => {
-                self.read = Some(Instant::now());
                 self.progress(&choices[at], None, out);
                 return;
             }

@@ -9,7 +9,7 @@ pub(crate) mod tags;
 pub(crate) mod version;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
@@ -136,26 +136,22 @@ enum Place {
 struct Lines {
     model: String,
     place: Place,
-    began: Instant,
-    /// When the prompt was read.
-    read: Option<Instant>,
 }
 
 impl Lines {
     fn new(serving: &Serving, place: Place) -> Lines {
-        Lines { model: serving.name.clone(), place, began: Instant::now(), read: None }
+        Lines { model: serving.name.clone(), place }
     }
 
     /// Sends lines, or waits and sends one.
-    async fn answer(mut self, mut generation: Generation, stream: bool) -> Answered {
+    async fn answer(self, mut generation: Generation, stream: bool) -> Answered {
         if stream {
             return Ok(Stream::response(generation, Box::new(self)));
         }
         let (mut deltas, mut ended) = (Vec::new(), Reason::Stop);
         while let Some((_, update)) = generation.next().await {
             match update {
-                Update::Reading(_) => {}
-                Update::Read => self.read = Some(Instant::now()),
+                Update::Reading(_) | Update::Read => {}
                 Update::More(piece) => deltas.extend(piece.deltas),
                 Update::Ended(piece, reason) => {
                     deltas.extend(piece.deltas);
@@ -202,17 +198,16 @@ impl Lines {
             said["tool_calls"] = calls.into();
         }
         if let Some((choice, reason)) = end {
-            let now = Instant::now();
-            let read = self.read.unwrap_or(now);
+            let [prompt, answer] = choice.times();
             let nanoseconds = |time: Duration| time.as_nanos() as u64;
             let cut = reason == Reason::Length;
             line["done_reason"] = if cut { "length" } else { "stop" }.into();
-            line["total_duration"] = nanoseconds(now - self.began).into();
+            line["total_duration"] = nanoseconds(prompt + answer).into();
             line["load_duration"] = 0.into();
             line["prompt_eval_count"] = choice.prompt_tokens.into();
-            line["prompt_eval_duration"] = nanoseconds(read - self.began).into();
+            line["prompt_eval_duration"] = nanoseconds(prompt).into();
             line["eval_count"] = choice.tokens.into();
-            line["eval_duration"] = nanoseconds(now - read).into();
+            line["eval_duration"] = nanoseconds(answer).into();
         }
         line
     }
@@ -232,11 +227,7 @@ impl Shape for Lines {
 
     fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {
         let line = match update {
-            Update::Reading(_) => return,
-            Update::Read => {
-                self.read = Some(Instant::now());
-                return;
-            }
+            Update::Reading(_) | Update::Read => return,
             Update::More(piece) => self.line(piece.deltas, None),
             Update::Ended(piece, reason) => {
                 if !piece.deltas.is_empty() {

@@ -1,7 +1,5 @@
 //! `POST /v1/chat/completions`
 
-use std::time::Instant;
-
 use alight_text::Tokenizer;
 use alight_text::output::Call as ToolCall;
 use hyper::StatusCode;
@@ -24,8 +22,8 @@ struct Begun {
     about: About,
     stream: bool,
     logprobs: bool,
-    /// If it is told how far prompts are: when this began.
-    progress: Option<Instant>,
+    /// Whether it is told how far prompts are.
+    progress: bool,
 }
 
 pub(crate) async fn answer(call: Call) -> Answered {
@@ -62,7 +60,8 @@ pub(crate) async fn answer(call: Call) -> Answered {
             })
         });
     let usage = usage(&generation.choices, generation.choices.len());
-    Ok(http::json(StatusCode::OK, &about.with(choices.collect(), usage)))
+    let response = timed(about.with(choices.collect(), usage), &generation.choices);
+    Ok(http::json(StatusCode::OK, &response))
 }
 
 /// Reads the request, and begins to compute.
@@ -76,7 +75,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let (stream, usage) = streaming(&mut fields)?;
     ask.logprobs = logprobs(&mut fields)?;
     let logprobs = ask.logprobs.is_some();
-    let progress = fields.truth("return_progress")?.unwrap_or(false).then(Instant::now);
+    let progress = fields.truth("return_progress")?.unwrap_or(false);
     let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
     let running = asking::begin(serving, vec![prompt], n, &ask)?;
     let generation = Generation::new(running, &asked, serving.vocabulary());
@@ -122,6 +121,14 @@ fn content(tokens: &[Told], tokenizer: &Tokenizer) -> Value {
     json!({"content": all.collect::<Value>()})
 }
 
+/// A response, or the last piece of one, with what took how long, as llama-server tells it of one answer.
+fn timed(mut response: Value, choices: &[Choice]) -> Value {
+    if let [choice] = choices {
+        response["timings"] = choice.timings();
+    }
+    response
+}
+
 /// Why an answer ended.
 fn reason(reason: Reason, choice: &Choice) -> &'static str {
     match reason {
@@ -149,24 +156,25 @@ impl Said {
 struct Chunks {
     about: About,
     logprobs: bool,
-    progress: Option<Instant>,
+    progress: bool,
     /// Calls of each answer.
     called: Vec<usize>,
 }
 
 impl Chunks {
-    fn chunk(&self, at: usize, delta: &Value, logprobs: Value, reason: Value, out: &mut String) {
+    fn chunk(&self, at: usize, delta: &Value, logprobs: Value, reason: Value) -> Value {
         let choice =
             json!({"index": at, "delta": delta, "logprobs": logprobs, "finish_reason": reason});
-        event(&self.about.with(json!([choice]), Value::Null), out);
+        self.about.with(json!([choice]), Value::Null)
     }
 
     fn progress(&self, choice: &Choice, at: usize, read: Option<usize>, out: &mut String) {
-        let Some(began) = self.progress else { return };
-        let choice = choice.progress(read, began);
-        let delta = json!({"index": at, "delta": {}, "logprobs": null, "finish_reason": null});
-        let mut chunk = self.about.with(json!([delta]), Value::Null);
-        chunk["prompt_progress"] = choice;
+        if !self.progress {
+            return;
+        }
+        let progress = choice.progress(read);
+        let mut chunk = self.chunk(at, &json!({}), Value::Null, Value::Null);
+        chunk["prompt_progress"] = progress;
         event(&chunk, out);
     }
 
@@ -199,10 +207,11 @@ impl Chunks {
                 Delta::Thinking(text) => json!({"reasoning_content": text}),
                 Delta::Call(call) => self.call(at, call),
             };
-            self.chunk(at, &delta, told.take().unwrap_or_default(), Value::Null, out);
+            let told = told.take().unwrap_or_default();
+            event(&self.chunk(at, &delta, told, Value::Null), out);
         }
         if let Some(told) = told {
-            self.chunk(at, &json!({}), told, Value::Null, out);
+            event(&self.chunk(at, &json!({}), told, Value::Null), out);
         }
     }
 }
@@ -211,7 +220,7 @@ impl Shape for Chunks {
     fn begin(&mut self, choices: &[Choice], out: &mut String) {
         for at in 0..choices.len() {
             let delta = json!({"role": "assistant", "content": null});
-            self.chunk(at, &delta, Value::Null, Value::Null, out);
+            event(&self.chunk(at, &delta, Value::Null, Value::Null), out);
         }
     }
 
@@ -223,7 +232,8 @@ impl Shape for Chunks {
             Update::More(piece) => self.deltas(choice, at, (piece.deltas, piece.tokens), out),
             Update::Ended(piece, why) => {
                 self.deltas(choice, at, (piece.deltas, piece.tokens), out);
-                self.chunk(at, &json!({}), Value::Null, reason(why, choice).into(), out);
+                let last = self.chunk(at, &json!({}), Value::Null, reason(why, choice).into());
+                event(&if self.about.usage { last } else { timed(last, choices) }, out);
             }
             Update::Failed(failure) => event(&failure.openai(), out),
         }
@@ -231,7 +241,8 @@ impl Shape for Chunks {
 
     fn end(&mut self, choices: &[Choice], out: &mut String) {
         if self.about.usage {
-            event(&self.about.with(json!([]), usage(choices, choices.len())), out);
+            let usage = usage(choices, choices.len());
+            event(&timed(self.about.with(json!([]), usage), choices), out);
         }
         out.push_str("data: [DONE]\n\n");
     }
