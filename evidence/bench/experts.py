@@ -15,6 +15,8 @@ put back. Parts:
 - memory: the peak of a process with `--memory`, in a group that would allow more; and whether a cached file of another process stays.
 - first: the first token of a cold file after a short prompt, beside the disk's time for the bytes that were read.
 - prompt: 512 tokens of a cold file with `--memory`, beside the disk's time for the bytes and the time of the same prompt in memory.
+- served: `alight serve --memory`: prompts of 512 and 2048 tokens by themselves and, the first, beside an answer, by the size of a batch; and what
+  of the experts of the tokens right before and right after a prompt was in memory.
 - fits: tokens per second where everything fits, as by default and with `--load mmap`.
 
 Nothing that fails ends the others; `--out` has what was measured so far after each process.
@@ -23,21 +25,25 @@ Nothing that fails ends the others; `--out` has what was measured so far after e
 import contextlib
 import json
 import os
+import random
 import re
 import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 
 from evidence.bench.load import read_directly
+from evidence.bench.server import Server
 from evidence.lib import common, peers
 from evidence.lib.cached import MIB, cached_pages, make_cold, make_file, make_warm
 from evidence.lib.gguf_files import sizes_of_experts
 
-PARTS = ("roofs", "decode", "memory", "first", "prompt", "fits")
+PARTS = ("roofs", "decode", "memory", "first", "prompt", "served", "fits")
 PEER_READ_AHEAD = 128
 # Of the memory that can be had, what Alight takes by itself.
 FITS_SHARE = 0.9
@@ -303,6 +309,63 @@ def prompt(args, model, record) -> None:
             record(line)
     finally:
         text.unlink(missing_ok=True)
+
+
+def served(args, model, record) -> None:
+    draw = random.Random(1)
+
+    def tokens(count: int) -> list[int]:
+        return [draw.randrange(1000, 30000) for _ in range(count)]
+
+    for share, batch in ((share, batch) for share in args.share for batch in (512, 2048)):
+        command = [common.alight(args.alight), "serve", model.path, "--memory", model.budget(share), "--no-cache", "-c", 4096, "-t", args.threads,
+                   "-b", batch, "--parallel", 2, "--speculate", "off"]
+        with Server([str(word) for word in command], args.most) as server:
+            while time.perf_counter() < server.began + args.most:
+                with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health"):
+                    break
+                time.sleep(0.05)
+
+            def experts(server=server) -> dict:
+                with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/alight/memory") as response:
+                    return json.load(response)["models"][0]["experts"]
+
+            def ask(prompt: list[int], count: int, server=server, experts=experts) -> dict:
+                before, start = experts(), time.perf_counter()
+                body = {"prompt": prompt, "max_tokens": count, "temperature": 1, "seed": 3, "ignore_eos": True}
+                with server.post("/v1/completions", body) as response:
+                    response.read()
+                took, after = time.perf_counter() - start, experts()
+                change = {name: after[name] - before[name] for name in ("wanted", "hits", "read_bytes")}
+                return {"seconds": took, "read_bytes": change["read_bytes"], "hits": change["hits"] / max(1, change["wanted"])}
+
+            ask(tokens(3), 64)
+            came, ended = [], threading.Event()
+
+            def stream(server=server, came=came, ended=ended) -> None:
+                body = {"prompt": tokens(3), "max_tokens": 3000, "temperature": 1, "seed": 4, "ignore_eos": True, "stream": True}
+                with server.post("/v1/completions", body) as response:
+                    for _ in response:
+                        came.append(time.perf_counter())
+                        if ended.is_set():
+                            return
+
+            other = threading.Thread(target=stream)
+            other.start()
+            while len(came) < 32:
+                time.sleep(0.01)
+            first = len(came) - 1
+            beside = ask(tokens(512), 1)
+            gaps = [after - before for before, after in zip(came[first:], came[first + 1:], strict=False)]
+            ended.set()
+            other.join()
+            row = {"share": share, "batch": batch, "beside_an_answer_512_s": beside["seconds"], "beside_read_bytes": beside["read_bytes"],
+                   "beside_longest_gap_s": max(gaps, default=None)}
+            for count in (512, 2048):
+                before, alone, after = ask(tokens(3), 32)["hits"], ask(tokens(count), 1), ask(tokens(3), 32)["hits"]
+                row |= {f"{count}_s": alone["seconds"], f"{count}_read_bytes": alone["read_bytes"], f"hits_before_{count}": before,
+                        f"hits_after_{count}": after}
+            record(row | {"peak_rss_mib": server.memory_mib()["peak_rss_mib"]})
 
 
 def fits(args, model, record) -> None:

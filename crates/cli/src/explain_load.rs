@@ -87,8 +87,8 @@ pub fn experts(slots: &SlotsReport) -> String {
         some => format!(", {some} of them into the page cache, which another process shares"),
     };
     format!(
-        "{} of {} fit into memory, {}; {} of {} that were chosen were there ({}), {} of {} guessed rightly; {} read, {} experts by {} reads{cached}; \
-         steps waited {} for them",
+        "{} of {} fit into memory, {}; {} of {} that were chosen were there ({}), {} of {} guessed rightly; {} read, {} of it for nothing yet, \
+         {} experts by {} reads{cached}; steps waited {} for them",
         sizes.slots,
         sizes.pieces,
         units::bytes(sizes.bytes),
@@ -98,6 +98,7 @@ pub fn experts(slots: &SlotsReport) -> String {
         counts.guessed_right,
         counts.guessed,
         units::bytes(counts.read_bytes),
+        units::bytes(counts.unwanted_bytes),
         counts.brought,
         counts.reads,
         units::duration(counts.waited.as_secs_f64()),

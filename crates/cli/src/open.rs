@@ -160,6 +160,8 @@ pub fn draft(path: &Path, args: &EngineArgs) -> Outcome<Model> {
     threads::note(Threads { wanted: model.pool().wanted(), had: model.threads() });
     if args.explain_load {
         explain_load::decision(&model);
+    } else if say::is_terminal() && model.load_report().slots.is_some() {
+        say::note(model.load_report().reason());
     }
     Ok(model)
 }

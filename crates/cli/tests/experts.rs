@@ -9,12 +9,13 @@ mod support;
 mod wild;
 
 use std::fs::{self, File};
-use std::process::Stdio;
+use std::io::Read;
+use std::process::{Child, Stdio};
 
 use alight_pages::{CacheProbe, evict, residency};
 use group::Group;
 use serde_json::Value;
-use support::{alight, done, write};
+use support::{alight, command, done, ended, kill, write};
 use wild::{Moe, Spec};
 
 const MIB: u64 = 1 << 20;
@@ -94,4 +95,72 @@ fn a_bystander_keeps_its_pages_and_no_step_faults() {
         "peak of the group: {peak} bytes, {BYSTANDER} of them the bystander's, {MEMORY} for the model"
     );
     assert!(peak <= MEMORY / 100 * 102 + BYSTANDER, "{peak}");
+}
+
+/// One of two processes that share a model's experts is killed in the middle of its answer: the other's answer is what it would have
+/// been, and who comes next is alone.
+#[test]
+fn who_is_killed_does_no_harm_to_another_process_of_the_model() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let moe = Moe { experts: 64, used: 3, width: 128, ..Moe::default() };
+    let model = wild::model_of(
+        folder.path(),
+        Spec { embd: 256, layers: 4, moe: Some(moe), ..Spec::qwen3moe() },
+    );
+    File::open(&model).unwrap().sync_all().unwrap();
+    let words = [
+        "run",
+        &model,
+        "--raw",
+        "--prompt=a",
+        "--ignore-eos",
+        "--temp",
+        "1",
+        "--seed",
+        "5",
+        "-t",
+        "1",
+    ];
+    let run = |tokens: &str, more: &[&str]| -> Vec<String> {
+        let all = [&words[..], &["-n", tokens], more].concat();
+        all.into_iter().map(str::to_owned).collect()
+    };
+    let whole = alight(&run("300", &[])).succeeds().stdout;
+    // As much as a half of the experts take, and what a program has anyway.
+    let memory = ["--memory", "170M", "--explain-load"];
+    let start = |tokens: &str| -> Child {
+        let mut process = command(&run(tokens, &memory));
+        process.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut first = start("100000");
+    // It answers.
+    first.stdout.as_mut().unwrap().read_exact(&mut [0; 8]).unwrap();
+    let mut second = start("300");
+    let mut output = second.stdout.take().unwrap();
+    let mut answer = vec![0; 8];
+    output.read_exact(&mut answer).unwrap();
+    kill(&first, libc::SIGKILL);
+    ended(&mut first);
+    output.read_to_end(&mut answer).unwrap();
+    let second = done(second.wait_with_output().unwrap()).succeeds();
+    assert!(second.stderr.contains("fit into memory"), "{}", second.stderr);
+    assert!(answer == whole.as_bytes(), "{} bytes, {} expected", answer.len(), whole.len());
+    if !second.stderr.contains("another process of this model shares") {
+        eprintln!("nothing was shared: {}", second.stderr);
+    }
+    let third = alight(&run("300", &memory)).succeeds();
+    assert_eq!(third.stdout, whole);
+    assert!(!third.stderr.contains("another process"), "{}", third.stderr);
+    // What came of experts is told beside times.
+    let told = alight(&run("8", &["--memory", "170M", "--stats"])).succeeds().stderr;
+    assert!(
+        told.lines().any(|line| line.starts_with("experts ") && line.contains("waited")),
+        "{told}"
+    );
+    let told = alight(&run("8", &["--memory", "170M", "--json"])).succeeds().stdout;
+    let told: Value = serde_json::from_str(told.trim()).unwrap();
+    let number = |name: &str| told["experts"][name].as_u64().unwrap_or_else(|| panic!("{told}"));
+    assert_eq!(number("all"), 256);
+    assert!(number("slots") < 256 && number("hits") <= number("wanted"));
+    assert!(number("unwanted_bytes") <= number("read_bytes") && number("missed_bytes") > 0);
 }

@@ -2,6 +2,9 @@
 //! that names it.
 
 mod common;
+#[cfg(target_os = "linux")]
+#[path = "common/disk.rs"]
+mod disk;
 #[path = "common/packed.rs"]
 mod packed;
 
@@ -270,6 +273,47 @@ fn a_file_that_is_cut_short_meanwhile_is_an_error_that_names_it() {
     let failed = (0..40).find_map(|token| session.decode(token).err()).expect("an error");
     let name = path.file_name().unwrap().to_str().unwrap();
     assert!(failed.to_string().contains(name), "{failed}");
+}
+
+/// The disk itself fails: what is behind the end of the file that a filesystem is in cannot be read.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_that_fails_meanwhile_is_an_error_that_names_the_file() {
+    let mounted = match disk::mounts::in_a_file(64, &["mkfs.ext4", "-q", "-F"], "") {
+        Ok(mounted) => mounted,
+        Err(reason) => return eprintln!("skipped: {}", reason.trim()),
+    };
+    let moe = Moe { experts: 16, used: 2, width: 512, ..Moe::default() };
+    let spec =
+        Spec { ty: GgmlType::Q8_0, embd: 256, layers: 3, moe: Some(moe), ..Spec::qwen3moe() };
+    let (path, _) = spec.write(mounted.folder.path());
+    let file = std::fs::File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    evict(&file).unwrap();
+    let [least, _] = least(&path);
+    for slots in [
+        SlotOptions::default(),
+        SlotOptions { ring: false, ..SlotOptions::default() },
+        SlotOptions { direct: false, ..SlotOptions::default() },
+    ] {
+        let image = std::fs::File::options().write(true).open(mounted.image()).unwrap();
+        let whole = std::fs::read(mounted.image()).unwrap();
+        evict(&file).unwrap();
+        let options = OpenOptions { memory: Some(least), slots, ..OpenOptions::default() };
+        let model = Model::open(&path, &options).unwrap();
+        model.wait_loaded().unwrap();
+        let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+        session.feed(&tokens(1, model.spec().vocab, 1)).unwrap();
+        image.set_len(1 << 20).unwrap();
+        evict(&file).unwrap();
+        let failed = (0..40).find_map(|token| session.decode(token).err()).expect("an error");
+        let (name, eio) = (path.file_name().unwrap().to_str().unwrap(), libc::EIO);
+        let eio = std::io::Error::from_raw_os_error(eio).to_string();
+        let text = failed.to_string();
+        let said = text.contains(name) && text.contains(&eio);
+        std::fs::write(mounted.image(), whole).unwrap();
+        assert!(said, "{slots:?}: {failed}");
+    }
 }
 
 /// What another process has of the page cache is used, and not copied; and who comes first notices.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use alight_model::Finish;
+use alight_model::{Finish, SlotsReport};
 use rusage::{Memory, Phase, Phases, Usage};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::answer::{ANSWER, Answer};
 use super::engine::{Description, Load};
 use super::memory::{self, Held};
-use crate::{output, phases, units};
+use crate::{explain_load, output, phases, units};
 
 /// The line that `--json` writes. Times are in milliseconds; fields are only ever added.
 #[derive(Debug, Serialize)]
@@ -48,6 +48,8 @@ struct Account {
     load: Load,
     /// In bytes, at the end.
     held: Option<Held>,
+    /// Null if all weights are in memory, or in the map of their file.
+    experts: Option<Experts>,
     /// In bytes, at the end; null where the system does not tell.
     memory: Memory,
     faults: FaultCounts,
@@ -56,6 +58,44 @@ struct Account {
     /// What the process used, from its start on: `open`, `prepare`, `prompt`, and `answer` after its
     /// first token.
     phases: Vec<Phase>,
+}
+
+/// What came of experts that were read when they were chosen.
+#[derive(Debug, Serialize)]
+struct Experts {
+    /// Of all layers, how many of them fit into memory, and the bytes of those.
+    all: usize,
+    slots: usize,
+    bytes: u64,
+    /// Those that were chosen, and those of them that were in memory.
+    wanted: u64,
+    hits: u64,
+    /// Bytes of those that were not, what was read, and what of that was read ahead and not chosen since.
+    missed_bytes: u64,
+    read_bytes: u64,
+    unwanted_bytes: u64,
+    /// Those that were read because the next layer might choose them, and those of them that it chose.
+    guessed: u64,
+    guessed_right: u64,
+    waited_ms: f64,
+}
+
+impl Experts {
+    fn of(SlotsReport { sizes, counts, .. }: &SlotsReport) -> Experts {
+        Experts {
+            all: sizes.pieces,
+            slots: sizes.slots,
+            bytes: sizes.bytes,
+            wanted: counts.wanted,
+            hits: counts.hits,
+            missed_bytes: counts.missed_bytes,
+            read_bytes: counts.read_bytes,
+            unwanted_bytes: counts.unwanted_bytes,
+            guessed: counts.guessed,
+            guessed_right: counts.guessed_right,
+            waited_ms: ms(counts.waited),
+        }
+    }
 }
 
 /// Page faults of the process.
@@ -135,15 +175,18 @@ pub fn json<'a>(
             total_ms: answer.written.last().map_or_else(|| ms(started.elapsed()), since),
             token_ms: answer.steps().map(ms).collect(),
         },
-        account: engine.load.map(|load| account(load, engine.held, phases)),
+        account: engine.load.map(|load| {
+            account(load, engine.held, engine.experts.as_ref().map(Experts::of), phases)
+        }),
     }
 }
 
-fn account(load: Load, held: Option<Held>, phases: &Phases) -> Account {
+fn account(load: Load, held: Option<Held>, experts: Option<Experts>, phases: &Phases) -> Account {
     let used = Usage::of_self();
     Account {
         load,
         held,
+        experts,
         memory: Memory::of_self(),
         faults: FaultCounts {
             minor: used.minor_faults,
@@ -202,7 +245,15 @@ pub fn human(
     match engine.load {
         Some(_) => {
             let memory = engine.held.map(|held| format!("{}\n", memory::line(held)));
-            format!("{text}\n{}{}", memory.unwrap_or_default(), phases::table(account.list()))
+            let experts = engine.experts.as_ref();
+            let experts =
+                experts.map(|slots| format!("experts      {}\n", explain_load::experts(slots)));
+            format!(
+                "{text}\n{}{}{}",
+                memory.unwrap_or_default(),
+                experts.unwrap_or_default(),
+                phases::table(account.list())
+            )
         }
         None => text,
     }

@@ -12,6 +12,7 @@ mod lookup;
 mod mtp;
 mod net;
 mod options;
+mod pace;
 mod pool;
 mod proposer;
 mod request;

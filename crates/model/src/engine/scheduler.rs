@@ -1,8 +1,8 @@
 //! Many sequences on one model: they join and leave between steps, and every step computes one batch of rows of all of them.
 //!
 //! A step has the rows of all sequences that decode, one each, and then as many rows of prompts as fit into the time that a step
-//! may take. That time decides how prompts are cut, and how they are cut changes no bit of an answer; nor does anything else
-//! beside a sequence (see [`batch`](super::batch)).
+//! may take ([`pace`](super::pace)). That time decides how prompts are cut, and how they are cut changes no bit of an answer; nor does
+//! anything else beside a sequence (see [`batch`](super::batch)).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,12 +12,14 @@ use std::time::{Duration, Instant};
 use alight_kernels::attention::KvType;
 use alight_kernels::matmul::{Precision, RowCounts};
 use alight_kernels::vec;
+use alight_pages::slots::Slots;
 
 use super::batch::{OfSequence, Role, Want};
 use super::buffers::Buffers;
 use super::compute::Compute;
 use super::drafter::Drafter;
 use super::net::Net;
+use super::pace::Pace;
 use super::proposer::Proposer;
 use super::request::{Constraint, Event, OfPrompt, Pooling, Request, RequestId};
 use super::sampler::Sampler;
@@ -36,8 +38,6 @@ use crate::prompts::{
 
 /// Most sequences of an engine.
 pub const MAX_SEQUENCES: usize = 1024;
-/// Rows of prompts that a step takes at least beside sequences that decode, so that prompts are read at all.
-const LEAST_PROMPT_ROWS: usize = 16;
 /// Files that were of no use are remembered until somebody asks, and not more.
 const MOST_IGNORED: usize = 64;
 /// States of recurrent layers are kept at the end of a prompt if at least so many tokens of it were computed: they are large, and
@@ -138,10 +138,7 @@ pub struct Engine<'m> {
     last_id: u64,
     context: usize,
     batch: usize,
-    step: Duration,
-    /// What a row of a prompt takes, in nanoseconds, and what a step of decoding alone takes; 0: not known yet.
-    row_time: f64,
-    decode_time: f64,
+    pace: Pace,
     /// Sequences whose prompts are read, in the order of their turns.
     order: Vec<usize>,
     /// Sequences that the step asks logits of, in the order of their rows.
@@ -217,9 +214,7 @@ impl<'m> Engine<'m> {
             last_id: 0,
             context,
             batch,
-            step: options.step,
-            row_time: 0.0,
-            decode_time: 0.0,
+            pace: Pace::new(options.step),
             order: Vec::with_capacity(sequences),
             asked: Vec::with_capacity(sequences),
             asked_rows: 0,
@@ -672,30 +667,20 @@ impl<'m> Engine<'m> {
     /// Rows of prompts that the next step takes beside so many that decode.
     fn prompt_rows(&self, decoding: usize) -> usize {
         let room = self.batch - decoding;
-        if decoding == 0 {
-            return room;
+        match decoding {
+            0 => room,
+            _ => self.pace.rows(room, self.model.store().slots().map(Slots::sizes)),
         }
-        let rows = match self.row_time {
-            0.0 => LEAST_PROMPT_ROWS,
-            row => ((self.step.as_nanos() as f64 - self.decode_time).max(0.0) / row) as usize,
-        };
-        rows.max(LEAST_PROMPT_ROWS).min(room)
     }
 
     /// Learns from the time that a step took.
-    fn remember(&mut self, took: Duration, [decoding, prompts]: [usize; 2]) {
+    fn remember(&mut self, took: Duration, rows: [usize; 2]) {
+        let [decoding, prompts] = rows;
         if prompts == 0 {
             self.times.took(decoding, took);
         }
-        let took = took.as_nanos() as f64;
-        let mix =
-            |before: f64, now: f64| if before == 0.0 { now } else { 0.7 * before + 0.3 * now };
-        if prompts == 0 {
-            self.decode_time = mix(self.decode_time, took);
-        } else if prompts >= LEAST_PROMPT_ROWS {
-            let decode = if decoding > 0 { self.decode_time.min(took / 2.0) } else { 0.0 };
-            self.row_time = mix(self.row_time, (took - decode) / prompts as f64);
-        }
+        let counts = self.model.store().slots().map(Slots::counts);
+        self.pace.took(took, rows, counts.unwrap_or_default());
     }
 
     /// Computes the batch, and the logits of the rows that were asked for.

@@ -4,28 +4,39 @@
 //! comes next, and how often it was wanted when its group came. If it is wanted with the same probability `p` each time, it is
 //! wanted next after `1/p` comings of its group. What knows the cycle has no cliff: by the time of last use alone, all pieces of
 //! a cycle that does not fit would be given up just before they are wanted.
+//!
+//! A visit that wants most of its group, as those of a long prompt do, says little of a single piece, and that it was wanted lately
+//! says nothing then. So what such visits bring goes before what others wanted.
 
 use std::sync::LazyLock;
 
 /// Cycles after which a use counts half.
 const HALF_LIFE: f32 = 16.0;
+/// What a use counts that was one of most pieces of the group.
+const OF_MOST: f32 = 0.1;
 
 /// When a piece was wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Uses {
     /// The share of cycles in which it was wanted, of which late ones count more; as it was at `last`.
     share: f32,
-    /// The cycle in which it was wanted last.
+    /// The cycle in which it was wanted last, and by a visit that did not want most of its group; 0: never.
     last: u64,
+    alone: u64,
 }
 
 impl Uses {
-    /// Remembers that it is wanted in a cycle.
-    pub(super) fn add(&mut self, cycle: u64) {
+    /// Remembers that it is wanted in a cycle, by a visit that wants so many of a group of `all` pieces.
+    pub(super) fn add(&mut self, cycle: u64, wanted: usize, all: usize) {
+        let few = 2 * wanted <= all;
+        let counts = if few { 1.0 } else { OF_MOST };
+        if few {
+            self.alone = cycle;
+        }
         let kept = fading(cycle - self.last);
         // Two uses in one cycle are one.
         if kept < 1.0 || self.share == 0.0 {
-            self.share = self.share * kept + (1.0 - fading(1));
+            self.share = self.share * kept + counts * (1.0 - fading(1));
             self.last = cycle;
         }
     }
@@ -33,9 +44,11 @@ impl Uses {
     /// The probability that it is wanted when its group comes next, in `cycle` or after it: half of it follows from how often it was
     /// wanted, half from how long ago that was.
     fn probability(&self, cycle: u64) -> f32 {
-        let age = cycle - self.last;
-        let recent = if self.share == 0.0 { 0.0 } else { 1.0 / (1.5 + age as f32) };
-        0.5 * self.share * fading(age) + 0.5 * recent
+        let recent = match self.alone {
+            0 => 0.0,
+            alone => 1.0 / (1.5 + (cycle - alone) as f32),
+        };
+        0.5 * self.share * fading(cycle - self.last) + 0.5 * recent
     }
 
     /// In how many visits it is expected to be wanted, if its group comes in `until` of them, and every `groups` from then on.
@@ -68,7 +81,7 @@ mod tests {
 
     fn after(uses: impl IntoIterator<Item = u64>) -> Uses {
         let mut all = Uses::default();
-        uses.into_iter().for_each(|cycle| all.add(cycle));
+        uses.into_iter().for_each(|cycle| all.add(cycle, 1, 8));
         all
     }
 
@@ -88,6 +101,18 @@ mod tests {
         assert!(uses.expected(8, 1, 48) < uses.expected(8, 2, 48));
         // So a cycle that does not fit keeps most of it: what was just used is what is wanted last.
         assert!(uses.expected(8, 48, 48) > uses.expected(8, 47, 48));
+    }
+
+    #[test]
+    fn what_is_wanted_with_most_others_goes_first() {
+        let (mut before, mut streamed) = (after([90]), Uses::default());
+        streamed.add(99, 8, 8);
+        assert!(before.expected(100, 3, 48) < streamed.expected(100, 3, 48));
+        // It is not known less than before.
+        let expected = before.expected(100, 3, 48);
+        before.add(99, 8, 8);
+        assert!(before.expected(100, 3, 48) < expected);
+        assert!(streamed.expected(100, 3, 48) < Uses::default().expected(100, 3, 48));
     }
 
     #[test]

@@ -62,10 +62,8 @@ const BLOCK: usize = 1 << 20;
 const READERS: usize = if cfg!(all(loom, test)) { 2 } else { 8 };
 /// Pieces that a visit may guess: a disk that has nothing to do has time for so many before the next visit.
 const MOST_GUESSES: usize = 2;
-/// While fewer guesses than this share are right, few are made: a wrong one keeps the disk busy.
-const LEAST_TRUST: f32 = 0.5;
-/// So many visits apart.
-const RETRY: u64 = 64;
+/// One byte of so many that are read may have been read ahead for nothing.
+const ONE_UNWANTED_IN: u64 = 50;
 /// So many visits apart it is seen whether another process has come, and how much memory there is for what both have.
 const LOOK: u64 = 256;
 /// No slot, or no piece.
@@ -118,13 +116,15 @@ pub struct SlotOptions {
     pub ring: bool,
     /// Whether pieces stay in the page cache from the beginning, for other processes to share; only [`Slots::of_maps`] can do it.
     pub shared: bool,
+    /// Whether pieces are guessed.
+    pub guess: bool,
     /// For tests: pieces are there late, one by one, and in an order that follows from this number.
     pub shuffled: Option<u64>,
 }
 
 impl Default for SlotOptions {
     fn default() -> SlotOptions {
-        SlotOptions { direct: true, ring: true, shared: false, shuffled: None }
+        SlotOptions { direct: true, ring: true, shared: false, guess: true, shuffled: None }
     }
 }
 
@@ -159,6 +159,8 @@ pub struct SlotCounts {
     pub missed_bytes: u64,
     /// Bytes that were read: whole blocks of the disk, and also what was read ahead and never wanted.
     pub read_bytes: u64,
+    /// Of these, what was read ahead and has not been wanted since.
+    pub unwanted_bytes: u64,
     /// Pieces that were read, and the reads that it took: at least one for each span.
     pub brought: u64,
     /// Of these.
@@ -229,8 +231,9 @@ struct Visit {
     /// What reads, where threads of their own do not.
     #[cfg(target_os = "linux")]
     ring: Option<Ring>,
-    /// See [`SlotOptions::shuffled`].
+    /// See [`SlotOptions`].
     shuffled: Option<u64>,
+    guess: bool,
 }
 
 /// A visit of a group, whose pieces stay where they are until it ends.
@@ -271,8 +274,6 @@ struct State {
     in_cache: u64,
     room: u64,
     counts: SlotCounts,
-    /// The share of guesses that were right lately.
-    trust: f32,
     /// What was guessed for the group that comes next.
     guesses: [u32; MOST_GUESSES],
     stop: bool,
@@ -356,7 +357,7 @@ impl Slots {
         options: SlotOptions,
         #[cfg(test)] interpose: Option<tests::Interpose>,
     ) -> Result<Slots, SlotsError> {
-        let SlotOptions { direct, shuffled, .. } = options;
+        let SlotOptions { direct, guess, shuffled, .. } = options;
         let open = |(file, path): &(&File, PathBuf)| OpenFile::new(file, path.clone(), direct);
         let files = files.iter().map(open).collect::<io::Result<Vec<_>>>()?;
         let align = files.iter().map(OpenFile::align).max().unwrap_or(1);
@@ -381,7 +382,6 @@ impl Slots {
             in_cache: 0,
             room: if shared { room_now() } else { u64::MAX },
             counts: SlotCounts::default(),
-            trust: 1.0,
             guesses: [NONE; MOST_GUESSES],
             stop: false,
         };
@@ -407,6 +407,7 @@ impl Slots {
             #[cfg(target_os = "linux")]
             ring: options.ring.then(|| Ring::new(&shared)).flatten(),
             shuffled,
+            guess,
         };
         let readers = if visit.has_ring() { 0 } else { READERS };
         let mut all =
@@ -517,6 +518,7 @@ impl Slots {
             let there = held.left == 0 && visit.shuffled.is_none();
             if std::mem::take(&mut held.ahead) {
                 state.counts.missed_bytes += shared.layout.pieces[piece].bytes;
+                state.counts.unwanted_bytes -= shared.read_len(piece, cached);
                 visit.found.guessed += 1;
             } else {
                 visit.found.hits += u32::from(there);
@@ -591,8 +593,11 @@ impl Held<'_> {
         state.counts.waited += began.map_or(Duration::ZERO, |began| began.elapsed());
     }
 
-    /// Whether it would be of use to say what may be wanted next: the disk has nothing to do, and guesses were right lately.
+    /// Whether it would be of use to say what may be wanted next: the disk has nothing to do, and little was read for nothing.
     pub fn may_guess(&mut self) -> bool {
+        if !self.visit.guess {
+            return false;
+        }
         let shared = &*self.slots.shared;
         let mut state = shared.state();
         self.visit.turn(shared, &mut state);
@@ -600,7 +605,7 @@ impl Held<'_> {
             && state.asked.is_empty()
             && self.visit.all_here
             && self.visit.is_idle();
-        idle && (state.trust >= LEAST_TRUST || state.shelf.visits().is_multiple_of(RETRY))
+        idle && state.may_be_unwanted(0)
     }
 
     /// Says which pieces the next visit may want, of which group; the likeliest first. A few that are not there are read ahead. No
@@ -620,9 +625,12 @@ impl Held<'_> {
             if state.shelf.slot_of(piece).is_some() {
                 continue;
             }
+            let bytes = shared.read_len(piece, state.shared);
+            if count == MOST_GUESSES || !state.may_be_unwanted(bytes) {
+                return;
+            }
             // This visit may hold all slots.
-            let slot = shared.victim(&state, piece);
-            let (Some(slot), true) = (slot, count < MOST_GUESSES) else { return };
+            let Some(slot) = shared.victim(&state, piece) else { return };
             state.guesses[count] = piece as u32;
             count += 1;
             state.counts.guessed += 1;
@@ -805,6 +813,18 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Bytes that are read for a piece.
+    fn read_len(&self, piece: usize, cached: bool) -> u64 {
+        let Piece { spans, bytes, .. } = &self.layout.pieces[piece];
+        match cached {
+            true => *bytes,
+            false => {
+                let spans = self.layout.spans[spans.clone()].iter();
+                spans.map(|span| self.layout.aligned(&span.span.range).len() as u64).sum()
+            }
+        }
+    }
+
     /// Gives a piece the slot and has it read, for a visit or ahead of one.
     fn bring(&self, state: &mut State, piece: usize, slot: usize, ahead: bool) {
         let info = &self.layout.pieces[piece];
@@ -812,6 +832,9 @@ impl Shared {
         state.shelf.give(piece, slot);
         state.slots[slot].ahead = ahead;
         state.counts.brought += 1;
+        let bytes = self.read_len(piece, state.shared);
+        state.counts.read_bytes += bytes;
+        state.counts.unwanted_bytes += if ahead { bytes } else { 0 };
         if let Some(cached) = self.cached.as_ref().filter(|_| state.shared) {
             cached.ask(&self.layout, piece);
             let held = &mut state.slots[slot];
@@ -819,13 +842,10 @@ impl Shared {
             state.asked.push_back(slot as u32);
             state.in_cache += info.bytes;
             state.counts.cached += 1;
-            state.counts.read_bytes += info.bytes;
             state.counts.reads += info.spans.len() as u64;
             return;
         }
         for span in info.spans.clone() {
-            state.counts.read_bytes +=
-                self.layout.aligned(&self.layout.spans[span].span.range).len() as u64;
             state.counts.reads += self.layout.blocks(span) as u64;
             for block in 0..self.layout.blocks(span) {
                 state.slots[slot].left += 1;
@@ -932,7 +952,13 @@ fn room_now() -> u64 {
 }
 
 impl State {
-    /// Learns from what was guessed of a group whose visit begins.
+    /// Whether as many bytes more may turn out to be read for nothing.
+    fn may_be_unwanted(&self, bytes: u64) -> bool {
+        let SlotCounts { read_bytes, unwanted_bytes, .. } = self.counts;
+        (unwanted_bytes + bytes).saturating_mul(ONE_UNWANTED_IN) <= read_bytes
+    }
+
+    /// Counts what was right of what was guessed of a group whose visit begins.
     fn judge_guesses(&mut self, group: usize, layout: &Layout, visit: &Visit) {
         for guess in std::mem::replace(&mut self.guesses, [NONE; MOST_GUESSES]) {
             if guess == NONE {
@@ -942,7 +968,6 @@ impl State {
             let right = piece.contains(&(guess as usize))
                 && visit.slot_of[guess as usize - piece.start] != NONE;
             self.counts.guessed_right += u64::from(right);
-            self.trust += (f32::from(u8::from(right)) - self.trust) / 32.0;
         }
     }
 }

@@ -86,13 +86,13 @@ fn a_visit_that_does_not_wait() {
     });
 }
 
-/// The second visit wants a piece that was guessed, which a reader may still be reading.
+/// The second visit wants a piece that was read ahead, which a reader may still be reading.
 #[test]
-fn a_guess_that_comes_late() {
+fn what_is_read_ahead_and_comes_late() {
     every_order(2, 3, |slots| {
         let mut held = slots.hold(0, [0].into_iter());
         look(&mut held, 0, &[0]);
-        held.guess(1, [0].into_iter());
+        held.read_ahead(1, [0].into_iter());
         drop(held);
         visit(slots, 1, &[0, 1]);
     });

@@ -86,7 +86,7 @@ pub fn replay(
         cycle += u64::from(i > 0 && visit.group <= before);
         before = visit.group;
         for piece in &wanted {
-            uses[*piece].add(cycle);
+            uses[*piece].add(cycle, wanted.len(), groups[visit.group]);
             last[*piece] = i + 1;
             if let Some(uses) = to_come.get_mut(*piece) {
                 uses.pop();

@@ -1,5 +1,7 @@
 //! Which piece is in which slot, and which goes where another needs its slot: bookkeeping alone, for slots in whatever memory.
 
+use std::ops::Range;
+
 use super::NONE;
 use super::expected::{Uses, until};
 use super::layout::Layout;
@@ -11,6 +13,10 @@ pub struct Shelf {
     slot_of: Vec<u32>,
     /// By piece.
     uses: Vec<Uses>,
+    /// What this visit wants, which counts among the uses when it is known how much that is.
+    wanted: Vec<u32>,
+    /// By group: how many pieces it has.
+    groups: Vec<u32>,
     /// How often the first groups have come again.
     cycle: u64,
     /// The group of the last visit, and how many there were.
@@ -32,6 +38,8 @@ impl Shelf {
             slots: vec![Slot { piece: NONE, visit: 0 }; layout.slots()],
             slot_of: vec![NONE; layout.pieces.len()],
             uses: vec![Uses::default(); layout.pieces.len()],
+            wanted: Vec::with_capacity(layout.groups.iter().map(Range::len).max().unwrap_or(0)),
+            groups: layout.groups.iter().map(|group| group.len() as u32).collect(),
             cycle: 1,
             group: 0,
             visits: 0,
@@ -45,6 +53,10 @@ impl Shelf {
 
     /// Begins a visit of a group: what earlier ones wanted may go.
     pub fn begin(&mut self, group: usize) {
+        let (wanted, all) = (self.wanted.len(), self.groups[self.group] as usize);
+        for piece in self.wanted.drain(..) {
+            self.uses[piece as usize].add(self.cycle, wanted, all);
+        }
         self.visits += 1;
         self.cycle += u64::from(self.visits > 1 && group <= self.group);
         self.group = group;
@@ -52,7 +64,7 @@ impl Shelf {
 
     /// The visit wants a piece. Its slot, if it is in one: it stays there.
     pub fn want(&mut self, piece: usize) -> Option<usize> {
-        self.uses[piece].add(self.cycle);
+        self.wanted.push(piece as u32);
         self.keep(piece)
     }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 pub struct Mounted {
     at: CString,
     pub folder: TempDir,
-    _image: Option<TempDir>,
+    image: Option<TempDir>,
 }
 
 impl Drop for Mounted {
@@ -27,6 +27,13 @@ fn folder() -> (TempDir, CString) {
     (folder, at)
 }
 
+impl Mounted {
+    /// The file that the filesystem is in.
+    pub fn image(&self) -> PathBuf {
+        self.image.as_ref().expect("it is in a file").path().join("image")
+    }
+}
+
 /// Mounts without a device, by mount(2).
 pub fn bare(kind: &str, options: &str) -> Result<Mounted, String> {
     let (folder, at) = folder();
@@ -36,7 +43,7 @@ pub fn bare(kind: &str, options: &str) -> Result<Mounted, String> {
         libc::mount(kind.as_ptr(), at.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast())
     };
     match status {
-        0 => Ok(Mounted { at, folder, _image: None }),
+        0 => Ok(Mounted { at, folder, image: None }),
         _ => Err(format!("cannot mount {kind:?}: {}", std::io::Error::last_os_error())),
     }
 }
@@ -51,7 +58,7 @@ pub fn in_a_file(mib: u64, make: &[&str], options: &str) -> Result<Mounted, Stri
     let (folder, at) = folder();
     let options = if options.is_empty() { "loop".into() } else { format!("loop,{options}") };
     run(Command::new("mount").args(["-o", &options]).args([&path as &Path, folder.path()]))?;
-    Ok(Mounted { at, folder, _image: Some(image) })
+    Ok(Mounted { at, folder, image: Some(image) })
 }
 
 fn run(command: &mut Command) -> Result<(), String> {

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use alight_model::{
-    ExpertTrace, Model, OpenOptions, Rule, Sampler, SamplerOptions, Session, SessionOptions,
-    SlotCounts,
+    ExpertTrace, Model, OpenOptions, Replayed, Rule, Sampler, SamplerOptions, Session,
+    SessionOptions, SlotCounts, SlotOptions,
 };
 use alight_pages::Input;
 use anyhow::{Context, anyhow};
@@ -66,6 +66,10 @@ pub struct ExpertsArgs {
     #[arg(short = 't', long, value_name = "N", value_parser = threads::number)]
     threads: Option<usize>,
 
+    /// Read no experts ahead of which it is only likely that the next layer chooses them
+    #[arg(long)]
+    no_guesses: bool,
+
     /// One line of JSON for each size, and one for the replay
     #[arg(long)]
     json: bool,
@@ -92,6 +96,8 @@ struct Row {
     read_bytes_per_token: f64,
     /// Of experts that were chosen and not there, or had been read ahead.
     missed_bytes_per_token: f64,
+    /// Of what was read, what was read ahead and not chosen since.
+    unwanted_bytes_per_token: f64,
     /// Of experts that were read, how many reads each took, and how many bytes each of these had.
     reads_per_expert: Option<f64>,
     bytes_per_read: Option<f64>,
@@ -109,6 +115,33 @@ struct Row {
     roof_tokens_per_second: f64,
 }
 
+/// What a token costs, from which limits of replays follow.
+#[derive(Clone, Copy, Debug)]
+struct Costs {
+    /// Of an expert.
+    bytes: f64,
+    /// What the disk gives, and the tokens per second that memory allows.
+    disk: f64,
+    memory: f64,
+    /// Tokens that count.
+    tokens: f64,
+}
+
+/// What follows from the hits of a replay.
+#[derive(Debug, Serialize)]
+struct Limits {
+    read_bytes_per_token: f64,
+    /// What the disk and memory allow, whichever is less.
+    tokens_per_second: f64,
+}
+
+impl Costs {
+    fn limits(&self, replayed: Replayed) -> Limits {
+        let read = (replayed.wanted - replayed.hits) as f64 * self.bytes / self.tokens;
+        Limits { read_bytes_per_token: read, tokens_per_second: self.memory.min(self.disk / read) }
+    }
+}
+
 /// The hit rates of a replay with one size of memory.
 #[derive(Debug, Serialize)]
 struct Replay {
@@ -120,6 +153,10 @@ struct Replay {
     alight: f64,
     least_recent: f64,
     clairvoyant: f64,
+    /// What follows for a token, in the same order; null if no size was measured with which experts were read when they were chosen.
+    alight_limits: Option<Limits>,
+    least_recent_limits: Option<Limits>,
+    clairvoyant_limits: Option<Limits>,
 }
 
 /// Runs the command.
@@ -128,7 +165,7 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
         let named = || format!("'{}'", path.display());
         let text = std::fs::read_to_string(path).with_context(named)?;
         let trace = text.parse().map_err(|error| anyhow!("'{}': {error}", path.display()))?;
-        return report_replay(&trace, args.json);
+        return report_replay(&trace, None, args.json);
     }
     let Some(path) = &args.model else { return Ok(()) };
     source::check_path(path)?;
@@ -146,13 +183,15 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
     let disk = disk::rate(path)?;
     let mut first: Option<(Vec<u32>, ExpertTrace)> = None;
     let mut drawn = None;
+    let mut costs = None;
     if !args.json {
         let line = "   memory   room   hits  read/token  reads/expert  wait/token  idle/token  prompt t/s  answer t/s   roof t/s\n";
         output::report(line)?;
     }
     for memory in &args.memory {
         say::progress(&format!("{}: reading", units::bytes(*memory)));
-        let (mut row, tokens, trace) = measure(path, args, *memory, disk)?;
+        let (mut row, tokens, trace, cost) = measure(path, args, *memory, disk)?;
+        costs = cost.or(costs);
         say::progress("");
         if args.svg.is_some() {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -192,7 +231,7 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
         }
         (None, _) => {}
     }
-    report_replay(&trace, args.json)
+    report_replay(&trace, costs, args.json)
 }
 
 fn write(to: &Path, force: bool, inputs: &[Input], text: &str) -> Outcome {
@@ -202,43 +241,75 @@ fn write(to: &Path, force: bool, inputs: &[Input], text: &str) -> Outcome {
     Ok(file.commit().map_err(|e| anyhow!(e))?)
 }
 
-/// Says what share of the chosen experts would have been in memory, for several sizes of it. The first half of the trace is not counted.
-fn report_replay(trace: &ExpertTrace, json: bool) -> Outcome {
+/// Says what share of the chosen experts would have been in memory, for several sizes of it, and what follows from that. The first half
+/// of the trace is not counted.
+fn report_replay(trace: &ExpertTrace, costs: Option<Costs>, json: bool) -> Outcome {
     if trace.visits() == 0 {
         // A model without experts.
         return Ok(());
     }
     let all = trace.experts();
-    let mut heading = "\n     room   alight   least recent   clairvoyant\n".to_owned();
+    let mut heading = match costs {
+        None => "\n     room   alight   least recent   clairvoyant\n",
+        Some(_) => {
+            "\n     room   alight: hits, read/token, t/s   least recent: hits, read/token, t/s   clairvoyant: hits, read/token, t/s\n"
+        }
+    };
     for percent in ROOMS {
         say::progress(&format!("replaying with room for {percent} %"));
         let room = all * percent / 100;
-        let share =
-            |rule| trace.replay(room, rule, trace.visits() / 2).map(|replayed| replayed.share());
-        let [alight, least_recent, clairvoyant] = Rule::ALL.map(share);
+        let [alight, least_recent, clairvoyant] =
+            Rule::ALL.map(|rule| trace.replay(room, rule, trace.visits() / 2));
         let (Some(alight), Some(least_recent), Some(clairvoyant)) =
             (alight, least_recent, clairvoyant)
         else {
             continue;
         };
         say::progress("");
-        let row = Replay { room, experts: all, alight, least_recent, clairvoyant };
-        if json {
-            output::json(&row)?;
-            continue;
+        let limits = |replayed| costs.map(|costs| costs.limits(replayed));
+        let row = Replay {
+            room,
+            experts: all,
+            alight: alight.share(),
+            least_recent: least_recent.share(),
+            clairvoyant: clairvoyant.share(),
+            alight_limits: limits(alight),
+            least_recent_limits: limits(least_recent),
+            clairvoyant_limits: limits(clairvoyant),
+        };
+        match json {
+            true => output::json(&row)?,
+            false => output::report(std::mem::take(&mut heading).to_owned() + &row.human(percent))?,
         }
-        let line = format!(
-            "{}{:>7} % {:>6.1} % {:>12.1} % {:>11.1} %\n",
-            std::mem::take(&mut heading),
-            percent,
-            100.0 * alight,
-            100.0 * least_recent,
-            100.0 * clairvoyant
-        );
-        output::report(line)?;
     }
     say::progress("");
     Ok(())
+}
+
+impl Replay {
+    /// A line of the table, with room for so many percent of the experts.
+    fn human(&self, percent: usize) -> String {
+        let rules = [
+            (self.alight, &self.alight_limits, [6, 27]),
+            (self.least_recent, &self.least_recent_limits, [12, 33]),
+            (self.clairvoyant, &self.clairvoyant_limits, [11, 32]),
+        ];
+        let cells = rules.map(|(hits, limits, [narrow, wide])| match limits {
+            None => format!("{:>narrow$.1} %", 100.0 * hits),
+            Some(limits) => {
+                let text = format!(
+                    "{:.1} %{:>12}{:>6}",
+                    100.0 * hits,
+                    units::bytes(limits.read_bytes_per_token as u64),
+                    units::digits(limits.tokens_per_second)
+                );
+                format!("{text:>wide$}  ")
+            }
+        });
+        let [alight, least_recent, clairvoyant] = cells;
+        let line = format!("{percent:>7} % {alight} {least_recent} {clairvoyant}");
+        format!("{}\n", line.trim_end())
+    }
 }
 
 /// What a model did.
@@ -293,9 +364,13 @@ fn measure(
     args: &ExpertsArgs,
     memory: u64,
     disk: f64,
-) -> Outcome<(Row, Vec<u32>, ExpertTrace)> {
-    let options =
-        OpenOptions { threads: args.threads, memory: Some(memory), ..OpenOptions::default() };
+) -> Outcome<(Row, Vec<u32>, ExpertTrace, Option<Costs>)> {
+    let options = OpenOptions {
+        threads: args.threads,
+        memory: Some(memory),
+        slots: SlotOptions { guess: !args.no_guesses, ..SlotOptions::default() },
+        ..OpenOptions::default()
+    };
     let ran = answer(path, args, &options)?;
     let Ran { model, slots_before, .. } = &ran;
     let n = args.predict as f64;
@@ -310,6 +385,12 @@ fn measure(
     let read = change(|counts| counts.read_bytes as f64) / n;
     let (brought, reads) =
         (change(|counts| counts.brought as f64), change(|counts| counts.reads as f64));
+    let costs = slots.map(|slots| Costs {
+        bytes: slots.sizes.bytes as f64 / slots.sizes.slots.max(1) as f64,
+        disk,
+        memory: limits.read_bytes_per_second / (work.bytes() / n),
+        tokens: n,
+    });
     let roofs = [limits.read_bytes_per_second / (work.bytes() / n), disk / read];
     let row = Row {
         way: if slots.is_some() { "slots" } else { "map" },
@@ -320,6 +401,7 @@ fn measure(
         hits: (wanted > 0.0).then(|| change(|counts| counts.hits as f64) / wanted),
         read_bytes_per_token: read,
         missed_bytes_per_token: change(|counts| counts.missed_bytes as f64) / n,
+        unwanted_bytes_per_token: change(|counts| counts.unwanted_bytes as f64) / n,
         reads_per_expert: (brought > 0.0).then(|| reads / brought),
         bytes_per_read: (reads > 0.0).then(|| read * n / reads),
         idle_ms_per_token: change(|counts| counts.idle.as_secs_f64() * 1e3) / n,
@@ -331,7 +413,7 @@ fn measure(
         memory_bytes_per_second: limits.read_bytes_per_second,
         roof_tokens_per_second: roofs[0].min(roofs[1]),
     };
-    Ok((row, ran.tokens, ran.trace))
+    Ok((row, ran.tokens, ran.trace, costs))
 }
 
 fn human(row: &Row) -> String {

@@ -395,6 +395,7 @@ impl Engine for Jax {
             by: format!("JAX, tp {tp}, {weights} weights"),
             held: None,
             load: None,
+            experts: None,
         }
     }
 }

@@ -10,7 +10,7 @@ mod native;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use alight_model::{Finish, GenerateOptions, Model, SamplerOptions};
+use alight_model::{Finish, GenerateOptions, Model, SamplerOptions, SlotsReport};
 use alight_text::Vocabulary;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command};
@@ -111,6 +111,8 @@ pub struct Description {
     /// How this process loaded the weights; `None` if another one computes, of which this process's account says
     /// nothing.
     pub load: Option<Load>,
+    /// What came of experts that were read when they were chosen, if they were.
+    pub experts: Option<SlotsReport>,
 }
 
 /// The fields of a value that is a struct.

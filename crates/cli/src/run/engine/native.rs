@@ -202,6 +202,7 @@ impl Engine for Native<'_> {
             by: format!("{} threads, {} kernels", model.threads(), model.isa()),
             held: Some(Held::of(model, self.session.position(), self.args.cache_type())),
             load: Some(Load::of(model)),
+            experts: model.load_report().slots,
         }
     }
 }

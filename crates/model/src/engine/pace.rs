@@ -1,0 +1,128 @@
+//! How many rows of prompts a step takes beside sequences that decode, by what steps took lately.
+//!
+//! A step takes as many as fit into the time that it may take, so that nobody waits long for a token. Where experts are read when they
+//! are chosen, that time may be gone before the first row: a few rows choose most experts, and those that memory has no room for are
+//! read again in every step, however few rows it has. Where waiting for them alone takes longer than a step may, nothing is won by
+//! short steps, and a prompt is read in as few as possible.
+
+use std::time::Duration;
+
+use alight_pages::slots::{SlotCounts, SlotSizes};
+
+/// Rows of prompts that a step takes at least beside sequences that decode, so that prompts are read at all.
+pub(super) const LEAST_PROMPT_ROWS: usize = 16;
+/// What steps took lately, in seconds; 0: not known yet.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// What a step may take.
+    step: f64,
+    /// What a row of a prompt takes to compute.
+    row: f64,
+    /// What a step of decoding alone takes.
+    decode: f64,
+    /// How long a step with rows of prompts waits for a byte of experts that is read.
+    byte: f64,
+    /// What had happened to slots when the last step ended.
+    counts: SlotCounts,
+}
+
+impl Pace {
+    /// Of steps that may take so long.
+    pub(super) fn new(step: Duration) -> Pace {
+        let counts = SlotCounts::default();
+        Pace { step: step.as_secs_f64(), row: 0.0, decode: 0.0, byte: 0.0, counts }
+    }
+
+    /// Rows of prompts that a step takes beside sequences that decode, of `room` that it has, and of a model with these slots.
+    pub(super) fn rows(&self, room: usize, slots: Option<SlotSizes>) -> usize {
+        if slots.is_some_and(|sizes| self.byte * missing(sizes) > self.step) {
+            return room;
+        }
+        let rows = match self.row {
+            0.0 => LEAST_PROMPT_ROWS,
+            row => ((self.step - self.decode).max(0.0) / row) as usize,
+        };
+        rows.max(LEAST_PROMPT_ROWS).min(room)
+    }
+
+    /// Learns from the time that a step took which had so many rows that decode and of prompts, and what has happened to slots until
+    /// its end.
+    pub(super) fn took(
+        &mut self,
+        took: Duration,
+        [decoding, prompts]: [usize; 2],
+        counts: SlotCounts,
+    ) {
+        let mix =
+            |before: f64, now: f64| if before == 0.0 { now } else { 0.7 * before + 0.3 * now };
+        let took = took.as_secs_f64();
+        let before = std::mem::replace(&mut self.counts, counts);
+        if prompts == 0 {
+            self.decode = mix(self.decode, took);
+        } else if prompts >= LEAST_PROMPT_ROWS {
+            // Another engine of the model may have waited meanwhile.
+            let waited = counts.waited.saturating_sub(before.waited).as_secs_f64().min(took);
+            let read = counts.read_bytes.saturating_sub(before.read_bytes);
+            if read > 0 {
+                self.byte = mix(self.byte, waited / read as f64);
+            }
+            let computed = took - waited;
+            let decode = if decoding > 0 { self.decode.min(computed / 2.0) } else { 0.0 };
+            self.row = mix(self.row, (computed - decode) / prompts as f64);
+        }
+    }
+}
+
+/// Bytes of the experts that have no room beside the others.
+fn missing(SlotSizes { pieces, slots, bytes, .. }: SlotSizes) -> f64 {
+    pieces.saturating_sub(slots) as f64 * bytes as f64 / slots.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Slots for so many of 2,048 experts of 3 MB.
+    fn slots(slots: usize) -> SlotSizes {
+        SlotSizes { pieces: 2048, slots, bytes: 3_000_000 * slots as u64, spans: 3 }
+    }
+
+    /// Rows of the steps that read a prompt of 512 tokens beside a sequence that decodes, on a machine that decodes a token in 60 ms,
+    /// computes a row in 4 ms, and waits 150 ms for each GB of experts; 16 rows choose a half of those that have no room.
+    fn steps(sizes: Option<SlotSizes>, step: Duration) -> Vec<usize> {
+        let mut pace = Pace::new(step);
+        let mut counts = SlotCounts::default();
+        let (mut left, mut steps) = (512, Vec::new());
+        pace.took(60 * MS, [1, 0], counts);
+        while left > 0 {
+            let rows = pace.rows(511, sizes).min(left);
+            let read = sizes.map_or(0.0, missing) / if rows < 32 { 2.0 } else { 1.0 };
+            let waited = Duration::from_secs_f64(0.15e-9 * read);
+            counts.waited += waited;
+            counts.read_bytes += read as u64;
+            pace.took((60 + 4 * rows as u32) * MS + waited, [1, rows], counts);
+            left -= rows;
+            steps.push(rows);
+        }
+        steps
+    }
+
+    #[test]
+    fn a_prompt_in_memory_is_read_in_steps_as_long_as_they_may_be() {
+        assert_eq!(steps(None, 100 * MS), [16; 32]);
+        let longer = steps(None, 461 * MS);
+        assert!(longer[0] == 16 && longer[1..5].iter().all(|rows| *rows == 100), "{longer:?}");
+        assert_eq!(steps(Some(slots(2048)), 461 * MS), longer, "all experts have room");
+    }
+
+    #[test]
+    fn experts_that_have_no_room_are_read_for_a_prompt_as_rarely_as_possible() {
+        // 45 % of the experts have room, and the first step tells what the others take.
+        assert_eq!(steps(Some(slots(920)), 100 * MS), [16, 496]);
+        // Waiting for what is missing takes less than a step may.
+        assert_eq!(steps(Some(slots(1900)), 100 * MS), [16; 32]);
+        assert!(steps(Some(slots(920)), 2000 * MS).iter().all(|rows| *rows < 496));
+    }
+}
