@@ -24,7 +24,8 @@ use crate::describe;
 use crate::engine::{DEFAULT_CONTEXT, Pool};
 use crate::error::ModelError;
 use crate::load::{
-    self, ExpertTrace, Load, LoadReport, Loader, Loading, Repack, ResidentPart, Store, Wanted,
+    self, Ahead, ExpertTrace, Load, LoadReport, Loader, Loading, Repack, ResidentPart, Store,
+    Wanted,
 };
 use crate::parts;
 use crate::spec::ModelSpec;
@@ -149,13 +150,15 @@ impl Model {
         let first = Arc::new(Map::open(path)?);
         // Asked before anything is read, which would change it.
         let mut facts = vec![load::facts(&first)?];
+        let OpenOptions { load, repack, memory, .. } = *options;
+        let ahead = Ahead::of(&first, &facts[0], load, repack, memory);
         timings.map = clock.elapsed();
         let clock = Instant::now();
         let copy = alight_files::copy(&first);
         let gguf = alight_files::parse(&first, &copy)?;
         let shards = alight_files::shards(&first, &gguf)?;
         timings.header = clock.elapsed();
-        let opening = Opening { path, options, isa, pool, timings, began };
+        let opening = Opening { path, options, isa, pool, timings, began, ahead };
         let Some(paths) = shards else {
             let maps = vec![Arc::clone(&first)];
             let headers = Headers::merge(&maps, vec![gguf])?;
@@ -191,14 +194,14 @@ impl Model {
         headers: Headers<'_>,
         pieces: &Pieces,
     ) -> Result<Model, ModelError> {
-        let Opening { path, options, isa, pool, mut timings, began } = opening;
+        let Opening { path, options, isa, pool, mut timings, began, ahead } = opening;
         let Headers { files, catalog } = headers;
         let gguf = &files[0];
         let (built, checked) = thread::scope(|scope| {
             let tokenizer = thread::Builder::new()
                 .name("alight-vocab".into())
                 .spawn_scoped(scope, || Vocabulary::from_header(gguf, pieces));
-            let checked = check(path, gguf, &catalog, &maps, facts, options);
+            let checked = check(path, gguf, &catalog, &maps, facts, options, ahead);
             let built = match tokenizer {
                 Ok(handle) => handle.join().unwrap_or_else(|p| std::panic::resume_unwind(p)),
                 // The system gives no more threads.
@@ -424,6 +427,7 @@ struct Opening<'o> {
     pool: Pool,
     timings: OpenTimings,
     began: Instant,
+    ahead: Option<Ahead>,
 }
 
 /// Result of validation.
@@ -442,6 +446,7 @@ fn check(
     maps: &[Arc<Map>],
     facts: Vec<Facts>,
     options: &OpenOptions,
+    ahead: Option<Ahead>,
 ) -> Result<Checked, ModelError> {
     let clock = Instant::now();
     let path = || -> PathBuf { path.into() };
@@ -452,7 +457,7 @@ fn check(
     let took = clock.elapsed();
     let OpenOptions { load, repack, reclaim, lock, memory, slots, .. } = *options;
     let wanted = Wanted { load, repack, reclaim, lock, memory, slots, beside: beside(&spec) };
-    let (store, loader) = Loader::start(maps.to_vec(), facts, &mut weights, wanted)?;
+    let (store, loader) = Loader::start(maps.to_vec(), facts, &mut weights, wanted, ahead)?;
     Ok(Checked { spec, weights, store, loader, took })
 }
 

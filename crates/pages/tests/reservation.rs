@@ -67,3 +67,50 @@ fn more_than_there_is_is_an_error() {
     assert!(Reservation::new(usize::MAX).is_err());
     assert!(Reservation::new(isize::MAX as usize - 5000).is_err());
 }
+
+/// Bytes of huge pages, and of memory, that the maps have in which `memory` is.
+#[cfg(target_os = "linux")]
+fn held(memory: &Reservation) -> [usize; 2] {
+    let all = memory.bytes().as_ptr_range();
+    let mut held = [0, 0];
+    let mut within = false;
+    for line in std::fs::read_to_string("/proc/self/smaps").unwrap().lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or("");
+        if let Some((start, end)) = first.split_once('-') {
+            let [start, end] =
+                [start, end].map(|at| usize::from_str_radix(at, 16).unwrap_or(usize::MAX));
+            within = start < all.end as usize && end > all.start as usize;
+        }
+        for (key, held) in ["AnonHugePages:", "Rss:"].iter().zip(&mut held) {
+            if within && first == *key {
+                *held += words.next().unwrap().parse::<usize>().unwrap() << 10;
+            }
+        }
+    }
+    held
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn huge_pages_come_where_they_are_asked_for_and_nowhere_else() {
+    const MIB: usize = 1 << 20;
+    let mut memory = Reservation::new(32 * MIB).unwrap();
+    memory.ask_for_huge_pages(8 * MIB..24 * MIB);
+    memory.ask_for_huge_pages(40 * MIB..50 * MIB);
+    memory.ask_for_huge_pages(5..6);
+    for at in [0, 7 * MIB, 25 * MIB] {
+        memory.bytes_mut()[at] = 1;
+    }
+    let [huge, all] = held(&memory);
+    assert_eq!(huge, 0);
+    assert!(all < MIB, "{all}");
+    memory.bytes_mut()[12 * MIB] = 1;
+    let [huge, more] = held(&memory);
+    assert!(more - all <= 2 * MIB, "{more}");
+    assert_eq!(memory.bytes().iter().filter(|byte| **byte != 0).count(), 4);
+    let thp = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    if thp.is_ok_and(|thp| !thp.contains("[never]")) && huge == 0 {
+        eprintln!("the system had no huge page");
+    }
+}

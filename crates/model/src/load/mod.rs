@@ -15,6 +15,7 @@
 //! - A load that fails is an error of the next step, and of every one after that. Dropping a
 //!   [`Loader`] ends the load within a few pieces.
 
+mod ahead;
 pub(crate) mod arrival;
 mod bring;
 mod error;
@@ -40,6 +41,7 @@ use alight_pages::{
     Choice, Facts, LoadRequest, Map, Prefetch, ReadMethod, check_lock, choose, swap_free,
 };
 
+pub(crate) use ahead::Ahead;
 pub(crate) use arrival::Arrival;
 pub use arrival::Loading;
 pub use error::LoadError;
@@ -134,7 +136,7 @@ struct Shared {
 }
 
 impl Loader {
-    /// Decides where the weights go, records that in `weights`, and starts to load them.
+    /// Decides where the weights go, records that in `weights`, and starts to load them. What maps a file ahead ends when the load begins.
     ///
     /// # Errors
     /// A file cannot be looked at, or there is no memory for a copy.
@@ -143,6 +145,7 @@ impl Loader {
         facts: Vec<Facts>,
         weights: &mut Weights,
         wanted: Wanted,
+        ahead: Option<Ahead>,
     ) -> Result<(Arc<Store>, Loader), LoadError> {
         let mut report = decide(&maps, facts, weights, wanted);
         let slots = experts::plan(&mut report, weights, &wanted, &maps)?;
@@ -193,7 +196,10 @@ impl Loader {
         let plan = Arc::new(plan);
         let (its_plan, its_methods) = (Arc::clone(&plan), methods.clone());
         let thread = std::thread::Builder::new().name("alight-load".into());
-        let thread = thread.spawn(move || theirs.bring(&its_plan, &its_methods));
+        let thread = thread.spawn(move || {
+            drop(ahead);
+            theirs.bring(&its_plan, &its_methods);
+        });
         if thread.is_err() {
             // The system gives no more threads, so the load runs here, before this call returns.
             shared.bring(&plan, &methods);
