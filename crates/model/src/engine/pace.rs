@@ -2,7 +2,7 @@
 //!
 //! A step takes as many as fit into the time that it may take, so that nobody waits long for a token. Where experts are read when they
 //! are chosen, that time may be gone before the first row: a few rows choose most experts, and those that memory has no room for are
-//! read again in every step, however few rows it has. Where waiting for them alone takes longer than a step may, nothing is won by
+//! read again in every step, however few rows it has. Where reading them alone takes longer than a step may, nothing is won by
 //! short steps, and a prompt is read in as few as possible.
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(super) struct Pace {
     row: f64,
     /// What a step of decoding alone takes.
     decode: f64,
-    /// How long a step with rows of prompts waits for a byte of experts that is read.
+    /// How long a byte of experts is read in steps with rows of prompts, whether anybody waits for it or computes meanwhile.
     byte: f64,
     /// What had happened to slots when the last step ended.
     counts: SlotCounts,
@@ -64,7 +64,8 @@ impl Pace {
             let waited = counts.waited.saturating_sub(before.waited).as_secs_f64().min(took);
             let read = counts.read_bytes.saturating_sub(before.read_bytes);
             if read > 0 {
-                self.byte = mix(self.byte, waited / read as f64);
+                let idle = counts.idle.saturating_sub(before.idle).as_secs_f64();
+                self.byte = mix(self.byte, (took - idle).max(0.0) / read as f64);
             }
             let computed = took - waited;
             let decode = if decoding > 0 { self.decode.min(computed / 2.0) } else { 0.0 };
@@ -90,8 +91,9 @@ mod tests {
     }
 
     /// Rows of the steps that read a prompt of 512 tokens beside a sequence that decodes, on a machine that decodes a token in 60 ms,
-    /// computes a row in 4 ms, and waits 150 ms for each GB of experts; 16 rows choose a half of those that have no room.
-    fn steps(sizes: Option<SlotSizes>, step: Duration) -> Vec<usize> {
+    /// computes a row in 4 ms and reads a GB of experts in 400 ms, of which `waits` are waited for; 16 rows choose a half of those that
+    /// have no room.
+    fn steps(sizes: Option<SlotSizes>, step: Duration, waits: f64) -> Vec<usize> {
         let mut pace = Pace::new(step);
         let mut counts = SlotCounts::default();
         let (mut left, mut steps) = (512, Vec::new());
@@ -99,10 +101,13 @@ mod tests {
         while left > 0 {
             let rows = pace.rows(511, sizes).min(left);
             let read = sizes.map_or(0.0, missing) / if rows < 32 { 2.0 } else { 1.0 };
-            let waited = Duration::from_secs_f64(0.15e-9 * read);
+            let reads = Duration::from_secs_f64(0.4e-9 * read);
+            let waited = reads.mul_f64(waits);
+            let took = (60 + 4 * rows as u32) * MS + waited;
             counts.waited += waited;
+            counts.idle += took.saturating_sub(reads);
             counts.read_bytes += read as u64;
-            pace.took((60 + 4 * rows as u32) * MS + waited, [1, rows], counts);
+            pace.took(took, [1, rows], counts);
             left -= rows;
             steps.push(rows);
         }
@@ -111,18 +116,20 @@ mod tests {
 
     #[test]
     fn a_prompt_in_memory_is_read_in_steps_as_long_as_they_may_be() {
-        assert_eq!(steps(None, 100 * MS), [16; 32]);
-        let longer = steps(None, 461 * MS);
+        assert_eq!(steps(None, 100 * MS, 0.0), [16; 32]);
+        let longer = steps(None, 461 * MS, 0.0);
         assert!(longer[0] == 16 && longer[1..5].iter().all(|rows| *rows == 100), "{longer:?}");
-        assert_eq!(steps(Some(slots(2048)), 461 * MS), longer, "all experts have room");
+        assert_eq!(steps(Some(slots(2048)), 461 * MS, 0.5), longer, "all experts have room");
     }
 
     #[test]
     fn experts_that_have_no_room_are_read_for_a_prompt_as_rarely_as_possible() {
-        // 45 % of the experts have room, and the first step tells what the others take.
-        assert_eq!(steps(Some(slots(920)), 100 * MS), [16, 496]);
-        // Waiting for what is missing takes less than a step may.
-        assert_eq!(steps(Some(slots(1900)), 100 * MS), [16; 32]);
-        assert!(steps(Some(slots(920)), 2000 * MS).iter().all(|rows| *rows < 496));
+        // 45 % of the experts have room, and the first step tells what the others take: also if it computes as long as they are read.
+        for waits in [1.0, 0.4, 0.0] {
+            assert_eq!(steps(Some(slots(920)), 100 * MS, waits), [16, 496], "{waits}");
+        }
+        // Reading what is missing takes less than a step may.
+        assert_eq!(steps(Some(slots(2000)), 100 * MS, 0.4), [16; 32]);
+        assert!(steps(Some(slots(920)), 2000 * MS, 0.4).iter().all(|rows| *rows < 496));
     }
 }
