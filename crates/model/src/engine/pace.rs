@@ -11,6 +11,7 @@ use alight_pages::slots::{SlotCounts, SlotSizes};
 
 /// Rows of prompts that a step takes at least beside sequences that decode, so that prompts are read at all.
 pub(super) const LEAST_PROMPT_ROWS: usize = 16;
+
 /// What steps took lately, in seconds; 0: not known yet.
 #[derive(Debug)]
 pub(super) struct Pace {
