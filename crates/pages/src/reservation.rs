@@ -13,8 +13,8 @@ use crate::map::Map;
 /// Address space of this process that reads as zeros. A page of it takes memory when it is first written.
 ///
 /// Parts of files can be put into it ([`put`](Reservation::put)): they are read where they lie, from the page cache, which all
-/// processes share, and what is written over them stays in this process. Huge pages are declined, but where
-/// [`ask_for_huge_pages`](Reservation::ask_for_huge_pages) asks for them: one of them takes memory for much that is not written yet.
+/// processes share, and what is written over them stays in this process. Huge pages are declined: one of them would take memory for
+/// much that is not written yet.
 #[derive(Debug)]
 pub struct Reservation {
     start: NonNull<u8>,
@@ -56,22 +56,6 @@ impl Reservation {
         }
         let start = zeros(ptr::null_mut(), len, 0)?;
         Ok(Reservation { start, len, parts: Vec::new() })
-    }
-
-    /// From now on the part of a huge page that is written first within `range` takes the memory of all of it. For what is written
-    /// from front to back and read over and over: that is faster then.
-    pub fn ask_for_huge_pages(&mut self, range: Range<usize>) {
-        let start = range.start.next_multiple_of(fault::page_size());
-        let end = range.end.min(self.len) / fault::page_size() * fault::page_size();
-        if start >= end {
-            return;
-        }
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        // SAFETY: advice on whole pages of ours; it changes no contents. Kernels without huge pages refuse it, which is no error.
-        unsafe {
-            let at = self.start.as_ptr().add(start).cast();
-            libc::madvise(at, end - start, libc::MADV_HUGEPAGE);
-        }
     }
 
     /// All of it.

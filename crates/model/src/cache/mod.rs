@@ -1,7 +1,8 @@
 //! What sequences have computed: keys and values of attention, in pages of positions, and states of recurrent layers.
 //!
 //! Keys and values are f16. The memory of all pages is reserved and nothing of it is touched: the system gives it when a
-//! position in it is first stored, 4 KiB at a time at first and in huge pages behind that ([`pages`]).
+//! position in it is first stored. Huge pages are declined, because one of them would hold many
+//! positions of a head that are not used yet.
 
 mod pages;
 mod prefix;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use alight_kernels::attention::{KvCache, KvShape, KvWriter, PAGE_UNIT, PageTable};
 
-use alight_pages::{HUGE_PAGE, Map, MapError};
+use alight_pages::{Map, MapError};
 
 use super::CacheError;
 use super::zeroed::Zeroed;
@@ -18,10 +18,6 @@ pub(crate) const POSITIONS: usize = PAGE_UNIT;
 
 /// A page begins at a multiple of so many bytes at least, or of a page of the system, so that it can be mapped from a file.
 const ALIGNMENT: usize = 4096;
-
-/// So much of the memory comes in small pages of the system, so that a short prompt need not wait until a huge one has been cleared. What
-/// comes behind is in huge ones, unless a page of positions is larger: then the first of its positions would take memory for all.
-const SMALL_BYTES: usize = 4 << 20;
 
 /// What a page counts for at least when it is asked how many fit into some memory.
 const LEAST_BYTES: usize = 1 << 16;
@@ -73,10 +69,7 @@ impl Pages {
         let stride = end.div_ceil(alignment).saturating_mul(alignment);
         let spare = spare / stride.saturating_mul(size_of::<u16>()).max(LEAST_BYTES);
         let count = positions.div_ceil(POSITIONS).saturating_add(spare);
-        let mut memory = Zeroed::new(stride.saturating_mul(count).saturating_mul(2))?;
-        if stride.saturating_mul(size_of::<u16>()) <= HUGE_PAGE {
-            memory.ask_for_huge_pages(SMALL_BYTES / size_of::<u16>()..stride * count);
-        }
+        let memory = Zeroed::new(stride.saturating_mul(count).saturating_mul(2))?;
         let (uses, free) = (vec![0; 2 * count], Vec::with_capacity(count));
         let own = count as u32;
         Ok(Pages { layers, memory, stride, uses, free, fresh: 0, own, of_files: Vec::new() })

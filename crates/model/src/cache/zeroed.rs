@@ -1,7 +1,6 @@
 //! Numbers that are zero and take no memory until they are written.
 
 use std::marker::PhantomData;
-use std::ops::Range;
 use std::sync::Arc;
 
 use alight_pages::{Map, MapError, Reservation};
@@ -38,14 +37,6 @@ impl<T: Plain> Zeroed<T> {
             _ => Some(Reservation::new(bytes).map_err(|source| CacheError { bytes, source })?),
         };
         Ok(Zeroed { memory, len, of: PhantomData })
-    }
-
-    /// As [`Reservation::ask_for_huge_pages`], for some of the numbers.
-    pub(super) fn ask_for_huge_pages(&mut self, numbers: Range<usize>) {
-        if let Some(memory) = &mut self.memory {
-            let [start, end] = [numbers.start, numbers.end].map(|at| at * size_of::<T>());
-            memory.ask_for_huge_pages(start..end);
-        }
     }
 
     pub(super) fn get(&self) -> &[T] {
