@@ -177,7 +177,7 @@ def test_taking_back_and_a_full_context(folder):
 
 
 def test_a_full_context_beside_one_that_goes_on(folder):
-    """An ended sequence stays at the position after its last token. The cache has room for this position, whatever the lengths of chunks."""
+    """A sequence that has ended keeps the position after its last token. The cache holds that position with every choice of `chunks`."""
     model = loaded(folder, NETWORKS[0], weights="native", chunks=(1,), context=16)
     prompts = prompts_of(NETWORKS[0], [16, 3])
     assert [len(answer) for answer in model.generate_batch(prompts, **greedy | {"max_tokens": 30})] == [1, 14]

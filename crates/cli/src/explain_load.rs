@@ -53,8 +53,7 @@ fn expected(slots: &SlotsReport, chosen: usize) -> String {
     let sizes = &slots.sizes;
     let fitting = 100.0 * sizes.slots as f64 / sizes.pieces.max(1) as f64;
     let hits = expected_hits(fitting);
-    let expert = sizes.bytes as f64 / sizes.slots.max(1) as f64;
-    let read = chosen as f64 * (1.0 - hits / 100.0) * expert;
+    let read = chosen as f64 * (1.0 - hits / 100.0) * sizes.slot_bytes();
     let rate = match read as u64 {
         0 => String::new(),
         _ => format!("; a disk of 3 GB/s allows {} t/s", units::digits(DISK / read)),

@@ -151,7 +151,7 @@ fn who_is_killed_does_no_harm_to_another_process_of_the_model() {
     let third = alight(&run("300", &memory)).succeeds();
     assert_eq!(third.stdout, whole);
     assert!(!third.stderr.contains("another process"), "{}", third.stderr);
-    // What came of experts is told beside times.
+    // The account of a run says what was read, too.
     let told = alight(&run("8", &["--memory", "170M", "--stats"])).succeeds().stderr;
     assert!(
         told.lines().any(|line| line.starts_with("experts ") && line.contains("waited")),

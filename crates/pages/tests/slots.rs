@@ -2,12 +2,12 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alight_pages::slots::replay::{Rule, Visited, replay};
-use alight_pages::slots::{Groups, SlotOptions, Slots, SlotsError, Span};
+use alight_pages::slots::{Groups, Held, SlotOptions, Slots, SlotsError, Span};
 use alight_pages::{Map, evict, mark, residency};
 
 /// Bytes of a piece of which some are in the page cache.
@@ -56,12 +56,37 @@ fn odd_groups(rng: &mut Rng, groups: usize, pieces: usize, len: usize) -> Groups
     (0..groups).map(&mut group).collect()
 }
 
-/// Four groups of 20 pieces of 9,000 bytes, and the least memory for them.
-fn even_groups() -> (Groups, u64) {
-    let span = |i: u64| vec![Span { file: 0, range: i * 10_000..i * 10_000 + 9_000 }];
-    let groups: Groups = (0..4).map(|g| (0..20).map(|i| span(g * 20 + i)).collect()).collect();
-    let least = Slots::least(&groups, 4096);
-    (groups, least)
+/// A file of four groups of 20 pieces of 9,000 bytes.
+struct Even {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+    file: File,
+    bytes: Vec<u8>,
+    groups: Groups,
+    /// The least memory for them.
+    least: u64,
+}
+
+impl Even {
+    fn new() -> Even {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let (file, bytes) = file(&path, 1 << 20);
+        let span = |i: u64| vec![Span { file: 0, range: i * 10_000..i * 10_000 + 9_000 }];
+        let groups: Groups = (0..4).map(|g| (0..20).map(|i| span(g * 20 + i)).collect()).collect();
+        let least = Slots::least(&groups, 4096);
+        Even { _folder: folder, path, file, bytes, groups, least }
+    }
+
+    fn slots(&self, budget: u64, options: SlotOptions) -> Slots {
+        Slots::new(&[(&self.file, self.path.clone())], &self.groups, budget, options).unwrap()
+    }
+
+    /// Fails unless a piece is held with the bytes of the file.
+    fn check(&self, held: &Held<'_>, group: usize, piece: usize) {
+        let range = &self.groups[group][piece][0].range;
+        assert!(held.bytes(piece, 0) == &self.bytes[range.start as usize..range.end as usize]);
+    }
 }
 
 fn reading(direct: bool) -> SlotOptions {
@@ -128,24 +153,18 @@ fn pieces_bytes(groups: &Groups) -> u64 {
 
 #[test]
 fn visits_of_several_threads_come_one_after_the_other() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("file");
-    let (file, bytes) = file(&path, 1 << 20);
-    let (groups, least) = even_groups();
-    let slots = Slots::new(&[(&file, path)], &groups, least, SlotOptions::default()).unwrap();
+    let even = Even::new();
+    let slots = even.slots(even.least, SlotOptions::default());
     std::thread::scope(|scope| {
         for seed in 1..5 {
-            let (slots, groups, bytes) = (&slots, &groups, &bytes);
+            let (slots, even) = (&slots, &even);
             scope.spawn(move || {
                 let mut rng = Rng(seed);
                 for _ in 0..200 {
                     let (group, piece) = (rng.below(4), rng.below(20));
                     let mut held = slots.hold(group, [piece, (piece + 7) % 20].into_iter());
                     held.wait();
-                    let range = &groups[group][piece][0].range;
-                    assert!(
-                        held.bytes(piece, 0) == &bytes[range.start as usize..range.end as usize]
-                    );
+                    even.check(&held, group, piece);
                 }
             });
         }
@@ -159,11 +178,8 @@ fn want_all(slots: &Slots) {
 
 #[test]
 fn what_was_guessed_is_there() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("file");
-    let (file, bytes) = file(&path, 1 << 20);
-    let (groups, least) = even_groups();
-    let slots = Slots::new(&[(&file, path)], &groups, least, SlotOptions::default()).unwrap();
+    let even = Even::new();
+    let slots = even.slots(even.least, SlotOptions::default());
     let unwanted = || (slots.counts().unwanted_bytes, slots.counts().read_bytes / 50);
     // Nothing is guessed before as much was read that the guesses may be wrong.
     let mut held = slots.hold(0, [0].into_iter());
@@ -186,10 +202,7 @@ fn what_was_guessed_is_there() {
         let (next, guesses) = wanted(visit + 1);
         held.guess(next, guesses.into_iter().rev());
         // What this visit holds stays.
-        for piece in pieces {
-            let range = &groups[group][piece][0].range;
-            assert!(held.bytes(piece, 0) == &bytes[range.start as usize..range.end as usize]);
-        }
+        pieces.iter().for_each(|piece| even.check(&held, group, *piece));
     }
     let right = slots.counts();
     assert_eq!(found_guessed, right.guessed_right);
@@ -223,12 +236,8 @@ fn what_was_guessed_is_there() {
 
 #[test]
 fn nothing_is_guessed_where_that_is_not_wanted() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("file");
-    let (file, _) = file(&path, 1 << 20);
-    let (groups, least) = even_groups();
-    let options = SlotOptions { guess: false, ..SlotOptions::default() };
-    let slots = Slots::new(&[(&file, path)], &groups, least, options).unwrap();
+    let even = Even::new();
+    let slots = even.slots(even.least, SlotOptions { guess: false, ..SlotOptions::default() });
     (0..4).for_each(|_| want_all(&slots));
     let mut held = slots.hold(0, [0].into_iter());
     held.wait();
@@ -239,27 +248,18 @@ fn nothing_is_guessed_where_that_is_not_wanted() {
 /// holds stays, with much room and with little.
 #[test]
 fn what_is_read_ahead_is_read_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("file");
-    let (file, bytes) = file(&path, 1 << 20);
-    let (groups, least) = even_groups();
+    let even = Even::new();
+    let least = even.least;
     for ring in [true, false] {
         for budget in [least, least + least / 2, 2 * least, 4 * least] {
-            let options = SlotOptions { ring, ..SlotOptions::default() };
-            let named = [(&file, path.clone())];
-            let slots = Slots::new(&named, &groups, budget, options).unwrap();
-            for (group, pieces) in groups.iter().enumerate() {
+            let slots = even.slots(budget, SlotOptions { ring, ..SlotOptions::default() });
+            for group in 0..4 {
                 let mut held = slots.hold(group, 0..20);
                 if group < 3 {
                     held.read_ahead(group + 1, 0..20);
                 }
                 held.wait();
-                for (piece, spans) in pieces.iter().enumerate() {
-                    let range = &spans[0].range;
-                    assert!(
-                        held.bytes(piece, 0) == &bytes[range.start as usize..range.end as usize]
-                    );
-                }
+                (0..20).for_each(|piece| even.check(&held, group, piece));
             }
             let counts = slots.counts();
             assert_eq!((counts.wanted, counts.missed_bytes), (80, 80 * 9_000), "{counts:?}");

@@ -1,9 +1,9 @@
 //! How many rows of prompts a step takes beside sequences that decode, by what steps took lately.
 //!
-//! A step takes as many as fit into the time that it may take, so that nobody waits long for a token. Where experts are read when they
-//! are chosen, that time may be gone before the first row: a few rows choose most experts, and those that memory has no room for are
-//! read again in every step, however few rows it has. Where reading them alone takes longer than a step may, nothing is won by
-//! short steps, and a prompt is read in as few as possible.
+//! A step takes as many as fit into the time that it may take, so that nobody waits long for a token. A model whose experts are read when
+//! they are chosen is different. A few rows already choose most experts. Memory does not hold all of these, so every step reads the missing
+//! ones again, however few rows it has. If reading them takes longer than a step may take, short steps do not help anybody, and a prompt is
+//! read in as few steps as possible.
 
 use std::time::Duration;
 
@@ -76,8 +76,8 @@ impl Pace {
 }
 
 /// Bytes of the experts that have no room beside the others.
-fn missing(SlotSizes { pieces, slots, bytes, .. }: SlotSizes) -> f64 {
-    pieces.saturating_sub(slots) as f64 * bytes as f64 / slots.max(1) as f64
+fn missing(sizes: SlotSizes) -> f64 {
+    sizes.pieces.saturating_sub(sizes.slots) as f64 * sizes.slot_bytes()
 }
 
 #[cfg(test)]

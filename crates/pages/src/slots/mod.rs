@@ -216,6 +216,13 @@ pub struct SlotSizes {
     pub spans: usize,
 }
 
+impl SlotSizes {
+    /// Bytes of a slot: those of a piece, where all pieces are as large.
+    pub fn slot_bytes(&self) -> f64 {
+        self.bytes as f64 / self.slots.max(1) as f64
+    }
+}
+
 /// What a visit knows.
 struct Visit {
     /// By piece of the group: its slot; [`NONE`] if it is not wanted.

@@ -115,14 +115,28 @@ struct Row {
     roof_tokens_per_second: f64,
 }
 
+/// What limits the rate of answers.
+#[derive(Clone, Copy, Debug)]
+struct Roofs {
+    /// Bytes per second that the disk gives.
+    disk: f64,
+    /// Tokens per second that memory allows.
+    memory: f64,
+}
+
+impl Roofs {
+    /// Tokens per second that the disk and memory allow, whichever is less, where a token has so many bytes read.
+    fn tokens_per_second(&self, read: f64) -> f64 {
+        self.memory.min(self.disk / read)
+    }
+}
+
 /// What a token costs, from which limits of replays follow.
 #[derive(Clone, Copy, Debug)]
 struct Costs {
-    /// Of an expert.
+    /// Bytes of an expert.
     bytes: f64,
-    /// What the disk gives, and the tokens per second that memory allows.
-    disk: f64,
-    memory: f64,
+    roofs: Roofs,
     /// Tokens that count.
     tokens: f64,
 }
@@ -138,7 +152,7 @@ struct Limits {
 impl Costs {
     fn limits(&self, replayed: Replayed) -> Limits {
         let read = (replayed.wanted - replayed.hits) as f64 * self.bytes / self.tokens;
-        Limits { read_bytes_per_token: read, tokens_per_second: self.memory.min(self.disk / read) }
+        Limits { read_bytes_per_token: read, tokens_per_second: self.roofs.tokens_per_second(read) }
     }
 }
 
@@ -287,7 +301,7 @@ fn report_replay(trace: &ExpertTrace, costs: Option<Costs>, json: bool) -> Outco
 }
 
 impl Replay {
-    /// A line of the table, with room for so many percent of the experts.
+    /// The line of the table for a memory that holds so many percent of the experts.
     fn human(&self, percent: usize) -> String {
         let rules = [
             (self.alight, &self.alight_limits, [6, 27]),
@@ -385,13 +399,8 @@ fn measure(
     let read = change(|counts| counts.read_bytes as f64) / n;
     let (brought, reads) =
         (change(|counts| counts.brought as f64), change(|counts| counts.reads as f64));
-    let costs = slots.map(|slots| Costs {
-        bytes: slots.sizes.bytes as f64 / slots.sizes.slots.max(1) as f64,
-        disk,
-        memory: limits.read_bytes_per_second / (work.bytes() / n),
-        tokens: n,
-    });
-    let roofs = [limits.read_bytes_per_second / (work.bytes() / n), disk / read];
+    let roofs = Roofs { disk, memory: limits.read_bytes_per_second / (work.bytes() / n) };
+    let costs = slots.map(|slots| Costs { bytes: slots.sizes.slot_bytes(), roofs, tokens: n });
     let row = Row {
         way: if slots.is_some() { "slots" } else { "map" },
         files: model.load_report().files.into_iter().map(|file| file.path).collect(),
@@ -411,7 +420,7 @@ fn measure(
         same_answer: true,
         disk_bytes_per_second: disk,
         memory_bytes_per_second: limits.read_bytes_per_second,
-        roof_tokens_per_second: roofs[0].min(roofs[1]),
+        roof_tokens_per_second: roofs.tokens_per_second(read),
     };
     Ok((row, ran.tokens, ran.trace, costs))
 }
