@@ -44,6 +44,7 @@ COMMANDS = (
     Command("agree chat", BY_HAND, VENV, "cargo", "chat templates rendered as by Python's jinja2"),
     Command("agree templates", BY_HAND, VENV, "cargo", "the language of chat templates, feature by feature, as jinja2 evaluates it"),
     Command("agree greedy", CI, VENV, f"{BUILD}, {MODELS}", "greedy continuations of both real models beside llama.cpp's"),
+    Command("agree infill", BY_HAND, VENV, f"cargo, {BUILD}, {MODELS}, llama-server", "prompts that ask for what belongs between two texts, beside llama-server's"),
     Command("agree jax", "agree-jax", WHEEL, f"make test-python, {BUILD}, {MODELS}", "models in JAX beside llama.cpp and the native engine"),
     Command("agree mixes", BY_HAND, VENV, f"{BUILD}, {PEER}", "which type `alight quantize` gives to each tensor, beside llama.cpp's quantizer"),
     Command("agree pretokenizers", BY_HAND, VENV, "cargo", "every pre-tokenizer beside llama.cpp, on all pairs of bytes or on llama.cpp's vocabularies"),

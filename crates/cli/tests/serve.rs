@@ -11,7 +11,7 @@ mod wild;
 use std::collections::BTreeMap;
 
 use http::Serving;
-use said::{OWN, TEXT};
+use said::{CONTROL, OWN, TEXT};
 use serde_json::{Map, Value, json};
 use support::{alight, kill, smollm2, write};
 
@@ -765,6 +765,64 @@ fn llama_server_s_own_addresses() {
     assert_eq!(told(&serving.post(CHAT, &with(body, json!({"n": 2}))).json()), None);
     let wrong = serving.post("/completion", &json!({"prompt": "a", "grammar": "root = \"a\""}));
     assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!("grammar")));
+}
+
+#[test]
+fn what_belongs_between_two_texts_is_asked_for_in_three_ways() {
+    let folder = tempfile::tempdir().unwrap();
+    let marks = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"].map(|mark| (mark, CONTROL));
+    let said = [&marks[..], &[("Yes", TEXT), (".", TEXT)]].concat();
+    let model = said::model(folder.path(), &said, 0);
+    let serving = Serving::start(&[&model, "--no-cache", "--temp", "0"]);
+    let body = json!({"input_prefix": "a", "input_suffix": "aa"});
+    let counted = |more: Value| {
+        let answer = serving.post("/infill", &with(body.clone(), more)).json();
+        assert_eq!(answer["content"], "Yes.", "{answer}");
+        answer["tokens_evaluated"].as_u64().unwrap()
+    };
+    let least = counted(json!({}));
+    let files = json!([{"filename": "a", "text": "aaa"}, {"text": "a"}]);
+    assert!(counted(json!({"prompt": "a"})) > least);
+    assert!(counted(json!({"input_extra": files, "n_predict": 9})) > least);
+    let stream = serving.post("/infill", &with(body.clone(), json!({"stream": true})));
+    let lines = parsed(&stream.text(), "data: ");
+    let all: String = lines.iter().map(|line| line["content"].as_str().unwrap()).collect();
+    assert_eq!(all, "Yes.");
+
+    let between = json!({"prompt": "a", "suffix": "aa"});
+    let answer = serving.post(COMPLETIONS, &between).json();
+    assert_eq!(answer["choices"][0]["text"], "Yes.");
+    assert_eq!(answer["usage"]["prompt_tokens"], least);
+    let asked = with(between.clone(), json!({"stream": false}));
+    let answer = serving.post("/api/generate", &asked).json();
+    assert_eq!(
+        (&answer["response"], &answer["prompt_eval_count"]),
+        (&json!("Yes."), &json!(least))
+    );
+    // An empty text is none.
+    let plain = serving.post(COMPLETIONS, &json!({"prompt": [3], "suffix": ""})).json();
+    assert_eq!(plain["usage"]["prompt_tokens"], 1);
+    let shown = serving.post("/api/show", &json!({})).json();
+    assert!(shown["capabilities"].as_array().unwrap().contains(&json!("insert")), "{shown}");
+
+    for (path, more, param) in [
+        ("/infill", json!({"input_suffix": null}), json!("input_suffix")),
+        ("/infill", json!({"input_prefix": 1}), json!("input_prefix")),
+        ("/infill", json!({"input_extra": "a"}), json!("input_extra")),
+        ("/infill", json!({"input_extra": [{"filename": "a"}]}), json!("input_extra")),
+        ("/infill", json!({"prompt": [1]}), json!("prompt")),
+        (COMPLETIONS, with(between.clone(), json!({"echo": true})), json!("echo")),
+        (COMPLETIONS, json!({"prompt": ["a", "a"], "suffix": "a"}), json!("prompt")),
+    ] {
+        let wrong = serving.post(path, &with(body.clone(), more));
+        assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &param));
+    }
+    let (_other, serving) = saying(&[]);
+    for (path, asked) in [("/infill", &body), (COMPLETIONS, &between), ("/api/generate", &between)]
+    {
+        let refused = serving.post(path, asked);
+        assert!(refused.status == 400 && refused.text().contains("cannot fill a gap"), "{path}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What all requests for an answer have in common, whichever client they come from: the model, the prompt's tokens, how tokens are
 //! chosen, and the place in the engine.
 
+use alight_text::infill::{Gap, GapRoom};
 use alight_text::output::Format;
 use alight_text::prompt::check_length;
 use alight_text::{EncodeOptions, Encoder, PromptError, Style};
@@ -19,6 +20,8 @@ use crate::{grammar, ids};
 
 /// Most answers to a request.
 pub(crate) const MOST_CHOICES: usize = 128;
+/// Most tokens around a gap.
+const AROUND_GAP: usize = 2048;
 /// Most tokens whose logits are changed.
 const MOST_BIASES: usize = 4096;
 
@@ -208,6 +211,17 @@ pub(crate) fn texts(
         tokens
     };
     all.into_iter().map(|value| one(value).map(fitting)).collect()
+}
+
+/// The tokens of a prompt that asks for what belongs into a gap. Around it as many count as llama-server computes at once, and other files
+/// have what the context holds besides, without the answer.
+pub(crate) fn infill(gap: &Gap, serving: &Serving, ask: &Ask) -> Result<Vec<u32>, Failure> {
+    let context = serving.worker.context();
+    // However long the answer may become, no more than a quarter is left for it.
+    let all = context - ask.max_tokens.min(context / 4);
+    let encoder = Encoder::new(serving.vocabulary(), Style::Raw, false);
+    let tokens = encoder.infill(gap, GapRoom { around: AROUND_GAP.min(all), all });
+    tokens.map_err(|error| Failure::invalid(error.to_string()))
 }
 
 /// Refuses prompts that the context does not hold.

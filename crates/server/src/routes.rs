@@ -74,6 +74,7 @@ pub(crate) static ROUTES: &[Route] = routes![
     POST "/api/embeddings" key Failure::ollama => ollama::embed::one,
 
     POST "/completion"     key Failure::openai => llama::completion::answer,
+    POST "/infill"         key Failure::openai => llama::infill::answer,
     POST "/tokenize"       key Failure::openai => llama::tokenize::answer,
     POST "/detokenize"     key Failure::openai => llama::tokenize::back,
     POST "/apply-template" key Failure::openai => llama::apply_template::answer,

@@ -2,7 +2,8 @@
 //!
 //! `tokenize MODEL.gguf` reads lines `{"text": …, "parse_special": bool, "add_bos": bool | null}`
 //! on stdin (only `text` is needed) and writes one JSON array of ids per line. With `--decode` the
-//! lines are arrays of ids and the answers are strings. With `--describe` nothing is read, and one
+//! lines are arrays of ids and the answers are strings. With `--infill` they are gaps, `{"before": …, "line": …, "after": …, "files":
+//! [[name, text], …], "around": N, "all": N}`, and the answers `{"tokens": N, "text": …}`, with special tokens spelled. With `--describe` nothing is read, and one
 //! JSON object tells the special ids and the bytes of every token in hexadecimal. With `--time` it
 //! builds the tokenizer repeatedly and writes milliseconds to stderr.
 
@@ -11,7 +12,8 @@ use std::io::{BufRead, Write};
 use std::time::Instant;
 
 use alight_formats::gguf;
-use alight_text::{EncodeOptions, Tokenizer};
+use alight_text::infill::{Gap, GapRoom};
+use alight_text::{EncodeOptions, Encoder, Style, Tokenizer, Vocabulary};
 
 #[derive(serde::Deserialize)]
 struct Line {
@@ -22,20 +24,33 @@ struct Line {
     add_bos: Option<bool>,
 }
 
+#[derive(serde::Deserialize)]
+struct Infill {
+    before: String,
+    line: String,
+    after: String,
+    files: Vec<(String, String)>,
+    around: usize,
+    all: usize,
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut decode = false;
     let mut time = false;
     let mut describe = false;
+    let mut infill = false;
     let mut path = None;
     for arg in std::env::args().skip(1) {
         match arg.as_str() {
             "--decode" => decode = true,
             "--time" => time = true,
             "--describe" => describe = true,
+            "--infill" => infill = true,
             _ => path = Some(arg),
         }
     }
-    let path = path.ok_or("usage: tokenize [--decode | --describe] [--time] MODEL.gguf < LINES")?;
+    let path = path
+        .ok_or("usage: tokenize [--decode | --describe | --infill] [--time] MODEL.gguf < LINES")?;
     let bytes = std::fs::read(path)?;
     let header = gguf::parse(&bytes)?;
     let tokenizer = Tokenizer::from_gguf(&header)?;
@@ -82,9 +97,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         writeln!(out)?;
         return Ok(());
     }
+    let vocabulary = infill.then(|| Vocabulary::from_gguf(&header)).transpose()?;
     for line in std::io::stdin().lock().lines() {
         let line = line?;
-        if decode {
+        if let Some(vocabulary) = &vocabulary {
+            let Infill { before, line, after, files, around, all } = serde_json::from_str(&line)?;
+            let gap = Gap { before, line, after, files };
+            let encoder = Encoder::new(vocabulary, Style::Raw, false);
+            let ids = encoder.infill(&gap, GapRoom { around, all })?;
+            let mut text = Vec::new();
+            ids.iter().for_each(|id| tokenizer.decode_special(*id, &mut text));
+            let text = String::from_utf8_lossy(&text);
+            let answer = serde_json::json!({"tokens": ids.len(), "text": text});
+            serde_json::to_writer(&mut out, &answer)?;
+        } else if decode {
             let ids: Vec<u32> = serde_json::from_str(&line)?;
             serde_json::to_writer(&mut out, &tokenizer.decode(&ids))?;
         } else {

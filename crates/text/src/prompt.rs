@@ -57,6 +57,12 @@ pub enum PromptError {
     /// The text is nothing to the tokenizer, and the file puts nothing in front of it.
     #[error("the prompt has no tokens")]
     Empty,
+    /// A gap is to be filled, and the vocabulary has no tokens that stand around one.
+    #[error(
+        "the model cannot fill a gap: its vocabulary has no tokens for the text before it, the text behind it and what is \
+         between (fill in the middle): use one that was trained for it, such as Qwen2.5-Coder"
+    )]
+    NoInfill,
     /// What the template makes of a conversation is nothing to the tokenizer.
     #[error(
         "the file's chat template makes no text of this conversation: there is no token to begin with"
@@ -211,9 +217,13 @@ impl<'m> Encoder<'m> {
         Ok(())
     }
 
+    pub(crate) fn tokenizer(&self) -> &'m Tokenizer {
+        &self.vocabulary.tokenizer
+    }
+
     /// With the begin-of-text token in front where the file asks for one. Many templates write it
     /// as well; it is not doubled.
-    fn begun(&self, mut tokens: Vec<u32>) -> Vec<u32> {
+    pub(crate) fn begun(&self, mut tokens: Vec<u32>) -> Vec<u32> {
         let tokenizer = &self.vocabulary.tokenizer;
         if tokenizer.adds_bos()
             && let Some(bos) = tokenizer.bos()
@@ -226,7 +236,11 @@ impl<'m> Encoder<'m> {
 
     /// The tokens of a text, without any at its ends that are not in it: an end-of-text token
     /// after a prompt, which some files ask for, would leave nothing to continue.
-    fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TokenizerError> {
+    pub(crate) fn encode(
+        &self,
+        text: &str,
+        parse_special: bool,
+    ) -> Result<Vec<u32>, TokenizerError> {
         let options = EncodeOptions { add_bos: Some(false), parse_special };
         self.vocabulary.tokenizer.encode(text, options)
     }

@@ -220,7 +220,7 @@ pub const ALL: Habits = &[
         &["--prefill-assistant", "--no-prefill-assistant"],
         NotNeeded(No, "/v1/completions continues whatever an answer begins with"),
     ),
-    (&["--spm-infill"], Instead("texts are continued at their end alone")),
+    (&["--spm-infill"], Instead("what /infill asks begins with the text before the gap")),
     (
         &["-rea", "--reasoning"],
         Which(&[("on", &[]), ("auto", &[]), ("off", &["--no-thinking"])], NO_THOUGHTS),

@@ -12,9 +12,19 @@ use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Piece, Reason, Update};
 use crate::grammar::Calls;
 use crate::http::{self, Answered, Call, Shape, Stream};
+use crate::models::Serving;
+use crate::worker::Ask;
 
 pub(crate) async fn answer(call: Call) -> Answered {
-    let (mut generation, shape, stream) = call.apart(begun).await?;
+    answered(call, prompt).await
+}
+
+/// Takes the tokens of a prompt from the fields of a request.
+pub(super) type Prompt = fn(&mut Fields, &Serving, &Ask) -> Result<Vec<u32>, Failure>;
+
+/// Answers with what follows that prompt.
+pub(super) async fn answered(call: Call, prompt: Prompt) -> Answered {
+    let (mut generation, shape, stream) = call.apart(move |call| begun(call, prompt)).await?;
     if stream {
         return Ok(Stream::response(generation, Box::new(shape)));
     }
@@ -36,21 +46,26 @@ pub(crate) async fn answer(call: Call) -> Answered {
     Ok(http::json(StatusCode::OK, &body))
 }
 
-/// Reads the request, and begins to compute.
-fn begun(call: &Call) -> Result<(Generation, Pieces, bool), Failure> {
-    let mut fields = Fields::new(call.object()?);
-    let serving = asking::model(call, &mut fields)?;
-    let mut prompts = asking::texts(&mut fields, "prompt", MOST_CHOICES, false, serving)?;
+/// A text that is continued.
+fn prompt(fields: &mut Fields, serving: &Serving, _: &Ask) -> Result<Vec<u32>, Failure> {
+    let mut prompts = asking::texts(fields, "prompt", MOST_CHOICES, false, serving)?;
     if prompts.len() != 1 {
         let message = format!("there are {}, expected one", prompts.len());
         return Err(Refusal::invalid("prompt", message).into());
     }
+    Ok(prompts.swap_remove(0))
+}
+
+/// Reads the request, and begins to compute.
+fn begun(call: &Call, prompt: Prompt) -> Result<(Generation, Pieces, bool), Failure> {
+    let mut fields = Fields::new(call.object()?);
+    let serving = asking::model(call, &mut fields)?;
     let ask = asking::ask(call, serving, &mut fields, Calls::None)?;
+    let tokens = prompt(&mut fields, serving, &ask)?;
     fields.only("n_probs", |n| *n == 0, options::NO_LOGPROBS)?;
     let stops = options::stops(&mut fields)?;
     let stream = fields.truth("stream")?.unwrap_or(false);
     let progress = fields.truth("return_progress")?.unwrap_or(false);
-    let tokens = prompts.swap_remove(0);
     let running = asking::begin(serving, vec![tokens], 1, &ask)?;
     let asked = Asked { stops, ..Asked::default() };
     let generation = Generation::new(running, &asked, serving.vocabulary());

@@ -2,6 +2,7 @@
 
 pub(crate) mod apply_template;
 pub(crate) mod completion;
+pub(crate) mod infill;
 pub(crate) mod metrics;
 pub(crate) mod props;
 pub(crate) mod slot_files;

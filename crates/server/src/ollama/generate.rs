@@ -1,5 +1,6 @@
 //! `POST /api/generate`
 
+use alight_text::infill::Gap;
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Style};
 use serde_json::{Map, Value, json};
@@ -23,11 +24,11 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let serving = model(call, &mut fields)?;
     let lines = Lines::new(serving, Place::Response);
     refuse(&mut fields, "images", NO_IMAGES)?;
-    refuse(&mut fields, "suffix", "a text is continued at its end")?;
     refuse(&mut fields, "template", "--chat-template-file gives the server another template")?;
     refuse(&mut fields, "context", "send the conversation to /api/chat")?;
     let text = fields.string("prompt")?.unwrap_or_default();
-    if text.is_empty() {
+    let after = fields.string("suffix")?.filter(|after| !after.is_empty());
+    if text.is_empty() && after.is_none() {
         return Ok(Begun::nothing(&mut fields, lines));
     }
     let stream = fields.truth("stream")?.unwrap_or(true);
@@ -37,8 +38,10 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let system = fields.string("system")?.filter(|system| !system.is_empty());
     let raw = fields.truth("raw")?.unwrap_or(false);
     let vocabulary = serving.vocabulary();
-    let chat = !raw && matches!(vocabulary.template(), Some(Ok(_)));
-    let prompt = if chat {
+    let chat = !raw && after.is_none() && matches!(vocabulary.template(), Some(Ok(_)));
+    let prompt = if let Some(after) = after {
+        asking::infill(&Gap { before: text, after, ..Gap::default() }, serving, &ask)?
+    } else if chat {
         let system = system.map(|text| json!({"role": "system", "content": text}));
         let user = json!({"role": "user", "content": text});
         let messages: Vec<Value> = system.into_iter().chain([user]).collect();

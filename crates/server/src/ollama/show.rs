@@ -34,6 +34,9 @@ pub(crate) async fn answer(call: Call) -> Answered {
             capabilities.push(capability);
         }
     }
+    if vocabulary.tokenizer.infill().is_some() {
+        capabilities.push("insert");
+    }
     let body = json!({
         "modelfile": "",
         "parameters": "",

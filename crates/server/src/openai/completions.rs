@@ -2,6 +2,7 @@
 
 use alight_model::OfPrompt;
 use alight_text::Tokenizer;
+use alight_text::infill::Gap;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
@@ -72,8 +73,16 @@ pub(crate) async fn answer(call: Call) -> Answered {
 fn begun(call: &Call) -> Result<Begun, Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
-    let prompts = asking::texts(&mut fields, "prompt", MOST_CHOICES, false, serving)?;
+    let after = fields.string("suffix")?.filter(|after| !after.is_empty());
     let mut ask = asking::ask(call, serving, &mut fields, Calls::None)?;
+    let infill = after.is_some();
+    let prompts = match after {
+        None => asking::texts(&mut fields, "prompt", MOST_CHOICES, false, serving)?,
+        Some(after) => {
+            let before = fields.string("prompt")?.unwrap_or_default();
+            vec![asking::infill(&Gap { before, after, ..Gap::default() }, serving, &ask)?]
+        }
+    };
     let stops = options::stops(&mut fields)?;
     let n = answers(&mut fields)?;
     if prompts.len() * n > MOST_CHOICES {
@@ -89,6 +98,10 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     })?;
     let logprobs = ask.logprobs.is_some();
     let echo = fields.truth("echo")?.unwrap_or(false);
+    if echo && infill {
+        let why = "with suffix the answer stands between two texts";
+        return Err(Refusal::unsupported("echo", why).into());
+    }
     if echo && logprobs {
         ask.of_prompt = OfPrompt::Logits;
     }

@@ -42,6 +42,7 @@ use beginnings::Beginnings;
 use bpe::{Bpe, Manner, Merges};
 use finder::{Fragment, Search};
 use pre::Pre;
+pub use special::InfillIds;
 use special::{Defaults, SpecialIds};
 use spm::Spm;
 use tables::Tables;
@@ -347,6 +348,11 @@ impl Tokenizer {
     /// What stands for text that has no token.
     pub fn unknown(&self) -> Option<u32> {
         self.ids.unknown
+    }
+
+    /// The tokens that stand around a gap to be filled. `None`: the model was not trained to fill gaps.
+    pub fn infill(&self) -> Option<InfillIds> {
+        self.ids.infill
     }
 
     /// Whether the file asks for a beginning of sequence before every text.

@@ -18,6 +18,23 @@ pub(crate) struct SpecialIds {
     pub(crate) padding: Option<u32>,
     /// Tokens that end an answer, ascending.
     pub(crate) ends: Vec<u32>,
+    /// What stands around a gap, if the model was trained to fill gaps.
+    pub(crate) infill: Option<InfillIds>,
+}
+
+/// The tokens of a prompt that asks for what belongs between two texts ("fill in the middle").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InfillIds {
+    /// Before the text in front of the gap.
+    pub prefix: u32,
+    /// Before the text behind it.
+    pub suffix: u32,
+    /// Before what is made.
+    pub middle: u32,
+    /// Before the name of what all files belong to.
+    pub repository: Option<u32>,
+    /// Before the name of a file.
+    pub separator: Option<u32>,
 }
 
 /// The ids of a tokenizer model where the file does not say.
@@ -171,12 +188,19 @@ impl SpecialIds {
         let eot = either(&["eot"], EOT)?;
         let eom = either(&["eom"], EOM)?;
         // These three do not end an answer, but they are control tokens.
-        either(&["fim_pre", "prefix"], FIM_PREFIX)?;
-        either(&["fim_suf", "suffix"], FIM_SUFFIX)?;
-        either(&["fim_mid", "middle"], FIM_MIDDLE)?;
+        let prefix = either(&["fim_pre", "prefix"], FIM_PREFIX)?;
+        let suffix = either(&["fim_suf", "suffix"], FIM_SUFFIX)?;
+        let middle = either(&["fim_mid", "middle"], FIM_MIDDLE)?;
         let pad = either(&["fim_pad"], FIM_PAD)?;
         let repository = either(&["fim_rep"], FIM_REPOSITORY)?;
         let separator = either(&["fim_sep"], FIM_SEPARATOR)?;
+        let infill = prefix.zip(suffix).zip(middle).map(|((prefix, suffix), middle)| InfillIds {
+            prefix,
+            suffix,
+            middle,
+            repository,
+            separator,
+        });
 
         let mut ends: Vec<u32> =
             [pad, repository, separator, eos, eot, eom].into_iter().flatten().collect();
@@ -216,7 +240,7 @@ impl SpecialIds {
         }
 
         mark_stripping(gguf, vocab)?;
-        Ok(SpecialIds { bos, eos, unknown, padding, ends })
+        Ok(SpecialIds { bos, eos, unknown, padding, ends, infill })
     }
 }
 

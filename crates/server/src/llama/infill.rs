@@ -1,0 +1,45 @@
+//! `POST /infill`: what belongs between two texts, as llama-server's editor plugins ask for it.
+
+use alight_text::infill::Gap;
+use serde_json::Value;
+
+use super::completion;
+use crate::asking;
+use crate::body::fields::{Fields, kind};
+use crate::body::refusal::Refusal;
+use crate::failure::Failure;
+use crate::http::{Answered, Call};
+use crate::models::Serving;
+use crate::worker::Ask;
+
+pub(crate) async fn answer(call: Call) -> Answered {
+    completion::answered(call, prompt).await
+}
+
+fn prompt(fields: &mut Fields, serving: &Serving, ask: &Ask) -> Result<Vec<u32>, Failure> {
+    let mut text = |name| match fields.string(name)? {
+        Some(text) => Ok(text),
+        None => Err(Refusal::invalid(name, "it is missing")),
+    };
+    let (before, after) = (text("input_prefix")?, text("input_suffix")?);
+    let line = fields.string("prompt")?.unwrap_or_default();
+    let files = fields.list("input_extra")?.unwrap_or_default();
+    let files = files.into_iter().map(file).collect::<Result<_, _>>()?;
+    asking::infill(&Gap { before, line, after, files }, serving, ask)
+}
+
+/// The name and the text of a file.
+fn file(mut value: Value) -> Result<(String, String), Refusal> {
+    match (value["filename"].take(), value["text"].take()) {
+        (Value::String(name), Value::String(text)) => Ok((name, text)),
+        // As llama-server names it.
+        (Value::Null, Value::String(text)) => Ok(("tmp".to_owned(), text)),
+        _ => {
+            let message = format!(
+                "{} is in it, expected objects with two texts: filename and text",
+                kind(&value)
+            );
+            Err(Refusal::invalid("input_extra", message))
+        }
+    }
+}

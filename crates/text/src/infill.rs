@@ -1,0 +1,141 @@
+//! The prompt that asks a model for what belongs between two texts ("fill in the middle", as editors do while somebody types).
+//!
+//! The order is that of Qwen2.5-Coder's training (arXiv 2409.12186), and llama-server's:
+//!
+//! ```text
+//! [repository]myproject
+//! [separator]name of a file
+//! its text
+//! [separator]filename
+//! [prefix]text before the gap[suffix]text behind it[middle]
+//! ```
+//!
+//! A model without a token for repositories or files gets no names; other files stand behind a line `--- snippet ---` then.
+
+use crate::prompt::{Encoder, PromptError};
+use crate::tokenizer::{InfillIds, TokenizerError};
+
+/// A gap, and what stands around it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gap {
+    /// The text in front of it.
+    pub before: String,
+    /// More of that, which is never left out: what stands in the gap's own line.
+    pub line: String,
+    /// The text behind it.
+    pub after: String,
+    /// Other files of the same project that may help: names and texts. The last is the nearest to the gap.
+    pub files: Vec<(String, String)>,
+}
+
+/// Most tokens of a prompt. What is farther away from the gap is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GapRoom {
+    /// Of the text in front of the gap and of that behind it together: three quarters for the first, one for the second.
+    pub around: usize,
+    /// Of all of it: other files have what is left.
+    pub all: usize,
+}
+
+/// Names that models have seen in these places where there is none to tell.
+const PROJECT: &str = "myproject\n";
+const FILE: &str = "filename\n";
+/// Between files, where the model has no token for that.
+const SNIPPET: &str = "\n\n--- snippet ---\n\n";
+
+impl Encoder<'_> {
+    /// The tokens of a prompt that asks for what belongs into a gap. Names of special tokens in its texts are text.
+    ///
+    /// # Errors
+    /// [`PromptError::NoInfill`], [`PromptError::Tokenizer`].
+    ///
+    /// ```
+    /// use alight_formats::gguf::{self, write::Builder};
+    /// use alight_text::{Encoder, Style, Vocabulary, infill::{Gap, GapRoom}};
+    ///
+    /// let mut tokens: Vec<String> = (0..=255).map(|byte| format!("<0x{byte:02X}>")).collect();
+    /// tokens.extend(["<PRE>", "<SUF>", "<MID>"].map(String::from));
+    /// // 6: a byte, 3: control.
+    /// let types: Vec<i32> = [6; 256].into_iter().chain([3; 3]).collect();
+    /// let mut metadata = Builder::new();
+    /// metadata.str("tokenizer.ggml.model", "llama");
+    /// metadata.strs("tokenizer.ggml.tokens", &tokens);
+    /// metadata.f32s("tokenizer.ggml.scores", &[0.0; 259]);
+    /// metadata.i32s("tokenizer.ggml.token_type", &types);
+    /// metadata.bool("tokenizer.ggml.add_space_prefix", false);
+    /// metadata.bool("tokenizer.ggml.add_bos_token", false);
+    /// let file = metadata.header();
+    /// let vocabulary = Vocabulary::from_gguf(&gguf::parse(&file)?)?;
+    ///
+    /// let gap = Gap { before: "1+".into(), after: "=3".into(), ..Gap::default() };
+    /// let encoder = Encoder::new(&vocabulary, Style::Raw, false);
+    /// let prompt = encoder.infill(&gap, GapRoom { around: 100, all: 100 })?;
+    /// assert_eq!(prompt, [256, 49, 43, 257, 61, 51, 258]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn infill(&self, gap: &Gap, room: GapRoom) -> Result<Vec<u32>, PromptError> {
+        let ids = self.tokenizer().infill().ok_or(PromptError::NoInfill)?;
+        let quarter = room.around / 4;
+        let line = self.plain(&gap.line)?;
+        let before = self.last(&gap.before, 3 * quarter)?;
+        let after = self.first(&gap.after, quarter.saturating_sub(2 + line.len()))?;
+        let most = room.all.saturating_sub(before.len() + line.len() + after.len() + 3);
+        let mut files = self.files(gap, ids, most)?;
+        files.drain(..files.len().saturating_sub(most));
+        let [prefix, suffix, middle] = [ids.prefix, ids.suffix, ids.middle].map(|id| vec![id]);
+        let parts = [files, prefix, before, line, suffix, after, middle];
+        Ok(self.begun(parts.concat()))
+    }
+
+    /// The tokens in front of the gap's own file.
+    fn files(&self, gap: &Gap, ids: InfillIds, most: usize) -> Result<Vec<u32>, PromptError> {
+        let mut tokens = Vec::new();
+        if let Some(repository) = ids.repository {
+            tokens.push(repository);
+            tokens.extend(self.plain(PROJECT)?);
+        }
+        for (name, text) in &gap.files {
+            match ids.separator {
+                Some(separator) => {
+                    tokens.push(separator);
+                    tokens.extend(self.last(&format!("{name}\n"), most)?);
+                }
+                None => tokens.extend(self.plain(SNIPPET)?),
+            }
+            tokens.extend(self.last(text, most)?);
+        }
+        if let Some(separator) = ids.separator {
+            tokens.push(separator);
+            tokens.extend(self.plain(FILE)?);
+        }
+        Ok(tokens)
+    }
+
+    /// The first tokens of a text, so many at `most`, in time that depends on them only.
+    fn first(&self, text: &str, most: usize) -> Result<Vec<u32>, TokenizerError> {
+        let end = text.floor_char_boundary(self.bytes_of(most));
+        let mut tokens = self.plain(&text[..end])?;
+        tokens.truncate(most);
+        Ok(tokens)
+    }
+
+    /// The last ones.
+    fn last(&self, text: &str, most: usize) -> Result<Vec<u32>, TokenizerError> {
+        let start = text.ceil_char_boundary(text.len().saturating_sub(self.bytes_of(most)));
+        let mut tokens = self.plain(&text[start..])?;
+        tokens.drain(..tokens.len().saturating_sub(most));
+        Ok(tokens)
+    }
+
+    /// No `tokens` tokens stand for more bytes of a text.
+    fn bytes_of(&self, tokens: usize) -> usize {
+        let longest = self.tokenizer().longest_token().max(char::MAX.len_utf8());
+        // A word more, so that what is left out of one does not change the tokens that are kept.
+        tokens.saturating_add(1).saturating_mul(longest)
+    }
+
+    /// The tokens of a text in which nothing is special.
+    fn plain(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        self.encode(text, false)
+    }
+}
