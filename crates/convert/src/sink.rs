@@ -3,6 +3,8 @@
 //! What the page cache takes in small writes it keeps in small folios, and a file in small folios is
 //! mapped page by page: twenty times slower than one that was written in megabytes. So bytes are
 //! gathered here until they reach a boundary of [`UNIT`] bytes in the file.
+//!
+//! What has been written is on its way to the disk while the rest is made, so that the fsync at the end has little left to wait for.
 
 use std::fs::File;
 use std::io;
@@ -42,7 +44,7 @@ impl<'f> Sink<'f> {
         let boundary = end - end % UNIT;
         if boundary > self.at {
             let whole = (boundary - self.at) as usize;
-            self.file.write_all_at(&self.bytes[..whole], self.at)?;
+            self.write(whole)?;
             self.bytes.copy_within(whole.., 0);
             self.bytes.truncate(self.bytes.len() - whole);
             self.at = boundary;
@@ -52,9 +54,19 @@ impl<'f> Sink<'f> {
 
     /// Writes what is left.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        self.file.write_all_at(&self.bytes, self.at)?;
+        self.write(self.bytes.len())?;
         self.at += self.bytes.len() as u64;
         self.bytes.clear();
+        Ok(())
+    }
+
+    /// Writes the first `len` of the bytes.
+    fn write(&self, len: usize) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        self.file.write_all_at(&self.bytes[..len], self.at)?;
+        alight_pages::start_writing(self.file, self.at..self.at + len as u64);
         Ok(())
     }
 }

@@ -94,6 +94,8 @@ pub use policy::{Choice, Load, LoadRequest, Prefetch, ReadMethod, choose};
 pub use region::{LockError, Region, RegionError, check_lock};
 pub use replace::{Destination, Input, New, ReplaceError, Replacement, remove_acls};
 pub use reservation::Reservation;
-pub use residency::{CacheProbe, Residency, evict, give_up, is_cached, residency, warm};
+pub use residency::{
+    CacheProbe, Residency, evict, give_up, is_cached, residency, start_writing, warm,
+};
 pub use stamp::{Stamp, times_tell};
 pub use threads::Threads;

@@ -130,6 +130,12 @@ pub fn evict(file: &File) -> io::Result<Residency> {
     left.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
 }
 
+/// Begins to bring bytes that were written to the disk, and does not wait for that: a later fsync finds less to do. Where the system cannot,
+/// nothing is lost.
+pub fn start_writing(file: &File, range: Range<u64>) {
+    let _ = crate::copy::sys::start_writing(file, &range);
+}
+
 /// Gives up the file's pages in the page cache: pages that are written and not mapped.
 ///
 /// # Errors
