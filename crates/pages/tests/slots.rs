@@ -180,7 +180,7 @@ fn want_all(slots: &Slots) {
 fn what_was_guessed_is_there() {
     let even = Even::new();
     let slots = even.slots(even.least, SlotOptions::default());
-    let unwanted = || (slots.counts().unwanted_bytes, slots.counts().read_bytes / 50);
+    let unwanted = || (slots.counts().unwanted_bytes, slots.counts().read_bytes / 8);
     // Nothing is guessed before as much was read that the guesses may be wrong.
     let mut held = slots.hold(0, [0].into_iter());
     held.wait();
@@ -229,7 +229,7 @@ fn what_was_guessed_is_there() {
         slots.counts().guessed - right.guessed
     };
     let few = wrong(200);
-    assert!((2..20).contains(&few) && wrong(200) < few + 3, "{:?}", slots.counts());
+    assert!((2..100).contains(&few) && wrong(200) < few + 3, "{:?}", slots.counts());
     (0..20).for_each(|_| want_all(&slots));
     assert!(wrong(200) > few + 3, "{:?}", slots.counts());
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::{Job, Shared, State};
 use crate::transfer::blocks::Block;
-use crate::transfer::flights::{Flights, Landing};
+use crate::transfer::flights::{Flights, Handing, Landing};
 
 /// Reads that are in flight at most. A disk needs few at a time. But nothing is handed in while a visit computes, and with a long prompt
 /// that takes as long as all experts of a layer take to read: hundreds of reads of at most 1 MiB.
@@ -75,7 +75,11 @@ impl Ring {
             let pushed = match file.direct() {
                 // SAFETY: the bytes of the block are in the job's slot, which is the readers' until all of its piece has come. The
                 // region and the file live as long as `shared`, and the ring ends before that.
-                Some(direct) => unsafe { self.flights.push(direct, None, job, block) },
+                Some(direct) => unsafe {
+                    // Memory is cleared by threads of the system, as many as there are CPUs for, while this one computes.
+                    let how = if job.clears { Handing::Apart } else { Handing::Here };
+                    self.flights.push(direct, None, how, (job, block))
+                },
                 None => Err((job, block)),
             };
             if let Err((job, block)) = pushed {

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
 
-use io_uring::{IoUring, Probe, opcode, types};
+use io_uring::{IoUring, Probe, opcode, squeue, types};
 
 use super::blocks::Block;
 use super::direct::Direct;
@@ -48,6 +48,15 @@ pub(crate) enum Landing {
     Again,
     /// It is to be read outside of the ring, which shows what is the matter: the end, a refusal, a failure.
     Alone,
+}
+
+/// Which thread does what a read takes before the disk has it: finding its memory, and clearing that if nothing has touched it yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handing {
+    /// The one that hands it in.
+    Here,
+    /// One of the system's.
+    Apart,
 }
 
 // SAFETY: the pointers of blocks are to memory that their owner promises to the reads, whichever thread asks for them.
@@ -112,8 +121,8 @@ impl<T> Flights<T> {
         &mut self,
         direct: &Direct,
         registered: Option<u16>,
-        tag: T,
-        block: Block,
+        handing: Handing,
+        (tag, block): (T, Block),
     ) -> Result<(), (T, Block)> {
         let number = match self.broken {
             None => self.numbers.pop(),
@@ -131,6 +140,10 @@ impl<T> Flights<T> {
         let entry = match registered {
             Some(buffer) => opcode::ReadFixed::new(file, to, len, buffer).offset(offset).build(),
             None => opcode::Read::new(file, to, len).offset(offset).build(),
+        };
+        let entry = match handing {
+            Handing::Here => entry,
+            Handing::Apart => entry.flags(squeue::Flags::ASYNC),
         };
         // SAFETY: `len` bytes from `to` on are this read's until its completion, which `Drop` waits for in any case; the file stays open
         // as long.

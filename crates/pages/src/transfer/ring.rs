@@ -6,7 +6,7 @@ use std::thread;
 
 use super::blocks::{self, Block};
 use super::direct::Direct;
-use super::flights::{Flights, Landing, errno};
+use super::flights::{Flights, Handing, Landing, errno};
 use super::threads::Reads;
 use super::work::Work;
 use super::{Engine, Fallback, Report, TransferError, threads};
@@ -190,7 +190,7 @@ impl<'a> Worker<'a> {
             let registered = (self.registered && block.in_slot).then_some(slot as u16);
             // SAFETY: the bytes of the block are the transfer's until it is complete, which dropping the ring waits for in any case, and
             // the file stays open as long.
-            match unsafe { self.ring.push(self.direct, registered, slot, block) } {
+            match unsafe { self.ring.push(self.direct, registered, Handing::Here, (slot, block)) } {
                 Ok(()) => {}
                 Err((slot, block)) if self.ring.broken().is_some() => self.wait_for(slot, block),
                 Err(full) => {
