@@ -195,6 +195,8 @@ pub fn main(args: BenchArgs) -> Outcome {
     say::progress("warming up");
     let warm_up = if decode { &ids[..tokens.min(WARM_UP_TOKENS)] } else { ids };
     once(&mut session, common.depth, warm_up, decode)?;
+    // What a cold file still brings behind the first steps is no part of their speed.
+    model.wait_loaded().map_err(|e| anyhow!(e))?;
 
     phases.end("warm up");
     let mut rates = Vec::new();

@@ -148,6 +148,7 @@ fn measure(
     }
     let warm_up = if decode { &ids[..tokens.min(WARM_UP_TOKENS)] } else { ids };
     once(&mut session, depth, warm_up, decode)?;
+    model.wait_loaded().map_err(|e| anyhow!(e))?;
     let mut rates = Vec::with_capacity(args.repetitions);
     for _ in 0..args.repetitions {
         let times = once(&mut session, depth, ids, decode)?;
