@@ -232,6 +232,11 @@ def roofs(args, model, record) -> None:
         record({"error": f"exit status {done.returncode}: {done.stderr.strip()[-300:]}"})
 
 
+def touch(size: int) -> None:
+    """Uses so much memory and frees it: a virtual machine may have given it back to its host, which is slow to give it again."""
+    subprocess.run([sys.executable, "-c", f"b'x' * {size}"], check=True)
+
+
 def decode(args, model, record) -> None:
     runs = decoders(args, model)
     for round_ in range(args.rounds):
@@ -241,6 +246,8 @@ def decode(args, model, record) -> None:
             for who in runs if round_ % 2 == 0 else reversed(runs):
                 file, kib = (model.source, PEER_READ_AHEAD) if who.startswith("llama") else (model.path, args.read_ahead)
                 make_cold(file)
+                if args.touched:
+                    touch(limit)
                 with read_ahead(file, kib) as truly, group_of(limit) as group:
                     found = stream(runs[who], args.tokens, args.most, group)
                 record({"round": round_, "share": share, "who": who, "limit": limit if group else None, "read_ahead_kib": truly} | found)
@@ -441,6 +448,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("-n", "--tokens", type=int, default=32, help="of an answer (default: %(default)s)")
     parser.add_argument("--prompt-words", type=int, default=256, help="of the long prompt, about two tokens each (default: %(default)s)")
+    parser.add_argument("--touched", action="store_true", help="memory is used and freed right before each process of decoding, as large as its limit")
     parser.add_argument("--read-ahead", type=int, metavar="KIB", default=128, help="for Alight's processes as well (default: %(default)s)")
     parser.add_argument("--beside", type=int, metavar="MIB", default=256,
                         help="of the budget, for what is neither weights nor slots: code, keys and values, buffers (default: %(default)s)")
