@@ -217,6 +217,9 @@ pub(crate) fn texts(
 /// have what the context holds besides, without the answer.
 pub(crate) fn infill(gap: &Gap, serving: &Serving, ask: &Ask) -> Result<Vec<u32>, Failure> {
     let context = serving.worker.context();
+    // Of the other texts no more is read than counts.
+    check_length(gap.line.len(), &serving.vocabulary().tokenizer, context)
+        .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why.to_string())))?;
     // However long the answer may become, no more than a quarter is left for it.
     let all = context - ask.max_tokens.min(context / 4);
     let encoder = Encoder::new(serving.vocabulary(), Style::Raw, false);

@@ -80,34 +80,37 @@ impl Encoder<'_> {
         let before = self.last(&gap.before, 3 * quarter)?;
         let after = self.first(&gap.after, quarter.saturating_sub(2 + line.len()))?;
         let most = room.all.saturating_sub(before.len() + line.len() + after.len() + 3);
-        let mut files = self.files(gap, ids, most)?;
-        files.drain(..files.len().saturating_sub(most));
+        let files = self.files(gap, ids, most)?;
         let [prefix, suffix, middle] = [ids.prefix, ids.suffix, ids.middle].map(|id| vec![id]);
         let parts = [files, prefix, before, line, suffix, after, middle];
         Ok(self.begun(parts.concat()))
     }
 
-    /// The tokens in front of the gap's own file.
-    fn files(&self, gap: &Gap, ids: InfillIds, most: usize) -> Result<Vec<u32>, PromptError> {
-        let mut tokens = Vec::new();
-        if let Some(repository) = ids.repository {
-            tokens.push(repository);
-            tokens.extend(self.plain(PROJECT)?);
-        }
-        for (name, text) in &gap.files {
-            match ids.separator {
-                Some(separator) => {
-                    tokens.push(separator);
-                    tokens.extend(self.last(&format!("{name}\n"), most)?);
-                }
-                None => tokens.extend(self.plain(SNIPPET)?),
+    /// The last tokens in front of the gap's own file, so many at `most`, in time that depends on them only.
+    fn files(&self, gap: &Gap, ids: InfillIds, most: usize) -> Result<Vec<u32>, TokenizerError> {
+        let named = |id: Option<u32>, name: &str| -> Result<Vec<u32>, TokenizerError> {
+            let Some(id) = id else { return Ok(Vec::new()) };
+            Ok([vec![id], self.last(name, most)?].concat())
+        };
+        // From the gap on, until there is enough.
+        let mut parts = vec![named(ids.separator, FILE)?];
+        let mut count = parts[0].len();
+        for (name, text) in gap.files.iter().rev() {
+            if count >= most {
+                break;
             }
-            tokens.extend(self.last(text, most)?);
+            let text = self.last(text, most)?;
+            let before = match ids.separator {
+                None => self.plain(SNIPPET)?,
+                separator => named(separator, &format!("{name}\n"))?,
+            };
+            count += before.len() + text.len();
+            parts.extend([text, before]);
         }
-        if let Some(separator) = ids.separator {
-            tokens.push(separator);
-            tokens.extend(self.plain(FILE)?);
-        }
+        parts.push(named(ids.repository, PROJECT)?);
+        parts.reverse();
+        let mut tokens = parts.concat();
+        tokens.drain(..tokens.len().saturating_sub(most));
         Ok(tokens)
     }
 

@@ -85,9 +85,13 @@ fn what_is_far_from_the_gap_is_left_out() {
     let expected = format!("[256]89abcdefghij{digits}[257][258]");
     assert_eq!(shown(&plain, &gap(digits, digits, digits), room), expected);
     // Of a text as long as memory, no more is read than that.
-    let long = "é".repeat(10 << 20);
+    let long = "é".repeat(1 << 20);
     let expected = "[256]".to_owned() + &"é".repeat(6) + "[257]é[258]";
-    assert_eq!(shown(&plain, &gap(&long, "", &long), room), expected);
+    let files = vec![(String::new(), long.clone()); 20];
+    let gap = Gap { files, ..gap(&long, "", &long) };
+    assert_eq!(shown(&plain, &gap, room), expected);
+    let room = GapRoom { all: 21, ..room };
+    assert_eq!(shown(&plain, &gap, room), "éé".to_owned() + &expected);
 }
 
 #[test]
