@@ -88,6 +88,7 @@ COMMANDS = (
     Command("check dist", BY_HAND, ANY, "make dist", "the archives of a release, built once more in another folder: the same bytes"),
     Command("check docs", CI, ANY, "", "links, anchors and the table of contents of the documentation, with mistakes that it must find"),
     Command("check features", CI, ANY, "cargo", "what is built for the wheel is what was built for the tests"),
+    Command("check fuse", BY_HAND, VENV, f"{BUILD}, root, /dev/fuse", "experts in slots out of a filesystem that is another program: the same bits, nothing left in the page cache, reads that fail"),
     Command("check gguf", CI, VENV, f"cargo, {MODELS}", "our GGUF parser beside the gguf package"),
     Command("check gpu", "test-gpu", OWN, "a GPU, make gpu-files, jax for CUDA", "all that the GPUs here can show of the collective", "gpu.run"),
     Command("check gpu-jax", BY_HAND, OWN, "run by `check gpu`", "the custom call in JAX on GPUs", "gpu.check_jax"),
