@@ -9,7 +9,6 @@ two more for names. For every case llama-server tells the text of its prompt and
 
 import json
 import tempfile
-import time
 from pathlib import Path
 
 from evidence.bench.server import Server
@@ -58,20 +57,6 @@ def body(case) -> dict:
             "input_extra": [{"filename": name, "text": text} for name, text in files]}
 
 
-def ready(server: Server) -> Server:
-    while time.perf_counter() < server.began + server.timeout:
-        if server.process.poll() is not None:
-            raise SystemExit(f"{server.command[0]} has ended with {server.process.returncode}")
-        try:
-            with server.post("/tokenize", {"content": "a"}) as response:
-                if response.status == 200:
-                    return server
-        except OSError:
-            pass
-        time.sleep(0.05)
-    raise SystemExit(f"{server.command[0]} does not answer")
-
-
 def ask(server: Server, case) -> dict:
     with server.post("/infill", body(case)) as response:
         answer = json.load(response)
@@ -99,10 +84,12 @@ def run(args) -> int:
             theirs = peers.words(peers.LLAMA_CPP.tool(args, "llama-server"), "-m", model, "-c", CONTEXT, "-b", BATCH, "-n", ANSWER,
                                  "-np", 1, "-t", args.threads)
             with Server(theirs, 120) as server:
-                theirs = [ask(ready(server), case) for case in CASES]
+                server.wait()
+                theirs = [ask(server, case) for case in CASES]
             served = peers.words(common.alight(args.alight), "serve", model, "--no-cache", "-c", CONTEXT, "-t", args.threads)
             with Server(served, 120) as server:
-                served = [ask(ready(server), case) for case in CASES]
+                server.wait()
+                served = [ask(server, case) for case in CASES]
             for case, own, other, answer in zip(CASES, ours, theirs, served, strict=True):
                 # What is left out follows from the context and the answer, each in its own way.
                 whole = other["tokens_evaluated"] < CONTEXT - BATCH

@@ -328,10 +328,7 @@ def served(args, model, record) -> None:
         command = [common.alight(args.alight), "serve", model.path, "--memory", model.budget(share), "--no-cache", "-c", 4096, "-t", args.threads,
                    "-b", batch, "--parallel", 2, "--speculate", "off"]
         with Server([str(word) for word in command], args.most) as server:
-            while time.perf_counter() < server.began + args.most:
-                with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health"):
-                    break
-                time.sleep(0.05)
+            server.wait()
 
             def experts(server=server) -> dict:
                 with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/alight/memory") as response:

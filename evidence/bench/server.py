@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 from evidence.lib import common, peers, process, rounds
@@ -85,6 +86,16 @@ class Server:
         kib = {name: int(found[key].split()[0]) for name, key in
                (("pss_mib", "Pss"), ("anonymous_mib", "Anonymous"), ("peak_rss_mib", "VmHWM"))}
         return {name: value / 1024 for name, value in kib.items()}
+
+    def wait(self) -> None:
+        """Returns when it answers."""
+        while time.perf_counter() < self.began + self.timeout:
+            if self.process.poll() is not None:
+                raise Failed(f"{self.command[0]} ended with {self.process.returncode}")
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health"):
+                return
+            time.sleep(0.05)
+        raise Failed(f"{self.command[0]} does not answer")
 
     @contextlib.contextmanager
     def post(self, path: str, body: dict):

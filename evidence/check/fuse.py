@@ -14,8 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from evidence.lib import common
-from evidence.lib.cached import cached_pages, make_cold
+from evidence.lib import common, process
+from evidence.lib.cached import PAGE, cached_pages, make_cold
 from evidence.lib.checks import Checks
 from evidence.lib.fuse import Fuse
 from evidence.lib.gguf_files import sizes_of_experts
@@ -33,7 +33,7 @@ def add_arguments(parser) -> None:
 def answer(args, path: Path, *more) -> tuple[int, str, str]:
     command = [common.alight(args.alight), "run", path, "--raw", "--temp", 0, "--ignore-eos", "-n", TOKENS, "-t", args.threads,
                "--explain-load", "--stats", f"--prompt={PROMPT}", *more]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
+    done = process.run(command, 120)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -55,7 +55,7 @@ def run(args) -> int:
         expect(code == 0 and wanted, "the file on the disk answers", said)
         with Fuse(model, mountpoint) as fuse:
             fuse.path.read_bytes()
-            expect(cached_pages(fuse.path) * os.sysconf("SC_PAGESIZE") >= model.stat().st_size, "a file that is read plainly stays in the page cache")
+            expect(cached_pages(fuse.path) * PAGE >= model.stat().st_size, "a file that is read plainly stays in the page cache")
             for what, more, delay in (("by default", (), 0.0), ("in slots", ("--memory", MEMORY), 0.0), ("in slots, slowly", ("--memory", MEMORY), 2e-3)):
                 make_cold(fuse.path)
                 fuse.delay, before = delay, fuse.reads
@@ -66,11 +66,11 @@ def run(args) -> int:
                     continue
                 fits = re.search(r"experts +(\d+) of (\d+) fit", said)
                 expect(fits and int(fits[1]) < int(fits[2]), f"{what}: some experts fit", said)
-                left = cached_pages(fuse.path) * os.sysconf("SC_PAGESIZE")
+                left = cached_pages(fuse.path) * PAGE
                 expect(left < always + experts / 8, f"{what}: {left} bytes are left in the page cache, of {always} that are always needed and {experts} of experts")
-            opened = fuse.reads
-            code, _, said = answer(args, fuse.path, "--memory", MEMORY)
-            each = fuse.reads - opened
+            before = fuse.reads
+            answer(args, fuse.path, "--memory", MEMORY)
+            each = fuse.reads - before
             for share in (0.3, 0.6, 0.9):
                 fuse.delay, fuse.reads, fuse.fails_after = 0.0, 0, int(share * each)
                 make_cold(fuse.path)

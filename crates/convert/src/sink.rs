@@ -62,9 +62,6 @@ impl<'f> Sink<'f> {
 
     /// Writes the first `len` of the bytes.
     fn write(&self, len: usize) -> io::Result<()> {
-        if len == 0 {
-            return Ok(());
-        }
         self.file.write_all_at(&self.bytes[..len], self.at)?;
         alight_pages::start_writing(self.file, self.at..self.at + len as u64);
         Ok(())

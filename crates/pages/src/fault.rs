@@ -20,6 +20,7 @@
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering::SeqCst};
@@ -147,6 +148,12 @@ pub fn page_size() -> usize {
         }
         size => size,
     }
+}
+
+/// The whole pages around a range, which may go on behind the end of a file.
+pub(crate) fn pages_around(range: &Range<u64>) -> Range<u64> {
+    let page = page_size() as u64;
+    range.start / page * page..range.end.next_multiple_of(page)
 }
 
 /// Page faults of this thread since it began that read nothing from a disk; 0 where the system does not tell.

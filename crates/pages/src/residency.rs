@@ -133,7 +133,10 @@ pub fn evict(file: &File) -> io::Result<Residency> {
 /// Begins to bring bytes that were written to the disk, and does not wait for that: a later fsync finds less to do. Where the system cannot,
 /// nothing is lost.
 pub fn start_writing(file: &File, range: Range<u64>) {
-    let _ = crate::copy::sys::start_writing(file, &range);
+    // To the system an empty range is all of the file.
+    if !range.is_empty() {
+        let _ = crate::copy::sys::start_writing(file, &range);
+    }
 }
 
 /// Gives up the file's pages in the page cache: pages that are written and not mapped.
@@ -421,7 +424,7 @@ fn may_be_told(file: &File, metadata: &std::fs::Metadata) -> bool {
 /// The same file, opened once more: reading there does not start reading what follows, and the
 /// advice that says so does not touch the maps made from `file`.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn without_readahead(file: &File) -> Option<File> {
+pub(crate) fn without_readahead(file: &File) -> Option<File> {
     let apart = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     // SAFETY: takes numbers only.
     unsafe { libc::posix_fadvise(apart.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
@@ -429,7 +432,7 @@ fn without_readahead(file: &File) -> Option<File> {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn without_readahead(_: &File) -> Option<File> {
+pub(crate) fn without_readahead(_: &File) -> Option<File> {
     None
 }
 

@@ -1,9 +1,9 @@
 //! What all requests for an answer have in common, whichever client they come from: the model, the prompt's tokens, how tokens are
 //! chosen, and the place in the engine.
 
-use alight_text::infill::{Gap, GapRoom};
+use alight_text::infill::{Gap, GapLimits};
 use alight_text::output::Format;
-use alight_text::prompt::check_length;
+use alight_text::prompt::{TooLong, check_length};
 use alight_text::{EncodeOptions, Encoder, PromptError, Style};
 use serde_json::{Map, Value, json};
 
@@ -89,6 +89,11 @@ fn biases(fields: &mut Fields, serving: &Serving) -> Result<Vec<(u32, f32)>, Fai
     Ok(biases.unwrap_or_default())
 }
 
+/// A text that is too long for the context whatever its tokens are.
+fn too_long(why: TooLong) -> Failure {
+    Refusal::new(TOO_LONG, why.to_string()).into()
+}
+
 /// The tokens of a conversation, as a template sees it.
 pub(crate) fn conversation(
     mut context: Map<String, Value>,
@@ -96,8 +101,7 @@ pub(crate) fn conversation(
 ) -> Result<Vec<u32>, Failure> {
     let vocabulary = serving.vocabulary();
     let bytes = context["messages"].as_array().map_or(0, |all| messages::bytes(all));
-    check_length(bytes, &vocabulary.tokenizer, serving.worker.context())
-        .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why.to_string())))?;
+    check_length(bytes, &vocabulary.tokenizer, serving.worker.context()).map_err(too_long)?;
     let encoder = Encoder::new(vocabulary, Style::Chat, false);
     let refused = |error: PromptError| match error {
         PromptError::NoTemplate => Failure::invalid(format!(
@@ -182,8 +186,7 @@ pub(crate) fn texts(
             match check_length(text.len(), &vocabulary.tokenizer, context) {
                 Err(why) if cut => text.truncate(text.floor_char_boundary(why.most)),
                 checked => {
-                    checked
-                        .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why.to_string())))?;
+                    checked.map_err(too_long)?;
                 }
             }
             encoder.raw(&text).map_err(|error| Failure::invalid(error.to_string()))
@@ -218,12 +221,11 @@ pub(crate) fn texts(
 pub(crate) fn infill(gap: &Gap, serving: &Serving, ask: &Ask) -> Result<Vec<u32>, Failure> {
     let context = serving.worker.context();
     // Of the other texts no more is read than counts.
-    check_length(gap.line.len(), &serving.vocabulary().tokenizer, context)
-        .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why.to_string())))?;
+    check_length(gap.line.len(), &serving.vocabulary().tokenizer, context).map_err(too_long)?;
     // However long the answer may become, no more than a quarter is left for it.
-    let all = context - ask.max_tokens.min(context / 4);
+    let total = context - ask.max_tokens.min(context / 4);
     let encoder = Encoder::new(serving.vocabulary(), Style::Raw, false);
-    let tokens = encoder.infill(gap, GapRoom { around: AROUND_GAP.min(all), all });
+    let tokens = encoder.infill(gap, GapLimits { around: AROUND_GAP.min(total), total });
     tokens.map_err(|error| Failure::invalid(error.to_string()))
 }
 

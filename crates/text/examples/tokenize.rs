@@ -12,7 +12,7 @@ use std::io::{BufRead, Write};
 use std::time::Instant;
 
 use alight_formats::gguf;
-use alight_text::infill::{Gap, GapRoom};
+use alight_text::infill::{Gap, GapLimits};
 use alight_text::{EncodeOptions, Encoder, Style, Tokenizer, Vocabulary};
 
 #[derive(serde::Deserialize)]
@@ -104,7 +104,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let Infill { before, line, after, files, around, all } = serde_json::from_str(&line)?;
             let gap = Gap { before, line, after, files };
             let encoder = Encoder::new(vocabulary, Style::Raw, false);
-            let ids = encoder.infill(&gap, GapRoom { around, all })?;
+            let ids = encoder.infill(&gap, GapLimits { around, total: all })?;
             let mut text = Vec::new();
             ids.iter().for_each(|id| tokenizer.decode_special(*id, &mut text));
             let text = String::from_utf8_lossy(&text);

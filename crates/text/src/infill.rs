@@ -30,11 +30,11 @@ pub struct Gap {
 
 /// Most tokens of a prompt. What is farther away from the gap is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GapRoom {
+pub struct GapLimits {
     /// Of the text in front of the gap and of that behind it together: three quarters for the first, one for the second.
     pub around: usize,
     /// Of all of it: other files have what is left.
-    pub all: usize,
+    pub total: usize,
 }
 
 /// Names that models have seen in these places where there is none to tell.
@@ -51,7 +51,7 @@ impl Encoder<'_> {
     ///
     /// ```
     /// use alight_formats::gguf::{self, write::Builder};
-    /// use alight_text::{Encoder, Style, Vocabulary, infill::{Gap, GapRoom}};
+    /// use alight_text::{Encoder, Style, Vocabulary, infill::{Gap, GapLimits}};
     ///
     /// let mut tokens: Vec<String> = (0..=255).map(|byte| format!("<0x{byte:02X}>")).collect();
     /// tokens.extend(["<PRE>", "<SUF>", "<MID>"].map(String::from));
@@ -69,17 +69,17 @@ impl Encoder<'_> {
     ///
     /// let gap = Gap { before: "1+".into(), after: "=3".into(), ..Gap::default() };
     /// let encoder = Encoder::new(&vocabulary, Style::Raw, false);
-    /// let prompt = encoder.infill(&gap, GapRoom { around: 100, all: 100 })?;
+    /// let prompt = encoder.infill(&gap, GapLimits { around: 100, total: 100 })?;
     /// assert_eq!(prompt, [256, 49, 43, 257, 61, 51, 258]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn infill(&self, gap: &Gap, room: GapRoom) -> Result<Vec<u32>, PromptError> {
+    pub fn infill(&self, gap: &Gap, limits: GapLimits) -> Result<Vec<u32>, PromptError> {
         let ids = self.tokenizer().infill().ok_or(PromptError::NoInfill)?;
-        let quarter = room.around / 4;
+        let quarter = limits.around / 4;
         let line = self.plain(&gap.line)?;
         let before = self.last(&gap.before, 3 * quarter)?;
         let after = self.first(&gap.after, quarter.saturating_sub(2 + line.len()))?;
-        let most = room.all.saturating_sub(before.len() + line.len() + after.len() + 3);
+        let most = limits.total.saturating_sub(before.len() + line.len() + after.len() + 3);
         let files = self.files(gap, ids, most)?;
         let [prefix, suffix, middle] = [ids.prefix, ids.suffix, ids.middle].map(|id| vec![id]);
         let parts = [files, prefix, before, line, suffix, after, middle];
@@ -133,7 +133,7 @@ impl Encoder<'_> {
     /// No `tokens` tokens stand for more bytes of a text.
     fn bytes_of(&self, tokens: usize) -> usize {
         let longest = self.tokenizer().longest_token().max(char::MAX.len_utf8());
-        // A word more, so that what is left out of one does not change the tokens that are kept.
+        // One more, because the text is cut within a token.
         tokens.saturating_add(1).saturating_mul(longest)
     }
 

@@ -1,12 +1,12 @@
 //! Prompts that ask for what belongs between two texts.
 
 use alight_formats::gguf::{self, write::Builder};
-use alight_text::infill::{Gap, GapRoom};
+use alight_text::infill::{Gap, GapLimits};
 use alight_text::{Encoder, PromptError, Style, Vocabulary};
 
 /// The first token behind `<PRE>`, `<SUF>` and `<MID>`, which are 256 to 258.
 const FIRST_OTHER: u32 = 259;
-const LOTS: GapRoom = GapRoom { around: 4096, all: 8192 };
+const LOTS: GapLimits = GapLimits { around: 4096, total: 8192 };
 
 /// A vocabulary of bytes, the three tokens around a gap, and others.
 fn vocabulary(others: &[&str], keys: &[(&str, u32)]) -> Vocabulary {
@@ -27,8 +27,8 @@ fn vocabulary(others: &[&str], keys: &[(&str, u32)]) -> Vocabulary {
 }
 
 /// The prompt as a text in which tokens that are no bytes stand as `[id]`, and spaces as such again.
-fn shown(vocabulary: &Vocabulary, gap: &Gap, room: GapRoom) -> String {
-    let prompt = Encoder::new(vocabulary, Style::Raw, false).infill(gap, room).unwrap();
+fn shown(vocabulary: &Vocabulary, gap: &Gap, limits: GapLimits) -> String {
+    let prompt = Encoder::new(vocabulary, Style::Raw, false).infill(gap, limits).unwrap();
     let one = |id: u32| match u8::try_from(id) {
         Ok(byte) => vec![byte],
         Err(_) => format!("[{id}]").into_bytes(),
@@ -67,31 +67,31 @@ fn other_files_stand_before_it_by_name_where_the_model_knows_names() {
     let expected = format!("{between}X{between}Y[256]a[257]b[258]");
     assert_eq!(shown(&unnamed, &gap, LOTS), expected);
     // What is nearest to the gap is kept.
-    let room = GapRoom { all: 15 + 5, ..LOTS };
-    assert_eq!(shown(&named, &gap, room), "y.c\nY[260]filename\n[256]a[257]b[258]");
+    let limits = GapLimits { total: 15 + 5, ..LOTS };
+    assert_eq!(shown(&named, &gap, limits), "y.c\nY[260]filename\n[256]a[257]b[258]");
 }
 
 #[test]
 fn what_is_far_from_the_gap_is_left_out() {
     let plain = vocabulary(&[], &[]);
-    let room = GapRoom { around: 16, all: 16 };
+    let limits = GapLimits { around: 16, total: 16 };
     // Three quarters before, and a quarter behind without the line and the two marks.
     let digits = "0123456789abcdefghij";
     let expected = "[256]89abcdefghij[257]01[258]";
-    assert_eq!(shown(&plain, &gap(digits, "", digits), room), expected);
+    assert_eq!(shown(&plain, &gap(digits, "", digits), limits), expected);
     let expected = "[256]89abcdefghij.[257]0[258]";
-    assert_eq!(shown(&plain, &gap(digits, ".", digits), room), expected);
+    assert_eq!(shown(&plain, &gap(digits, ".", digits), limits), expected);
     // The line is kept whole.
     let expected = format!("[256]89abcdefghij{digits}[257][258]");
-    assert_eq!(shown(&plain, &gap(digits, digits, digits), room), expected);
+    assert_eq!(shown(&plain, &gap(digits, digits, digits), limits), expected);
     // Of a text as long as memory, no more is read than that.
     let long = "é".repeat(1 << 20);
     let expected = "[256]".to_owned() + &"é".repeat(6) + "[257]é[258]";
     let files = vec![(String::new(), long.clone()); 20];
     let gap = Gap { files, ..gap(&long, "", &long) };
-    assert_eq!(shown(&plain, &gap, room), expected);
-    let room = GapRoom { all: 21, ..room };
-    assert_eq!(shown(&plain, &gap, room), "éé".to_owned() + &expected);
+    assert_eq!(shown(&plain, &gap, limits), expected);
+    let limits = GapLimits { total: 21, ..limits };
+    assert_eq!(shown(&plain, &gap, limits), "éé".to_owned() + &expected);
 }
 
 #[test]

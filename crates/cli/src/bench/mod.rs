@@ -193,10 +193,7 @@ pub fn main(args: BenchArgs) -> Outcome {
         session.prefill(before).map_err(|e| anyhow!(e))?;
     }
     say::progress("warming up");
-    let warm_up = if decode { &ids[..tokens.min(WARM_UP_TOKENS)] } else { ids };
-    once(&mut session, common.depth, warm_up, decode)?;
-    // What a cold file still brings behind the first steps is no part of their speed.
-    model.wait_loaded().map_err(|e| anyhow!(e))?;
+    warm_up(&model, &mut session, common.depth, ids, decode)?;
 
     phases.end("warm up");
     let mut rates = Vec::new();
@@ -244,6 +241,19 @@ pub fn main(args: BenchArgs) -> Outcome {
     }
     common.engine.explain_outcome(&model);
     Ok(())
+}
+
+/// Warms up, and waits for what a cold file still brings behind the first steps, which is no part of their speed.
+fn warm_up(
+    model: &Model,
+    session: &mut Session<'_>,
+    depth: usize,
+    ids: &[u32],
+    decode: bool,
+) -> Outcome<()> {
+    let ids = if decode { &ids[..ids.len().min(WARM_UP_TOKENS)] } else { ids };
+    once(session, depth, ids, decode)?;
+    model.wait_loaded().map_err(|e| anyhow!(e).into())
 }
 
 /// One repetition: the seconds that each step took.

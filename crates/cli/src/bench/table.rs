@@ -8,7 +8,7 @@ use anyhow::anyhow;
 use rusage::Summary;
 use serde::Serialize;
 
-use super::{MOST, WARM_UP_TOKENS, at_least_one, once, some_tokens};
+use super::{MOST, at_least_one, once, some_tokens, warm_up};
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::terminal_text::one_line;
@@ -146,9 +146,7 @@ fn measure(
     if !before.is_empty() {
         session.prefill(before).map_err(|e| anyhow!(e))?;
     }
-    let warm_up = if decode { &ids[..tokens.min(WARM_UP_TOKENS)] } else { ids };
-    once(&mut session, depth, warm_up, decode)?;
-    model.wait_loaded().map_err(|e| anyhow!(e))?;
+    warm_up(model, &mut session, depth, ids, decode)?;
     let mut rates = Vec::with_capacity(args.repetitions);
     for _ in 0..args.repetitions {
         let times = once(&mut session, depth, ids, decode)?;

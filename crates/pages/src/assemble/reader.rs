@@ -8,11 +8,12 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use crate::Region;
 use crate::around::is_plain_disk;
 use crate::copy::sys;
+use crate::fault::pages_around;
 use crate::residency::{self, ExactProbe};
 use crate::transfer::direct::{self, Direct};
-use crate::{Region, page_size};
 
 /// A file of which ranges are read, by any number of threads.
 ///
@@ -118,8 +119,8 @@ impl<'f> Reader<'f> {
             return;
         }
         let probe = |exact_probe| {
-            let (span, page) = (parts.span(), page_size() as u64);
-            let pages = span.start / page * page..span.end.next_multiple_of(page).min(self.len);
+            let Range { start, end } = pages_around(&parts.span());
+            let pages = start..end.min(self.len);
             residency::not_cached(self.file, pages, exact_probe).ok()
         };
         let missing = self.exact_probe.and_then(probe).unwrap_or_default();
@@ -151,8 +152,8 @@ impl<'f> Reader<'f> {
         if range.end > self.len {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let page = page_size() as u64;
-        let pages = range.start / page * page..range.end.next_multiple_of(page).min(self.len);
+        let Range { start, end } = pages_around(&range);
+        let pages = start..end.min(self.len);
         let ours = self.exact_probe.and_then(|exact_probe| {
             residency::not_cached(self.file, pages.clone(), exact_probe).ok()
         });

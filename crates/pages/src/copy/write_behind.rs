@@ -75,8 +75,7 @@ impl<'a> WriteBehind<'a> {
         }
         self.durable += range.end - range.start;
         // Whole pages: what is next to it is on the disk, or stays because it is not.
-        let page = crate::fault::page_size() as u64;
-        let pages = range.start / page * page..range.end.next_multiple_of(page);
+        let pages = crate::fault::pages_around(&range);
         // That it cannot be done costs memory, not the copy.
         let _ = sys::give_up(self.file, &pages);
         Ok(())

@@ -296,8 +296,6 @@ struct Slot {
     ahead: bool,
     /// Its piece is in the page cache.
     cached: bool,
-    /// A piece was read into its memory before.
-    touched: bool,
 }
 
 /// A read: a block of a span, into a slot.
@@ -306,7 +304,7 @@ struct Job {
     slot: usize,
     span: usize,
     block: usize,
-    /// The slot's memory has not been touched yet: the system clears it, which takes longer than many a read.
+    /// No piece was in the slot, so the system clears its memory first, which takes longer than many a read.
     clears: bool,
 }
 
@@ -387,7 +385,7 @@ impl Slots {
         let shared = options.shared && cached.is_some();
         let state = State {
             shelf: Shelf::new(&layout),
-            slots: vec![Slot { left: 0, ahead: false, cached: false, touched: false }; slots],
+            slots: vec![Slot { left: 0, ahead: false, cached: false }; slots],
             queue: VecDeque::with_capacity(most),
             asked: VecDeque::with_capacity(slots),
             shared,
@@ -841,6 +839,7 @@ impl Shared {
     fn bring(&self, state: &mut State, piece: usize, slot: usize, ahead: bool) {
         let info = &self.layout.pieces[piece];
         self.drop_cached(state, slot);
+        let clears = state.shelf.piece_in(slot).is_none();
         state.shelf.give(piece, slot);
         state.slots[slot].ahead = ahead;
         state.counts.brought += 1;
@@ -857,7 +856,6 @@ impl Shared {
             state.counts.reads += info.spans.len() as u64;
             return;
         }
-        let clears = !std::mem::replace(&mut state.slots[slot].touched, true);
         for span in info.spans.clone() {
             state.counts.reads += self.layout.blocks(span) as u64;
             for block in 0..self.layout.blocks(span) {

@@ -5,10 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::fault::page_size;
+use crate::fault::pages_around;
 #[cfg(target_os = "linux")]
 use crate::region::Region;
-use crate::residency::give_up_range;
+use crate::residency::{give_up_range, without_readahead};
 use crate::transfer::TransferError;
 use crate::transfer::blocks::{Align, Block};
 use crate::transfer::direct::{self, Direct};
@@ -26,9 +26,11 @@ pub(super) struct OpenFile {
 impl OpenFile {
     pub(super) fn new(file: &File, path: PathBuf, direct: bool) -> io::Result<OpenFile> {
         let direct = if direct { direct::open(file, &path).ok() } else { None };
-        let file = match direct {
-            Some(_) => file.try_clone()?,
-            None => without_read_ahead(file, &path)?,
+        // What the system reads ahead of a piece would stay in the page cache, since nobody drops it.
+        let apart = if direct.is_none() { without_readahead(file) } else { None };
+        let file = match apart {
+            Some(apart) => apart,
+            None => file.try_clone()?,
         };
         Ok(OpenFile { file, path, direct, refused: AtomicBool::new(false) })
     }
@@ -64,9 +66,8 @@ impl OpenFile {
         if self.direct().is_none() {
             // What was read through the page cache is in it twice: here and there. The pages at both ends, too: neighbours that are still
             // wanted have been read by then, or are read once more.
-            let page = page_size() as u64;
-            let end = (block.offset + block.len as u64).next_multiple_of(page);
-            give_up_range(&self.file, block.offset / page * page..end);
+            let bytes = block.offset..block.offset + block.len as u64;
+            give_up_range(&self.file, pages_around(&bytes));
         }
         done
     }
@@ -77,18 +78,6 @@ impl OpenFile {
         let source = io::Error::from_raw_os_error(errno);
         TransferError::Read { path: self.path.clone(), at, len: 1, source }
     }
-}
-
-/// The same file, read as it is asked for: what the system reads ahead of a piece would stay in the page cache, since nobody drops it.
-fn without_read_ahead(file: &File, path: &Path) -> io::Result<File> {
-    #[cfg(target_os = "linux")]
-    if let Ok(again) = direct::reopen(file, path, 0) {
-        // That it is refused costs memory only.
-        let _ = rustix::fs::fadvise(&again, 0, None, rustix::fs::Advice::Random);
-        return Ok(again);
-    }
-    let _ = path;
-    file.try_clone()
 }
 
 impl Reads for OpenFile {

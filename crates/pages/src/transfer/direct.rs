@@ -42,7 +42,7 @@ pub(crate) fn open(_file: &File, _path: &std::path::Path) -> Result<Direct, Fall
 }
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{open, reopen};
+pub(crate) use linux::open;
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -78,7 +78,7 @@ mod linux {
         if compressed(file) {
             return Err(Fallback::Compressed);
         }
-        match reopen(file, path, libc::O_DIRECT) {
+        match reopen(file, path) {
             Ok(file) => {
                 let magic = filesystem::magic(&file);
                 let touch = magic == Some(BTRFS);
@@ -94,9 +94,9 @@ mod linux {
 
     /// The same inode, opened anew: flags of the original (O_NONBLOCK would make io_uring give up
     /// instead of waiting) do not carry over. Through /proc, or by name if that is still the file.
-    pub(crate) fn reopen(file: &File, path: &Path, flags: libc::c_int) -> io::Result<File> {
+    fn reopen(file: &File, path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
-        options.read(true).custom_flags(flags | libc::O_CLOEXEC | libc::O_NOCTTY);
+        options.read(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC | libc::O_NOCTTY);
         match options.open(format!("/proc/self/fd/{}", file.as_raw_fd())) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EACCES)) => {
                 let again = options.open(path).map_err(|_| error)?;
