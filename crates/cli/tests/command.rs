@@ -347,7 +347,7 @@ fn paths_that_are_not_models() {
 fn a_kernel_that_the_cpu_lacks_or_nobody_knows_is_wrong_usage() {
     let done = alight(&["run", "m.gguf", "x", "--isa", "mmx"]);
     assert_eq!(done.status, Some(2));
-    let all = "expected one of scalar, neon, i8mm, avx2, avxvnni, avx512, amx";
+    let all = "expected one of scalar, neon, i8mm, avx2, avxvnni, avx512, amxint8, amx";
     assert!(done.stderr.contains(all), "{}", done.stderr);
     let foreign = if cfg!(target_arch = "x86_64") { "neon" } else { "avx2" };
     let done = alight(&["run", "m.gguf", "x", "--isa", foreign]);

@@ -22,20 +22,23 @@ pub enum SimdLevel {
     AvxVnni,
     /// AVX-512 F/BW/VL/DQ with VNNI and VBMI (Intel Ice Lake, AMD Zen 4 and later).
     Avx512,
-    /// The same with AMX tiles of bf16 for the products of prompts (Intel Sapphire Rapids and later). Faster for prompts of more
-    /// than a hundred tokens, and slower for short ones, whose weights it takes longer to make into bf16 than to multiply.
+    /// The same with AMX tiles of bytes for the products of prompts (Intel Sapphire Rapids and later). Its bits are those of AVX-512.
+    AmxInt8,
+    /// The same as AVX-512 with AMX tiles of bf16 for the products of prompts. Its errors are smaller, and short prompts are slower, whose weights it takes
+    /// longer to make into bf16 than to multiply.
     Amx,
 }
 
 impl SimdLevel {
     /// Every SIMD level, from the most portable to the fastest.
-    pub const ALL: [SimdLevel; 7] = [
+    pub const ALL: [SimdLevel; 8] = [
         SimdLevel::Scalar,
         SimdLevel::Neon,
         SimdLevel::I8mm,
         SimdLevel::Avx2,
         SimdLevel::AvxVnni,
         SimdLevel::Avx512,
+        SimdLevel::AmxInt8,
         SimdLevel::Amx,
     ];
 
@@ -45,7 +48,7 @@ impl SimdLevel {
         match self {
             SimdLevel::I8mm => SimdLevel::Neon,
             SimdLevel::AvxVnni => SimdLevel::Avx2,
-            SimdLevel::Amx => SimdLevel::Avx512,
+            SimdLevel::AmxInt8 | SimdLevel::Amx => SimdLevel::Avx512,
             own => own,
         }
     }
@@ -75,7 +78,9 @@ impl SimdLevel {
                     && is_x86_feature_detected!("avx512vbmi")
             }
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Amx => SimdLevel::Avx512.is_available() && amx::may_be_used(),
+            SimdLevel::AmxInt8 => SimdLevel::Avx512.is_available() && amx::has(amx::Tiles::Int8),
+            #[cfg(target_arch = "x86_64")]
+            SimdLevel::Amx => SimdLevel::Avx512.is_available() && amx::has(amx::Tiles::Bf16),
             #[cfg(target_arch = "aarch64")]
             SimdLevel::Neon => {
                 // Lanes of four bytes are taken for numbers with the lowest byte first.
@@ -102,6 +107,7 @@ impl fmt::Display for SimdLevel {
             SimdLevel::Avx2 => "avx2",
             SimdLevel::AvxVnni => "avxvnni",
             SimdLevel::Avx512 => "avx512",
+            SimdLevel::AmxInt8 => "amxint8",
             SimdLevel::Amx => "amx",
         })
     }
@@ -180,18 +186,25 @@ mod amx {
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
     use std::sync::OnceLock;
 
-    /// Whether the CPU has tiles of bf16, and the system keeps them for each thread and lets this process use them, for which it
-    /// is asked the first time.
-    pub(super) fn may_be_used() -> bool {
-        static ANSWER: OnceLock<bool> = OnceLock::new();
-        *ANSWER.get_or_init(|| in_cpu() && is_kept() && is_permitted())
+    /// What a CPU with AMX can multiply, which has a bit of leaf 7 each.
+    #[derive(Clone, Copy)]
+    pub(super) enum Tiles {
+        Bf16 = 22,
+        Int8 = 25,
     }
 
-    fn in_cpu() -> bool {
-        const BF16: u32 = 1 << 22;
+    /// Whether the CPU has such tiles, and the system keeps them for each thread and lets this process use them, for which it
+    /// is asked the first time.
+    pub(super) fn has(tiles: Tiles) -> bool {
+        static MAY_BE_USED: OnceLock<bool> = OnceLock::new();
+        in_cpu(tiles) && *MAY_BE_USED.get_or_init(|| is_kept() && is_permitted())
+    }
+
+    fn in_cpu(tiles: Tiles) -> bool {
         const TILE: u32 = 1 << 24;
+        let wanted = TILE | 1 << tiles as u32;
         // Leaf 0 says which leaves there are.
-        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & (BF16 | TILE) == BF16 | TILE
+        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & wanted == wanted
     }
 
     /// Whether the system has turned on the registers, and their shapes, in what it saves for a thread.

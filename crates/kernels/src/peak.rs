@@ -10,7 +10,7 @@ pub fn int8_macs(isa: Isa, rounds: usize) -> u64 {
     rounds as u64
         * 12
         * match isa.level() {
-            SimdLevel::Avx512 | SimdLevel::Amx => 64,
+            SimdLevel::Avx512 | SimdLevel::AmxInt8 | SimdLevel::Amx => 64,
             SimdLevel::Avx2 | SimdLevel::AvxVnni | SimdLevel::I8mm => 32,
             SimdLevel::Neon => 16,
             SimdLevel::Scalar => 1,
@@ -24,7 +24,7 @@ pub fn int8_products(isa: Isa, rounds: usize) -> i32 {
     match isa.level() {
         // SAFETY: an `Isa` can run here.
         #[cfg(target_arch = "x86_64")]
-        SimdLevel::Avx512 | SimdLevel::Amx => unsafe { int8_avx512(rounds) },
+        SimdLevel::Avx512 | SimdLevel::AmxInt8 | SimdLevel::Amx => unsafe { int8_avx512(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         SimdLevel::AvxVnni => unsafe { int8_avx_vnni(rounds) },

@@ -10,6 +10,7 @@ use alight_kernels::{
     tiles::{pack, packable},
 };
 use common::{Rng, few, random_blocks, uniform};
+use std::ops::Range;
 
 /// Activations as networks have them: mostly small, a few large.
 fn random_activations(rng: &mut Rng, n: usize) -> Vec<f32> {
@@ -101,7 +102,12 @@ impl Case {
         Some(Case { layout: Layout::Tiles, blocks, ..self.clone() })
     }
 
-    fn run(&self, isa: Isa, rows: std::ops::Range<usize>) -> Vec<f32> {
+    fn run(&self, isa: Isa, rows: Range<usize>) -> Vec<f32> {
+        self.run_tokens(isa, rows, 0..self.tokens)
+    }
+
+    /// The products with some of the tokens, which begin at a block.
+    fn run_tokens(&self, isa: Isa, rows: Range<usize>, tokens: Range<usize>) -> Vec<f32> {
         let (layout, ty) = (self.layout, self.ty);
         let w = Matrix::with_layout(layout, ty, &self.blocks, self.rows, self.cols).unwrap();
         // Larger than needed, and dirty, so that stale contents would show.
@@ -118,11 +124,11 @@ impl Case {
         for (t, x) in self.x.chunks_exact(self.cols).enumerate() {
             act.put(t, x);
         }
-        let mut out = vec![f32::NAN; self.tokens * self.rows];
+        let mut out = vec![f32::NAN; tokens.len() * self.rows];
         let mut scratch = MatmulScratch::new();
         let y = Output::new(&mut out, self.rows);
         // SAFETY: one thread.
-        unsafe { matmul(&w, rows, &act, y, &mut scratch) };
+        unsafe { matmul(&w, rows, act.tokens_in(tokens), y, &mut scratch) };
         out
     }
 
@@ -139,7 +145,11 @@ impl Case {
 
     fn check_layout(&self) {
         // Levels that differ in the products of prompts alone, whose integer sums are exact.
-        for both in [[SimdLevel::Avx2, SimdLevel::AvxVnni], [SimdLevel::Neon, SimdLevel::I8mm]] {
+        for both in [
+            [SimdLevel::Avx2, SimdLevel::AvxVnni],
+            [SimdLevel::Avx512, SimdLevel::AmxInt8],
+            [SimdLevel::Neon, SimdLevel::I8mm],
+        ] {
             if let [Some(one), Some(other)] = both.map(Isa::of) {
                 let [one, other] = [one, other].map(|isa| {
                     let out = self.run(isa, 0..self.rows);
@@ -219,6 +229,47 @@ fn tails_shorter_than_a_step() {
     }
 }
 
+/// As many as AMX takes, with one to four groups of columns for a row and more, and one with two panels.
+#[test]
+fn many_tokens() {
+    let mut rng = Rng(5);
+    let mut all = &[32, 64, 96, 128, 800, 256, 1024][..];
+    let mut counts = &[96, 101][..];
+    if few() {
+        (all, counts) = (&[96, 256], &[97]);
+    }
+    for ty in WeightType::ALL.into_iter().filter(|t| !t.is_float()) {
+        for &cols in all.iter().filter(|cols| *cols % ty.block_len() == 0) {
+            for &tokens in counts {
+                Case::new(&mut rng, ty, 37, cols, tokens).check();
+                Case::new(&mut rng, ty, 32, cols, tokens).check();
+            }
+        }
+    }
+}
+
+/// What a token gets does not depend on those beside it, nor on how many of a set are multiplied at a time.
+#[test]
+fn some_tokens_of_a_set() {
+    let mut rng = Rng(6);
+    for ty in [WeightType::Q4_0, WeightType::Q4_K, WeightType::Q6_K, WeightType::BF16] {
+        let case = Case::new(&mut rng, ty, 48, 512, 200);
+        for case in [case.packed().unwrap(), case] {
+            for isa in Isa::available() {
+                let whole = case.run(isa, 0..case.rows);
+                for tokens in [0..200, 48..200, 96..99, 144..145, 0..112] {
+                    let part = case.run_tokens(isa, 0..case.rows, tokens.clone());
+                    let (first, last) = (tokens.start * case.rows, tokens.end * case.rows);
+                    let same = part.iter().zip(&whole[first..last]);
+                    let same = same.filter(|(a, b)| a.to_bits() == b.to_bits()).count();
+                    let what = format!("{ty} {:?} {isa} {tokens:?}", case.layout);
+                    assert_eq!(same, part.len(), "{what}: other bits");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_range_of_rows_writes_only_itself() {
     let mut rng = Rng(3);
@@ -235,7 +286,7 @@ fn a_range_of_rows_writes_only_itself() {
     }
 }
 
-fn only_rows(case: &Case, isa: Isa, rows: std::ops::Range<usize>) {
+fn only_rows(case: &Case, isa: Isa, rows: Range<usize>) {
     let whole = case.run(isa, 0..case.rows);
     let part = case.run(isa, rows.clone());
     for (i, (part, whole)) in part.iter().zip(whole).enumerate() {

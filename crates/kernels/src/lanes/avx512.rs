@@ -83,3 +83,14 @@ unsafe fn narrow(v: __m512) -> __m256i {
     // SAFETY: the caller runs on a CPU with AVX-512.
     unsafe { _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v) }
 }
+
+/// The same value; the compiler keeps the order of all that are computed so.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn in_order(mut v: __m512) -> __m512 {
+    // SAFETY: no instruction.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(zmm_reg) v, options(nomem, nostack, preserves_flags));
+    }
+    v
+}

@@ -10,7 +10,7 @@
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(crate) mod avx512;
 mod math;
 #[cfg(target_arch = "aarch64")]
 mod neon;

@@ -25,7 +25,7 @@
 //! and the integers stay signed; twelve tokens lie together, so that one address and constant
 //! offsets reach all of them.
 //!
-//! Prompts with AMX: bf16 for weights that are quantised or bf16, `[T/16][K/32][16][32]` (`brain`), instead of 8-bit integers.
+//! With AMX's tiles of bytes many tokens ([`MANY`]) are packed as for packed weights for rows that have a scale for each 32 weights, too. With those of bf16: bf16 for weights that are quantised or bf16, `[T/16][K/32][16][32]` (`brain`), instead of 8-bit integers.
 //!
 //! Float weights read the values themselves, `[T][K]` f32.
 //!
@@ -50,6 +50,10 @@ pub enum Precision {
     /// 8-bit integers, one scale per 32 values. With AMX bf16 instead, whose errors are smaller.
     Bits8,
 }
+
+/// So many tokens of 8 bits are multiplied by AMX's tiles of bytes, even if some tokens of the last block do not exist. Fewer can be slower than by
+/// `vpdpbusd`.
+pub(super) const MANY: usize = 8 * TOKEN_BLOCK;
 
 /// How many tokens a set has of each [`Precision`]. Those of 16 bits come first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +99,10 @@ impl RowCounts {
 pub struct ActivationFormats {
     float: bool,
     rows: bool,
+    /// Some rows have a scale for each 16 weights.
+    rows_by_16: bool,
+    /// Some rows have one for each 32.
+    rows_by_32: bool,
     tiles: bool,
     /// Sums of 16 values too, for types with an offset for each.
     sums_of_16: bool,
@@ -109,6 +117,8 @@ impl ActivationFormats {
             ActivationFormats {
                 float: f.float || ty.is_float(),
                 rows: f.rows || !ty.is_float() && layout == Layout::Rows,
+                rows_by_16: f.rows_by_16 || layout == Layout::Rows && scales(ty) == 2,
+                rows_by_32: f.rows_by_32 || layout == Layout::Rows && scales(ty) == 1,
                 tiles: f.tiles || !ty.is_float() && layout == Layout::Tiles,
                 sums_of_16: f.sums_of_16 || needs_sums_of_16(ty),
                 brain: f.brain || ty == WeightType::BF16,
@@ -136,6 +146,7 @@ impl ActivationFormats {
     pub fn block(self, isa: Isa) -> usize {
         match isa.level() {
             SimdLevel::Amx if self.quantized() || self.brain => WIDE_TOKEN_BLOCK,
+            SimdLevel::AmxInt8 if self.rows_by_32 => TOKEN_BLOCK,
             _ if self.tiles => TOKEN_BLOCK,
             _ => 1,
         }
@@ -150,6 +161,11 @@ impl ActivationFormats {
     fn quantized(self) -> bool {
         self.rows || self.tiles
     }
+}
+
+/// Scales of 32 weights.
+fn scales(ty: WeightType) -> usize {
+    with_block!(ty, Q => Q::SCALES, 0)
 }
 
 fn needs_sums_of_16(ty: WeightType) -> bool {
@@ -194,6 +210,8 @@ pub struct Activations {
     rows: RowCounts,
     cols: usize,
     formats: ActivationFormats,
+    /// Whether tokens of 8 bits are packed as for packed weights for rows with a scale for each 32 weights.
+    rows_in_blocks: bool,
     /// Integers: 2 bytes per value of 16 bits, then 1 byte.
     q: Lines,
     /// AVX2, 16 bits, for packed weights: 2 bytes per value.
@@ -235,6 +253,7 @@ impl Activations {
             rows: RowCounts::default(),
             cols: 0,
             formats: ActivationFormats::default(),
+            rows_in_blocks: false,
             q: Lines::new(2 * t * k),
             planes: Lines::new(2 * t * k),
             scale: vec![0.0; t * k / 32],
@@ -275,6 +294,18 @@ impl Activations {
             "quantised weights come in groups of 32"
         );
         (self.isa, self.rows, self.cols, self.formats) = (isa, rows, cols, formats);
+        self.rows_in_blocks = isa.level() == SimdLevel::AmxInt8 && rows.bits8 >= MANY;
+    }
+
+    /// The same for copies of another set's tokens, which are packed as these are.
+    pub(crate) fn begin_copies(
+        &mut self,
+        of: &Activations,
+        rows: RowCounts,
+        formats: ActivationFormats,
+    ) {
+        self.begin(of.isa, rows, of.cols, formats);
+        self.rows_in_blocks = of.rows_in_blocks;
     }
 
     /// Packs token `t`; `x` is `[cols]`.
@@ -290,6 +321,7 @@ impl Activations {
             rows: self.rows,
             cols: self.cols,
             formats: self.formats,
+            rows_in_blocks: self.rows_in_blocks,
             q: self.q.as_mut_ptr().cast(),
             planes: self.planes.as_mut_ptr().cast(),
             scale: self.scale.as_mut_ptr(),
@@ -497,6 +529,12 @@ impl<'a> Tokens<'a> {
         }
     }
 
+    /// Whether rows with a scale for each 32 weights are multiplied with them in blocks of [`TOKEN_BLOCK`], however few they are.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn rows_in_blocks(&self) -> bool {
+        self.set.rows_in_blocks
+    }
+
     /// Whether a matrix of this kind is multiplied with them as bf16.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn as_brain(&self, kind: (WeightType, Layout)) -> bool {
@@ -589,6 +627,7 @@ pub struct ActSlots<'a> {
     rows: RowCounts,
     cols: usize,
     formats: ActivationFormats,
+    rows_in_blocks: bool,
     q: *mut i8,
     planes: *mut i8,
     scale: *mut f32,
@@ -655,10 +694,10 @@ impl ActSlots<'_> {
                 match self.isa.base() {
                     #[cfg(target_arch = "x86_64")]
                     SimdLevel::Avx512 => {
-                        if self.formats.rows {
+                        if self.in_order() {
                             self.put_bytes_avx512(t, x);
                         }
-                        if self.formats.tiles {
+                        if self.in_blocks() {
                             self.put_tiles_avx512(t, x);
                         }
                     }
@@ -670,6 +709,22 @@ impl ActSlots<'_> {
                 }
             }
         }
+    }
+
+    /// Whether tokens of 8 bits are packed one after the other: in portable code, with AVX2 and with NEON packed matrices read what rows do.
+    fn in_order(&self) -> bool {
+        match self.isa.base() {
+            SimdLevel::Avx512 => {
+                self.formats.rows_by_16 || self.formats.rows_by_32 && !self.rows_in_blocks
+            }
+            _ => self.formats.quantized(),
+        }
+    }
+
+    /// Whether they are packed in blocks of [`TOKEN_BLOCK`].
+    fn in_blocks(&self) -> bool {
+        let blocks = self.formats.tiles || self.formats.rows_by_32 && self.rows_in_blocks;
+        self.isa.base() == SimdLevel::Avx512 && blocks
     }
 
     /// Token `t` as i16.
@@ -730,10 +785,13 @@ impl ActSlots<'_> {
         let k = self.cols;
         assert!(t < self.rows.all() && from < set.rows.all(), "no such token");
         let precision = self.rows.precision(t);
-        let alike = (set.cols, set.rows.precision(from), set.isa) == (k, precision, self.isa);
+        let alike = (set.cols, set.rows.precision(from), set.isa) == (k, precision, self.isa)
+            && (set.rows_in_blocks == self.rows_in_blocks || !self.formats.rows);
         let covered = [
             (self.formats.float, set.formats.float),
             (self.formats.rows, set.formats.rows),
+            (self.formats.rows_by_16, set.formats.rows_by_16),
+            (self.formats.rows_by_32, set.formats.rows_by_32),
             (self.formats.tiles, set.formats.tiles),
             (self.formats.sums_of_16, set.formats.sums_of_16),
             (self.formats.brain, set.formats.brain),
@@ -753,9 +811,6 @@ impl ActSlots<'_> {
                 true => [from, t],
                 false => [from - set.rows.bits16, t - self.rows.bits16],
             };
-            // In portable code, with AVX2 and with NEON packed matrices read what rows do, and with AVX2 the planes.
-            let apart = self.isa.base() == SimdLevel::Avx512;
-            let rows = self.formats.rows || self.formats.tiles && !apart;
             if !wide && self.formats.as_brain(self.isa, k) {
                 for g in 0..k / 32 {
                     let line = set.brain[brain_line(from, g, k)..][..BRAIN_LINE].as_ptr().cast();
@@ -764,7 +819,7 @@ impl ActSlots<'_> {
                 }
                 return;
             }
-            if self.formats.quantized() && (rows || wide) {
+            if self.formats.quantized() && (wide || self.in_order()) {
                 let (bytes, values, per_scale) =
                     if wide { (2, k.next_multiple_of(256), 256) } else { (1, k, 32) };
                 let source = Offsets::of(set.rows, k, precision, from);
@@ -789,7 +844,7 @@ impl ActSlots<'_> {
                     part(set.s16.as_ptr(), self.s16, sums(16), values / 16);
                 }
             }
-            if self.formats.tiles && apart && !wide {
+            if self.in_blocks() && !wide {
                 self.copy_for_tiles(t, &set.tiles, from);
             }
         }

@@ -12,7 +12,8 @@
 //! Packed matrices ([`tiles`]) need neither rows nor panels: a tile is multiplied in place, with
 //! the same activations in both cases.
 //!
-//! With AMX a prompt's activations and weights are rounded to bf16 instead ([`amx`]).
+//! With AMX the products of 8 bits are those of tiles of bytes, which have the same bits; on request a prompt's activations and weights are
+//! rounded to bf16 instead ([`amx`]).
 //!
 //! Weights and their scales are used exactly as stored otherwise; sums are exact integers within a
 //! group of 32 (16 where a type has a scale for each) and f32 across groups. F32, F16 and BF16 weights are multiplied in
@@ -80,7 +81,7 @@ pub unsafe fn matmul<'a>(
         // the CPU has the level.
         #[cfg(target_arch = "x86_64")]
         Precision::Bits8 if x.as_brain(w.kind()) => unsafe {
-            amx::rows(w, rows, x, out, scratch);
+            amx::brain::rows(w, rows, x, out, scratch);
         },
         // SAFETY: sizes were checked above, the elements are ours by the caller's promise.
         Precision::Bits16 => unsafe { few(w, rows, x, out, scratch) },

@@ -159,7 +159,7 @@ pub fn gather<T: Threads>(
     source: &(dyn Fn(usize) -> Option<usize> + Sync),
 ) {
     let cols = from.cols();
-    to.begin(from.isa(), n, cols, formats);
+    to.begin_copies(from, n, formats);
     let slots = to.slots();
     let cost = n.all() * cols / COPIED_PER_NS;
     cut_rows(threads, n.all(), Cut::default(), cost, [], &|row, [], _| {

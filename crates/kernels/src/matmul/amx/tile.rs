@@ -1,4 +1,4 @@
-//! The tile registers of AMX, and the five instructions on them that products need.
+//! The tile registers of AMX, and the six instructions on them that products need.
 //!
 //! They are written in assembly, as the compiler's intrinsics are not stable. The compiler itself never uses these registers, so
 //! that nothing else changes what is in them between two instructions.
@@ -12,9 +12,9 @@ pub(crate) const TILE: usize = 16;
 /// Bytes of a row.
 pub(crate) const LINE: usize = 64;
 
-/// What `ldtilecfg` reads.
+/// What `ldtilecfg` reads: how many rows of how many bytes each register has.
 #[repr(C, align(64))]
-struct Shapes {
+pub(crate) struct Shapes {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
@@ -22,20 +22,28 @@ struct Shapes {
     rows: [u8; 16],
 }
 
-/// All eight registers as large as they get.
-static WHOLE: Shapes = {
-    let mut shapes =
-        Shapes { palette: 1, start_row: 0, reserved: [0; 14], line_bytes: [0; 16], rows: [0; 16] };
-    let mut i = 0;
-    while i < 8 {
-        shapes.line_bytes[i] = LINE as u16;
-        shapes.rows[i] = TILE as u8;
-        i += 1;
+impl Shapes {
+    /// Shapes of the eight registers, `[rows, bytes of a row]`.
+    pub const fn new(of: [[usize; 2]; 8]) -> Shapes {
+        let mut shapes = Shapes {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            line_bytes: [0; 16],
+            rows: [0; 16],
+        };
+        let mut i = 0;
+        while i < of.len() {
+            let [rows, bytes] = of[i];
+            assert!(rows >= 1 && rows <= TILE && bytes >= 4 && bytes <= LINE && bytes % 4 == 0);
+            (shapes.rows[i], shapes.line_bytes[i]) = (rows as u8, bytes as u16);
+            i += 1;
+        }
+        shapes
     }
-    shapes
-};
+}
 
-/// This thread's tile registers, eight of 16 rows × 64 bytes, while it lives. Given back at the end, since a thread that has none
+/// This thread's tile registers while it lives. Given back at the end, since a thread that has none
 /// in use is switched away from sooner.
 pub(crate) struct Registers {
     _thread: PhantomData<*mut ()>,
@@ -43,10 +51,11 @@ pub(crate) struct Registers {
 
 impl Registers {
     /// # Safety
-    /// The CPU has AMX, and the system lets the process use it (there is an [`Isa`](crate::Isa) of [`SimdLevel::Amx`](crate::SimdLevel::Amx)).
-    pub unsafe fn take() -> Registers {
+    /// The CPU has AMX, and the system lets the process use it (there is an [`Isa`](crate::Isa) of
+    /// [`SimdLevel::AmxInt8`](crate::SimdLevel::AmxInt8) or of [`SimdLevel::Amx`](crate::SimdLevel::Amx)).
+    pub unsafe fn take(shapes: &'static Shapes) -> Registers {
         // SAFETY: by the caller's promise; 64 bytes are read.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &WHOLE, options(nostack, preserves_flags)) };
+        unsafe { asm!("ldtilecfg [{}]", in(reg) shapes, options(nostack, preserves_flags)) };
         Registers { _thread: PhantomData }
     }
 
@@ -58,7 +67,7 @@ impl Registers {
         unsafe { asm!("tilezero tmm{}", const T, options(nomem, nostack, preserves_flags)) };
     }
 
-    /// Register `T` becomes 16 rows of 64 bytes that are `stride` bytes apart.
+    /// Register `T` becomes rows of memory that are `stride` bytes apart.
     ///
     /// # Safety
     /// They can be read.
@@ -75,7 +84,7 @@ impl Registers {
         }
     }
 
-    /// Writes register `T` to 16 rows of 64 bytes that are `stride` bytes apart.
+    /// Writes register `T` to rows that are `stride` bytes apart.
     ///
     /// # Safety
     /// They can be written, and nobody else uses them meanwhile.
@@ -104,6 +113,21 @@ impl Registers {
             asm!(
                 "tdpbf16ps tmm{}, tmm{}, tmm{}",
                 const SUMS, const ROWS, const COLUMNS,
+                options(nomem, nostack, preserves_flags)
+            );
+        }
+    }
+
+    /// Adds to register `SUMS` `[T][16]` i32 the products of `TOKENS` `[T][4·L]` with `LINES` `[L][16][4]`, both signed bytes.
+    #[inline(always)]
+    pub fn multiply_bytes<const SUMS: u8, const TOKENS: u8, const LINES: u8>(&self) {
+        const { assert!(SUMS < 8 && TOKENS < 8 && LINES < 8) };
+        const { assert!(SUMS != TOKENS && TOKENS != LINES && SUMS != LINES) };
+        // SAFETY: the registers are ours, since `take`.
+        unsafe {
+            asm!(
+                "tdpbssd tmm{}, tmm{}, tmm{}",
+                const SUMS, const TOKENS, const LINES,
                 options(nomem, nostack, preserves_flags)
             );
         }

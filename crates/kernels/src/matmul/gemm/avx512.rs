@@ -6,6 +6,7 @@
 use super::{Panel, avx512_panel};
 use crate::blocks::avx512_rows::RowsAvx512;
 use crate::blocks::{BlockFormat, WeightType, with_block};
+use crate::matmul::amx;
 use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Matrix, Output, Tokens};
 use std::arch::x86_64::*;
@@ -77,7 +78,11 @@ unsafe fn quantized<Q: RowsAvx512>(
     // SAFETY: by the caller's promise.
     unsafe {
         avx512_panel::fill::<Q>(w, rows.clone(), k.clone(), p);
-        tokens::<Integer<Q>>(rows, k, x, out, p);
+        if Q::SCALES == 1 && x.rows_in_blocks() {
+            amx::bytes::multiply::<Q>(&rows, rows.start, k, x, out, p);
+        } else {
+            tokens::<Integer<Q>>(rows, k, x, out, p);
+        }
     }
 }
 

@@ -15,7 +15,7 @@
 //! Portable code keeps the sums of all tokens where the floats would be, and goes over them with one group of 32 columns after the
 //! other, see `scalar`.
 //!
-//! With AMX the panel is made into bf16, see `amx`.
+//! With AMX the panel is multiplied as it is, see `amx::bytes`, or made into bf16, see `amx::brain`.
 
 /// What AVX2 and NEON have around their `columns`, the products of `ROWS` rows of a panel with up to `TOKENS` tokens: the level's
 /// features, and the module that fills a panel.
@@ -191,7 +191,7 @@ const _: () = assert!(MAX_K_FLOAT * PANEL_ROWS >= SUMS);
 /// One thread's panel. Allocated once.
 pub struct MatmulScratch {
     pub(super) panel: Box<Panel>,
-    /// Panels of bf16, see `amx`: pages that stay untouched elsewhere.
+    /// Panels of bf16, see `amx::brain`: pages that stay untouched elsewhere.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) brain: Lines,
 }
@@ -263,7 +263,7 @@ pub(super) unsafe fn rows(
             match x.isa().level() {
                 // SAFETY: an `Isa` can run here; the rest by the caller's promise.
                 #[cfg(target_arch = "x86_64")]
-                SimdLevel::Avx512 | SimdLevel::Amx => unsafe {
+                SimdLevel::Avx512 | SimdLevel::AmxInt8 | SimdLevel::Amx => unsafe {
                     avx512::panel(w, part.clone(), k, x, out, panel)
                 },
                 // SAFETY: as above.

@@ -11,7 +11,7 @@
 
 use super::avx512_panel;
 use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
-use crate::blocks::{WeightType, with_tiles};
+use crate::blocks::{BlockFormat, WeightType, with_tiles};
 use crate::matmul::prefetch::{self, Ahead};
 use crate::matmul::sizes::{TILES_TOGETHER, TOKEN_BLOCK};
 use crate::matmul::{MatmulScratch, Matrix, Output, Precision, Tokens};
@@ -441,11 +441,11 @@ unsafe fn few_group<Q: TilesAvx512, const P: usize, const T: usize>(
 }
 
 /// A block of tokens' activations, see `activations`.
-pub(super) struct Block {
+pub(in crate::matmul) struct Block {
     /// `[K/32][TOKEN_BLOCK][32]`
-    pub(super) q: *const i8,
+    pub(in crate::matmul) q: *const i8,
     /// `[K/32][TOKEN_BLOCK]`
-    pub(super) scale: *const f32,
+    pub(in crate::matmul) scale: *const f32,
     /// `[K/32][TOKEN_BLOCK]`
     pub(super) s32: *const f32,
     /// `[K/32][TOKEN_BLOCK]`, minus the sums of 32 integers
@@ -456,7 +456,7 @@ pub(super) struct Block {
 
 impl Block {
     #[inline(always)]
-    pub(super) fn of(x: &Tokens<'_>, block: usize) -> Block {
+    pub(in crate::matmul) fn of(x: &Tokens<'_>, block: usize) -> Block {
         let (tiles, block) = x.tiles(block);
         let at = block * TOKEN_BLOCK * (x.cols() / 32);
         Block {
@@ -465,6 +465,29 @@ impl Block {
             s32: tiles.s32.as_ptr().wrapping_add(at),
             z32: tiles.z32.as_ptr().wrapping_add(at),
             z16: tiles.z16.as_ptr().wrapping_add(2 * at),
+        }
+    }
+
+    /// What offset `h` of group `b` is multiplied with for token `t`: the sum of the activations that have this offset.
+    ///
+    /// # Safety
+    /// The group, the offset and the token exist.
+    #[inline(always)]
+    pub(in crate::matmul) unsafe fn offset_sum<Q: BlockFormat>(
+        &self,
+        b: usize,
+        h: usize,
+        t: usize,
+    ) -> f32 {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match Q::OFFSETS {
+                1 => *self.s32.add(TOKEN_BLOCK * b + t),
+                _ => {
+                    let z16 = *self.z16.add(TOKEN_BLOCK * (2 * b + h) + t);
+                    *self.scale.add(TOKEN_BLOCK * b + t) * (-z16) as f32
+                }
+            }
         }
     }
 }
@@ -525,19 +548,10 @@ unsafe fn group<Q: TilesAvx512, const P: usize, const T: usize>(
                 acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[t]), a, acc[t]);
             }
         }
-        if Q::OFFSETS == 1 {
-            let s32 = x.s32.add(TOKEN_BLOCK * b);
+        for h in 0..Q::OFFSETS {
             for t in 0..T {
-                acc[t] = _mm512_fmadd_ps(m[0], _mm512_set1_ps(*s32.add(t)), acc[t]);
-            }
-        }
-        if Q::OFFSETS == 2 {
-            for part in 0..2 {
-                let z16 = x.z16.add(TOKEN_BLOCK * (2 * b + part));
-                for t in 0..T {
-                    let s = *scale.add(t) * (-*z16.add(t)) as f32;
-                    acc[t] = _mm512_fmadd_ps(m[part], _mm512_set1_ps(s), acc[t]);
-                }
+                let sum = _mm512_set1_ps(x.offset_sum::<Q>(b, h, t));
+                acc[t] = _mm512_fmadd_ps(m[h], sum, acc[t]);
             }
         }
     }

@@ -7,6 +7,9 @@
 
 use super::avx512::{AHEAD, Block, Groups, ask, at, each_group, four, mask, times_zero};
 use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
+use crate::isa::SimdLevel;
+use crate::matmul::activations::MANY;
+use crate::matmul::amx;
 use crate::matmul::gemm::{Panel, stretches};
 use crate::matmul::prefetch::Ahead;
 use crate::matmul::sizes::{MAX_K, PANEL_ROWS, ROWS_TOGETHER, TOKEN_BLOCK, cut_at_multiples};
@@ -55,6 +58,7 @@ pub(super) unsafe fn rows<Q: TilesAvx512>(
     out: Output<'_>,
     p: &mut Panel,
 ) {
+    let amx = Q::SCALES == 1 && x.isa().level() == SimdLevel::AmxInt8 && x.tokens() >= MANY;
     let by_columns = x.tokens() * w.cols() > ACTIVATIONS_IN_CACHE;
     let together = if by_columns { ROWS_TOGETHER } else { PANEL_ROWS };
     for rows in cut_at_multiples(rows, together) {
@@ -64,20 +68,25 @@ pub(super) unsafe fn rows<Q: TilesAvx512>(
                 let first = tiles.start;
                 // SAFETY: by the caller's promise. Where the panel has one tile only, the sums of its other half are not stored.
                 unsafe {
-                    fill::<Q>(w, tiles, k.clone(), by_columns, p);
-                    multiply::<Q>(&rows, first, k.clone(), x, out, p);
+                    if amx {
+                        fill::<Q, true>(w, tiles, k.clone(), by_columns, p);
+                        amx::bytes::multiply::<Q>(&rows, TILE_ROWS * first, k.clone(), x, out, p);
+                    } else {
+                        fill::<Q, false>(w, tiles, k.clone(), by_columns, p);
+                        multiply::<Q>(&rows, first, k.clone(), x, out, p);
+                    }
                 }
             }
         }
     }
 }
 
-/// Makes columns `k` of one or two tiles into a panel. The next panel has the same columns if `by_columns`, else those that follow. A panel is `q` `[K/4][2 tiles][16 rows][4]` codes as they are, unsigned; `d` and `m` `[K/32][1 or 2][2 tiles][16 rows]`.
+/// Makes columns `k` of one or two tiles into a panel. The next panel has the same columns if `by_columns`, else those that follow. A panel is `q` `[K/4][2 tiles][16 rows][4]` codes as they are, unsigned, or if `SIGNED` less their zero point; `d` and `m` `[K/32][1 or 2][2 tiles][16 rows]`.
 ///
 /// # Safety
 /// The tiles are whole, `k` begins at a multiple of 256 and has at most [`MAX_K`] columns, the CPU has the level.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
-unsafe fn fill<Q: TilesAvx512>(
+unsafe fn fill<Q: TilesAvx512, const SIGNED: bool>(
     w: &Matrix<'_>,
     tiles: Range<usize>,
     k: Range<usize>,
@@ -91,12 +100,15 @@ unsafe fn fill<Q: TilesAvx512>(
         let tile = w.tile(i).as_ptr();
         let ahead = Ahead::new(tile.wrapping_add(before), AHEAD, bytes, gap);
         // SAFETY: by the caller's promise.
-        unsafe { each_group::<Q>(tile, &k, &mut Half { first: k.start / 32, half, ahead, p }) };
+        unsafe {
+            let first = k.start / 32;
+            each_group::<Q>(tile, &k, &mut Half::<SIGNED> { first, half, ahead, p });
+        }
     }
 }
 
 /// Puts the groups of a tile into its half of a panel.
-struct Half<'a> {
+struct Half<'a, const SIGNED: bool> {
     /// The panel's first group.
     first: usize,
     /// Which tile of the panel it is.
@@ -105,7 +117,7 @@ struct Half<'a> {
     p: &'a mut Panel,
 }
 
-impl<Q: TilesAvx512> Groups<Q> for Half<'_> {
+impl<Q: TilesAvx512, const SIGNED: bool> Groups<Q> for Half<'_, SIGNED> {
     #[inline(always)]
     unsafe fn group<const P: usize>(
         &mut self,
@@ -129,7 +141,10 @@ impl<Q: TilesAvx512> Groups<Q> for Half<'_> {
             }
             for j in 0..8 {
                 let at = 4 * ((8 * b + j) * PANEL_ROWS + TILE_ROWS * half);
-                let line = Q::line::<P>(unit, head, g, j);
+                let mut line = Q::line::<P>(unit, head, g, j);
+                if SIGNED && Q::ZERO != 0 {
+                    line = _mm512_sub_epi8(line, _mm512_set1_epi8(Q::ZERO as u8 as i8));
+                }
                 _mm512_store_si512(p.q.as_mut_ptr().add(at).cast(), line);
             }
         }
@@ -246,15 +261,9 @@ unsafe fn columns<Q: TilesAvx512>(
                 let m = p.m.as_ptr().add((Q::OFFSETS * g + part) * PANEL_ROWS);
                 let m = [_mm512_load_ps(m), _mm512_load_ps(m.add(TILE_ROWS))];
                 for c in 0..TOKENS {
-                    let s = match Q::OFFSETS {
-                        1 => *x.s32.add(TOKEN_BLOCK * b + t + c),
-                        _ => {
-                            let z16 = *x.z16.add(TOKEN_BLOCK * (2 * b + part) + t + c);
-                            *scale.add(c) * (-z16) as f32
-                        }
-                    };
+                    let sum = _mm512_set1_ps(x.offset_sum::<Q>(b, part, t + c));
                     for i in 0..TILES {
-                        acc[c][i] = _mm512_fmadd_ps(m[i], _mm512_set1_ps(s), acc[c][i]);
+                        acc[c][i] = _mm512_fmadd_ps(m[i], sum, acc[c][i]);
                     }
                 }
             }

@@ -93,7 +93,9 @@ pub(super) unsafe fn rows(
     match x.isa().level() {
         // SAFETY: an `Isa` can run here; the rest by the caller's promise.
         #[cfg(target_arch = "x86_64")]
-        SimdLevel::Avx512 | SimdLevel::Amx => unsafe { avx512::rows(w, rows, x, out, scratch) },
+        SimdLevel::Avx512 | SimdLevel::AmxInt8 | SimdLevel::Amx => unsafe {
+            avx512::rows(w, rows, x, out, scratch)
+        },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         SimdLevel::Avx2 if x.precision() == Precision::Bits16 => unsafe {
