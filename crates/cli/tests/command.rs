@@ -137,7 +137,7 @@ fn a_word_too_much_is_told_of_with_what_was_meant() {
         (&["inspect", "m.gguf", "--watch", "2"], "--watch=2"),
         (&["bench", "m.gguf", "-pg", "8,2"], "-p and -n"),
         (&["perplexity", "m.gguf", "--kl-divergence-base", "x"], "--kl-base"),
-        (&["run", "m.gguf", "x", "--format", "json"], "--json"),
+        (&["run", "m.gguf", "x", "--format", "yaml"], "--json-schema"),
         (&["chat"], "alight run MODEL"),
         (&["ps"], "alight serve"),
         (&["show", "m.gguf"], "alight inspect"),

@@ -87,17 +87,13 @@ const PERPLEXITY: Habits = &[
 const RUN: Habits = &[
     (
         &["--format"],
-        Instead(
-            "`alight serve` holds answers to JSON or a schema; --json writes the answer with what is known of it",
-        ),
-    ),
-    (
-        &["--grammar", "--grammar-file", "-j", "--json-schema", "-jf", "--json-schema-file"],
-        Instead(
-            "`alight serve` holds answers to a schema or a grammar: see response_format in docs/reference/server.md",
+        Which(
+            &[("json", &["--json-schema", "{\"type\":\"object\"}"])],
+            "--json-schema holds the answer to a schema; --json writes the answer with what is known of it",
         ),
     ),
     (&["-o", "--output", "--output-file"], Instead("write `> FILE` behind the command")),
+    (&["-jf"], Same("--json-schema-file")),
     (&["--show-timings"], Words(&["--stats"])),
     (
         &["--server-base"],
