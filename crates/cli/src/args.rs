@@ -27,6 +27,7 @@ use crate::quantize::QuantizeArgs;
 use crate::run::RunArgs;
 use crate::serve::ServeArgs;
 use crate::terminal_text::one_line;
+use crate::tokenize::TokenizeArgs;
 use crate::{output, plain, say};
 
 const STYLES: Styles = Styles::styled()
@@ -55,6 +56,7 @@ Examples:
   alight batch model.gguf prompts.jsonl -o answers.jsonl
   alight serve model.gguf                       a server for OpenAI's clients
   alight inspect model.gguf                     what is in the file
+  alight tokenize model.gguf \"Hello\"            the tokens of a text
   alight convert folder/ -o model.gguf          other programs' files, as GGUF
   alight pack model.gguf -o packed.gguf         the same weights, faster
   alight bench decode model.gguf                how fast it is, and the limit
@@ -83,6 +85,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Show what is in a model file: metadata, tensors, types, sizes, alignment
     Inspect(InspectArgs),
+    /// Show the tokens that a text is to a model, or count them
+    Tokenize(TokenizeArgs),
     /// Measure how well a model predicts a text, or how far it is from a reference
     Perplexity(PerplexityArgs),
     /// Measure tokens per second, and the share of what this machine could do
@@ -122,6 +126,7 @@ impl Command {
             Command::Batch(a) => a.models(),
             Command::Serve(a) => a.models(),
             Command::Inspect(a) => (a.models.iter_mut().collect(), a.hub.offline),
+            Command::Tokenize(a) => (vec![&mut a.model], a.hub.offline),
             Command::Perplexity(a) => a.models(),
             Command::Bench(a) => a.models(),
             Command::Pack(a) => (vec![&mut a.model], a.hub.offline),

@@ -55,6 +55,7 @@ mod terminal;
 mod terminal_text;
 mod text_input;
 mod threads;
+mod tokenize;
 mod units;
 mod wrap;
 
@@ -93,6 +94,7 @@ fn main() -> ExitCode {
         Command::Batch(a) => batch::main(a),
         Command::Serve(a) => serve::main(a),
         Command::Inspect(a) => inspect::main(&a),
+        Command::Tokenize(a) => tokenize::main(&a),
         Command::Perplexity(a) => perplexity::main(a),
         Command::Bench(a) => bench::main(a),
         Command::Pack(a) => pack::pack(&a),

@@ -176,6 +176,13 @@ pub struct Text {
     pub trained: usize,
 }
 
+/// The tokenizer and the chat template of the model at `path`, whatever its network is.
+pub fn vocabulary(path: &Path) -> Outcome<Vocabulary> {
+    let path = &source::model_file(path)?;
+    let maps = alight_files::open(path).map_err(|error| source::explain(path, anyhow!(error)))?;
+    Ok(describe::vocabulary(&maps[0]).map_err(|error| anyhow!(error))?)
+}
+
 /// Opens the model at `path` for its text alone. What the native engine would refuse of it is refused here, too.
 pub fn text(path: &Path) -> Outcome<Text> {
     let path = &source::model_file(path)?;

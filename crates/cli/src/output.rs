@@ -32,6 +32,13 @@ pub fn json<T: Serialize + ?Sized>(value: &T) -> Outcome {
     Ok(out.flush()?)
 }
 
+/// Writes what `write` does, in which nothing drives a terminal, as a report that is too long to be made first.
+pub fn written(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Outcome {
+    let mut out = BufWriter::new(stdout()?);
+    write(&mut out)?;
+    Ok(out.flush()?)
+}
+
 /// Serializes a path as text, with U+FFFD where it is not UTF-8: for `serialize_with`.
 ///
 /// # Errors

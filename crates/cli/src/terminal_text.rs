@@ -4,7 +4,8 @@
 //! A terminal obeys control characters (C0, DEL and C1, in UTF-8 as well), and it shows text in another
 //! order than it was written in where characters for bidirectional text say so. Those are shown as
 //! escapes, `\u{1b}`. Everything that is written for people passes through here: [`one_line`] for
-//! messages, names and paths, which never break a line either; [`printable`] for texts of several lines;
+//! messages, names and paths, which never break a line either; [`visible`] for a piece of a text whose every
+//! character is of interest; [`printable`] for texts of several lines;
 //! [`Filter`] for an answer that comes in pieces. JSON has escapes of its own for them, [`escape_json`].
 //! A pipe or a file that an answer goes to gets its bytes unchanged.
 
@@ -54,6 +55,18 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(out)
+}
+
+/// Some bytes of a text in which each character can be told from others: what is not seen is shown as an escape, and so are quotes ('), a
+/// backslash, and bytes that are no character. For what stands between such quotes. Nothing of it drives a terminal.
+pub fn visible(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len() + 2);
+    for chunk in bytes.utf8_chunks() {
+        // Of what this escapes, double quotes alone are harmless: a backslash that was there is two of them.
+        out.push_str(&chunk.valid().escape_debug().to_string().replace("\\\"", "\""));
+        chunk.invalid().iter().for_each(|byte| out.push_str(&format!("\\x{byte:02x}")));
+    }
+    out
 }
 
 /// A path for people, in one line; what is not UTF-8 in it is U+FFFD.
@@ -157,6 +170,26 @@ mod tests {
         for c in (0..=0x10ffff).filter_map(char::from_u32) {
             let shown = one_line(c.encode_utf8(&mut [0; 4])).into_owned();
             assert!(!shown.contains(char::is_control), "{c:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_seen_of_a_piece_is_shown() {
+        for (piece, shown) in [
+            (&b" the"[..], " the"),
+            (b"\n\t\r\n", "\\n\\t\\r\\n"),
+            ("\u{a0}\u{200b}\u{feff}\u{3000}".as_bytes(), "\\u{a0}\\u{200b}\\u{feff}\\u{3000}"),
+            ("日本é שלום हिन्दी 🙂".as_bytes(), "日本é שלום हिन्दी 🙂"),
+            (b"it's \"so\" \\n \\\"", "it\\'s \"so\" \\\\n \\\\\""),
+            (b"\xe2\x82", "\\xe2\\x82"),
+            (b"a\xff\xc3\xa9", "a\\xffé"),
+        ] {
+            assert_eq!(visible(piece), shown);
+        }
+        for c in (0..=0x10ffff).filter_map(char::from_u32) {
+            let shown = visible(c.encode_utf8(&mut [0; 4]).as_bytes());
+            let hides = |c: char| drives(c) || c.is_control() || c.is_whitespace() && c != ' ';
+            assert!(!shown.contains(hides), "{c:?}");
         }
     }
 

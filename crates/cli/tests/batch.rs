@@ -167,8 +167,8 @@ fn what_a_line_cannot_have_is_named_in_its_result_and_the_others_go_on() {
         (with("presence_penalty", json!(-1)), "unsupported", Some("presence_penalty")),
         (with("stream", json!(true)), "unsupported", Some("stream")),
         (
-            chat("response_format", json!({"type": "json_object"})),
-            "unsupported",
+            chat("response_format", json!({"type": "yaml"})),
+            "invalid_request",
             Some("response_format"),
         ),
         (chat("tool_choice", json!("required")), "invalid_request", Some("tool_choice")),
@@ -229,6 +229,97 @@ fn what_a_line_cannot_have_is_named_in_its_result_and_the_others_go_on() {
     assert!(got[0]["error"]["message"].as_str().unwrap().contains("quotes"), "{}", got[0]);
     assert!(!got[1]["error"]["message"].as_str().unwrap().contains("quotes"), "{}", got[1]);
     assert!(got[35]["error"]["message"].as_str().unwrap().contains("line 69"), "{}", got[35]);
+}
+
+/// In place of an answer, what a line asks for, which may be the call of a tool.
+#[test]
+fn the_answer_to_a_line_is_held_to_what_it_asks_for() {
+    let call = [
+        ("<tool_call>", OWN),
+        ("{\"name\": \"f\", \"arguments\": ", TEXT),
+        ("{\"b\": 1}", TEXT),
+        ("}", TEXT),
+        ("</tool_call>", OWN),
+    ];
+    let answer = [("{\"c\":2}", TEXT), ("Yes", TEXT), ("[]", TEXT)];
+    let schema = |name: &str| {
+        json!({"type": "object", "properties": {name: {"type": "integer"}},
+            "required": [name], "additionalProperties": false})
+    };
+    let user = json!([{"role": "user", "content": "a"}]);
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": schema("b")}}]);
+    let format =
+        json!({"type": "json_schema", "json_schema": {"schema": schema("c"), "strict": true}});
+    let object = json!({"type": "json_object"});
+    let input = lines(&[
+        json!({"messages": user, "response_format": format, "tools": tools}),
+        json!({"messages": user, "response_format": format}),
+        json!({"messages": user, "json_schema": schema("c"), "ignore_eos": true}),
+        json!({"messages": user, "response_format": object}),
+        json!({"prompt": "a", "grammar": "root ::= \"Yes\" \"[]\""}),
+        json!({"prompt": "a", "regex": "(Yes){2}"}),
+        request(
+            "7",
+            "/v1/completions",
+            json!({"prompt": "a", "grammar": "root ::= \"Yes\"", "max_tokens": 9}),
+        ),
+        json!({"messages": user, "response_format": {"type": "text"}}),
+        // What no answer can be, and what is none.
+        json!({"prompt": "a", "grammar": "root ::= other"}),
+        json!({"prompt": "a", "regex": "("}),
+        json!({"prompt": "a", "json_schema": 7}),
+        json!({"prompt": "a", "json_schema": {}, "grammar": "root ::= \"Yes\""}),
+    ]);
+    for (first, calls) in [(&call[..], true), (&answer[..], false)] {
+        let folder = tempfile::tempdir().unwrap();
+        // It would say the first of them; what it does not say is there to be said.
+        let rest = if calls { &answer[..] } else { &call[..] };
+        let model = said::model(folder.path(), &[rest, first].concat(), rest.len());
+        let args = ["batch", &*model, "--temp", "0", "--parse-special", "-q"];
+        let out = with_stdin(&args, input.as_bytes());
+        assert_eq!(out.status, Some(1), "{}", out.stderr);
+        let got = results(&out.stdout);
+        let choice = |i: usize| &got[i]["response"]["body"]["choices"][0];
+        let message = &choice(0)["message"];
+        if calls {
+            let function = json!({"name": "f", "arguments": "{\"b\": 1}"});
+            assert_eq!(message["tool_calls"][0]["function"], function, "{message}");
+            assert_eq!(choice(0)["finish_reason"], "tool_calls");
+        } else {
+            assert_eq!(
+                (&message["content"], message.get("tool_calls")),
+                (&json!("{\"c\":2}"), None)
+            );
+        }
+        for i in [1, 2] {
+            assert_eq!(
+                (content(&got[i]), &choice(i)["finish_reason"]),
+                (&json!("{\"c\":2}"), &json!("stop"))
+            );
+            assert_eq!(got[i]["response"]["body"]["object"], "chat.completion");
+        }
+        let object: Value = serde_json::from_str(content(&got[3]).as_str().unwrap()).unwrap();
+        assert!(object.is_object(), "{object}");
+        assert_eq!(*content(&got[4]), "Yes[]");
+        assert_eq!(*content(&got[5]), "YesYes");
+        assert_eq!(
+            (&choice(6)["text"], &choice(6)["finish_reason"]),
+            (&json!("Yes"), &json!("stop"))
+        );
+        assert_eq!(got[6]["response"]["body"]["object"], "text_completion");
+        assert_ne!(*content(&got[7]), "{\"c\":2}");
+        for (i, param) in [(8, "grammar"), (9, "regex"), (10, "json_schema"), (11, "grammar")] {
+            let error = &got[i]["error"];
+            assert_eq!(
+                (&error["code"], &error["param"]),
+                (&json!("invalid_request"), &json!(param))
+            );
+        }
+        // What is beside a line changes nothing of it.
+        let alone = with_stdin(&[&args[..], &["--sequences", "1"]].concat(), input.as_bytes());
+        let alone = results(&alone.stdout).into_iter().map(timeless);
+        assert!(alone.eq(got.into_iter().map(timeless)));
+    }
 }
 
 #[test]

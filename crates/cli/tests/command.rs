@@ -9,7 +9,8 @@ use std::process::Stdio;
 
 use support::{alight, command, done};
 
-const COMMANDS: [&str; 6] = ["run", "batch", "inspect", "perplexity", "bench", "completions"];
+const COMMANDS: [&str; 7] =
+    ["run", "batch", "inspect", "tokenize", "perplexity", "bench", "completions"];
 
 #[test]
 fn help_names_the_commands_and_shows_examples() {
@@ -137,7 +138,7 @@ fn a_word_too_much_is_told_of_with_what_was_meant() {
         (&["inspect", "m.gguf", "--watch", "2"], "--watch=2"),
         (&["bench", "m.gguf", "-pg", "8,2"], "-p and -n"),
         (&["perplexity", "m.gguf", "--kl-divergence-base", "x"], "--kl-base"),
-        (&["run", "m.gguf", "x", "--format", "json"], "--json"),
+        (&["run", "m.gguf", "x", "--format", "yaml"], "--json-schema"),
         (&["chat"], "alight run MODEL"),
         (&["ps"], "alight serve"),
         (&["show", "m.gguf"], "alight inspect"),
@@ -233,6 +234,7 @@ fn completions_offer_files_and_values() {
     let start = format!("{}/mo", dir.path().display());
     for (words, wanted) in [
         (&["alight", "qu"][..], "quantize"),
+        (&["alight", "tok"], "tokenize"),
         (&["alight", "run", "--load", "d"], "direct"),
         (&["alight", "quantize", "--type", "q4_k_"], "q4_k_m"),
         (&["alight", "run", "m.gguf", "-f", &start], &format!("{start}del.gguf")),
@@ -265,7 +267,13 @@ fn manual_pages() {
     assert!(!page.contains("kernels: "), "{page}");
     let dir = tempfile::tempdir().unwrap();
     alight(&["man", "-o", dir.path().to_str().unwrap()]).succeeds();
-    for name in ["alight.1", "alight-run.1", "alight-bench-decode.1", "alight-quantize.1"] {
+    for name in [
+        "alight.1",
+        "alight-run.1",
+        "alight-tokenize.1",
+        "alight-bench-decode.1",
+        "alight-quantize.1",
+    ] {
         assert!(dir.path().join(name).is_file(), "{name}: {:?}", support::names(dir.path()));
     }
     assert!(!dir.path().join("alight-bench-resident.1").exists(), "it is hidden");
@@ -331,6 +339,7 @@ fn paths_that_are_not_models() {
             vec!["run", path, "hello"],
             vec!["batch", path, &text],
             vec!["perplexity", path, &text],
+            vec!["tokenize", path, "hello"],
             vec!["bench", "decode", path],
         ] {
             alight(&args).fails(1, parts);

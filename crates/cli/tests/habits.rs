@@ -67,7 +67,6 @@ fn what_cannot_be_had_is_refused_with_what_to_do_instead() {
         assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
     }
     for (word, part) in [
-        ("tokenize", "/tokenize"),
         ("info", "alight inspect"),
         ("create", "alight convert"),
         ("push", "hf upload"),

@@ -304,8 +304,27 @@ const TABLE: &[Row] = &[
         }),
         Answered,
     ),
-    Row(&["-j", "--json-schema"], &["{}"], Answered, Answered),
-    Row(&["--grammar"], &["root ::= \"a\""], Answered, Answered),
+    Row(
+        &["-j", "--json-schema"],
+        &["{}"],
+        Works("--json-schema", |case| {
+            // Of the letters of JSON the model has none, so no answer can begin.
+            for name in ["-j", "--json-schema"] {
+                let words = ["run", &case.model, "--raw", "-p", "a", name, "{\"type\":\"null\"}"];
+                case.said(&words).fails(2, &["--json-schema", "no answer can begin"]);
+            }
+        }),
+        Answered,
+    ),
+    Row(
+        &["--grammar"],
+        &["root ::= \"a\""],
+        Works("--grammar", |case| {
+            let got = case.run(&["--grammar", "root ::= \"aa\""]);
+            assert_eq!((&got["text"], &got["finish"]), (&json!("aa"), &json!("stop")));
+        }),
+        Answered,
+    ),
     Row(&["-mm", "--mmproj"], &["m.gguf"], Answered, Answered),
     Row(&["--lora"], &["a.gguf"], Answered, Answered),
     // How long it is.

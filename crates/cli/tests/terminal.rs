@@ -87,9 +87,14 @@ fn names_and_arguments_drive_nothing() {
     let name = "a\u{1b}]0;b\u{7}\u{9b}c\u{7f}\u{202e}d\u{2067}.gguf";
     let path = write(folder.path(), name, b"Dear diary");
     let missing = format!("{path}x");
+    let model = wild::model(folder.path());
     for args in [
         &["run", &path, "x"][..],
         &["inspect", &path],
+        &["tokenize", &path, "x"],
+        &["tokenize", &missing, "x"],
+        &["run", &missing, "x", "--grammar-file", &missing],
+        &["run", &model, "x", "--grammar", "root = \u{202e}\u{9b}2J"],
         &["inspect", &missing, "--json"],
         &["bench", "decode", &missing],
         &["cp", &missing, "/nowhere/x"],
@@ -137,6 +142,7 @@ fn a_name_with_a_newline_makes_no_second_line() {
             vec!["quantize", path, "-o", &out, "--type", "q8_0"],
             vec!["perplexity", path, &text],
             vec!["batch", path, &text],
+            vec!["tokenize", path, "x"],
             vec!["bench", "decode", path],
             vec!["bench", "load", path],
         ];
@@ -144,6 +150,8 @@ fn a_name_with_a_newline_makes_no_second_line() {
             errors.push(vec!["cp", path, &out]);
             errors.push(vec!["run", &model, "--raw", "-f", path]);
             errors.push(vec!["perplexity", &model, path]);
+            errors.push(vec!["tokenize", &model, "-f", path]);
+            errors.push(vec!["run", &model, "x", "--json-schema-file", path]);
             errors.push(vec!["batch", &model, path]);
         } else {
             // It is there already.

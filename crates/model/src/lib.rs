@@ -138,7 +138,7 @@ pub use engine::{
     Constraint, DEFAULT_CONTEXT, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated,
     Logprobs, MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, MAX_THREADS, Numbers, OfPrompt, OptionError,
     Pool, Pooling, Request, RequestId, Restored, Sampler, SamplerOptions, Session, SessionOptions,
-    Speculate, context, generate, to_unit_length,
+    Speculate, context, generate, generate_constrained, to_unit_length,
 };
 pub use error::ModelError;
 pub use load::{

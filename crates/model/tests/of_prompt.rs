@@ -2,13 +2,15 @@
 
 mod common;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use alight_formats::GgmlType;
 use alight_model::{
-    Constraint, Engine, EngineOptions, Event, Finish, Model, ModelError, OfPrompt, OpenOptions,
-    Pooling, Request, RequestId, SamplerOptions, Session, SessionOptions,
+    Constraint, Engine, EngineOptions, Event, Finish, GenerateOptions, Model, ModelError, OfPrompt,
+    OpenOptions, Pooling, Request, RequestId, Sampler, SamplerOptions, Session, SessionOptions,
+    Speculate, generate_constrained,
 };
 use common::{Spec, tokens};
 
@@ -198,6 +200,41 @@ fn a_constraint_decides_what_may_come() {
         assert_eq!(said.failed, Some(why));
         // The logits are the model's own.
         assert!(said.logits[0] == all(model, 512, &[free])[0].logits[0]);
+    }
+}
+
+/// The same of one sequence by itself, whatever is drafted.
+#[test]
+fn a_constraint_decides_what_may_come_in_a_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = &models(folder.path())[0];
+    let prompt = tokens(20, model.spec().vocab, 3);
+    let script: Vec<u32> = [3, 4, 5, 6, 3, 4, 5, 7, 3, 4, 5, 6].to_vec();
+    for speculate in [Speculate::Off, Speculate::Tokens(3)] {
+        let sampling = SamplerOptions { temperature: 1.0, ..SamplerOptions::default() };
+        let mut session = Session::new(model, &SessionOptions::default()).unwrap();
+        let mut sampler = Sampler::new(sampling, model.spec().vocab);
+        let came = Arc::new(Mutex::new(Vec::new()));
+        let mut constraint = Script { script: script.clone(), came: came.clone() };
+        let mut said = Vec::new();
+        let mut answer = |max_tokens| {
+            let options = GenerateOptions { max_tokens, speculate, ..GenerateOptions::default() };
+            let (session, sampler) = (&mut session, &mut sampler);
+            let held: Option<&mut dyn Constraint> = Some(&mut constraint);
+            said.clear();
+            let answered =
+                generate_constrained(session, sampler, &prompt, &options, held, &mut |id| {
+                    said.push(id);
+                    ControlFlow::Continue(())
+                });
+            (answered, said.clone(), came.lock().unwrap().split_off(0))
+        };
+        let (answered, said, told) = answer(script.len());
+        assert_eq!((answered.unwrap().finish, &said, &told), (Finish::Length, &script, &script));
+        // Where the constraint has nothing to say any more, the answer fails.
+        let (answered, said, _) = answer(script.len() + 1);
+        assert!(matches!(answered, Err(ModelError::Constraint { .. })), "{answered:?}");
+        assert_eq!(said, script);
     }
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn ask(
         sampling.presence_penalty = penalty;
     }
     let logit_bias = biases(fields, serving)?;
-    let grammar = grammar::take(fields, calls, serving)?;
+    let grammar = grammar::take(fields, calls, &serving.grammars)?;
     // Nothing follows the end of what a grammar has.
     let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false) && grammar.is_none();
     options::refuse_unsupported(fields)?;
@@ -134,7 +134,7 @@ pub(crate) fn chat(
 ) -> Result<(Vec<u32>, Asked), Failure> {
     let call = !must_call.is_empty();
     if call {
-        ask.grammar = Some(grammar::of_calls(must_call, serving)?);
+        ask.grammar = Some(grammar::of_calls(must_call, &serving.grammars)?);
         ask.ignore_eos = false;
     }
     let held = ask.grammar.is_some();
@@ -143,11 +143,11 @@ pub(crate) fn chat(
         context.entry("enable_thinking").or_insert(false.into());
     }
     // What is JSON or a call of a tool is told apart by the marks of calls.
-    let chat = !held || matches!(ask.grammar, Some(Held::WholeOrCalls(_)));
+    let chat = ask.grammar.as_ref().is_none_or(Held::may_call);
     let tools = chat && context.contains_key("tools");
     let may_call = context.get("tools").and_then(Value::as_array).filter(|_| !held);
     if let Some(may_call) = may_call {
-        ask.grammar = grammar::of_strict_calls(may_call, serving)?;
+        ask.grammar = grammar::of_strict_calls(may_call, &serving.grammars)?;
     }
     let mut prompt = conversation(context, serving)?;
     let vocabulary = serving.vocabulary();

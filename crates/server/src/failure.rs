@@ -4,6 +4,7 @@ use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
 use crate::body::refusal::{Refusal, TOO_LONG};
+use crate::grammar::{MOST_COMPILED, NoGrammar, NotHeld};
 
 /// What programs look for in the message to know that a prompt is too long: llama-server's words.
 const EXCEEDS: &str = "exceeds the available context size";
@@ -141,5 +142,15 @@ impl From<Refusal> for Failure {
             _ => ("invalid_request_error", message),
         };
         Failure { kind, code: Some(code), param, ..Failure::invalid(message) }
+    }
+}
+
+impl From<NotHeld> for Failure {
+    fn from(why: NotHeld) -> Failure {
+        match why {
+            NotHeld::Refused(refusal) => refusal.into(),
+            NotHeld::Compiler(NoGrammar::Busy) => Failure::busy(MOST_COMPILED),
+            NotHeld::Compiler(why) => Failure::internal(why.to_string()),
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! Requests and responses of all routes.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -13,10 +12,10 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use serde_json::{Map, Value};
-use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
+use crate::apart::ThreadPermit;
 use crate::failure::{Failure, Written};
 use crate::generation::{Choice, Generation, Update};
 use crate::listen::Shared;
@@ -65,37 +64,6 @@ impl Call {
         });
         done.await.unwrap_or_else(|_| Err(failed()))
     }
-}
-
-thread_local! {
-    /// The permit of what is done apart on this thread.
-    static PERMIT: RefCell<Option<OwnedSemaphorePermit>> = const { RefCell::new(None) };
-}
-
-/// Gives this thread a permit until it is dropped.
-struct ThreadPermit;
-
-impl ThreadPermit {
-    fn new(permit: OwnedSemaphorePermit) -> ThreadPermit {
-        PERMIT.set(Some(permit));
-        ThreadPermit
-    }
-}
-
-impl Drop for ThreadPermit {
-    fn drop(&mut self) {
-        PERMIT.take();
-    }
-}
-
-/// Waits within [`Call::apart`] for something that other requests do not wait for: meanwhile, one of them has the permit.
-pub(crate) fn step_aside<T>(wait: impl FnOnce() -> T) -> T {
-    let Some(permit) = PERMIT.take() else { return wait() };
-    let permits = Arc::clone(permit.semaphore());
-    drop(permit);
-    let done = wait();
-    PERMIT.set(Handle::current().block_on(permits.acquire_owned()).ok());
-    done
 }
 
 /// A part of an address without its `%` and two digits, which stand for a byte each.

@@ -9,13 +9,14 @@
 //! | `socket` | where it listens: a port or a file |
 //! | `routes` | which address is answered by what, and in which shape its errors are |
 //! | `access` | who may ask: Host, Origin, API keys |
+//! | `apart` | how many threads do at a time what may take long |
 //! | `json` | bodies of requests: limits before anything is parsed |
 //! | [`body`] | the fields of bodies; shared with `alight batch` |
 //! | [`answer`] | tokens into text, thinking and calls; shared with `alight batch` |
 //! | `worker` | the thread that owns an engine: requests in, tokens out |
 //! | `counts` | what an engine has done, in numbers |
 //! | `generation` | the answers to one request, as they come |
-//! | `grammar`, `gbnf` | answers that are held to a JSON schema, a grammar, a regular expression, or the call of a tool |
+//! | [`grammar`] | answers that are held to a JSON schema, a grammar, a regular expression, or the call of a tool; shared with `alight run` and `alight batch` |
 //! | `asking` | what all requests for an answer have in common |
 //! | `openai`, `anthropic`, `ollama`, `llama` | their addresses, one file each |
 //! | `page` | the page with a chat and a picture of memory, and what the picture is drawn of |
@@ -35,6 +36,7 @@
 mod access;
 pub mod answer;
 mod anthropic;
+mod apart;
 mod asking;
 pub mod body;
 mod counts;
@@ -43,7 +45,7 @@ mod failure;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod generation;
-mod grammar;
+pub mod grammar;
 mod health;
 mod http;
 mod ids;

@@ -490,7 +490,7 @@ mod tests {
             .map(|_| {
                 let released = Arc::clone(&released);
                 runtime.spawn(call().apart(move |_| {
-                    http::step_aside(|| released.lock().unwrap().recv().unwrap());
+                    crate::apart::step_aside(|| released.lock().unwrap().recv().unwrap());
                     Ok(())
                 }))
             })

@@ -1,13 +1,11 @@
 //! The models that are served, by their names.
 
-use std::sync::{Arc, OnceLock};
-
 use alight_model::Model;
 use alight_text::Vocabulary;
 
 use crate::body::refusal::Refusal;
 use crate::failure::Failure;
-use crate::grammar::Compiler;
+use crate::grammar::Grammars;
 use crate::worker::Worker;
 use crate::{Log, Options, ids};
 
@@ -30,19 +28,13 @@ pub(crate) struct Serving {
     pub(crate) worker: Worker,
     /// When it was opened.
     pub(crate) created: u64,
-    /// Made when it is first asked for.
-    compiler: OnceLock<Result<Arc<Compiler>, String>>,
+    /// Makes what answers are held to.
+    pub(crate) grammars: Grammars,
 }
 
 impl Serving {
     pub(crate) fn vocabulary(&self) -> &'static Vocabulary {
         self.model.vocabulary()
-    }
-
-    /// Compiles what answers are held to.
-    pub(crate) fn compiler(&self) -> Result<&Arc<Compiler>, String> {
-        let make = || Compiler::new(&self.vocabulary().tokenizer).map(Arc::new);
-        self.compiler.get_or_init(make).as_ref().map_err(String::clone)
     }
 }
 
@@ -59,7 +51,8 @@ impl Models {
         let at_once = served.len() == 1;
         let start = |Served { name, model, draft, context }: Served| {
             let worker = Worker::start((model, draft), context, options, at_once, log.clone())?;
-            Ok(Serving { name, model, worker, created: ids::now(), compiler: OnceLock::new() })
+            let grammars = Grammars::new(model.vocabulary());
+            Ok(Serving { name, model, worker, created: ids::now(), grammars })
         };
         Ok(Models(served.into_iter().map(start).collect::<Result<_, String>>()?))
     }

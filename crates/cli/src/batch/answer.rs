@@ -31,7 +31,7 @@ impl Answer {
             line: prepared.line.clone(),
             prompt_tokens: prepared.prompt.len(),
             tokens: 0,
-            chat: prepared.asked.chat,
+            chat: prepared.chat,
             making: answer::Answer::new(&prepared.asked, &prepared.prompt, vocabulary),
             message: Message::default(),
         }

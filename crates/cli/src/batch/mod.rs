@@ -13,6 +13,7 @@ mod result;
 mod results;
 mod resume;
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal};
@@ -21,10 +22,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use alight_model::{
-    Engine, EngineOptions, Event, Finish, MAX_SEQUENCES, Model, ModelError, Request, RequestId,
-    SamplerOptions,
+    Constraint, Engine, EngineOptions, Event, Finish, MAX_SEQUENCES, Model, ModelError, Request,
+    RequestId, SamplerOptions,
 };
 use alight_server::body::refusal::{Refusal, TOO_LONG};
+use alight_server::grammar::{Grammars, Masks};
 use alight_text::{Encoder, Style};
 use anyhow::{Context, anyhow};
 use serde_json::json;
@@ -64,7 +66,7 @@ A line of the input is one of:
   {\"prompt\": \"…\"}  or  {\"messages\": [{\"role\": \"user\", \"content\": \"…\"}]}
   {\"custom_id\": \"…\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\": {…}}
 The last is OpenAI's batch format (also /v1/completions), and so are the results. A line may have a custom_id, and set max_tokens, \
-temperature, top_p, top_k, min_p, repeat_penalty, seed, stop, tools and more, and a field that is not \
+temperature, top_p, top_k, min_p, repeat_penalty, seed, stop, tools, response_format and more, and a field that is not \
 supported makes an error of that line alone; docs/reference/batch.md has the whole format.
 
 The same command again goes on where a run was cut. The answer to a line depends on the model, the line and these options, and not on the lines beside it, their \
@@ -181,6 +183,7 @@ pub fn main(args: BatchArgs) -> Outcome {
         results: Results::new(file, args.unordered),
         progress,
         active: HashMap::new(),
+        masks: OnceCell::new(),
         begun: 0,
         sequences: args.sequences,
         ended: false,
@@ -232,8 +235,20 @@ impl BatchArgs {
         };
         let lines = Lines::new(input.reader, lines::LIMIT);
         let (name, seen) = (input.name, HashMap::new());
-        let no_json = Some(0);
-        Reader { lines, name, vocabulary, encoder, defaults, run, done, keys, seen, no_json }
+        let (no_json, grammars) = (Some(0), Grammars::new(vocabulary));
+        Reader {
+            lines,
+            name,
+            vocabulary,
+            encoder,
+            grammars,
+            defaults,
+            run,
+            done,
+            keys,
+            seen,
+            no_json,
+        }
     }
 
     /// A hash of all that answers depend on besides their lines: the model and the options, and of these none that changes only how
@@ -308,6 +323,8 @@ struct Batch {
     results: Results,
     progress: Progress,
     active: HashMap<RequestId, Answer>,
+    /// Made when an answer is first held to something.
+    masks: OnceCell<Masks>,
     /// Lines that have begun: places among the results.
     begun: u64,
     sequences: usize,
@@ -387,14 +404,11 @@ impl Batch {
 
     fn begin(&mut self, index: u64, prepared: Prepared) -> Outcome {
         let answer = Answer::new(index, &prepared, self.model.vocabulary());
-        let Prepared { prompt, sampling, max_tokens, ignore_eos, .. } = prepared;
-        match self.engine.add(Request {
-            prompt,
-            sampling,
-            max_tokens,
-            ignore_eos,
-            ..Request::default()
-        }) {
+        let Prepared { prompt, sampling, max_tokens, ignore_eos, held, .. } = prepared;
+        let hold = |held| self.masks.get_or_init(Masks::start).hold(held);
+        let constraint = held.map(|held| Box::new(hold(held)) as Box<dyn Constraint>);
+        let request = Request { prompt, sampling, max_tokens, ignore_eos, ..Request::default() };
+        match self.engine.add_constrained(request, constraint) {
             Ok(id) => {
                 self.active.insert(id, answer);
                 Ok(())

@@ -8,8 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use alight_server::body::refusal::Refusal;
+use alight_server::grammar::{Grammars, NotHeld};
 use alight_text::{Encoder, Vocabulary};
-use anyhow::{anyhow, ensure};
+use anyhow::{Context, anyhow, ensure};
 
 use super::fingerprint::{self, Fingerprint};
 use super::lines::{LIMIT, Lines};
@@ -30,6 +31,8 @@ pub struct Reader {
     pub vocabulary: &'static Vocabulary,
     /// Makes tokens.
     pub encoder: Encoder<'static>,
+    /// Makes what answers are held to.
+    pub grammars: Grammars,
     /// What lines do not say themselves.
     pub defaults: Defaults,
     /// The hash of all that answers depend on besides their lines.
@@ -113,10 +116,15 @@ impl Reader {
             );
             return Ok(Read::Done);
         }
-        Ok(match parsed.prepare(line.clone(), self.vocabulary, &self.encoder, &self.defaults) {
-            Ok(prepared) => Read::Request(Box::new(prepared)),
-            Err(refusal) => Read::Refused(line, refusal),
-        })
+        let (encoder, grammars) = (&self.encoder, &self.grammars);
+        match parsed.prepare(line.clone(), self.vocabulary, encoder, grammars, &self.defaults) {
+            Ok(prepared) => Ok(Read::Request(Box::new(prepared))),
+            Err(NotHeld::Refused(refusal)) => Ok(Read::Refused(line, refusal)),
+            // Nothing is wrong with the line: it has no result, and the same command goes on with it.
+            Err(why @ NotHeld::Compiler(_)) => {
+                Err(why).with_context(|| format!("line {number} of {}", self.name))
+            }
+        }
     }
 
     /// A line that is refused for itself, unless that has been said.

@@ -8,6 +8,7 @@ use alight_server::answer::Asked;
 use alight_server::body::fields::{Fields, kind};
 use alight_server::body::refusal::{Refusal, TOO_LONG};
 use alight_server::body::{conversation, messages, options};
+use alight_server::grammar::{self, Calls, Grammars, Held, NotHeld};
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, PromptError, Style, Vocabulary};
 use serde_json::{Map, Value, json};
@@ -55,6 +56,10 @@ pub struct Prepared {
     pub max_tokens: usize,
     /// Go on when the model would end.
     pub ignore_eos: bool,
+    /// What the answer is held to.
+    pub held: Option<Held>,
+    /// Whether the answer is a message of a conversation, and not the continuation of a text.
+    pub chat: bool,
     /// What is known of the answer.
     pub asked: Asked,
 }
@@ -176,24 +181,40 @@ impl Parsed {
         line: LineId,
         vocabulary: &Vocabulary,
         encoder: &Encoder<'_>,
+        grammars: &Grammars,
         defaults: &Defaults,
-    ) -> Result<Prepared, Refusal> {
-        let (prompt, mut fields) = match self.content? {
+    ) -> Result<Prepared, NotHeld> {
+        let (mut prompt, mut fields) = match self.content? {
             Content::Plain(prompt) => (plain(prompt, defaults), Fields::new(Map::new())),
             Content::Body(url, mut fields) => (prompt(url, &mut fields, defaults)?, fields),
         };
-        let tools = matches!(&prompt, Prompt::Chat(context) if context.contains_key("tools"));
         let (sampling, max_tokens) =
             options::sampling(&mut fields, &defaults.sampling, defaults.max_tokens)?;
+        let calls = match &prompt {
+            Prompt::Chat(context) => Calls::of(context, &[]),
+            Prompt::Text(_) | Prompt::Tokens(_) => Calls::None,
+        };
+        let held = grammar::take(&mut fields, calls, grammars)?;
+        // Nothing follows the end of what a grammar has.
         let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(defaults.ignore_eos);
+        let ignore_eos = ignore_eos && held.is_none();
         let stops = options::stops(&mut fields)?;
         refuse_unsupported(&mut fields)?;
         fields.ignore(&IGNORED);
         fields.finish()?;
-        let chat = matches!(prompt, Prompt::Chat(_));
+        let (mut chat, mut tools) = (false, false);
+        if let Prompt::Chat(context) = &mut prompt {
+            (chat, tools) = (true, context.contains_key("tools"));
+            if held.is_some() {
+                // All of it is what was asked for: there is no room for thinking.
+                context.entry("enable_thinking").or_insert(false.into());
+            }
+        }
+        // In what is held there are marks of calls alone, and those only where there may be calls.
+        let marked = chat && held.as_ref().is_none_or(Held::may_call);
+        let asked = Asked { chat: marked, tools: marked && tools, stops, ..Asked::default() };
         let prompt = encode(prompt, vocabulary, encoder, defaults.context)?;
-        let asked = Asked { chat, tools, stops, ..Asked::default() };
-        Ok(Prepared { line, prompt, sampling, max_tokens, ignore_eos, asked })
+        Ok(Prepared { line, prompt, sampling, max_tokens, ignore_eos, held, chat, asked })
     }
 }
 
@@ -267,8 +288,6 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
         "a model calls as many tools as it will",
     )?;
     let empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
-    let text = |value: &Value| value["type"] == "text";
-    fields.only("response_format", text, "answers are not held to a format")?;
     fields.only("logit_bias", empty, "logits are not changed by token")?;
     fields.only("frequency_penalty", zero, "there is repeat_penalty instead")?;
     fields.only("presence_penalty", zero, "there is repeat_penalty instead")?;

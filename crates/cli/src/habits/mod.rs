@@ -15,7 +15,7 @@ use crate::outcome::{Outcome, Stop};
 use crate::say;
 
 /// The commands that programs of llama.cpp have a counterpart of.
-const COMMANDS: [&str; 5] = ["run", "batch", "serve", "bench", "perplexity"];
+const COMMANDS: [&str; 6] = ["run", "batch", "serve", "bench", "perplexity", "tokenize"];
 
 /// What an option means here.
 #[derive(Clone, Copy, Debug)]

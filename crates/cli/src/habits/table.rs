@@ -37,6 +37,7 @@ pub fn of(command: &str) -> Habits {
         "serve" => SERVE,
         "bench" => BENCH,
         "perplexity" => PERPLEXITY,
+        "tokenize" => TOKENIZE,
         _ => &[],
     }
 }
@@ -60,9 +61,6 @@ pub fn command(word: &str) -> Option<&'static str> {
         "stop" => {
             "there is no command 'stop': Ctrl-C ends an `alight run` or `alight serve`, and nothing else is running"
         }
-        "tokenize" => {
-            "there is no command 'tokenize': `alight serve MODEL` makes tokens, at /tokenize"
-        }
         "embed" | "embedding" => {
             "there is no command 'embed': `alight serve MODEL` makes vectors, at /v1/embeddings"
         }
@@ -84,19 +82,18 @@ const PERPLEXITY: Habits = &[
     ),
 ];
 
+const TOKENIZE: Habits =
+    &[(&["--stdin"], NotNeeded(No, "standard input is read where no text is given"))];
+
 const RUN: Habits = &[
     (
         &["--format"],
-        Instead(
-            "`alight serve` holds answers to JSON or a schema; --json writes the answer with what is known of it",
+        Which(
+            &[("json", &["--json-schema", "{\"type\":\"object\"}"])],
+            "--json-schema holds the answer to a schema; --json writes the answer with what is known of it",
         ),
     ),
-    (
-        &["--grammar", "--grammar-file", "-j", "--json-schema", "-jf", "--json-schema-file"],
-        Instead(
-            "`alight serve` holds answers to a schema or a grammar: see response_format in docs/reference/server.md",
-        ),
-    ),
+    (&["-jf"], Same("--json-schema-file")),
     (&["-o", "--output", "--output-file"], Instead("write `> FILE` behind the command")),
     (&["--show-timings"], Words(&["--stats"])),
     (

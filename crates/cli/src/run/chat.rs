@@ -7,6 +7,7 @@
 use std::time::Instant;
 
 use alight_model::{Finish, GenerateOptions, SamplerOptions};
+use alight_server::grammar::Held;
 use alight_text::{Encoder, Message, Style};
 use anyhow::{Context, anyhow};
 use rusage::Phases;
@@ -16,7 +17,7 @@ use super::commands::{self, Next, Talk};
 use super::engine::{About, Engine, Kind, Request};
 use super::lines::Lines;
 use super::parts::{Parts, Texts, Tone};
-use super::{RunArgs, context_full, report};
+use super::{RunArgs, context_full, parts_style, report};
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, chain};
 use crate::output::Stream;
@@ -27,14 +28,13 @@ use crate::terminal::Terminal;
 /// so small that this would leave nothing for the history.
 const ROOM: usize = 512;
 
-/// Holds a conversation until the user leaves.
+/// Holds a conversation until the user leaves. Each answer is made in this way: how tokens are chosen, when it ends, and what it is held to.
 pub fn main(
     args: &RunArgs,
     about: &About<'_>,
     encoder: &Encoder<'_>,
     engine: &mut dyn Engine,
-    sampling: SamplerOptions,
-    limits: GenerateOptions,
+    (sampling, limits, held): (SamplerOptions, GenerateOptions, Option<&Held>),
 ) -> Outcome {
     let terminal = Terminal::of_process().context("the terminal")?;
     let interrupt = Interrupt::catch_with(terminal)
@@ -90,7 +90,7 @@ pub fn main(
                 Tone::Plain => out.write(piece),
                 Tone::Dim => out.write_dim(piece),
             };
-            let style = encoder.style();
+            let style = parts_style(encoder.style(), held);
             let parts = Parts::new(
                 about.vocabulary,
                 style,
@@ -99,7 +99,8 @@ pub fn main(
                 &args.stop,
                 &mut sink,
             );
-            let request = Request { prompt: &prompt, sampling: talk.sampling, limits: talk.limits };
+            let request =
+                Request { prompt: &prompt, sampling: talk.sampling, limits: talk.limits, held };
             let answer = answer(about, engine, &request, parts, Some(interrupt), &mut phases)?;
             out.end()?;
             if args.stats {

@@ -4,6 +4,7 @@ mod answer;
 mod chat;
 mod commands;
 mod engine;
+mod held;
 pub mod lines;
 mod loading;
 mod memory;
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use alight_model::{Finish, GenerateOptions, SamplerOptions, Speculate};
+use alight_server::grammar::Held;
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Message, Style};
 use anyhow::anyhow;
@@ -37,6 +39,7 @@ use crate::template::TemplateArgs;
 use crate::{folders, say, source};
 use answer::answer;
 use engine::{About, Engine, EngineChoice, Jax, Kind, Native, Request};
+use held::HeldArgs;
 use parts::{Parts, Thinking, Tone};
 use prompt::Source;
 use sampling::SamplingArgs;
@@ -53,6 +56,7 @@ Examples:
   alight run model.gguf --raw \"Once upon a time\"  continue a text
   alight run model.gguf \"2+2=\" --temp 0 -n 8      the likeliest, at most eight
   alight run model.gguf \"Hi\" --json | jq .timings
+  alight run model.gguf \"A pet?\" --json-schema-file pet.json
   alight run model.gguf \"Hi\" --engine jax --tp 2  JAX, on two devices
 
 The prompt is the argument or --file, and before it, with a blank line between them, what comes on \
@@ -145,6 +149,9 @@ pub struct RunArgs {
     sampling: SamplingArgs,
 
     #[command(flatten)]
+    held: HeldArgs,
+
+    #[command(flatten)]
     choice: EngineChoice,
 }
 
@@ -178,7 +185,14 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
     if source == Source::Terminal {
         check_chat(&args)?;
     }
-    let front = Front { args: &args, source, started };
+    let asked = match args.choice.kind {
+        Kind::Native => args.held.asked(given)?,
+        Kind::Jax => {
+            args.held.refuse(given)?;
+            None
+        }
+    };
+    let mut front = Front { args: &args, source, held: None, started };
     let sampling = args.sampling.options();
     match args.choice.kind {
         Kind::Native => {
@@ -197,6 +211,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
                 model: Some(&model),
             };
             let style = style(&about, &args, given)?;
+            front.held = asked.map(|asked| asked.held(about.vocabulary)).transpose()?;
             if about.context > trained {
                 say::note(&format!(
                     "the model was trained to look back on {trained} tokens, not more"
@@ -273,6 +288,8 @@ impl RunArgs {
 struct Front<'a> {
     args: &'a RunArgs,
     source: Source<'a>,
+    /// What each answer is held to.
+    held: Option<Held>,
     started: Instant,
 }
 
@@ -287,16 +304,22 @@ impl Front<'_> {
         mut phases: Phases,
     ) -> Outcome {
         let args = self.args;
-        let encoder =
+        let held = self.held.as_ref();
+        let mut encoder =
             args.limits.encoder(Encoder::new(about.vocabulary, style, args.parse_special));
+        if held.is_some() {
+            // All of the answer is what was asked for: there is no room for thinking.
+            encoder = encoder.without_thinking();
+        }
         let limits = GenerateOptions {
             max_tokens: args.limits.max_tokens(),
-            ignore_eos: args.limits.ignore_eos,
+            // Nothing follows the end of what a grammar has.
+            ignore_eos: args.limits.ignore_eos && held.is_none(),
             speculate: args.drafts.speculate,
         };
         if self.source == Source::Terminal {
             engine.ready()?;
-            return chat::main(args, about, &encoder, engine, sampling, limits);
+            return chat::main(args, about, &encoder, engine, (sampling, limits, held));
         }
         let prompt = &self.prompt(about, &encoder)?;
         engine.ready()?;
@@ -311,9 +334,15 @@ impl Front<'_> {
             Tone::Plain => out.write(piece),
             Tone::Dim => out.write_dim(piece),
         };
-        let parts =
-            Parts::new(about.vocabulary, style, prompt, args.thinking(), &args.stop, &mut sink);
-        let request = Request { prompt, sampling, limits };
+        let parts = Parts::new(
+            about.vocabulary,
+            parts_style(style, held),
+            prompt,
+            args.thinking(),
+            &args.stop,
+            &mut sink,
+        );
+        let request = Request { prompt, sampling, limits, held };
         let answer = answer(about, engine, &request, parts, interrupt, &mut phases)?;
         if speaks && !args.json {
             out.end()?;
@@ -374,6 +403,11 @@ fn style(about: &About<'_>, args: &RunArgs, given: &ArgMatches) -> Outcome<Style
         ));
     }
     Ok(style)
+}
+
+/// How an answer is taken apart: all of one that is held is what was asked for, whatever it looks like.
+fn parts_style(style: Style, held: Option<&Held>) -> Style {
+    if held.is_some() { Style::Raw } else { style }
 }
 
 /// What to say when the context is full.

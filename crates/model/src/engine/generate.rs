@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::drafter::Drafter;
+use super::request::Constraint;
 use super::sampler::Sampler;
 use super::session::{MOST_REMEMBERED, Session};
 use super::speculate::{MOST_DRAFT, Speculate, StepPlan, StepTimes};
@@ -74,6 +75,21 @@ pub fn generate(
     options: &GenerateOptions,
     on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Generated, ModelError> {
+    generate_constrained(session, sampler, prompt, options, None, on_token)
+}
+
+/// As [`generate`], where a constraint rules tokens out of the answer.
+///
+/// # Errors
+/// As [`generate`]; the constraint has no mask.
+pub fn generate_constrained(
+    session: &mut Session<'_>,
+    sampler: &mut Sampler,
+    prompt: &[u32],
+    options: &GenerateOptions,
+    constraint: Option<&mut dyn Constraint>,
+    on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+) -> Result<Generated, ModelError> {
     let began = Instant::now();
     session.feed(prompt)?;
     for &token in prompt {
@@ -87,16 +103,46 @@ pub fn generate(
     let most = session.context().min(MOST_REMEMBERED) + 1;
     let mut drafter = Drafter::new(speculate, most);
     drafter.read(session.tokens());
-    let done = go_on(session, &mut drafter, sampler, (began, options), on_token);
+    let mut choice = Choice {
+        sampler,
+        masked: vec![0.0; if constraint.is_some() { session.model().spec().vocab } else { 0 }],
+        constraint,
+    };
+    let done = go_on(session, &mut drafter, &mut choice, (began, options), on_token);
     session.end_draft(&mut drafter);
     done
+}
+
+/// How the next token is chosen.
+struct Choice<'s, 'c> {
+    sampler: &'s mut Sampler,
+    constraint: Option<&'c mut dyn Constraint>,
+    /// `[vocab]`, with a constraint: what it has left of the logits.
+    masked: Vec<f32>,
+}
+
+impl Choice<'_, '_> {
+    fn sample(&mut self, logits: &[f32]) -> Result<u32, ModelError> {
+        let Some(constraint) = &mut self.constraint else { return Ok(self.sampler.sample(logits)) };
+        self.masked.copy_from_slice(logits);
+        constraint.mask(&mut self.masked).map_err(|why| ModelError::Constraint { why })?;
+        Ok(self.sampler.sample(&self.masked))
+    }
+
+    /// It has come, and is no end.
+    fn accept(&mut self, token: u32) {
+        self.sampler.accept(token);
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token);
+        }
+    }
 }
 
 /// The token loop, after the prompt.
 fn go_on(
     session: &mut Session<'_>,
     drafter: &mut Drafter,
-    sampler: &mut Sampler,
+    choice: &mut Choice<'_, '_>,
     (began, options): (Instant, &GenerateOptions),
     on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Generated, ModelError> {
@@ -109,11 +155,11 @@ fn go_on(
         if tokens == options.max_tokens {
             break Finish::Length;
         }
-        let token = sampler.sample(session.logits_of(drafter)?);
+        let token = choice.sample(session.logits_of(drafter)?)?;
         if !options.ignore_eos && tokenizer.is_end(token) {
             break Finish::Stop;
         }
-        sampler.accept(token);
+        choice.accept(token);
         tokens += 1;
         let flow = on_token(token);
         let computed = drafter.came(token);

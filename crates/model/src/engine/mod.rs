@@ -24,7 +24,7 @@ mod speculate;
 mod step;
 
 pub(crate) use self::buffers::{Angles, Buffers, WorkSize};
-pub use self::generate::{Finish, GenerateOptions, Generated, generate};
+pub use self::generate::{Finish, GenerateOptions, Generated, generate, generate_constrained};
 pub use self::logprobs::Logprobs;
 pub use self::options::{Numbers, OptionError, context};
 pub(crate) use self::pool::Parking;

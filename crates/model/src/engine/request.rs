@@ -67,7 +67,8 @@ impl Request {
 
 /// What rules tokens out of an answer, for example those that a grammar does not have next.
 ///
-/// Both methods are called by the thread that calls [`Engine::step`](super::Engine::step): `accept` when a token has come, and
+/// Both methods are called by the thread that calls [`Engine::step`](super::Engine::step) or
+/// [`generate_constrained`](super::generate_constrained): `accept` when a token has come, and
 /// `mask` before the next one is chosen. Between them the engine computes, so a mask that takes long to find is best begun by
 /// another thread in `accept`.
 pub trait Constraint: Send + fmt::Debug {

@@ -16,13 +16,14 @@ use super::{Held, Mask};
 type Shared = Arc<Mutex<Finding>>;
 
 /// A thread that finds masks. It ends when nobody can ask it any more.
-pub(crate) struct Masks {
+pub struct Masks {
     /// `None`: the system gave no thread, and everybody finds their own.
     wanted: Option<Sender<Shared>>,
 }
 
 impl Masks {
-    pub(crate) fn start() -> Masks {
+    /// Begins the thread, if the system gives one.
+    pub fn start() -> Masks {
         let (wanted, received) = channel();
         let find = move || find_all(&received);
         let thread = thread::Builder::new().name("alight-masks".into()).spawn(find);
@@ -30,7 +31,7 @@ impl Masks {
     }
 
     /// What holds one answer. Its first mask is found while the prompt is read.
-    pub(crate) fn hold(&self, held: Held) -> Beside {
+    pub fn hold(&self, held: Held) -> Beside {
         let finding = Finding { held, token: None, found: None };
         let beside = Beside { shared: Arc::new(Mutex::new(finding)), wanted: self.wanted.clone() };
         beside.begin();
@@ -69,7 +70,7 @@ impl Finding {
 }
 
 /// What holds one answer to its grammar.
-pub(crate) struct Beside {
+pub struct Beside {
     shared: Shared,
     wanted: Option<Sender<Shared>>,
 }
@@ -110,12 +111,12 @@ impl fmt::Debug for Beside {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Compiler, Wanted};
+    use super::super::{Compiler, Part, Wanted};
     use super::*;
 
     fn held() -> Held {
         let compiler = Compiler::of_bytes();
-        Held::Whole(compiler.compile(Wanted::Regex("(yes|no) [0-9]{3}".to_owned())).unwrap())
+        Held(Part::Whole(compiler.compile(Wanted::Regex("(yes|no) [0-9]{3}".to_owned())).unwrap()))
     }
 
     fn allowed(constraint: &mut dyn Constraint) -> Vec<u32> {

@@ -1,13 +1,11 @@
 //! Calls of tools, in the notation that a model writes: an answer that has to be one, and an answer in which one may be.
 
-use alight_text::EncodeOptions;
 use alight_text::output::Format;
+use alight_text::{EncodeOptions, Vocabulary};
 use serde_json::{Map, Value, json};
 
-use super::{Grammar, Held, Marks, SCHEMA, Wanted, compiled, with_rules};
+use super::{Grammar, Grammars, Held, Marks, NotHeld, Part, SCHEMA, Wanted, with_rules};
 use crate::body::refusal::Refusal;
-use crate::failure::Failure;
-use crate::models::Serving;
 
 /// What may stand between the recipient of a call and its arguments in the header of a message of gpt-oss.
 const HARMONY: [&str; 4] = [
@@ -19,7 +17,7 @@ const HARMONY: [&str; 4] = [
 
 /// Whether tools are called in an answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Calls<'t> {
+pub enum Calls<'t> {
     /// There are none.
     None,
     /// These may be.
@@ -30,7 +28,7 @@ pub(crate) enum Calls<'t> {
 
 impl<'t> Calls<'t> {
     /// In the answer to a conversation, in which one of some tools `must` be called if there are any.
-    pub(crate) fn of(context: &'t Map<String, Value>, must: &[Value]) -> Calls<'t> {
+    pub fn of(context: &'t Map<String, Value>, must: &[Value]) -> Calls<'t> {
         match context.get("tools").and_then(Value::as_array) {
             _ if !must.is_empty() => Calls::Must,
             Some(tools) => Calls::May(tools),
@@ -45,9 +43,8 @@ pub(super) fn or_schema(
     tools: &[Value],
     wanted: &Value,
     strict: bool,
-    serving: &Serving,
+    vocabulary: &Vocabulary,
 ) -> Result<Option<String>, Refusal> {
-    let vocabulary = serving.vocabulary();
     if vocabulary.output_format() != Format::ChatMl
         || vocabulary.template_has("<function=")
         || !vocabulary.template_has("tools")
@@ -73,13 +70,17 @@ pub(super) fn or_schema(
 }
 
 /// The call of one of these tools: `{"name": …, "arguments": {…}}`, with the blanks that templates write.
-pub(crate) fn of_calls(tools: &[Value], serving: &Serving) -> Result<Held, Failure> {
-    held(format!("start: call\n{}", calls(tools)?), serving).map(Held::Whole)
+pub(crate) fn of_calls(tools: &[Value], grammars: &Grammars) -> Result<Held, NotHeld> {
+    let grammar = held(format!("start: call\n{}", calls(tools)?), grammars)?;
+    Ok(Held(Part::Whole(grammar)))
 }
 
 /// What holds the arguments of calls to their schemas wherever the model writes one, and leaves the rest of its answer free; `None` if no
 /// tool is strict, or if the model writes calls in a notation that is not JSON.
-pub(crate) fn of_strict_calls(tools: &[Value], serving: &Serving) -> Result<Option<Held>, Failure> {
+pub(crate) fn of_strict_calls(
+    tools: &[Value],
+    grammars: &Grammars,
+) -> Result<Option<Held>, NotHeld> {
     if !tools.iter().any(is_strict) {
         return Ok(None);
     }
@@ -89,14 +90,14 @@ pub(crate) fn of_strict_calls(tools: &[Value], serving: &Serving) -> Result<Opti
         let message = format!("their schemas have {bytes} bytes, expected at most {SCHEMA}");
         return Err(Refusal::invalid("tools", message).into());
     }
-    let vocabulary = serving.vocabulary();
+    let vocabulary = grammars.vocabulary;
     let one =
-        |lark: String| held(format!("{lark}\nBLANK: /[ \\n]{{1,8}}/\n{}", calls(tools)?), serving);
+        |lark: String| held(format!("{lark}\nBLANK: /[ \\n]{{1,8}}/\n{}", calls(tools)?), grammars);
     // Of each tool, its name and its arguments alone.
     let each = || {
         tools.iter().enumerate().map(|(i, tool)| {
             let lark = format!("start: args\nargs: %json {}", schema(tool));
-            Ok((name(i, tool)?, held(lark, serving)?))
+            Ok((name(i, tool)?, held(lark, grammars)?))
         })
     };
     let marks = match vocabulary.output_format() {
@@ -109,7 +110,7 @@ pub(crate) fn of_strict_calls(tools: &[Value], serving: &Serving) -> Result<Opti
         }
         Format::Mistral => each()
             .map(|tool| tool.map(|(name, of)| (format!("[TOOL_CALLS]{name}[ARGS]"), of)))
-            .collect::<Result<_, Failure>>()?,
+            .collect::<Result<_, NotHeld>>()?,
         Format::Harmony => {
             let mut marks = Vec::new();
             for tool in each() {
@@ -121,11 +122,11 @@ pub(crate) fn of_strict_calls(tools: &[Value], serving: &Serving) -> Result<Opti
         }
         Format::ChatMl | Format::Gemma4 | Format::Plain => return Ok(None),
     };
-    Ok(Some(Held::Behind(Marks::new(marks, &vocabulary.tokenizer))))
+    Ok(Some(Held(Part::Behind(Marks::new(marks, &vocabulary.tokenizer)))))
 }
 
-fn held(lark: String, serving: &Serving) -> Result<Grammar, Failure> {
-    compiled("tools", Wanted::Calls(lark), serving)
+fn held(lark: String, grammars: &Grammars) -> Result<Grammar, NotHeld> {
+    grammars.compiled("tools", Wanted::Calls(lark))
 }
 
 fn is_strict(tool: &Value) -> bool {

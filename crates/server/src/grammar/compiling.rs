@@ -7,16 +7,15 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::{Compiler, Grammar, Wanted};
-use crate::failure::Failure;
-use crate::http::step_aside;
+use super::{Compiler, Grammar, NoGrammar, Wanted};
+use crate::apart::step_aside;
 
 /// How many are compiled at the same time, and how many may wait until one of them is.
 const AT_ONCE: usize = 2;
 const WAITING: usize = 16;
 pub(crate) const MOST_COMPILED: usize = AT_ONCE + WAITING;
 /// How long one may take.
-const LONGEST: Duration = Duration::from_secs(10);
+pub(super) const LONGEST: Duration = Duration::from_secs(10);
 /// Bytes of the stack. llguidance calls itself for each step from schema to schema and from rule to rule, and takes some kilobytes for it; as
 /// many steps as the longest schema can have need less than a quarter of this. Only what is touched takes memory.
 const STACK: usize = 512 << 20;
@@ -62,14 +61,12 @@ impl Drop for Permit {
     }
 }
 
-/// Compiles apart from everything else. `refused` makes a failure of why it is no grammar.
-pub(super) fn compile(
-    compiler: &Arc<Compiler>,
-    wanted: Wanted,
-    refused: impl FnOnce(String) -> Failure,
-) -> Result<Grammar, Failure> {
+/// Compiles apart from everything else.
+pub(super) fn compile(compiler: &Arc<Compiler>, wanted: Wanted) -> Result<Grammar, NoGrammar> {
+    wanted.check()?;
+    // A thread that reads a body of a request lets another one do so meanwhile.
     step_aside(|| {
-        let permit = Permit::wait().ok_or_else(|| Failure::busy(MOST_COMPILED))?;
+        let permit = Permit::wait().ok_or(NoGrammar::Busy)?;
         let (send, received) = sync_channel(1);
         let compiler = Arc::clone(compiler);
         let work = move || {
@@ -79,18 +76,11 @@ pub(super) fn compile(
             let _ = send.send(compiled);
         };
         let thread = thread::Builder::new().name("alight-grammar".into()).stack_size(STACK);
-        thread.spawn(work).map_err(|e| {
-            Failure::internal(format!("the system gives no thread to compile a grammar: {e}"))
-        })?;
+        thread.spawn(work).map_err(|error| NoGrammar::NoThread(error.to_string()))?;
         match received.recv_timeout(LONGEST) {
-            Ok(compiled) => compiled.map_err(refused),
-            Err(RecvTimeoutError::Timeout) => {
-                let seconds = LONGEST.as_secs();
-                Err(refused(format!("it takes more than {seconds} s to compile: make it simpler")))
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                Err(Failure::internal("the compiler of grammars has failed"))
-            }
+            Ok(compiled) => compiled.map_err(NoGrammar::Wrong),
+            Err(RecvTimeoutError::Timeout) => Err(NoGrammar::TooSlow),
+            Err(RecvTimeoutError::Disconnected) => Err(NoGrammar::Failed),
         }
     })
 }
@@ -109,7 +99,7 @@ mod tests {
         let (bytes, most) = wanted.bytes();
         assert!(bytes <= most && bytes > most / 2, "{bytes} of {most} bytes");
         // A grammar or a refusal: what matters is that there is an end.
-        let compiled = compile(&Arc::new(Compiler::of_bytes()), wanted, Failure::invalid);
+        let compiled = compile(&Arc::new(Compiler::of_bytes()), wanted);
         if let Ok(mut grammar) = compiled
             && let Ok(mask) = grammar.mask()
             && let Some(first) = (0..256).find(|byte| mask.allowed.is_allowed(*byte))
@@ -174,7 +164,7 @@ mod tests {
             let mut text = String::from("root ::= r0\n");
             (0..997).for_each(|i| writeln!(text, "r{i} ::= \"a\" r{}{between}", i + 1).unwrap());
             text.push_str("r997 ::= \"b\"\n");
-            assert!(compile(&compiler, Wanted::Gbnf(text), Failure::invalid).is_ok());
+            assert!(compile(&compiler, Wanted::Gbnf(text)).is_ok());
         }
     }
 }

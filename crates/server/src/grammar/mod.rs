@@ -1,32 +1,36 @@
 //! Answers that are held to a JSON schema, a grammar, a regular expression, or the call of a tool, by llguidance: which tokens may come next.
 //!
+//! `alight run` and `alight batch` hold theirs by it, too: nothing here knows of HTTP. [`take`] reads the fields of a body, [`held`] takes what
+//! an answer is [`Wanted`] to be, and [`Masks`] makes of either the constraint that an engine takes.
+//!
 //! Invariant: what a stranger's schema or grammar may cost is limited, in time and in memory, when it is compiled and for each token. Beyond,
 //! the request fails, and no other.
 
 mod beside;
 mod calls;
 mod compiling;
+mod error;
 mod gbnf;
 mod marks;
 mod size;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use alight_text::Tokenizer;
+use alight_text::{Tokenizer, Vocabulary};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Map, Value, json};
 
-use crate::body::fields::Fields;
+use crate::body::fields::{Fields, kind};
 use crate::body::refusal::Refusal;
-use crate::failure::Failure;
-use crate::models::Serving;
 
-pub(crate) use self::beside::Masks;
-pub(crate) use self::calls::{Calls, of_calls, of_strict_calls};
+pub use self::beside::{Beside, Masks};
+pub use self::calls::Calls;
+pub(crate) use self::calls::{of_calls, of_strict_calls};
 pub(crate) use self::compiling::MOST_COMPILED;
+pub use self::error::{NoGrammar, NotHeld};
 use self::marks::Marks;
 
 /// Most bytes of a schema, or of a grammar in which no expression is long; of a grammar of llguidance's; and of a regular expression. The time
@@ -38,8 +42,30 @@ const REGEX: usize = size::PATTERN;
 /// What a grammar of llama-server begins with if it is not GBNF but llguidance's Lark.
 const LARK: &str = "%llguidance";
 
+/// Makes what holds the answers of a model.
+pub struct Grammars {
+    vocabulary: &'static Vocabulary,
+    /// Made when it is first asked for.
+    compiler: OnceLock<Result<Arc<Compiler>, NoGrammar>>,
+}
+
+impl Grammars {
+    /// For a model's tokens, and the notation in which it calls tools.
+    pub fn new(vocabulary: &'static Vocabulary) -> Grammars {
+        Grammars { vocabulary, compiler: OnceLock::new() }
+    }
+
+    /// Compiles what the field `param` of a request asks for.
+    fn compiled(&self, param: &'static str, wanted: Wanted) -> Result<Grammar, NotHeld> {
+        let make = || Compiler::new(&self.vocabulary.tokenizer).map(Arc::new);
+        let compiler = self.compiler.get_or_init(make).as_ref().map_err(NoGrammar::clone);
+        let grammar = compiler.and_then(|compiler| compiling::compile(compiler, wanted));
+        grammar.map_err(|why| why.of_field(param))
+    }
+}
+
 /// Compiles schemas and grammars for the tokens of a model.
-pub(crate) struct Compiler {
+pub struct Compiler {
     factory: ParserFactory,
     /// The token that ends an answer, and all that do.
     end: u32,
@@ -47,10 +73,14 @@ pub(crate) struct Compiler {
 }
 
 impl Compiler {
-    pub(crate) fn new(tokenizer: &Tokenizer) -> Result<Compiler, String> {
+    /// For the tokens of a model.
+    ///
+    /// # Errors
+    /// No answer of the model can be held to anything.
+    pub fn new(tokenizer: &Tokenizer) -> Result<Compiler, NoGrammar> {
         let vocab = tokenizer.vocab_size() as u32;
         let end = tokenizer.eos().or(tokenizer.ends().first().copied());
-        let end = end.ok_or("the model has no token that ends an answer")?;
+        let end = end.ok_or(NoGrammar::NoEnd)?;
         let words: Vec<Vec<u8>> = (0..vocab)
             .map(|id| {
                 let mut bytes = Vec::new();
@@ -68,10 +98,11 @@ impl Compiler {
     }
 
     /// For tokens of these bytes, one of which ends an answer, as do some others.
-    fn of_words(words: &[Vec<u8>], end: u32, ends: Arc<[u32]>) -> Result<Compiler, String> {
+    fn of_words(words: &[Vec<u8>], end: u32, ends: Arc<[u32]>) -> Result<Compiler, NoGrammar> {
         let trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, end), words);
         let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-        let mut factory = ParserFactory::new_simple(&tokens).map_err(|e| e.to_string())?;
+        let mut factory = ParserFactory::new_simple(&tokens)
+            .map_err(|error| NoGrammar::Tokens(error.to_string()))?;
         factory.quiet();
         factory.limits_mut().verbose_errors = false;
         factory.limits_mut().max_lexer_states = 50_000;
@@ -127,7 +158,11 @@ fn of_lark(text: String) -> Result<TopLevelGrammar, String> {
 
 /// What of an answer is held to a grammar.
 #[derive(Clone, Debug)]
-pub(crate) enum Held {
+pub struct Held(pub(crate) Part);
+
+/// Which part of it.
+#[derive(Clone, Debug)]
+pub(crate) enum Part {
     /// All of it.
     Whole(Grammar),
     /// All of it, which may be the calls of tools instead of what was asked for.
@@ -137,19 +172,24 @@ pub(crate) enum Held {
 }
 
 impl Held {
+    /// Whether the answer may be the calls of tools, too, which are told apart from the rest by their marks.
+    pub fn may_call(&self) -> bool {
+        matches!(self.0, Part::WholeOrCalls(_))
+    }
+
     /// Which tokens may come next; `None`: all.
     fn mask(&mut self) -> Result<Option<Mask>, Box<str>> {
-        match self {
-            Held::Whole(grammar) | Held::WholeOrCalls(grammar) => grammar.mask().map(Some),
-            Held::Behind(marks) => marks.mask(),
+        match &mut self.0 {
+            Part::Whole(grammar) | Part::WholeOrCalls(grammar) => grammar.mask().map(Some),
+            Part::Behind(marks) => marks.mask(),
         }
     }
 
     /// A token has come.
     fn accept(&mut self, token: u32) {
-        match self {
-            Held::Whole(grammar) | Held::WholeOrCalls(grammar) => grammar.accept(token),
-            Held::Behind(marks) => marks.accept(token),
+        match &mut self.0 {
+            Part::Whole(grammar) | Part::WholeOrCalls(grammar) => grammar.accept(token),
+            Part::Behind(marks) => marks.accept(token),
         }
     }
 }
@@ -220,9 +260,15 @@ impl Mask {
 }
 
 /// What an answer is to be held to.
-enum Wanted {
-    /// JSON that a schema has; `strict`: or none, if not all of the schema can be kept to.
-    Schema { schema: Value, strict: bool },
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    /// JSON that a schema has.
+    Schema {
+        /// An object, `true` or `false`.
+        schema: Value,
+        /// Whether nothing is held to it if not all of it can be kept to.
+        strict: bool,
+    },
     /// A text of a grammar of llama.cpp's.
     Gbnf(String),
     /// A text of a grammar of llguidance's.
@@ -234,6 +280,45 @@ enum Wanted {
 }
 
 impl Wanted {
+    /// JSON that the schema of this text has, as far as it can be kept to.
+    ///
+    /// # Errors
+    /// The text is no schema.
+    pub fn schema(text: &str) -> Result<Wanted, NoGrammar> {
+        let schema = serde_json::from_str(text);
+        let wanted =
+            Wanted::lenient(schema.map_err(|error| NoGrammar::NotJson(error.to_string()))?);
+        wanted.check()?;
+        Ok(wanted)
+    }
+
+    /// A text of this grammar, which is GBNF, or llguidance's Lark behind its mark.
+    ///
+    /// # Errors
+    /// The text is empty, or too long.
+    pub fn grammar(text: String) -> Result<Wanted, NoGrammar> {
+        if text.trim().is_empty() {
+            return Err(NoGrammar::Empty);
+        }
+        let wanted = of_grammar(text);
+        wanted.check()?;
+        Ok(wanted)
+    }
+
+    /// Refuses what needs no compiler to be refused.
+    fn check(&self) -> Result<(), NoGrammar> {
+        let (bytes, most) = self.bytes();
+        if bytes > most {
+            return Err(NoGrammar::TooLong { bytes, most });
+        }
+        match self {
+            Wanted::Schema { schema, .. } if !(schema.is_object() || schema.is_boolean()) => {
+                Err(NoGrammar::NoSchema(kind(schema)))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// JSON that a schema has, as far as it can be kept to.
     fn lenient(schema: Value) -> Wanted {
         Wanted::Schema { schema, strict: false }
@@ -250,13 +335,24 @@ impl Wanted {
     }
 }
 
+/// Compiles what all of an answer is held to.
+///
+/// # Errors
+/// It makes no grammar.
+pub fn held(compiler: &Arc<Compiler>, wanted: Wanted) -> Result<Held, NoGrammar> {
+    Ok(Held(Part::Whole(compiling::compile(compiler, wanted)?)))
+}
+
 /// Takes what an answer is to be held to: `response_format`, or llama-server's `json_schema` and `grammar`, or `regex`. What a tool has to be
 /// called by is held to nothing else.
-pub(crate) fn take(
+///
+/// # Errors
+/// A field asks for what is no grammar, or for what cannot be held.
+pub fn take(
     fields: &mut Fields,
     calls: Calls<'_>,
-    serving: &Serving,
-) -> Result<Option<Held>, Failure> {
+    grammars: &Grammars,
+) -> Result<Option<Held>, NotHeld> {
     let format = fields.object("response_format")?.map(of_format).transpose()?.flatten();
     let full = |text: &String| !text.is_empty();
     let all = [
@@ -271,25 +367,21 @@ pub(crate) fn take(
         let message = format!("there is {param}, too: an answer is held to one of them");
         return Err(Refusal::invalid(other, message).into());
     }
-    if let Wanted::Schema { schema, .. } = &wanted
-        && !(schema.is_object() || schema.is_boolean())
-    {
-        return Err(Refusal::invalid(param, "the schema is not an object").into());
-    }
+    wanted.check().map_err(|why| why.of_field(param))?;
     let wanted = match (calls, wanted) {
         (Calls::Must, _) => return Ok(None),
         (Calls::May(tools), Wanted::Schema { schema, strict }) => {
-            match calls::or_schema(tools, &schema, strict, serving)? {
+            match calls::or_schema(tools, &schema, strict, grammars.vocabulary)? {
                 Some(lark) => {
-                    let grammar = compiled(param, Wanted::Calls(lark), serving)?;
-                    return Ok(Some(Held::WholeOrCalls(grammar)));
+                    let grammar = grammars.compiled(param, Wanted::Calls(lark))?;
+                    return Ok(Some(Held(Part::WholeOrCalls(grammar))));
                 }
                 None => Wanted::Schema { schema, strict },
             }
         }
         (_, wanted) => wanted,
     };
-    Ok(Some(Held::Whole(compiled(param, wanted, serving)?)))
+    Ok(Some(Held(Part::Whole(grammars.compiled(param, wanted)?))))
 }
 
 /// A grammar of llama-server: GBNF, or Lark behind its mark.
@@ -319,18 +411,6 @@ fn of_format(mut format: Map<String, Value>) -> Result<Option<Wanted>, Refusal> 
             Err(Refusal::invalid("response_format", message))
         }
     }
-}
-
-fn compiled(param: &'static str, wanted: Wanted, serving: &Serving) -> Result<Grammar, Failure> {
-    let (bytes, most) = wanted.bytes();
-    if bytes > most {
-        let message = format!("it has {bytes} bytes, expected at most {most}");
-        return Err(Refusal::invalid(param, message).into());
-    }
-    let compiler = serving.compiler().map_err(|why| Refusal::unsupported(param, why))?;
-    compiling::compile(compiler, wanted, |why| {
-        Refusal::invalid(param, format!("it makes no grammar: {why}")).into()
-    })
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use alight_model::{Finish, GenerateOptions, Model, SamplerOptions, SlotsReport};
+use alight_server::grammar::Held as HeldTo;
 use alight_text::Vocabulary;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command};
@@ -61,6 +62,8 @@ pub struct Request<'r> {
     pub sampling: SamplerOptions,
     /// When the answer ends.
     pub limits: GenerateOptions,
+    /// What the answer is held to, which JAX cannot do.
+    pub held: Option<&'r HeldTo>,
 }
 
 /// What happens while a prompt is answered.

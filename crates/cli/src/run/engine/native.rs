@@ -1,13 +1,15 @@
 //! The engine of this program: a session on the mapped model, and a sampler.
 
+use std::cell::OnceCell;
 use std::mem::ManuallyDrop;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use alight_model::{
-    Finish, Model, PromptFolder, Sampler, SamplerOptions, Session, SessionOptions, generate,
-    reusable,
+    Constraint, Finish, Model, PromptFolder, Sampler, SamplerOptions, Session, SessionOptions,
+    generate_constrained, reusable,
 };
+use alight_server::grammar::Masks;
 use anyhow::anyhow;
 use serde::Serialize;
 
@@ -33,6 +35,8 @@ pub struct Native<'m> {
     /// The tokens in the session's cache.
     cached: Vec<u32>,
     args: &'m EngineArgs,
+    /// Made when an answer is first held to something.
+    masks: OnceCell<Masks>,
     /// Where prompts are kept, and whether this one is to be written there once it is answered.
     prompts: Option<PromptFolder>,
     to_keep: bool,
@@ -62,6 +66,7 @@ impl<'m> Native<'m> {
             // The last token of an answer needs no room in the context.
             cached: Vec::with_capacity((context + 1).min(1 << 20)),
             args,
+            masks: OnceCell::new(),
             prompts: None,
             to_keep: false,
         })
@@ -101,7 +106,9 @@ impl<'m> Native<'m> {
         request: &Request<'_>,
         on_event: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Outcome<Finish> {
-        let Native { session, sampler, cached, .. } = self;
+        let Native { session, sampler, cached, masks, .. } = self;
+        // Its first mask is found while the prompt is computed.
+        let mut held = request.held.map(|held| masks.get_or_init(Masks::start).hold(held.clone()));
         let prompt = &request.prompt[from..];
         let room = session.context().saturating_sub(session.position());
         // A prompt that does not fit goes to `generate` whole: its error has the right numbers.
@@ -122,7 +129,9 @@ impl<'m> Native<'m> {
             cached.push(id);
             on_event(Event::Token(id))
         };
-        let generated = generate(session, sampler, rest, &request.limits, &mut on_token);
+        let held = held.as_mut().map(|held| held as &mut dyn Constraint);
+        let limits = &request.limits;
+        let generated = generate_constrained(session, sampler, rest, limits, held, &mut on_token);
         Ok(generated.map_err(|e| anyhow!(e))?.finish)
     }
 }
