@@ -23,8 +23,8 @@ pub struct EngineArgs {
     #[arg(short = 't', long, value_name = "N", value_parser = threads::number)]
     pub threads: Option<usize>,
 
-    /// Kernels to use instead of the best that this CPU has: scalar, neon, i8mm, avx2, avxvnni, avx512; amx, which is
-    /// faster for long prompts and slower for short ones
+    /// Kernels to use instead of the best that this CPU has: scalar, neon, i8mm, avx2, avxvnni, avx512, amxint8; amx, which
+    /// is faster for long prompts and slower for short ones
     #[arg(long, value_name = "NAME", hide = true)]
     pub isa: Option<Isa>,
 
