@@ -120,6 +120,7 @@ impl fmt::Display for SimdLevel {
 ///
 /// assert_eq!(Isa::of(SimdLevel::Scalar), Some(Isa::SCALAR));
 /// assert!(Isa::available().contains(&Isa::best()));
+/// assert_eq!(Isa::SCALAR.bits(), SimdLevel::Scalar);
 /// // No machine has both.
 /// assert!(Isa::of(SimdLevel::Avx2).is_none() || Isa::of(SimdLevel::Neon).is_none());
 /// ```
@@ -155,6 +156,11 @@ impl Isa {
     /// [`SimdLevel::base`], which can run here, too.
     pub fn base(self) -> SimdLevel {
         self.0.base()
+    }
+
+    /// The level whose bits all results have: that of [`SimdLevel::base`], but for [`SimdLevel::Amx`].
+    pub fn bits(self) -> SimdLevel {
+        if self.0 == SimdLevel::Amx { self.0 } else { self.base() }
     }
 }
 

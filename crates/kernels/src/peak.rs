@@ -4,27 +4,39 @@
 //! threads as it wants to know about, takes the time, and repeats for the best.
 
 use crate::isa::{Isa, SimdLevel};
+#[cfg(target_arch = "x86_64")]
+use crate::{lanes::avx2::in_order, matmul::amx};
 
 /// Multiply-accumulates that [`int8_products`] performs per call with `rounds`.
 pub fn int8_macs(isa: Isa, rounds: usize) -> u64 {
     rounds as u64
         * 12
         * match isa.level() {
-            SimdLevel::Avx512 | SimdLevel::AmxInt8 | SimdLevel::Amx => 64,
-            SimdLevel::Avx2 | SimdLevel::AvxVnni | SimdLevel::I8mm => 32,
+            SimdLevel::Amx => 16 * 16 * 32,
+            SimdLevel::AmxInt8 => 16 * 16 * 64,
+            SimdLevel::Avx512 => 64,
+            // Eight products between two sums of 32 bits.
+            SimdLevel::Avx2 => 8 * 32,
+            SimdLevel::AvxVnni | SimdLevel::I8mm => 32,
             SimdLevel::Neon => 16,
             SimdLevel::Scalar => 1,
         }
 }
 
 /// Runs 12 independent chains of byte multiply-accumulates for `rounds` rounds, in the way the
-/// level's matrix product does them (`vpdpbusd` of 512 or 256 bits; `vpmaddubsw`, `vpmaddwd` and an addition; `smmla` or `sdot`; plain
-/// integers), without touching memory. Returns something that depends on all of them.
+/// level's matrix product does them (`vpdpbusd` of 512 or 256 bits; `vpmaddubsw`, whose sums of 16 bits are added up; whole tiles, of bf16 with
+/// [`SimdLevel::Amx`]; `smmla` or `sdot`; plain integers), without touching memory. Returns something that depends on all of them.
 pub fn int8_products(isa: Isa, rounds: usize) -> i32 {
     match isa.level() {
         // SAFETY: an `Isa` can run here.
         #[cfg(target_arch = "x86_64")]
-        SimdLevel::Avx512 | SimdLevel::AmxInt8 | SimdLevel::Amx => unsafe { int8_avx512(rounds) },
+        SimdLevel::Avx512 => unsafe { int8_avx512(rounds) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::AmxInt8 => unsafe { amx::products_of_bytes(rounds) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Amx => unsafe { amx::products_of_brains(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         SimdLevel::AvxVnni => unsafe { int8_avx_vnni(rounds) },
@@ -76,9 +88,12 @@ unsafe fn int8_avx2(rounds: usize) -> i32 {
     let ones = _mm256_set1_epi16(1);
     for _ in 0..rounds {
         for a in &mut acc {
-            // The product depends on the chain, so that it cannot be hoisted.
-            let p = _mm256_maddubs_epi16(w, _mm256_xor_si256(x, *a));
-            *a = _mm256_add_epi32(*a, _mm256_madd_epi16(p, ones));
+            let mut narrow = _mm256_setzero_si256();
+            for _ in 0..8 {
+                // In order, so that it cannot be hoisted.
+                narrow = _mm256_add_epi16(narrow, _mm256_maddubs_epi16(w, in_order(x)));
+            }
+            *a = _mm256_add_epi32(*a, _mm256_madd_epi16(narrow, ones));
         }
     }
     all_256(acc)

@@ -25,7 +25,8 @@
 //! and the integers stay signed; twelve tokens lie together, so that one address and constant
 //! offsets reach all of them.
 //!
-//! With AMX's tiles of bytes many tokens ([`MANY`]) are packed as for packed weights for rows that have a scale for each 32 weights, too. With those of bf16: bf16 for weights that are quantised or bf16, `[T/16][K/32][16][32]` (`brain`), instead of 8-bit integers.
+//! With AMX's tiles of bytes so are many tokens ([`MANY`]) for rows with a scale for each 32 weights. With its tiles of bf16 there is bf16 instead of
+//! 8-bit integers, for weights that are quantised or bf16: `[T/16][K/32][16][32]` (`brain`).
 //!
 //! Float weights read the values themselves, `[T][K]` f32.
 //!
@@ -98,11 +99,10 @@ impl RowCounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ActivationFormats {
     float: bool,
+    /// Some rows have a scale for each 32 weights. AMX's tiles of bytes are for these.
     rows: bool,
-    /// Some rows have a scale for each 16 weights.
-    rows_by_16: bool,
-    /// Some rows have one for each 32.
-    rows_by_32: bool,
+    /// Some rows have one for each 16, or are multiplied with a few tokens each.
+    rows_in_order: bool,
     tiles: bool,
     /// Sums of 16 values too, for types with an offset for each.
     sums_of_16: bool,
@@ -116,9 +116,8 @@ impl ActivationFormats {
         matrices.into_iter().fold(ActivationFormats::default(), |f, (ty, layout)| {
             ActivationFormats {
                 float: f.float || ty.is_float(),
-                rows: f.rows || !ty.is_float() && layout == Layout::Rows,
-                rows_by_16: f.rows_by_16 || layout == Layout::Rows && scales(ty) == 2,
-                rows_by_32: f.rows_by_32 || layout == Layout::Rows && scales(ty) == 1,
+                rows: f.rows || layout == Layout::Rows && scales(ty) == 1,
+                rows_in_order: f.rows_in_order || layout == Layout::Rows && scales(ty) == 2,
                 tiles: f.tiles || !ty.is_float() && layout == Layout::Tiles,
                 sums_of_16: f.sums_of_16 || needs_sums_of_16(ty),
                 brain: f.brain || ty == WeightType::BF16,
@@ -126,11 +125,29 @@ impl ActivationFormats {
         })
     }
 
+    /// The formats of matrices each of which is multiplied with some of the tokens, as experts are: mostly with a few.
+    pub fn of_parts(matrices: impl IntoIterator<Item = (WeightType, Layout)>) -> ActivationFormats {
+        let all = ActivationFormats::of(matrices);
+        ActivationFormats { rows: false, rows_in_order: all.rows_in_order || all.rows, ..all }
+    }
+
+    /// Both formats.
+    pub fn and(self, other: ActivationFormats) -> ActivationFormats {
+        ActivationFormats {
+            float: self.float || other.float,
+            rows: self.rows || other.rows,
+            rows_in_order: self.rows_in_order || other.rows_in_order,
+            tiles: self.tiles || other.tiles,
+            sums_of_16: self.sums_of_16 || other.sums_of_16,
+            brain: self.brain || other.brain,
+        }
+    }
+
     /// Whether activations in these formats can be multiplied with a matrix of this kind.
     pub fn covers(self, (ty, layout): (WeightType, Layout)) -> bool {
         let packed = match layout {
             _ if ty.is_float() => self.float,
-            Layout::Rows => self.rows,
+            Layout::Rows => self.rows_in_order || self.rows && scales(ty) == 1,
             Layout::Tiles => self.tiles,
         };
         packed
@@ -146,7 +163,7 @@ impl ActivationFormats {
     pub fn block(self, isa: Isa) -> usize {
         match isa.level() {
             SimdLevel::Amx if self.quantized() || self.brain => WIDE_TOKEN_BLOCK,
-            SimdLevel::AmxInt8 if self.rows_by_32 => TOKEN_BLOCK,
+            SimdLevel::AmxInt8 if self.rows => TOKEN_BLOCK,
             _ if self.tiles => TOKEN_BLOCK,
             _ => 1,
         }
@@ -159,7 +176,7 @@ impl ActivationFormats {
 
     /// Whether any of the matrices is quantised.
     fn quantized(self) -> bool {
-        self.rows || self.tiles
+        self.rows || self.rows_in_order || self.tiles
     }
 }
 
@@ -523,7 +540,10 @@ impl<'a> Tokens<'a> {
         match self.precision {
             Precision::Bits16 => true,
             Precision::Bits8 => {
-                let formats = ActivationFormats::of([kind]);
+                let formats = match self.set.formats.rows {
+                    true => ActivationFormats::of([kind]),
+                    false => ActivationFormats::of_parts([kind]),
+                };
                 self.first.is_multiple_of(formats.block(self.set.isa))
             }
         }
@@ -532,7 +552,7 @@ impl<'a> Tokens<'a> {
     /// Whether rows with a scale for each 32 weights are multiplied with them in blocks of [`TOKEN_BLOCK`], however few they are.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn rows_in_blocks(&self) -> bool {
-        self.set.rows_in_blocks
+        self.set.rows_in_blocks && self.set.formats.rows
     }
 
     /// Whether a matrix of this kind is multiplied with them as bf16.
@@ -715,7 +735,7 @@ impl ActSlots<'_> {
     fn in_order(&self) -> bool {
         match self.isa.base() {
             SimdLevel::Avx512 => {
-                self.formats.rows_by_16 || self.formats.rows_by_32 && !self.rows_in_blocks
+                self.formats.rows_in_order || self.formats.rows && !self.rows_in_blocks
             }
             _ => self.formats.quantized(),
         }
@@ -723,7 +743,7 @@ impl ActSlots<'_> {
 
     /// Whether they are packed in blocks of [`TOKEN_BLOCK`].
     fn in_blocks(&self) -> bool {
-        let blocks = self.formats.tiles || self.formats.rows_by_32 && self.rows_in_blocks;
+        let blocks = self.formats.tiles || self.formats.rows && self.rows_in_blocks;
         self.isa.base() == SimdLevel::Avx512 && blocks
     }
 
@@ -790,8 +810,7 @@ impl ActSlots<'_> {
         let covered = [
             (self.formats.float, set.formats.float),
             (self.formats.rows, set.formats.rows),
-            (self.formats.rows_by_16, set.formats.rows_by_16),
-            (self.formats.rows_by_32, set.formats.rows_by_32),
+            (self.formats.rows_in_order, set.formats.rows_in_order),
             (self.formats.tiles, set.formats.tiles),
             (self.formats.sums_of_16, set.formats.sums_of_16),
             (self.formats.brain, set.formats.brain),

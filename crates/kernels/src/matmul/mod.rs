@@ -27,7 +27,7 @@
 
 mod activations;
 #[cfg(target_arch = "x86_64")]
-mod amx;
+pub(crate) mod amx;
 mod dot;
 mod gemm;
 mod matrix;

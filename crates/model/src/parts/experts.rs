@@ -546,7 +546,7 @@ impl ExpertsWeights {
             .iter()
             .flat_map(|shared| shared.gate_of_output.iter().chain(shared.inputs()));
         let always = [&self.router].into_iter().chain(shared).map(MatrixRef::kind);
-        ActivationFormats::of(always.chain(self.gate_up.kinds()))
+        ActivationFormats::of(always).and(self.routed_formats())
     }
 
     /// What makes the router's logits.
@@ -556,7 +556,12 @@ impl ExpertsWeights {
 
     /// The formats of the experts' input alone.
     pub(super) fn routed_formats(&self) -> ActivationFormats {
-        ActivationFormats::of(self.gate_up.kinds())
+        ActivationFormats::of_parts(self.gate_up.kinds())
+    }
+
+    /// The formats of the input of their second matrices.
+    fn down_formats(&self) -> ActivationFormats {
+        ActivationFormats::of_parts([self.down.kind()])
     }
 
     pub(super) fn forward(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
@@ -566,8 +571,7 @@ impl ExpertsWeights {
 
     /// Computes the experts that [`ExpertsWeights::route`] has chosen on the step's packed input, into `y`.
     pub(super) fn compute_routed(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
-        let formats = ActivationFormats::of(self.gate_up.kinds());
-        let down_formats = ActivationFormats::of([self.down.kind()]);
+        let (formats, down_formats) = (self.routed_formats(), self.down_formats());
         let isa = step.compute.isa;
         let block = formats.block(isa).max(down_formats.block(isa));
         let (rows, b) = (step.rows(), &mut *step.buffers);
@@ -651,7 +655,7 @@ impl ExpertsWeights {
 
     /// Packs what the wave's experts have between their matrices: apart, if the inputs of others are needed yet.
     fn pack_slots(&self, spec: &ExpertsSpec, step: &mut Step<'_>, slots: RowCounts, apart: bool) {
-        let (isa, formats) = (step.compute.isa, ActivationFormats::of([self.down.kind()]));
+        let (isa, formats) = (step.compute.isa, self.down_formats());
         let b = &mut *step.buffers;
         let threads = &mut step.compute.threads(&b.threads);
         let e = &mut b.experts;

@@ -239,9 +239,9 @@ pub(crate) fn key(model: &Model, rounding: Rounding, long: bool, salt: &str) -> 
     let mut hash = Sha256::new();
     hash.update(model.identity());
     let version = env!("CARGO_PKG_VERSION");
-    let (isa, repacked) = (model.isa(), model.store().is_repacked());
+    let (bits, repacked) = (model.isa().bits(), model.store().is_repacked());
     let by =
-        format!("{version} {ARITHMETIC} {isa} {repacked} {rounding:?} {POSITIONS} {long} {salt}");
+        format!("{version} {ARITHMETIC} {bits} {repacked} {rounding:?} {POSITIONS} {long} {salt}");
     hash.update(by.as_bytes());
     hash.finalize().into()
 }

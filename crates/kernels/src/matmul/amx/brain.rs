@@ -9,8 +9,8 @@
 //! A sum depends on its token and its row alone: neither on the tokens and rows beside it nor on the layout of the weights.
 
 use super::brain_panel;
-use super::tile::{LINE, Registers, Shapes, TILE};
-use super::{GROUP, mask};
+use super::tile::{LINE, Registers, TILE};
+use super::{GROUP, WHOLE, mask};
 use crate::matmul::gemm::stretches;
 use crate::matmul::sizes::{MAX_K, PANEL_BYTES, PANEL_ROWS, PANELS, WIDE_TOKEN_BLOCK};
 use crate::matmul::{MatmulScratch, Matrix, Output, Tokens};
@@ -19,9 +19,6 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 const _: () = assert!(WIDE_TOKEN_BLOCK == TILE && PANEL_ROWS == 2 * TILE);
-
-/// All registers as large as they get.
-static WHOLE: Shapes = Shapes::new([[TILE, LINE]; 8]);
 
 /// Sums of two blocks of tokens with a panel's rows.
 #[repr(align(64))]

@@ -8,7 +8,45 @@ mod tile;
 
 use std::arch::x86_64::__mmask16;
 use std::ops::Range;
-use tile::TILE;
+use tile::{LINE, Registers, Shapes, TILE};
+
+/// All registers as large as they get.
+static WHOLE: Shapes = Shapes::new([[TILE, LINE]; 8]);
+
+/// Products of whole tiles, 12 in each of `rounds` rounds, of zeros: the CPU slows down with the bits that change.
+macro_rules! products {
+    ($(#[$doc:meta])* $name:ident, $multiply:ident) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// The CPU has the level.
+        pub(crate) unsafe fn $name(rounds: usize) -> i32 {
+            let mut sums = [[0i32; TILE]; TILE];
+            // SAFETY: by the caller's promise; there is room for a register.
+            unsafe {
+                let registers = Registers::take(&WHOLE);
+                for _ in 0..3 * rounds {
+                    registers.$multiply::<0, 4, 6>();
+                    registers.$multiply::<1, 4, 7>();
+                    registers.$multiply::<2, 5, 6>();
+                    registers.$multiply::<3, 5, 7>();
+                }
+                registers.store::<0>(sums.as_mut_ptr().cast(), LINE);
+            }
+            sums.as_flattened().iter().fold(0, |s, &a| s.wrapping_add(a))
+        }
+    };
+}
+products!(
+    /// Of bytes.
+    products_of_bytes,
+    multiply_bytes
+);
+products!(
+    /// Of bf16 numbers.
+    products_of_brains,
+    multiply
+);
 
 /// Columns that share a scale, of most types, and that one instruction multiplies.
 const GROUP: usize = 32;
