@@ -165,7 +165,7 @@ fn files_of_others_are_not_used() {
     let (found, restored) = warm(&other, &folder, &prompt);
     assert!(found == cold(&other, &prompt));
     assert!(matches!(restored.ignored[0].why, PromptFileError::Foreign));
-    // Another precision and another SIMD level have other bits.
+    // Another precision has other bits, and so have most SIMD levels. Those that have the same use the file.
     let options =
         SessionOptions { prompt_precision: Precision::Bits16, ..SessionOptions::default() };
     let mut session = Session::new(&one, &options).unwrap();
@@ -175,7 +175,8 @@ fn files_of_others_are_not_used() {
         let options = OpenOptions { isa: Some(isa), ..OpenOptions::default() };
         let model = Model::open(&file, &options).unwrap();
         let (found, restored) = warm(&model, &folder, &prompt);
-        assert!(restored.positions == 0 && found == cold(&model, &prompt), "{isa}");
+        assert_eq!(restored.positions > 0, isa.bits() == one.isa().bits(), "{isa}");
+        assert!(found == cold(&model, &prompt), "{isa}");
     }
     // So has another order of sums.
     let file = Spec { ty: GgmlType::Q4_0, ..Spec::llama() }.write(place.path()).0;
