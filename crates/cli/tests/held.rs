@@ -213,7 +213,7 @@ fn what_makes_no_grammar_is_refused_by_its_option_and_its_file() {
     ] {
         refused(option, value).fails(2, parts);
     }
-    // Who leaves `-file` out is told of it.
+    // If the value is the name of a file, the error names the option that reads files.
     refused("--json-schema", &text).fails(2, &["not JSON", "--json-schema-file reads"]);
     refused("--grammar", &rule).fails(2, &["no grammar", "--grammar-file reads"]);
     for (option, file, parts) in [

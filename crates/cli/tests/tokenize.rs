@@ -4,6 +4,8 @@
 #[path = "support/pty.rs"]
 mod pty;
 mod support;
+#[path = "support/wild.rs"]
+mod wild;
 
 use std::fs::File;
 use std::path::Path;
@@ -52,18 +54,9 @@ const SHOWN: [(u32, &str); 14] = [
 
 /// A vocabulary, as a model of this architecture has it.
 fn vocabulary(architecture: &str) -> Builder {
-    let all = [&[("<unk>", 2), ("<s>", 3), ("</s>", 3)][..], &TOKENS].concat();
-    let (tokens, types): (Vec<&str>, Vec<i32>) = all.into_iter().unzip();
     let mut builder = Builder::new();
     builder.str("general.architecture", architecture);
-    builder.str("tokenizer.ggml.model", "llama");
-    builder.strs("tokenizer.ggml.tokens", &tokens);
-    builder.f32s("tokenizer.ggml.scores", &vec![0.0; tokens.len()]);
-    builder.i32s("tokenizer.ggml.token_type", &types);
-    for (key, id) in [("bos", 1), ("eos", 2), ("unknown", 0)] {
-        builder.u32(&format!("tokenizer.ggml.{key}_token_id"), id);
-    }
-    builder.bool("tokenizer.ggml.add_space_prefix", false);
+    wild::put_tokens(&mut builder, &TOKENS);
     builder
 }
 

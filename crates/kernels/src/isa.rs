@@ -199,18 +199,22 @@ mod amx {
         Int8 = 25,
     }
 
-    /// Whether the CPU has such tiles, and the system keeps them for each thread and lets this process use them, for which it
-    /// is asked the first time.
+    /// Whether the CPU has such tiles, and the system keeps them for each thread and lets this process use them. Both are asked the first time
+    /// only: in a virtual machine `cpuid` takes microseconds, and the best level is looked for often.
     pub(super) fn has(tiles: Tiles) -> bool {
-        static MAY_BE_USED: OnceLock<bool> = OnceLock::new();
-        in_cpu(tiles) && *MAY_BE_USED.get_or_init(|| is_kept() && is_permitted())
+        static USABLE: OnceLock<u32> = OnceLock::new();
+        let usable = *USABLE.get_or_init(|| {
+            const TILE: u32 = 1 << 24;
+            let features = features();
+            if features & TILE != 0 && is_kept() && is_permitted() { features } else { 0 }
+        });
+        usable & 1 << tiles as u32 != 0
     }
 
-    fn in_cpu(tiles: Tiles) -> bool {
-        const TILE: u32 = 1 << 24;
-        let wanted = TILE | 1 << tiles as u32;
+    /// The bits of leaf 7 that are about AMX, and others.
+    fn features() -> u32 {
         // Leaf 0 says which leaves there are.
-        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & wanted == wanted
+        if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).edx } else { 0 }
     }
 
     /// Whether the system has turned on the registers, and their shapes, in what it saves for a thread.

@@ -8,6 +8,7 @@ use alight_text::{EncodeOptions, Encoder, PromptError, Style};
 use serde_json::{Map, Value, json};
 
 use crate::answer::Asked;
+use crate::body::conversation::without_thinking;
 use crate::body::fields::{Fields, kind};
 use crate::body::refusal::{Refusal, TOO_LONG};
 use crate::body::{messages, options};
@@ -139,8 +140,7 @@ pub(crate) fn chat(
     }
     let held = ask.grammar.is_some();
     if held {
-        // All of it is what was asked for: there is no room for thinking.
-        context.entry("enable_thinking").or_insert(false.into());
+        without_thinking(&mut context);
     }
     // What is JSON or a call of a tool is told apart by the marks of calls.
     let chat = ask.grammar.as_ref().is_none_or(Held::may_call);

@@ -206,8 +206,7 @@ impl Parsed {
         if let Prompt::Chat(context) = &mut prompt {
             (chat, tools) = (true, context.contains_key("tools"));
             if held.is_some() {
-                // All of it is what was asked for: there is no room for thinking.
-                context.entry("enable_thinking").or_insert(false.into());
+                conversation::without_thinking(context);
             }
         }
         // In what is held there are marks of calls alone, and those only where there may be calls.

@@ -75,40 +75,65 @@ impl By {
     }
 }
 
-/// The ids of the options, and their names.
-const OPTIONS: [(&str, &str); 4] = [
-    ("json_schema", "--json-schema"),
-    ("json_schema_file", "--json-schema-file"),
-    ("grammar", "--grammar"),
-    ("grammar_file", "--grammar-file"),
-];
+/// One of the options, and its value.
+struct Choice<'a> {
+    /// Its id in clap, and its name.
+    id: &'static str,
+    option: &'static str,
+    /// Whether it is a schema, and not a grammar.
+    schema: bool,
+    value: Value<'a>,
+}
+
+enum Value<'a> {
+    Text(&'a str),
+    File(&'a Path),
+}
 
 impl HeldArgs {
-    /// The option that counts, by its id and its name: that of the command line `given`, or else the user's default.
-    fn chosen(&self, given: &ArgMatches) -> Outcome<Option<(&'static str, &'static str)>> {
-        let set = |id: &str| match id {
-            "json_schema" => self.json_schema.is_some(),
-            "json_schema_file" => self.json_schema_file.is_some(),
-            "grammar" => self.grammar.is_some(),
-            _ => self.grammar_file.is_some(),
-        };
-        let by_hand = |id: &str| given.value_source(id) == Some(ValueSource::CommandLine);
-        let all: Vec<_> = OPTIONS.into_iter().filter(|(id, _)| set(id)).collect();
-        match (all.iter().find(|(id, _)| by_hand(id)), &all[..]) {
-            (Some(one), _) => Ok(Some(*one)),
-            (None, []) => Ok(None),
-            (None, [one]) => Ok(Some(*one)),
-            (None, [(_, one), (_, other), ..]) => Err(Stop::Usage(format!(
-                "{one} and {other} are both set as defaults: an answer is held to one of them"
-            ))),
+    /// The options that have a value.
+    fn choices(&self) -> Vec<Choice<'_>> {
+        let text = Option::<String>::as_deref;
+        let file = Option::<PathBuf>::as_deref;
+        let all = [
+            ("json_schema", "--json-schema", true, text(&self.json_schema).map(Value::Text)),
+            (
+                "json_schema_file",
+                "--json-schema-file",
+                true,
+                file(&self.json_schema_file).map(Value::File),
+            ),
+            ("grammar", "--grammar", false, text(&self.grammar).map(Value::Text)),
+            ("grammar_file", "--grammar-file", false, file(&self.grammar_file).map(Value::File)),
+        ];
+        let set = all.into_iter().filter_map(|(id, option, schema, value)| {
+            Some(Choice { id, option, schema, value: value? })
+        });
+        set.collect()
+    }
+
+    /// The option that counts: that of the command line `given`, or else the user's default.
+    fn chosen(&self, given: &ArgMatches) -> Outcome<Option<Choice<'_>>> {
+        let mut all = self.choices();
+        let by_hand =
+            |choice: &Choice<'_>| given.value_source(choice.id) == Some(ValueSource::CommandLine);
+        if let Some(at) = all.iter().position(by_hand) {
+            return Ok(Some(all.swap_remove(at)));
         }
+        if let [one, other, ..] = &all[..] {
+            return Err(Stop::Usage(format!(
+                "{} and {} are both set as defaults: an answer is held to one of them",
+                one.option, other.option
+            )));
+        }
+        Ok(all.pop())
     }
 
     /// Refuses to hold an answer that another engine makes.
     pub fn refuse(&self, given: &ArgMatches) -> Outcome {
         match self.chosen(given)? {
             None => Ok(()),
-            Some((_, option)) => Err(Stop::Usage(format!(
+            Some(Choice { option, .. }) => Err(Stop::Usage(format!(
                 "{option} is not an option of the JAX engine: the answers of --engine native can be held to a schema or a grammar"
             ))),
         }
@@ -116,23 +141,19 @@ impl HeldArgs {
 
     /// What was asked for, as far as it is known without a model.
     pub fn asked(&self, given: &ArgMatches) -> Outcome<Option<Asked>> {
-        let Some((id, option)) = self.chosen(given)? else { return Ok(None) };
-        let (text, file, schema) = match id {
-            "json_schema" => (&self.json_schema, &None, true),
-            "json_schema_file" => (&None, &self.json_schema_file, true),
-            "grammar" => (&self.grammar, &None, false),
-            _ => (&None, &self.grammar_file, false),
+        let Some(Choice { option, schema, value, .. }) = self.chosen(given)? else {
+            return Ok(None);
         };
-        let text = match file {
-            None => text.clone().unwrap_or_default(),
-            Some(path) => {
+        let (text, file) = match value {
+            Value::Text(text) => (text.to_owned(), None),
+            Value::File(path) => {
                 let what = if schema { "the schema" } else { "the grammar" };
                 let read = text_input::read(From::File(path), what, LIMIT);
-                read.map_err(|error| error.context(option))?
+                (read.map_err(|error| error.context(option))?, Some(path.to_owned()))
             }
         };
         let names_file = file.is_none() && Path::new(&text).is_file();
-        let by = By { option, file: file.clone(), names_file };
+        let by = By { option, file, names_file };
         let wanted = if schema { Wanted::schema(&text) } else { Wanted::grammar(text) };
         match wanted {
             Ok(wanted) => Ok(Some(Asked { wanted, by })),

@@ -308,7 +308,7 @@ impl Front<'_> {
         let mut encoder =
             args.limits.encoder(Encoder::new(about.vocabulary, style, args.parse_special));
         if held.is_some() {
-            // All of the answer is what was asked for: there is no room for thinking.
+            // The grammar has no rule for what a model thinks first.
             encoder = encoder.without_thinking();
         }
         let limits = GenerateOptions {

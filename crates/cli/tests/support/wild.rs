@@ -46,12 +46,12 @@ pub fn builder(spec: Spec) -> Builder {
     with_tokens(spec, &[&[("a", 1), ("\u{2581}", 1)][..], &wild].concat())
 }
 
-/// A model whose tokens are `<unk>`, `<s>`, `</s>` and these, each with its type.
-pub fn with_tokens(spec: Spec, more: &[(&str, i32)]) -> Builder {
-    let all = [&[("<unk>", 2), ("<s>", 3), ("</s>", 3)][..], more].concat();
-    let (tokens, types): (Vec<&str>, Vec<i32>) = all.into_iter().unzip();
-    let spec = Spec { vocab: tokens.len(), ..spec };
-    let mut builder = spec.metadata("tokenizer");
+/// The tokens that all of these models have.
+const FIRST: [(&str, i32); 3] = [("<unk>", 2), ("<s>", 3), ("</s>", 3)];
+
+/// Puts the first tokens and these, each with its type, into a header.
+pub fn put_tokens(builder: &mut Builder, more: &[(&str, i32)]) {
+    let (tokens, types): (Vec<&str>, Vec<i32>) = [&FIRST, more].concat().into_iter().unzip();
     builder.str("tokenizer.ggml.model", "llama");
     builder.strs("tokenizer.ggml.tokens", &tokens);
     builder.f32s("tokenizer.ggml.scores", &vec![0.0; tokens.len()]);
@@ -60,6 +60,13 @@ pub fn with_tokens(spec: Spec, more: &[(&str, i32)]) -> Builder {
         builder.u32(&format!("tokenizer.ggml.{key}_token_id"), id);
     }
     builder.bool("tokenizer.ggml.add_space_prefix", false);
+}
+
+/// A model whose tokens are `<unk>`, `<s>`, `</s>` and these, each with its type.
+pub fn with_tokens(spec: Spec, more: &[(&str, i32)]) -> Builder {
+    let spec = Spec { vocab: FIRST.len() + more.len(), ..spec };
+    let mut builder = spec.metadata("tokenizer");
+    put_tokens(&mut builder, more);
     for (name, shape) in spec.tensors() {
         let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
         let ty = if shape.len() > 1 { spec.ty } else { GgmlType::F32 };

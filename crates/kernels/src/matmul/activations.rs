@@ -113,16 +113,15 @@ pub struct ActivationFormats {
 impl ActivationFormats {
     /// The formats that these matrices need: the [`kind`](super::Matrix::kind) of each.
     pub fn of(matrices: impl IntoIterator<Item = (WeightType, Layout)>) -> ActivationFormats {
-        matrices.into_iter().fold(ActivationFormats::default(), |f, (ty, layout)| {
-            ActivationFormats {
-                float: f.float || ty.is_float(),
-                rows: f.rows || layout == Layout::Rows && scales(ty) == 1,
-                rows_in_order: f.rows_in_order || layout == Layout::Rows && scales(ty) == 2,
-                tiles: f.tiles || !ty.is_float() && layout == Layout::Tiles,
-                sums_of_16: f.sums_of_16 || needs_sums_of_16(ty),
-                brain: f.brain || ty == WeightType::BF16,
-            }
-        })
+        let one = |(ty, layout): (WeightType, Layout)| ActivationFormats {
+            float: ty.is_float(),
+            rows: layout == Layout::Rows && scales(ty) == 1,
+            rows_in_order: layout == Layout::Rows && scales(ty) == 2,
+            tiles: layout == Layout::Tiles && !ty.is_float(),
+            sums_of_16: needs_sums_of_16(ty),
+            brain: ty == WeightType::BF16,
+        };
+        matrices.into_iter().map(one).fold(ActivationFormats::default(), ActivationFormats::and)
     }
 
     /// The formats of matrices each of which is multiplied with some of the tokens, as experts are: mostly with a few.
@@ -311,7 +310,8 @@ impl Activations {
             "quantised weights come in groups of 32"
         );
         (self.isa, self.rows, self.cols, self.formats) = (isa, rows, cols, formats);
-        self.rows_in_blocks = isa.level() == SimdLevel::AmxInt8 && rows.bits8 >= MANY;
+        let many = isa.level() == SimdLevel::AmxInt8 && rows.bits8 >= MANY;
+        self.rows_in_blocks = formats.rows && many;
     }
 
     /// The same for copies of another set's tokens, which are packed as these are.
@@ -322,7 +322,7 @@ impl Activations {
         formats: ActivationFormats,
     ) {
         self.begin(of.isa, rows, of.cols, formats);
-        self.rows_in_blocks = of.rows_in_blocks;
+        self.rows_in_blocks = formats.rows && of.rows_in_blocks;
     }
 
     /// Packs token `t`; `x` is `[cols]`.
@@ -552,7 +552,7 @@ impl<'a> Tokens<'a> {
     /// Whether rows with a scale for each 32 weights are multiplied with them in blocks of [`TOKEN_BLOCK`], however few they are.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn rows_in_blocks(&self) -> bool {
-        self.set.rows_in_blocks && self.set.formats.rows
+        self.set.rows_in_blocks
     }
 
     /// Whether a matrix of this kind is multiplied with them as bf16.
@@ -743,8 +743,7 @@ impl ActSlots<'_> {
 
     /// Whether they are packed in blocks of [`TOKEN_BLOCK`].
     fn in_blocks(&self) -> bool {
-        let blocks = self.formats.tiles || self.formats.rows && self.rows_in_blocks;
-        self.isa.base() == SimdLevel::Avx512 && blocks
+        self.isa.base() == SimdLevel::Avx512 && (self.formats.tiles || self.rows_in_blocks)
     }
 
     /// Token `t` as i16.

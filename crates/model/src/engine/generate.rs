@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::drafter::Drafter;
-use super::request::Constraint;
+use super::request::{Constraint, mask};
 use super::sampler::Sampler;
 use super::session::{MOST_REMEMBERED, Session};
 use super::speculate::{MOST_DRAFT, Speculate, StepPlan, StepTimes};
@@ -123,13 +123,11 @@ struct Choice<'s, 'c> {
 
 impl Choice<'_, '_> {
     fn sample(&mut self, logits: &[f32]) -> Result<u32, ModelError> {
-        let Some(constraint) = &mut self.constraint else { return Ok(self.sampler.sample(logits)) };
-        self.masked.copy_from_slice(logits);
-        constraint.mask(&mut self.masked).map_err(|why| ModelError::Constraint { why })?;
-        Ok(self.sampler.sample(&self.masked))
+        let logits = mask(self.constraint.as_deref_mut(), logits, &mut self.masked)?;
+        Ok(self.sampler.sample(logits))
     }
 
-    /// It has come, and is no end.
+    /// A token has come that ends no answer.
     fn accept(&mut self, token: u32) {
         self.sampler.accept(token);
         if let Some(constraint) = &mut self.constraint {

@@ -82,6 +82,18 @@ pub trait Constraint: Send + fmt::Debug {
     fn accept(&mut self, token: u32);
 }
 
+/// The logits `[vocab]` that the next token is chosen by: `logits`, or what a constraint has left of them, in `masked`.
+pub(super) fn mask<'l>(
+    constraint: Option<&mut (dyn Constraint + '_)>,
+    logits: &'l [f32],
+    masked: &'l mut [f32],
+) -> Result<&'l [f32], ModelError> {
+    let Some(constraint) = constraint else { return Ok(logits) };
+    masked.copy_from_slice(logits);
+    constraint.mask(masked).map_err(|why| ModelError::Constraint { why })?;
+    Ok(masked)
+}
+
 /// Which request an event is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub(super) u64);

@@ -21,12 +21,12 @@ use super::drafter::Drafter;
 use super::net::Net;
 use super::pace::Pace;
 use super::proposer::Proposer;
-use super::request::{Constraint, Event, OfPrompt, Pooling, Request, RequestId};
+use super::request::{Constraint, Event, OfPrompt, Pooling, Request, RequestId, mask};
 use super::sampler::Sampler;
 use super::session::{
     DEFAULT_CONTEXT, MAX_BATCH, MAX_CONTEXT, MOST_REMEMBERED, SNAPSHOT_EVERY, admit, check, numbers,
 };
-use super::slot::{Growth, Slot, mask, next_token};
+use super::slot::{Growth, Slot, next_token};
 use super::speculate::{MOST_DRAFT, Speculate, StepPlan, StepTimes};
 use crate::cache::{Cache, Indexed, POSITIONS, common};
 use crate::error::ModelError;
@@ -870,9 +870,8 @@ impl<'m> Engine<'m> {
             Err(error) => Some(Event::Failed(error)),
             Ok(()) => {
                 let hand_out = &mut |token| on_event(id, Event::Token(token, logits));
-                let chosen = mask(slot, logits, &mut self.masked);
-                match chosen {
-                    Err(why) => Some(Event::Failed(ModelError::Constraint { why })),
+                match mask(slot.constraint.as_deref_mut(), logits, &mut self.masked) {
+                    Err(error) => Some(Event::Failed(error)),
                     Ok(chosen) => next_token(slot, self.model, self.context, chosen, hand_out)
                         .map(Event::Finished),
                 }

@@ -124,18 +124,6 @@ impl Slot {
     }
 }
 
-/// The logits that the next token of a sequence is chosen by: `logits`, or what its constraint has left of them, in `masked`.
-pub(super) fn mask<'l>(
-    slot: &mut Slot,
-    logits: &'l [f32],
-    masked: &'l mut [f32],
-) -> Result<&'l [f32], Box<str>> {
-    let Some(constraint) = &mut slot.constraint else { return Ok(logits) };
-    masked.copy_from_slice(logits);
-    constraint.mask(masked)?;
-    Ok(masked)
-}
-
 /// Chooses the next token of a sequence by `logits`, hands it out, and says whether the answer ends.
 pub(super) fn next_token(
     slot: &mut Slot,

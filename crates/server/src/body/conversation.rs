@@ -17,6 +17,12 @@ pub fn context(messages: Vec<Value>) -> Map<String, Value> {
     ])
 }
 
+/// Asks the template for a prompt without thinking, if the body does not say otherwise: an answer that is held to a schema or a grammar has no place
+/// for thoughts.
+pub fn without_thinking(context: &mut Map<String, Value>) {
+    context.entry("enable_thinking").or_insert(false.into());
+}
+
 /// Takes the conversation of a body, as a template sees it. It has `tools` if the model may call any.
 ///
 /// # Errors

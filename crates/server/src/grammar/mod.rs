@@ -172,7 +172,7 @@ pub(crate) enum Part {
 }
 
 impl Held {
-    /// Whether the answer may be the calls of tools, too, which are told apart from the rest by their marks.
+    /// Whether the answer may be calls of tools instead. The marks around a call tell it from what was asked for.
     pub fn may_call(&self) -> bool {
         matches!(self.0, Part::WholeOrCalls(_))
     }

@@ -10,9 +10,10 @@
 
 use super::brain_panel;
 use super::tile::{LINE, Registers, TILE};
-use super::{GROUP, WHOLE, mask};
+use super::{GROUP, WHOLE};
 use crate::matmul::gemm::stretches;
 use crate::matmul::sizes::{MAX_K, PANEL_BYTES, PANEL_ROWS, PANELS, WIDE_TOKEN_BLOCK};
+use crate::matmul::tiles::avx512::mask;
 use crate::matmul::{MatmulScratch, Matrix, Output, Tokens};
 use crate::tiles::Layout;
 use std::arch::x86_64::*;
@@ -48,7 +49,7 @@ pub(in crate::matmul) unsafe fn rows(
         Layout::Tiles => rows.start / TILE * TILE,
         Layout::Rows => rows.start,
     };
-    // SAFETY: by the caller's promise; there is room for so many panels.
+    // SAFETY: by the caller's promise; the scratch has the size of so many panels.
     unsafe {
         let registers = Registers::take(&WHOLE);
         for first in (first..rows.end).step_by(together * PANEL_ROWS) {
@@ -129,7 +130,7 @@ unsafe fn part<const B: usize>(
 /// The same of whole blocks and panels, where a token's sums begin `stride` bytes after those of the one before.
 ///
 /// # Safety
-/// There is room for them at `to`, and what columns came before has been summed there.
+/// `to` points to the sums of as many tokens, and these hold what the columns before have summed up to.
 #[inline(always)]
 unsafe fn products<const B: usize>(
     registers: &Registers,

@@ -12,13 +12,13 @@
 //! 320 multiplications take 300 cycles after a single `tilezero`, and 160 without). Additions still have two. So an integer becomes a float by additions,
 //! see [`add`].
 
+use super::GROUP;
 use super::tile::{LINE, Registers, Shapes, TILE};
-use super::{GROUP, mask};
 use crate::blocks::BlockFormat;
 use crate::lanes::avx512::in_order;
 use crate::matmul::gemm::Panel;
 use crate::matmul::sizes::{PANEL_ROWS, TOKEN_BLOCK};
-use crate::matmul::tiles::avx512::Block;
+use crate::matmul::tiles::avx512::{Block, mask};
 use crate::matmul::{Output, Tokens};
 use std::arch::x86_64::*;
 use std::ops::Range;

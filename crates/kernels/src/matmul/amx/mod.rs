@@ -6,8 +6,6 @@ mod brain_panel;
 pub(super) mod bytes;
 mod tile;
 
-use std::arch::x86_64::__mmask16;
-use std::ops::Range;
 use tile::{LINE, Registers, Shapes, TILE};
 
 /// All registers as large as they get.
@@ -22,7 +20,7 @@ macro_rules! products {
         /// The CPU has the level.
         pub(crate) unsafe fn $name(rounds: usize) -> i32 {
             let mut sums = [[0i32; TILE]; TILE];
-            // SAFETY: by the caller's promise; there is room for a register.
+            // SAFETY: by the caller's promise; `sums` has the size of a register.
             unsafe {
                 let registers = Registers::take(&WHOLE);
                 for _ in 0..3 * rounds {
@@ -50,10 +48,3 @@ products!(
 
 /// Columns that share a scale, of most types, and that one instruction multiplies.
 const GROUP: usize = 32;
-
-/// Which of the 16 rows from row `first` on are among `rows`.
-#[inline(always)]
-fn mask(rows: &Range<usize>, first: usize) -> __mmask16 {
-    let below = |r: usize| (1u32 << r.saturating_sub(first).min(TILE)) - 1;
-    (below(rows.end) & !below(rows.start)) as __mmask16
-}

@@ -49,6 +49,26 @@ pub(crate) struct Registers {
     _thread: PhantomData<*mut ()>,
 }
 
+/// A method that adds the products of two registers to a third, by an instruction.
+macro_rules! products {
+    ($(#[$doc:meta])* $name:ident, $instruction:literal) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name<const SUMS: u8, const TOKENS: u8, const LINES: u8>(&self) {
+            const { assert!(SUMS < 8 && TOKENS < 8 && LINES < 8) };
+            const { assert!(SUMS != TOKENS && TOKENS != LINES && SUMS != LINES) };
+            // SAFETY: the registers are ours, since `take`.
+            unsafe {
+                asm!(
+                    concat!($instruction, " tmm{}, tmm{}, tmm{}"),
+                    const SUMS, const TOKENS, const LINES,
+                    options(nomem, nostack, preserves_flags)
+                );
+            }
+        }
+    };
+}
+
 impl Registers {
     /// # Safety
     /// The CPU has AMX, and the system lets the process use it (there is an [`Isa`](crate::Isa) of
@@ -101,37 +121,19 @@ impl Registers {
         }
     }
 
-    /// Adds to register `SUMS` `[16][16]` f32 the products of `ROWS` `[16][32]` with `COLUMNS` `[16 pairs][16][2]`, both bf16: each
-    /// sum of 32 products is that of the first of all pairs plus that of the second, added up in f32 from the first pair
-    /// on. Subnormal numbers count as zero.
-    #[inline(always)]
-    pub fn multiply<const SUMS: u8, const ROWS: u8, const COLUMNS: u8>(&self) {
-        const { assert!(SUMS < 8 && ROWS < 8 && COLUMNS < 8) };
-        const { assert!(SUMS != ROWS && ROWS != COLUMNS && SUMS != COLUMNS) };
-        // SAFETY: the registers are ours, since `take`.
-        unsafe {
-            asm!(
-                "tdpbf16ps tmm{}, tmm{}, tmm{}",
-                const SUMS, const ROWS, const COLUMNS,
-                options(nomem, nostack, preserves_flags)
-            );
-        }
-    }
+    products!(
+        /// Adds to register `SUMS` `[T][16]` f32 the products of `TOKENS` `[T][32]` with `LINES` `[16 pairs][16][2]`, both bf16: each
+        /// sum of 32 products is that of the first of all pairs plus that of the second, added up in f32 from the first pair
+        /// on. Subnormal numbers count as zero.
+        multiply,
+        "tdpbf16ps"
+    );
 
-    /// Adds to register `SUMS` `[T][16]` i32 the products of `TOKENS` `[T][4·L]` with `LINES` `[L][16][4]`, both signed bytes.
-    #[inline(always)]
-    pub fn multiply_bytes<const SUMS: u8, const TOKENS: u8, const LINES: u8>(&self) {
-        const { assert!(SUMS < 8 && TOKENS < 8 && LINES < 8) };
-        const { assert!(SUMS != TOKENS && TOKENS != LINES && SUMS != LINES) };
-        // SAFETY: the registers are ours, since `take`.
-        unsafe {
-            asm!(
-                "tdpbssd tmm{}, tmm{}, tmm{}",
-                const SUMS, const TOKENS, const LINES,
-                options(nomem, nostack, preserves_flags)
-            );
-        }
-    }
+    products!(
+        /// Adds to register `SUMS` `[T][16]` i32 the products of `TOKENS` `[T][4·L]` with `LINES` `[L][16][4]`, both signed bytes.
+        multiply_bytes,
+        "tdpbssd"
+    );
 }
 
 impl Drop for Registers {

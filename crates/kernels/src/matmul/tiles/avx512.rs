@@ -155,7 +155,7 @@ unsafe fn store(
         // SAFETY: masked lanes are not written; the others are ours by the caller's promise.
         unsafe {
             let sums = _mm512_loadu_ps(sums.as_ptr());
-            _mm512_mask_storeu_ps(at(out, t + j, i), mask(i, rows), sums);
+            _mm512_mask_storeu_ps(at(out, t + j, i), mask(rows, TILE_ROWS * i), sums);
         }
     }
 }
@@ -180,7 +180,7 @@ unsafe fn few<W: Tile, const T: usize>(
         unsafe {
             let sums = W::few::<T>(tile, &Ahead::of_tile(w, tile, AHEAD), &x);
             for (j, sums) in sums.into_iter().enumerate() {
-                _mm512_mask_storeu_ps(at(out, t + j, i), mask(i, rows), sums);
+                _mm512_mask_storeu_ps(at(out, t + j, i), mask(rows, TILE_ROWS * i), sums);
             }
         }
     }
@@ -192,10 +192,10 @@ pub(super) fn at(out: Output<'_>, t: usize, i: usize) -> *mut f32 {
     out.at(t, TILE_ROWS * i)
 }
 
-/// Which rows of tile `i` are in `rows`.
+/// Which of the 16 rows from row `first` on are among `rows`.
 #[inline(always)]
-pub(super) fn mask(i: usize, rows: &Range<usize>) -> __mmask16 {
-    let below = |r: usize| (1u32 << r.saturating_sub(TILE_ROWS * i).min(TILE_ROWS)) - 1;
+pub(in crate::matmul) fn mask(rows: &Range<usize>, first: usize) -> __mmask16 {
+    let below = |r: usize| (1u32 << r.saturating_sub(first).min(TILE_ROWS)) - 1;
     (below(rows.end) & !below(rows.start)) as __mmask16
 }
 

@@ -186,7 +186,7 @@ unsafe fn some<Q: TilesAvx512>(
     out: Output<'_>,
     p: &Panel,
 ) {
-    let masks = [mask(first, rows), mask(first + 1, rows)];
+    let masks = [first, first + 1].map(|i| mask(rows, TILE_ROWS * i));
     // SAFETY: masked lanes are neither read nor written; the others are ours by the caller's promise.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); TILES]; TOKENS];
