@@ -24,8 +24,8 @@ use crate::describe;
 use crate::engine::{DEFAULT_CONTEXT, Pool};
 use crate::error::ModelError;
 use crate::load::{
-    self, Ahead, ExpertTrace, Load, LoadReport, Loader, Loading, Repack, ResidentPart, Store,
-    Wanted,
+    self, Ahead, ExpertTrace, Load, LoadReport, Loader, Loading, PROGRAM, Repack, ResidentPart,
+    Store, Wanted,
 };
 use crate::parts;
 use crate::spec::ModelSpec;
@@ -461,9 +461,8 @@ fn check(
     Ok(Checked { spec, weights, store, loader, took })
 }
 
-/// Bytes that a sequence of the usual length needs beside the weights, about: keys and values, buffers, and what a program has anyway.
+/// Bytes that a sequence of the usual length needs beside the weights, about: keys and values, and what a program has anyway.
 fn beside(spec: &ModelSpec) -> u64 {
-    const PROGRAM: u64 = 96 << 20;
     let shapes = spec.mixers().filter_map(|(_, mixer)| parts::kv_shape(mixer));
     let position: usize =
         shapes.map(|shape| 2 * (shape.k_len() + shape.v_len()) / shape.capacity).sum();

@@ -50,15 +50,29 @@ fn answers(model: &Model) -> Vec<u32> {
         bits.extend(session.decode(token).unwrap().iter().map(|x| x.to_bits()));
     }
     bits.extend(session.feed(&tokens(7, vocab, 3)).unwrap().iter().map(|x| x.to_bits()));
-    let mut engine = Engine::new(model, &EngineOptions::default()).unwrap();
-    let mut of = Vec::new();
-    for i in 0..5 {
-        let prompt = tokens(3 + 9 * i, vocab, 10 + i as u64);
-        let sampling = SamplerOptions::greedy();
-        let request =
-            Request { prompt, sampling, max_tokens: 4 + i, ignore_eos: true, ..Request::default() };
-        of.push((engine.add(request).unwrap(), Vec::new()));
-    }
+    bits.extend(together(model, &EngineOptions::default(), 5, |i| Request {
+        prompt: tokens(3 + 9 * i, vocab, 10 + i as u64),
+        max_tokens: 4 + i,
+        ..Request::default()
+    }));
+    bits
+}
+
+/// Tokens and logits of greedy answers to so many requests at the same time, one answer after the other.
+fn together(
+    model: &Model,
+    options: &EngineOptions,
+    count: usize,
+    request: impl Fn(usize) -> Request,
+) -> Vec<u32> {
+    let mut engine = Engine::new(model, options).unwrap();
+    let mut of: Vec<_> = (0..count)
+        .map(|i| {
+            let sampling = SamplerOptions::greedy();
+            let request = Request { sampling, ignore_eos: true, ..request(i) };
+            (engine.add(request).unwrap(), Vec::new())
+        })
+        .collect();
     while engine
         .step(&mut |id, event| {
             if let Event::Token(token, logits) = event {
@@ -69,8 +83,7 @@ fn answers(model: &Model) -> Vec<u32> {
         })
         .unwrap()
     {}
-    bits.extend(of.into_iter().flat_map(|(_, answer)| answer));
-    bits
+    of.into_iter().flat_map(|(_, answer)| answer).collect()
 }
 
 fn models() -> Vec<Spec> {
@@ -160,6 +173,44 @@ fn an_answer_has_the_same_bits_with_any_memory() {
             both.into_iter().for_each(|one| assert!(one.join().unwrap() == expected));
         });
     }
+}
+
+/// Sequences that grow beyond what was expected take memory from slots, and give it back. Their answers have the same bits.
+#[test]
+fn what_is_computed_and_experts_share_one_budget() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let moe = Moe { experts: 48, width: 512, ..Spec::qwen3moe().moe.unwrap() };
+    let spec = Spec { ty: GgmlType::F16, layers: 6, moe: Some(moe), ..Spec::qwen3moe() };
+    let (path, _) = spec.write(folder.path());
+    let [least, layer] = least(&path);
+    let (whole, small) =
+        (open(&path, 2, None).unwrap(), open(&path, 2, Some(least + 4 * layer)).unwrap());
+    let sizes = || small.load_report().slots.unwrap().sizes;
+    let first = sizes();
+    assert!(first.slots < first.pieces && first.bytes > 3 * layer, "{first:?}");
+    let long = |model: &Model, sequences: usize| {
+        let options = EngineOptions { sequences, ..EngineOptions::default() };
+        let answers = together(model, &options, sequences, |i| Request {
+            prompt: tokens(300, model.spec().vocab, i as u64),
+            max_tokens: 2,
+            ..Request::default()
+        });
+        (answers, model.load_report().slots.map(|slots| slots.sizes))
+    };
+    let (_, one) = long(&small, 1);
+    let (_, many) = long(&small, 12);
+    let (one, many) = (one.unwrap(), many.unwrap());
+    assert!(one.bytes > many.bytes && many.bytes >= layer, "{first:?}, {one:?}, {many:?}");
+    let (bits, _) = long(&small, 12);
+    assert!(bits == long(&whole, 12).0);
+    // Each sequence of those takes as much, until only the experts of one layer have room.
+    let fewer = long(&small, 4).1.unwrap();
+    assert!(fewer.bytes > many.bytes, "{fewer:?}, {many:?}");
+    assert!(answers(&small) == answers(&whole));
+    // A short one needs no more than was expected: all is given back.
+    let mut session = Session::new(&small, &SessionOptions::default()).unwrap();
+    session.feed(&[1]).unwrap();
+    assert_eq!(sizes(), first);
 }
 
 /// The same bits as from the file in which they lie tensor by tensor, in every way of loading and with any memory; and one read for an

@@ -192,8 +192,28 @@ impl Region {
     /// # Safety
     /// Nobody has a reference to its bytes, and nothing is being written to them.
     pub unsafe fn give_back(&self) {
-        // SAFETY: memory of ours; by what the caller promises, nobody sees it change. That it is refused costs memory only.
-        unsafe { libc::madvise(self.start.as_ptr().cast(), self.mapped, libc::MADV_DONTNEED) };
+        // SAFETY: passed on.
+        unsafe { self.give_back_range(0..self.mapped) };
+    }
+
+    /// As [`give_back`](Region::give_back), only the whole pages of `range`. What reaches past the end is cut.
+    ///
+    /// # Safety
+    /// Nobody has a reference to these bytes, and nothing is being written to them.
+    pub unsafe fn give_back_range(&self, range: Range<usize>) {
+        let page = crate::fault::page_size();
+        let (start, end) =
+            (range.start.next_multiple_of(page), range.end.min(self.mapped) / page * page);
+        if start < end {
+            // SAFETY: memory of ours; by what the caller promises, nobody sees it change. That it is refused costs memory only.
+            unsafe {
+                libc::madvise(
+                    self.as_mut_ptr().add(start).cast(),
+                    end - start,
+                    libc::MADV_DONTNEED,
+                );
+            }
+        }
     }
 
     /// Keeps all of it in physical memory until it is dropped. This touches every page: lock after

@@ -269,6 +269,84 @@ fn what_is_read_ahead_is_read_once() {
     }
 }
 
+/// Bytes of a region that are in memory, by the kernel's own count.
+#[cfg(target_os = "linux")]
+fn resident(slots: &Slots) -> usize {
+    let (start, _) = slots.memory();
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut inside = false;
+    for line in maps.lines() {
+        let first = line.split(' ').next().unwrap();
+        if let Some((from, to)) = first.split_once('-') {
+            let [from, to] = [from, to].map(|at| usize::from_str_radix(at, 16).unwrap());
+            inside = (from..to).contains(&(start as usize));
+        } else if let (true, Some(size)) = (inside, line.strip_prefix("Rss:")) {
+            return size.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024;
+        }
+    }
+    panic!("no mapping has {start:?}");
+}
+
+/// With less memory there are fewer slots, whose memory goes back; with more there are more again. The bytes are always those of the file.
+#[test]
+fn the_budget_may_change_between_visits() {
+    let even = Even::new();
+    let usual = SlotOptions::default();
+    for options in [
+        usual,
+        reading(false),
+        SlotOptions { ring: false, ..usual },
+        SlotOptions { shuffled: Some(1), ..usual },
+    ] {
+        let slots = even.slots(u64::MAX / 4, options);
+        let all = slots.sizes();
+        assert_eq!(all.slots, 80);
+        let mut rng = Rng(7);
+        let mut visits = |count: usize| {
+            for visit in 0..count {
+                let group = visit % 4;
+                let wanted: Vec<usize> = (0..1 + rng.below(20)).map(|_| rng.below(20)).collect();
+                let mut held = slots.hold(group, wanted.iter().copied());
+                if visit % 3 == 1 {
+                    held.read_ahead((group + 1) % 4, 0..5);
+                }
+                if visit % 4 != 3 {
+                    held.wait();
+                    wanted.iter().for_each(|piece| even.check(&held, group, *piece));
+                }
+            }
+        };
+        visits(40);
+        want_all(&slots);
+        assert!(slots.failure().is_none());
+        let (quarter, align) = (all.bytes / 4, if options.direct { 4096 } else { 1 });
+        let of_group = Slots::least(&even.groups, align);
+        for budget in [2 * quarter, quarter + 1, 0, 3 * quarter, of_group, u64::MAX] {
+            slots.set_budget(budget);
+            visits(40);
+            let (sizes, most) = (slots.sizes(), budget.clamp(of_group, all.bytes));
+            // Slots of each of two sizes are whole.
+            let least = most - 2 * 16384;
+            assert!(
+                (least..=most).contains(&sizes.bytes),
+                "{sizes:?}, {least} to {most}, {options:?}"
+            );
+            assert!((sizes.slots == 80) == (budget == u64::MAX), "{sizes:?}");
+            #[cfg(target_os = "linux")]
+            assert!(
+                resident(&slots) as u64 <= sizes.bytes + 4096 * 80,
+                "{} bytes, {sizes:?}",
+                resident(&slots)
+            );
+        }
+        // All of them are used again.
+        want_all(&slots);
+        assert_eq!((0..4).map(|group| slots.here(group).len()).sum::<usize>(), 80);
+        assert!((0..4).all(|group| slots.here(group).iter().all(|here| *here)));
+        assert!(slots.failure().is_none());
+    }
+}
+
 #[test]
 fn a_file_that_was_cut_short_is_named() {
     let folder = tempfile::tempdir().unwrap();

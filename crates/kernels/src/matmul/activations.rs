@@ -292,6 +292,12 @@ impl Activations {
         }
     }
 
+    /// Bytes that it takes, about, when it has had as many tokens of prompts as there is room for: their codes and, for each 32 of them,
+    /// a scale and three sums.
+    pub fn usual_bytes(&self) -> usize {
+        self.max_tokens * self.max_cols / 32 * (32 + 4 * 4)
+    }
+
     /// Starts a new set of `rows` × `cols` for the given SIMD level and consumers. Tokens may be left out; until a token has
     /// been put, its contents are unspecified.
     ///

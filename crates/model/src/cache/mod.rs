@@ -238,6 +238,13 @@ impl Cache {
         self.pages.check()
     }
 
+    /// Bytes of memory that it takes: pages that were in use once, and states of sequences and of prompts.
+    pub(crate) fn touched(&self) -> usize {
+        let in_use = self.sequences.iter().filter(|sequence| !sequence.pages.is_empty());
+        let states: usize = in_use.map(|sequence| sequence.states.bytes()).sum();
+        self.pages.touched() + states + self.index.held_states()
+    }
+
     /// Bytes of a page, and of a sequence's states.
     pub(crate) fn sizes(&self) -> [usize; 2] {
         [self.pages.stride(), self.sequences.first().map_or(0, |s| s.states.bytes())]

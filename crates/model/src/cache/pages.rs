@@ -94,6 +94,11 @@ impl Pages {
         self.own as usize
     }
 
+    /// Bytes that were touched, and so are memory of this process.
+    pub(crate) fn touched(&self) -> usize {
+        self.fresh as usize * self.stride()
+    }
+
     /// Bytes from a page to the next.
     pub(crate) fn stride(&self) -> usize {
         self.stride * size_of::<u16>()

@@ -85,6 +85,8 @@ pub(crate) struct PrefixIndex {
     /// Bytes of memory that it may hold, and those that it holds.
     limit: usize,
     held: usize,
+    /// Of these, bytes of states.
+    states: usize,
     /// Whether there are recurrent layers: then a prefix is of use only where their states are kept.
     recurrent: bool,
 }
@@ -101,6 +103,7 @@ impl PrefixIndex {
             clock: 0,
             limit,
             held: 0,
+            states: 0,
             recurrent,
         }
     }
@@ -113,6 +116,11 @@ impl PrefixIndex {
     /// Bytes that it holds.
     pub(crate) fn held(&self) -> usize {
         self.held
+    }
+
+    /// Those of states among them.
+    pub(crate) fn held_states(&self) -> usize {
+        self.states
     }
 
     fn node(&self, id: NodeId) -> &Node {
@@ -219,10 +227,10 @@ impl PrefixIndex {
     /// Keeps the states of recurrent layers after the tokens of a node.
     pub(crate) fn keep_states(&mut self, id: NodeId, kept: Kept) {
         let clock = self.clock;
+        self.drop_states(id);
         self.held += kept.bytes();
-        if let Some((before, _)) = self.node_mut(id).states.replace((kept, clock)) {
-            self.held -= before.bytes();
-        }
+        self.states += kept.bytes();
+        self.node_mut(id).states = Some((kept, clock));
     }
 
     /// Whether a node has states.
@@ -288,6 +296,7 @@ impl PrefixIndex {
     fn drop_states(&mut self, id: NodeId) {
         if let Some((kept, _)) = self.node_mut(id).states.take() {
             self.held -= kept.bytes();
+            self.states -= kept.bytes();
         }
     }
 

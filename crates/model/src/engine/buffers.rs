@@ -12,6 +12,8 @@ use alight_kernels::rope::{RopeParams, RopeTable};
 
 use super::batch::Batch;
 use super::pool::PerThread;
+use crate::cache::Cache;
+use crate::load::{Store, Taken};
 use crate::parts::experts::{ExpertsBuffers, ExpertsWork};
 use crate::parts::latent_attention::{LatentBuffers, LatentWork};
 
@@ -149,6 +151,11 @@ pub(crate) struct Buffers {
     pub(crate) threads: PerThread<Scratch>,
     pub(crate) experts: ExpertsBuffers,
     pub(crate) latent: LatentBuffers,
+    /// Rows that there is room for, the most that a call had so far, and what this and the cache beside it have of the memory that experts
+    /// in slots may have.
+    room: usize,
+    most_rows: usize,
+    taken: Taken,
 }
 
 /// What the sizes of buffers follow from.
@@ -176,7 +183,8 @@ pub(crate) struct BufferSizes<'s> {
 }
 
 impl Buffers {
-    pub(crate) fn new(sizes: &BufferSizes<'_>) -> Buffers {
+    /// Buffers of these sizes. `taken` has nothing yet.
+    pub(crate) fn new(sizes: &BufferSizes<'_>, taken: Taken) -> Buffers {
         let BufferSizes { batch, threads, hidden_size, ropes, work, .. } = *sizes;
         let BufferSizes { token_inputs, streams, joined, .. } = *sizes;
         let limits = AttentionLimits {
@@ -205,6 +213,9 @@ impl Buffers {
             partials: vec![0.0; sizes.partials],
             experts: ExpertsBuffers::new(&work.experts, batch, hidden_size, sizes.experts_read),
             latent: LatentBuffers::new(&work.latent, batch),
+            room: batch,
+            most_rows: 0,
+            taken,
             threads: PerThread::new(threads, || Scratch {
                 row: vec![
                     0.0;
@@ -215,6 +226,25 @@ impl Buffers {
                 attention: AttentionScratch::new(limits),
             }),
         }
+    }
+
+    /// Says how much memory this takes and the cache beside it, for the rows that are computed now, before they are.
+    pub(super) fn take(&mut self, store: &Store, cache: &Cache) {
+        self.most_rows = self.most_rows.max(self.batch.counts().all());
+        let mut taken = std::mem::take(&mut self.taken);
+        // The system gives the memory of rows when they are first used.
+        let bytes = || cache.touched() + self.bytes() / self.room.max(1) * self.most_rows;
+        store.take(&mut taken, bytes);
+        self.taken = taken;
+    }
+
+    /// Bytes that it takes, about, when all rows have been used.
+    fn bytes(&self) -> usize {
+        let rows = [&self.x, &self.y, &self.q, &self.k, &self.v, &self.heads_out, &self.mixed];
+        let rows =
+            rows.into_iter().chain([&self.gate, &self.up, &self.token_inputs, &self.streams]);
+        let rows = rows.chain([&self.angles.values]).map(Vec::len).sum::<usize>();
+        rows * size_of::<f32>() + self.acts.usual_bytes() + self.experts.bytes()
     }
 
     /// Leaves only the wanted rows of the residual stream, `[batch, hidden]`, and of all that is beside it: `keep(buffers, from, to)`

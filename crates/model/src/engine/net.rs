@@ -113,7 +113,7 @@ impl<'m> Net<'m> {
         let work = layers.map(|layer| parts::work(layer, self.spec.hidden_size));
         let mixers = self.spec.mixers();
         let partials = mixers.map(|(_, mixer)| parts::most_partials(mixer, context));
-        Buffers::new(&BufferSizes {
+        let sizes = BufferSizes {
             batch,
             prompt,
             threads: self.compute.pool.threads(),
@@ -129,7 +129,8 @@ impl<'m> Net<'m> {
             },
             joined: self.weights.join.map_or(0, |join| join.projection.cols()),
             partials: decode * partials.max().unwrap_or(0),
-        })
+        };
+        Buffers::new(&sizes, self.store.nothing_taken())
     }
 
     /// Computes the rows of `b.batch`. Afterwards the cache holds them, and row `i` of `b.x` is the residual stream after the
@@ -166,6 +167,7 @@ impl<'m> Net<'m> {
         cache: &mut Cache,
         all: bool,
     ) -> Result<(), Arc<LoadError>> {
+        b.take(self.store, cache);
         self.embed(b)?;
         let mut step = Step {
             compute: self.compute,

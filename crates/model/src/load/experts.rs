@@ -9,6 +9,7 @@ use alight_pages::{
     Facts, Kind, LimitSource, LoadRequest, Map, ReadMethod, choose, is_marked_by_others,
 };
 
+use super::room::Room;
 use super::store::InSlots;
 use super::{FileReport, Load, LoadError, LoadReport, Repack, Storage, Wanted};
 use crate::weights::{MatrixRef, Weights};
@@ -18,6 +19,8 @@ pub(super) struct Planned {
     pub(super) groups: Groups,
     /// Bytes that the slots may take.
     pub(super) budget: u64,
+    /// Bytes that are expected to be needed for all else.
+    pub(super) beside: u64,
     /// How they are read.
     pub(super) options: SlotOptions,
 }
@@ -119,7 +122,7 @@ pub(super) fn plan(
     let options = SlotOptions { direct, shared, ..wanted.slots };
     // A slot in the page cache takes no memory until it has an expert, and as many have one as there is room for at the moment.
     let budget = if shared && wanted.memory.is_none() { u64::MAX } else { room.max(least) };
-    Ok(Some(Planned { groups, budget, options }))
+    Ok(Some(Planned { groups, budget, beside: wanted.beside, options }))
 }
 
 /// Matrices of a layer whose experts can be in slots, and how many experts there are.
@@ -171,10 +174,11 @@ fn mark(weights: &mut Weights) {
     }
 }
 
-/// The slots of a plan.
-pub(super) fn slots(planned: &Planned, maps: &[Arc<Map>]) -> Result<Slots, LoadError> {
+/// The slots of a plan, and how they share memory with all else.
+pub(super) fn slots(planned: &Planned, maps: &[Arc<Map>]) -> Result<(Slots, Arc<Room>), LoadError> {
     let named = |source| LoadError::NoSlots { path: maps[0].path().into(), source };
-    Slots::of_maps(maps, &planned.groups, planned.budget, planned.options).map_err(named)
+    let slots = Slots::of_maps(maps, &planned.groups, planned.budget, planned.options);
+    Ok((slots.map_err(named)?, Arc::new(Room::new(planned.budget, planned.beside))))
 }
 
 /// What a report says of them.

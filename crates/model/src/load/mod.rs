@@ -26,6 +26,7 @@ mod priority;
 mod reclaim;
 mod report;
 mod resident;
+mod room;
 mod store;
 mod trace;
 
@@ -52,6 +53,7 @@ use reclaim::Reclaim;
 pub use report::{FileReport, LoadReport};
 pub(crate) use resident::resident;
 pub use resident::{PartName, ResidentPart};
+pub(crate) use room::{PROGRAM, Taken};
 use store::StoreSizes;
 pub(crate) use store::{Chosen, Storage, Store};
 pub use trace::{ExpertTrace, TraceError};

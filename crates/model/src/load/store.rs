@@ -11,6 +11,7 @@ use super::arrival::Arrival;
 use super::error::LoadError;
 use super::huge::HugePages;
 use super::priority::Priority;
+use super::room::{Room, Taken};
 use super::trace::Recorder;
 
 /// Which memory holds one matrix.
@@ -126,8 +127,8 @@ pub(crate) struct Store {
     tiles: Option<Region>,
     /// By file: whether weights stay in its map.
     in_use: Vec<bool>,
-    /// Experts of a model that memory cannot hold.
-    slots: Option<Slots>,
+    /// Experts of a model that memory cannot hold, and what memory they share with all else.
+    slots: Option<(Slots, Arc<Room>)>,
     arrival: Arrival,
     output_section: usize,
     /// Which experts are chosen, if somebody wants to know.
@@ -145,7 +146,7 @@ impl Store {
     pub(super) fn new(
         maps: Vec<Arc<Map>>,
         sizes: StoreSizes,
-        slots: Option<Slots>,
+        slots: Option<(Slots, Arc<Room>)>,
         arrival: Arrival,
         output_section: usize,
     ) -> Result<Store, LoadError> {
@@ -264,7 +265,19 @@ impl Store {
 
     /// Slots of experts, if there are any.
     pub(crate) fn slots(&self) -> Option<&Slots> {
-        self.slots.as_ref()
+        self.slots.as_ref().map(|(slots, _)| slots)
+    }
+
+    /// For a session or an engine that has no memory yet.
+    pub(crate) fn nothing_taken(&self) -> Taken {
+        self.slots.as_ref().map_or(Taken::default(), |(_, room)| room.nothing())
+    }
+
+    /// It has so many bytes now, which slots do not get.
+    pub(crate) fn take(&self, taken: &mut Taken, bytes: impl FnOnce() -> usize) {
+        if let Some(slots) = self.slots() {
+            taken.set(bytes() as u64, slots);
+        }
     }
 
     /// Chooses experts of the layer whose weights are at `place`. Those in slots that are not there are read from now on.
@@ -273,7 +286,7 @@ impl Store {
         place: Storage,
         experts: impl Iterator<Item = usize>,
     ) -> Chosen<'_> {
-        let held = match (place, &self.slots) {
+        let held = match (place, self.slots()) {
             (Storage::Slots(place), Some(slots)) => Some(slots.hold(place.group as usize, experts)),
             _ => None,
         };
@@ -294,7 +307,7 @@ impl Store {
     /// # Errors
     /// A file has become shorter or could not be read.
     pub(crate) fn check_slots(&self) -> Result<(), LoadError> {
-        match self.slots.as_ref().and_then(Slots::failure) {
+        match self.slots().and_then(Slots::failure) {
             Some(failure) => Err(LoadError::Slots(Arc::clone(failure))),
             None => Ok(()),
         }

@@ -242,6 +242,16 @@ impl ExpertsBuffers {
         }
     }
 
+    /// Bytes that it takes, about, when there have been as many tokens as there is room for.
+    pub(crate) fn bytes(&self) -> usize {
+        let floats = [&self.logits, &self.scores, &self.gate, &self.up].map(Vec::len);
+        let apart = self.apart.as_ref();
+        let apart = apart.map_or(0, |apart| {
+            apart.packed.usual_bytes() + apart.products.len() * size_of::<f32>()
+        });
+        floats.iter().sum::<usize>() * size_of::<f32>() + self.packed.usual_bytes() + apart
+    }
+
     /// Gives each pair of a token and one of its experts a slot: those of tokens of 16 bits first, then those of 8 bits, whose
     /// places begin at multiples of `block` among them. Returns how many slots there are of each.
     fn sort(&mut self, spec: &ExpertsSpec, rows: RowCounts, block: usize) -> RowCounts {

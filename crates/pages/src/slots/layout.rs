@@ -113,24 +113,40 @@ impl Layout {
 
     /// Shares `budget` bytes among the classes, by what their pieces take, and at least as much as a group needs at once.
     fn share(&mut self, budget: u64) -> Result<(), SlotsError> {
-        let counts: Vec<_> = (0..self.classes.len()).map(|class| self.counts(class)).collect();
-        let bytes = |class: usize, slots: usize| (slots * self.classes[class].slot_bytes) as u64;
-        let least = (0..counts.len()).map(|class| bytes(class, counts[class][1])).sum();
-        if least > budget {
-            return Err(SlotsError::TooFew { budget, least });
-        }
-        let beyond = |class: usize| bytes(class, counts[class][0] - counts[class][1]) as f64;
-        let all: f64 = (0..counts.len()).map(beyond).sum();
-        let share = ((budget - least) as f64 / all.max(1.0)).min(1.0);
+        let share = self.share_in(budget)?;
         let (mut start, mut first) = (0, 0);
-        for (class, [pieces, most]) in self.classes.iter_mut().zip(counts) {
-            // A share of all of them is all of them.
-            let slots = most + ((pieces - most) as f64 * share) as usize;
+        for class in 0..self.classes.len() {
+            let slots = self.slots_of(class, share);
+            let class = &mut self.classes[class];
             class.start = start;
             class.slots = first..first + slots;
             (start, first) = (start + slots * class.slot_bytes, first + slots);
         }
         Ok(())
+    }
+
+    /// Of the pieces that no group needs at once, the share that `budget` bytes have room for.
+    ///
+    /// # Errors
+    /// Not all pieces of a group have room.
+    pub(super) fn share_in(&self, budget: u64) -> Result<f64, SlotsError> {
+        let bytes = |class: usize, slots: usize| (slots * self.classes[class].slot_bytes) as u64;
+        let (mut least, mut beyond) = (0, 0);
+        for class in 0..self.classes.len() {
+            let [pieces, most] = self.counts(class);
+            least += bytes(class, most);
+            beyond += bytes(class, pieces - most);
+        }
+        if least > budget {
+            return Err(SlotsError::TooFew { budget, least });
+        }
+        Ok(((budget - least) as f64 / beyond.max(1) as f64).min(1.0))
+    }
+
+    /// Slots of a class, with that share of the pieces that no group needs at once. A share of all of them is all of them.
+    pub(super) fn slots_of(&self, class: usize, share: f64) -> usize {
+        let [pieces, most] = self.counts(class);
+        most + ((pieces - most) as f64 * share) as usize
     }
 
     /// The same pieces elsewhere, in `budget` bytes: each span begins at a multiple of `align` there.

@@ -5,7 +5,8 @@
 //! one ring that the visits themselves hand reads to and take them from, or by threads where there is no ring. They are there in the order
 //! in which they come. Where no slot is free, the piece goes whose next use is expected last (`expected`).
 //!
-//! Memory is taken when a slot is used for the first time, and kept. Nothing is allocated after [`Slots::new`].
+//! Memory is taken when a slot is used for the first time, and kept; what else a process has come to need may take some of it
+//! ([`Slots::set_budget`]), and then slots are closed, those first whose pieces are expected last. Nothing is allocated after [`Slots::new`].
 //!
 //! Where the maps of the files are given too ([`Slots::of_maps`]), a piece may stay in the page cache instead, and is used from there
 //! (`cached`) as soon as another process has pieces of the same files. It is dropped when its slot goes to another piece, so there is
@@ -281,6 +282,11 @@ struct State {
     /// Bytes of the pieces in the page cache, and of those that should be there at most.
     in_cache: u64,
     room: u64,
+    /// Bytes that slots of memory may take, and that as many are open.
+    budget: u64,
+    fitted: bool,
+    /// How many slots are closed, and their bytes.
+    closed: (usize, u64),
     counts: SlotCounts,
     /// What was guessed for the group that comes next.
     guesses: [u32; MOST_GUESSES],
@@ -296,6 +302,8 @@ struct Slot {
     ahead: bool,
     /// Its piece is in the page cache.
     cached: bool,
+    /// It has no piece and no memory, since there is less room than there was at first.
+    closed: bool,
 }
 
 /// A read: a block of a span, into a slot.
@@ -385,12 +393,15 @@ impl Slots {
         let shared = options.shared && cached.is_some();
         let state = State {
             shelf: Shelf::new(&layout),
-            slots: vec![Slot { left: 0, ahead: false, cached: false }; slots],
+            slots: vec![Slot { left: 0, ahead: false, cached: false, closed: false }; slots],
             queue: VecDeque::with_capacity(most),
             asked: VecDeque::with_capacity(slots),
             shared,
             in_cache: 0,
             room: if shared { room_now() } else { u64::MAX },
+            budget,
+            fitted: true,
+            closed: (0, 0),
             counts: SlotCounts::default(),
             guesses: [NONE; MOST_GUESSES],
             stop: false,
@@ -443,9 +454,18 @@ impl Slots {
         }
     }
 
-    /// How many there are.
+    /// How many there are at the moment.
     pub fn sizes(&self) -> SlotSizes {
-        self.sizes
+        let (slots, bytes) = self.shared.state().closed;
+        SlotSizes { slots: self.sizes.slots - slots, bytes: self.sizes.bytes - bytes, ..self.sizes }
+    }
+
+    /// Slots of memory take `budget` bytes at most from the next visit on, but have room for all pieces of a group. With less than before,
+    /// pieces go, and the memory of their slots is given back; with more, there are more slots again, up to as many as at first.
+    pub fn set_budget(&self, budget: u64) {
+        let mut state = self.shared.state();
+        state.fitted &= state.budget == budget;
+        state.budget = budget;
     }
 
     /// Where their pieces are.
@@ -507,6 +527,9 @@ impl Slots {
         visit.turn(shared, &mut state);
         if state.shelf.visits().is_multiple_of(LOOK) && shared.cached.is_some() {
             state = visit.look_around(shared, state);
+        }
+        if !state.fitted {
+            shared.fit(&mut state);
         }
         state.shelf.begin(group);
         // First what is there, so that it stays.
@@ -866,10 +889,58 @@ impl Shared {
         self.work.notify_all();
     }
 
+    /// Closes and opens slots, until they take what they may. It is called between two visits. Slots that are being filled, or have what was
+    /// read ahead for the next visit, are left to the visit after that.
+    fn fit(&self, state: &mut State) {
+        // What is in the page cache has a bound of its own.
+        if state.shared {
+            state.fitted = true;
+            return;
+        }
+        let share = self.layout.share_in(state.budget).unwrap_or(0.0);
+        state.fitted = true;
+        for (number, class) in self.layout.classes.iter().enumerate() {
+            let may = self.layout.slots_of(number, share);
+            let mut open = class.slots.clone().filter(|slot| !state.slots[*slot].closed).count();
+            while open > may {
+                let busy = |slot: usize| state.slots[slot].left > 0 || state.slots[slot].closed;
+                let Some(slot) = state.shelf.victim_of(&self.layout, number, busy) else {
+                    state.fitted = false;
+                    break;
+                };
+                self.close(state, slot);
+                open -= 1;
+            }
+            for slot in class.slots.clone() {
+                if open < may && std::mem::take(&mut state.slots[slot].closed) {
+                    state.closed.0 -= 1;
+                    state.closed.1 -= self.layout.memory_of(slot).len() as u64;
+                    open += 1;
+                }
+            }
+        }
+    }
+
+    /// Closes a slot that is not being filled, between two visits.
+    fn close(&self, state: &mut State, slot: usize) {
+        if let Some(piece) = state.shelf.piece_in(slot) {
+            state.shelf.forget(piece);
+        }
+        let memory = self.layout.memory_of(slot);
+        state.slots[slot].closed = true;
+        state.closed.0 += 1;
+        state.closed.1 += memory.len() as u64;
+        // SAFETY: no visit goes on, so nobody has a reference to the slot; nothing is read into it, and nothing will be while it is closed.
+        unsafe { self.region.give_back_range(memory) };
+    }
+
     /// The slot that a piece may have, if not all others are wanted or being filled.
     fn victim(&self, state: &State, piece: usize) -> Option<usize> {
         // What is read into the page cache can be left alone at any time.
-        let busy = |slot: usize| state.slots[slot].left > 0 && !state.slots[slot].cached;
+        let busy = |slot: usize| {
+            let Slot { left, cached, closed, .. } = state.slots[slot];
+            closed || left > 0 && !cached
+        };
         // Where there is less memory than slots, another piece goes although there is a free one.
         let full = state.in_cache + self.layout.pieces[piece].bytes > state.room;
         let taken = |slot: usize| busy(slot) || state.shelf.piece_in(slot).is_none();

@@ -99,9 +99,19 @@ impl Shelf {
         piece: usize,
         busy: impl Fn(usize) -> bool,
     ) -> Option<usize> {
+        self.victim_of(layout, layout.pieces[piece].class, busy)
+    }
+
+    /// [`Shelf::victim`] for any piece of a class.
+    pub(super) fn victim_of(
+        &self,
+        layout: &Layout,
+        class: usize,
+        busy: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
         let groups = layout.groups.len();
         let mut last: Option<(f32, usize)> = None;
-        for slot in layout.classes[layout.pieces[piece].class].slots.clone() {
+        for slot in layout.classes[class].slots.clone() {
             let Slot { piece, visit } = self.slots[slot];
             if piece == NONE && !busy(slot) {
                 return Some(slot);
