@@ -3,8 +3,8 @@ machine code.
 
 NVRTC is the one of the PyPI package nvidia-cuda-nvrtc, or of --nvrtc; the options are those of the library. Without --all,
 every pair of types, every number of vectors and every broken variant of the collective is compiled, and not all their combinations, and the
-machine code of one kernel is read for each architecture but sm_90; of the kernels for blocks of weights, products with 1 and 8 tokens, those with matrices in slots, and
-rows as floats of every type. Fails if a kernel does not compile, spills registers or needs a stack. With --out the cubins are written there; with --stamp nothing is done if the
+machine code of one kernel is read for each architecture but sm_90; of the kernels for blocks of weights, products with 1 and 8 tokens, those with matrices in slots
+(pairs that are listed for one type), and rows as floats of every type. Fails if a kernel does not compile, spills registers or needs a stack. With --out the cubins are written there; with --stamp nothing is done if the
 file says that the same has passed before.
 
 Of the machine code, disassembled by the package nvidia-cuda-nvdisasm, is required what the protocol rests on: a flag is raised after
@@ -33,7 +33,9 @@ ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
 TYPES = [("Bf16", "Bf16"), ("Bf16", "F32"), ("F16", "F16"), ("F16", "F32"), ("F32", "F32")]
 CONTROLS = ["ALIGHT_NO_WAIT", "ALIGHT_ONE_BUFFER", "ALIGHT_NO_RELEASE", "ALIGHT_EARLY_FLAG"]
 BLOCK_TYPES = ["Q4_0", "Q4_1", "Q8_0", "MXFP4", "Q4_K", "Q5_K", "Q6_K"]
-MISTAKES_OF_BLOCKS = ["ALIGHT_NO_WAIT", "ALIGHT_SWAPPED", "ALIGHT_BY_TOKENS"]
+PAIRS_OF_BLOCKS = ["Listed", "Counted"]
+# Of products, and of those with matrices in slots.
+MISTAKES_OF_BLOCKS = {"ALIGHT_TOKENS": ["ALIGHT_NO_WAIT", "ALIGHT_SWAPPED", "ALIGHT_BY_TOKENS"], "ALIGHT_CHOSEN=Counted": ["ALIGHT_ANY_SLOT", "ALIGHT_ONE_X"]}
 # 65536 registers of a multiprocessor for the 640 threads of a block, in steps of 8; the kernels for blocks are bounded where they are written.
 MOST_REGISTERS = {SOURCE: 96, BLOCKS: 255}
 
@@ -67,8 +69,10 @@ def variants_of_blocks(everything: bool) -> list[tuple[str, list[str]]]:
         for tokens, x in itertools.product((1, 2, 4, 8), ("Bf16", "F32")) if everything else ((1, "Bf16"), (8, "F32")):
             macros = [f"-DALIGHT_TYPE={kind}", f"-DALIGHT_X={x}", f"-DALIGHT_TOKENS={tokens}"]
             made.append((f"{kind}, {tokens} tokens of {x}", macros))
-        for x in ("Bf16", "F32") if everything else ("Bf16",):
-            made.append((f"{kind} in slots, {x}", [f"-DALIGHT_TYPE={kind}", f"-DALIGHT_X={x}", "-DALIGHT_CHOSEN"]))
+        # What lists pairs and what counts them differ by a few instructions.
+        some = PAIRS_OF_BLOCKS if everything or kind == BLOCK_TYPES[0] else PAIRS_OF_BLOCKS[1:]
+        for pairs, x in itertools.product(some, ("Bf16", "F32") if everything else ("Bf16",)):
+            made.append((f"{kind} in slots, {pairs.lower()} pairs, {x}", [f"-DALIGHT_TYPE={kind}", f"-DALIGHT_X={x}", f"-DALIGHT_CHOSEN={pairs}"]))
         for out in ("Bf16", "F32") if everything else ("Bf16",):
             made.append((f"{kind} to {out}", [f"-DALIGHT_TYPE={kind}", f"-DALIGHT_OUT={out}"]))
     return made
@@ -292,9 +296,11 @@ def run(arguments) -> None:
             for control in CONTROLS:
                 nvrtc.compile(source, [*here, *made[0][1], f"-D{control}", "-DALIGHT_DELAYS"])
                 count += 1
-            for mistake in MISTAKES_OF_BLOCKS:
-                nvrtc.compile(BLOCKS.read_text(), [*here, *variants_of_blocks(False)[0][1], f"-D{mistake}"], BLOCKS)
-                count += 1
+            for what, some in MISTAKES_OF_BLOCKS.items():
+                macros = next(macros for _, macros in variants_of_blocks(False) if any(macro.startswith(f"-D{what}") for macro in macros))
+                for mistake in some:
+                    nvrtc.compile(BLOCKS.read_text(), [*here, *macros, f"-D{mistake}"], BLOCKS)
+                    count += 1
             wrong += mistakes(nvrtc, source, [*here, *made[0][1]])
     print(f"NVRTC {nvrtc.version}: {count} kernels in {time.monotonic() - start:.1f} s; {len(MISTAKES)} mistakes looked for in machine code")
     if wrong:

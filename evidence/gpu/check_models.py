@@ -8,7 +8,9 @@ exact arithmetic. `make test-gpu` runs it.
      devices, is at most three times that of bf16 weights there, whose stream is float32. The stream, what is normed and the
      cache are rounded to 2⁻⁹ as the weights are.
    - a batch of prompts of several lengths: each continuation is the one alone, or parts where both tokens are within 0.05.
-   - mixtures of experts: nine of ten positions, since rounding may choose another expert where two are as good.
+   - mixtures of experts: nine of ten positions, since rounding may choose another expert where two are as good. The same with experts of
+     MXFP4 and the rest of Q8_0 as the blocks of the file: as far from CPU devices as bf16 may be, and continuations, whose steps go another way than
+     a text, are the same, or part where both tokens are close.
 2. SmolLM2 with its real weights, if its file is there, as float32, as bf16 and as the blocks of the file: the prompts and rules of `agree
    greedy`, beside llama.cpp's recorded tokens.
 3. A step of decoding is a part of a CUDA graph, with the collective among one GPU, which models would leave out: the GPU's own counter of
@@ -18,6 +20,7 @@ exact arithmetic. `make test-gpu` runs it.
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import json
 import os
 import subprocess
@@ -107,6 +110,19 @@ class Network:
             troubles += [f"a batch: continuations {why}"] if why else []
         return {"name": self.tiny.arch, "troubles": troubles, **found}
 
+    def check_blocks(self) -> tuple[dict, list[str]]:
+        """Of a mixture: what is found, and what is wrong."""
+        blocks = models.load_model(self.path, mesh=mesh("gpu"), weights="native", context=2 * TEXT)
+        kinds = {getattr(layer[name], "type", "floats") for layer in blocks.params["matrices"] for name in ("gate_up", "down")}
+        troubles = [] if kinds == {"MXFP4"} else [f"experts are {', '.join(sorted(kinds))}"]
+        rounded = models.load_model(self.path, mesh=mesh("cpu"), weights="bf16", context=2 * TEXT)
+        found, limit = (float(np.sqrt((self.off(model) ** 2).mean())) for model in (blocks, rounded))
+        troubles += [f"blocks are {found:.3f} off"] if not found <= BF16 * limit else []
+        for prompt, ours, theirs in zip(self.prompts, self.answers(blocks), self.answers(self.cpu), strict=True):
+            why = parted(ours, theirs, prompt, self.cpu, 0.5)
+            troubles += [f"blocks: continuations {why}"] if why else []
+        return {"blocks": found}, troubles
+
 
 def real(path: Path) -> dict:
     """SmolLM2, beside what llama.cpp said of the same file."""
@@ -159,6 +175,12 @@ def child(name: str) -> None:
         else:
             tiny = cases()[name]
             found = Network(tiny, tiny_models.write(tiny, Path(folder) / "model.gguf")).check()
+            if tiny.experts:
+                # Of whole blocks.
+                tiny = dataclasses.replace(tiny, expert_ff=64, kind="Q8_0", kinds=(("_exps", "MXFP4"),))
+                more, troubles = Network(tiny, tiny_models.write(tiny, Path(folder) / "blocks.gguf")).check_blocks()
+                found |= more
+                found["troubles"] += troubles
     process.tell_result(found)
 
 

@@ -18,15 +18,21 @@ GEMMA_2_27B = tiny_models.Tiny(
     window=4096, attn_cap=50.0, logit_cap=30.0,
 )  # fmt: skip
 
+QWEN3_30B_A3B = tiny_models.Tiny(
+    "Qwen3-30B-A3B shape", "qwen3moe", layers=48, embd=2048, heads=32, kv_heads=4, head_dim=128, vocab=151936, context=8192, base=1e6, qk_norm=True,
+    tied=False, experts=128, used=8, expert_ff=768, normed=True,
+)  # fmt: skip
+
 
 def write(m: tiny_models.Tiny, path: Path, matrices: str = "BF16") -> Path:
-    """Matrices of that type, the rest as F32. Of the tokenizer, tokens of a number."""
+    """Matrices of that type, the rest as F32, as are routers. Of the tokenizer, tokens of a number."""
     writer = gguf.GGUFWriter(path, m.arch)
     tiny_models.add_metadata(writer, m)
     writer.add_token_list([str(number) for number in range(m.vocab)])
     end = 0
-    for name, shape in networks.shapes_of(m, biases=m.biases, qk_norm=m.qk_norm).items():
-        kind = gguf.GGMLQuantizationType[matrices if len(shape) > 1 else "F32"]
+    for name, shape in networks.shapes_of(m, biases=m.biases, qk_norm=m.qk_norm, experts=m.experts, expert_ff=m.expert_ff).items():
+        small = len(shape) > 1 and not any(part in name for part in networks.ALWAYS_F32)
+        kind = gguf.GGMLQuantizationType[matrices if small else "F32"]
         block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
         size = math.prod(shape) // block * block_bytes
         # Of bytes, the writer makes elements.

@@ -10,12 +10,15 @@
 // block or columns of x at a time there are. So a token's bits are the same alone and beside others.
 //
 // `chosen`: the same for pairs of a token and a matrix, of which a table says in which slot it is. The sums of a pair are those of `matvec`.
+// Who says the pairs is a type: the host lists them, and the table is where each matrix is now (`Listed`); or the table is the choice itself, an
+// array that a kernel before has written, so that all of it may be in a graph (`Counted`).
 //
 // `dequantize`: W[r, c] as crates/kernels computes it, a product and at most one sum, each rounded to f32; then rounded to its type.
 //
 // Macros choose the one kernel: ALIGHT_TYPE (Q4_0, …), and for `alight_matvec` ALIGHT_X (Bf16, F32) and ALIGHT_TOKENS (1, 2, 4, 8), for
-// `alight_chosen` ALIGHT_X and ALIGHT_CHOSEN, for `alight_dequantize` ALIGHT_OUT (Bf16, F32). ALIGHT_NO_WAIT, ALIGHT_SWAPPED and ALIGHT_BY_TOKENS are mistakes: a test that does not fail
-// with them shows nothing. The sizes are those of crates/xla/src/cuda/blocks.rs.
+// `alight_chosen` ALIGHT_X and ALIGHT_CHOSEN (Listed, Counted), for `alight_dequantize` ALIGHT_OUT (Bf16, F32). ALIGHT_NO_WAIT, ALIGHT_SWAPPED,
+// ALIGHT_BY_TOKENS, and of `chosen` ALIGHT_ANY_SLOT and ALIGHT_ONE_X are mistakes: a test that does not fail with them shows nothing. The sizes are
+// those of crates/xla/src/cuda/blocks.rs.
 
 #include "gpu.h"
 
@@ -68,20 +71,40 @@ struct Params {
     u32 panel;     // columns of x that are in shared memory at a time, a multiple of STEP
 };
 
-// Pairs of a launch, at most.
-constexpr u32 PAIRS = 64;
-
 struct Pair {
     u32 piece; // of the table
     u32 x, y;  // rows of x and of y
 };
 
-struct Chosen {
-    Params dense;  // with one token; the matrix is that of slot 0
+// Matrices in slots.
+struct Stack {
+    Params dense;  // with one token; the matrix is that of slot 0, from a multiple of 16 bytes on
     u64 table;     // i32[pieces]: the slot of each
-    u64 stride;    // from a slot to the next
+    u64 stride;    // from a slot to the next, whole rows: a matrix begins where a row may
     u32 slots, pieces;
+};
+
+// Pairs of the host's, of which a launch has so many at most. A matrix that should be in a slot and is not makes no numbers, so that it is seen.
+constexpr u32 PAIRS = 64;
+struct Listed {
+    static constexpr u32 NOWHERE = F32::NOT_A_NUMBER;
+    Stack stack;
     Pair pair[PAIRS];
+    DEVICE_MEMBER Pair at(u32 number) const { return pair[number]; }
+};
+
+// A pair for each piece, of which `share` that follow one another have one row of x. A matrix in no slot is another rank's: it makes zeros.
+struct Counted {
+    static constexpr u32 NOWHERE = 0;
+    Stack stack;
+    u32 share;
+    DEVICE_MEMBER Pair at(u32 number) const {
+#ifdef ALIGHT_ONE_X
+        return {number, 0, number};
+#else
+        return {number, number / share, number};
+#endif
+    }
 };
 
 // Rows that a warp computes at once, which share what is read of x; the most warps of a block, and blocks of a multiprocessor. With more
@@ -472,21 +495,25 @@ DEVICE void matvec(const Params& p) {
 
 // --- products with matrices in slots --------------------------------------------------------------------------------
 
-// A block has one pair. One whose matrix is in no slot gets no numbers.
-template <class W, class X>
-DEVICE void chosen(const Chosen& c) {
-    const Pair pair = c.pair[blockIdx.y];
-    const u32 slot = pair.piece < c.pieces ? reinterpret_cast<const u32*>(c.table)[pair.piece] : c.slots;
-    Params p = c.dense;
+// A block has one pair, `Pairs` says which.
+template <class W, class X, class Pairs>
+DEVICE void chosen(const Pairs& pairs) {
+    const Stack& stack = pairs.stack;
+    const Pair pair = pairs.at(blockIdx.y);
+    u32 slot = pair.piece < stack.pieces ? reinterpret_cast<const u32*>(stack.table)[pair.piece] : stack.slots;
+#ifdef ALIGHT_ANY_SLOT
+    slot = slot < stack.slots ? slot : 0;
+#endif
+    Params p = stack.dense;
     p.x += u64(pair.x) * p.columns * sizeof(typename X::Raw);
     p.y += u64(pair.y) * p.rows * sizeof(float);
-    if (slot >= c.slots) {
+    if (slot >= stack.slots) {
         for (u32 r = blockIdx.x * blockDim.x + threadIdx.x; r < p.rows; r += gridDim.x * blockDim.x) {
-            reinterpret_cast<float*>(p.y)[r] = number(F32::NOT_A_NUMBER);
+            reinterpret_cast<float*>(p.y)[r] = number(Pairs::NOWHERE);
         }
         return;
     }
-    p.matrix += slot * c.stride;
+    p.matrix += slot * stack.stride;
     matvec<W, X, 1>(p);
 }
 
@@ -545,8 +572,8 @@ extern "C" __global__ void __launch_bounds__(32 * Warps<ALIGHT_TOKENS>::MOST, Wa
     matvec<ALIGHT_TYPE, ALIGHT_X, ALIGHT_TOKENS>(p);
 }
 #elif defined(ALIGHT_CHOSEN)
-extern "C" __global__ void __launch_bounds__(32 * Warps<1>::MOST, Warps<1>::BLOCKS) alight_chosen(const __grid_constant__ Chosen c) {
-    chosen<ALIGHT_TYPE, ALIGHT_X>(c);
+extern "C" __global__ void __launch_bounds__(32 * Warps<1>::MOST, Warps<1>::BLOCKS) alight_chosen(const __grid_constant__ ALIGHT_CHOSEN pairs) {
+    chosen<ALIGHT_TYPE, ALIGHT_X>(pairs);
 }
 #else
 extern "C" __global__ void __launch_bounds__(256) alight_dequantize(const __grid_constant__ Params p) {

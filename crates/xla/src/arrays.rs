@@ -94,14 +94,17 @@ pub(crate) unsafe fn scalar<T: Element>(what: &str, array: &Array<'_>) -> Result
     }
 }
 
-/// The two dimensions of a matrix.
-pub(crate) fn two(what: &str, array: &Array<'_>) -> Result<[usize; 2], Refusal> {
+/// The dimensions of an array of `N` of them.
+pub(crate) fn dimensions<const N: usize>(
+    what: &str,
+    array: &Array<'_>,
+) -> Result<[usize; N], Refusal> {
     let wrong =
-        || Refusal::argument(format!("{what} is {:?}, expected two dimensions", array.dims));
-    let [rows, cols] = <[i64; 2]>::try_from(array.dims).map_err(|_| wrong())?;
-    match (usize::try_from(rows), usize::try_from(cols)) {
-        (Ok(rows), Ok(cols)) => Ok([rows, cols]),
-        _ => Err(wrong()),
+        || Refusal::argument(format!("{what} is {:?}, expected {N} dimensions", array.dims));
+    let dims = <[i64; N]>::try_from(array.dims).map_err(|_| wrong())?;
+    match dims.iter().all(|length| usize::try_from(*length).is_ok()) {
+        true => Ok(dims.map(|length| length as usize)),
+        false => Err(wrong()),
     }
 }
 

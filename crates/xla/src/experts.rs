@@ -27,7 +27,7 @@ use alight_kernels::{ActivationFormats, Isa, Layout, Matrix, WeightType, vec};
 use alight_pages::slots::Held;
 
 use crate::api::{CallFrame, Error, Handler};
-use crate::arrays::{expect, size, slice, slice_mut, two};
+use crate::arrays::{dimensions, expect, size, slice, slice_mut};
 use crate::frame::{Frame, Refusal, handle};
 use crate::matmul::{list, rank};
 use crate::places;
@@ -175,8 +175,8 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
             results.len()
         )));
     };
-    let [tokens, cols] = two("x", x)?;
-    let [_, used] = two("chosen", chosen)?;
+    let [tokens, cols] = dimensions("x", x)?;
+    let [_, used] = dimensions("chosen", chosen)?;
     expect("chosen", chosen, &[tokens, used])?;
     expect("shares", shares, &[tokens, used])?;
     expect("the result", result, &[tokens, cols])?;

@@ -18,7 +18,7 @@ use alight_kernels::parallel::{Product, multiply, pack};
 use alight_kernels::{ActivationFormats, Activations, Isa, Matrix, RowCounts};
 
 use crate::api::{CallFrame, Error, Handler};
-use crate::arrays::{expect, size, slice, slice_mut, two};
+use crate::arrays::{dimensions, expect, size, slice, slice_mut};
 use crate::frame::{Frame, Refusal, handle};
 use crate::places;
 use crate::scratch::{MOST_TOKENS, with_activations};
@@ -67,7 +67,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     let (file, numbers, values) = unsafe {
         (slice::<u8>("file", file)?, slice::<u32>("places", places)?, slice::<f32>("x", x)?)
     };
-    let [tokens, width] = two("x", x)?;
+    let [tokens, width] = dimensions("x", x)?;
     let places = places::all(numbers, places.dims, results.len())?;
     let cut = Cut::of(frame, results.len())?;
     if cut.columns.len() > width {
@@ -79,7 +79,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     let mut jobs = Vec::with_capacity(results.len());
     for (i, (place, result)) in places.iter().zip(&results).enumerate() {
         let name = format_args!("matrix {i} of {}", results.len());
-        let [_, slots] = two("a result", result)?;
+        let [_, slots] = dimensions("a result", result)?;
         expect("a result", result, &[tokens, slots])?;
         let rows = cut.rows[i].clone();
         if rows.len() > slots {

@@ -75,6 +75,12 @@ fn products_with_blocks_are_right_and_the_same_bits_in_any_company() {
 }
 
 #[test]
+fn pairs_have_the_bits_of_products() {
+    run(|_| TYPES.into_iter().try_for_each(|ty| blocks::pairs(ty, false)));
+    run(|_| blocks::far_away());
+}
+
+#[test]
 fn rows_of_blocks_are_those_of_the_cpu() {
     run(|_| TYPES.into_iter().try_for_each(|ty| blocks::rows(ty, false)));
 }
@@ -87,6 +93,7 @@ fn products_are_captured() {
 #[test]
 fn mistakes_in_products_are_found() {
     run(|_| blocks::broken(&blocks::MISTAKES).and_then(|()| blocks::broken(&[blocks::NO_WAIT])));
+    run(|_| blocks::broken_pairs());
 }
 
 /// The host asks for as much shared memory as the kernels use.

@@ -22,7 +22,7 @@ use xla_gpu::{Array, Attribute, Context, Program, call_with, named};
 
 fn metadata() {
     let all: Vec<_> = targets().into_iter().filter(|target| target.platform == "CUDA").collect();
-    assert_eq!(all.len(), 3);
+    assert_eq!(all.len(), 4);
     for (stage, handler) in all.iter().flat_map(|target| target.stages) {
         // SAFETY: zeros are a value of pointers and numbers.
         let mut metadata: api::Metadata = unsafe { std::mem::zeroed() };
@@ -292,7 +292,7 @@ fn what_cannot_work(spec: &Spec) {
     assert!(message.contains("a device is twice"), "{message}");
 }
 
-/// Products with blocks, and their rows: all stages on two GPUs, a capture that calls *execute* alone, and what cannot be.
+/// Products with blocks, of pairs too, and their rows: all stages on two GPUs, a capture that calls *execute* alone, and what cannot be.
 fn blocks() {
     let (driver, ty) = (Driver::get().unwrap(), WeightType::Q4_1);
     let (rows, columns, tokens) = (6, 96, 3);
@@ -300,10 +300,21 @@ fn blocks() {
     let mut weights = vec![0.0; rows * columns];
     dequantize_row(ty, &bytes, &mut weights);
     let shape = |dims: &[usize]| dims.iter().map(|n| *n as i64).collect::<Vec<_>>();
-    let matrix = || {
-        let mut array = Array::new(Element::F32, &shape(&[rows, bytes.len() / rows]), &bytes);
-        array.0 = data_type::U8;
+    let typed = |dtype: c_int, dims: &[usize], bytes: &[u8]| {
+        let mut array = Array::new(Element::F32, &shape(dims), bytes);
+        array.0 = dtype;
         array
+    };
+    let matrix = |dims: &[usize]| typed(data_type::U8, dims, &bytes);
+    // The same as three matrices, of which each token chooses two.
+    let (slots, pitch, chosen) = (3, bytes.len() / rows, [2, 0, -1, 1, 1, 3i32]);
+    let (height, pairs) = (rows / slots, chosen.len());
+    let choice = || {
+        typed(
+            data_type::S32,
+            &[pairs],
+            &chosen.iter().flat_map(|n| n.to_ne_bytes()).collect::<Vec<_>>(),
+        )
     };
     // Sums of these are exact.
     let x: Vec<f32> = (0..tokens * columns).map(|i| [1.0, -2.0, 0.5][i % 3]).collect();
@@ -315,14 +326,21 @@ fn blocks() {
     let numbers = |array: &Array| cuda_checks::oracle::numbers(Element::F32, &array.bytes());
     let type_id = i64::from(ty.ggml().id());
     let attributes = |id: i64| vec![("block_type", Attribute::Integer(id))];
-    for (name, dims) in [("alight_matvec", [tokens, rows]), ("alight_dequantize", [rows, columns])]
-    {
+    let product = |t: usize, row: usize| {
+        let (x, w) = (&x[t * columns..][..columns], &weights[row * columns..][..columns]);
+        w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
+    };
+    for (name, dims) in [
+        ("alight_matvec", [tokens, rows]),
+        ("alight_matvec_chosen", [pairs, height]),
+        ("alight_dequantize", [rows, columns]),
+    ] {
         let target = named(name);
-        let is_product = name == "alight_matvec";
-        let arguments = || {
-            let mut arguments = vec![matrix()];
-            arguments.extend(is_product.then(|| floats(&[tokens, columns], &x)));
-            arguments
+        let given = || floats(&[tokens, columns], &x);
+        let arguments = || match name {
+            "alight_matvec" => vec![matrix(&[rows, pitch]), given()],
+            "alight_matvec_chosen" => vec![matrix(&[slots, height, pitch]), given(), choice()],
+            _ => vec![matrix(&[rows, pitch])],
         };
         let contexts = [2, 5].map(|device| Context {
             device,
@@ -349,14 +367,14 @@ fn blocks() {
             driver.replay(graph.unwrap(), context.stream).unwrap();
             driver.wait(context.device.into(), context.stream).unwrap();
             for (at, found) in numbers(&results[0]).into_iter().enumerate() {
-                let expected = match is_product {
-                    false => f64::from(weights[at]),
-                    true => {
-                        let (t, row) = (at / rows, at % rows);
-                        let x = &x[t * columns..][..columns];
-                        let w = &weights[row * columns..][..columns];
-                        w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
-                    }
+                let (line, row) = (at / dims[1], at % dims[1]);
+                let expected = match name {
+                    "alight_matvec" => product(line, row),
+                    "alight_matvec_chosen" => match usize::try_from(chosen[line]) {
+                        Ok(slot) if slot < slots => product(line / 2, slot * height + row),
+                        _ => 0.0,
+                    },
+                    _ => f64::from(weights[at]),
                 };
                 assert!((found - expected).abs() < 1e-5, "{name}, {at}: {found}, {expected}");
             }
@@ -380,8 +398,52 @@ fn blocks() {
         // As many bytes in a row, and no kernel.
         let without = i64::from(WeightType::IQ4_NL.ggml().id());
         let mut narrow = arguments();
-        narrow[0].1[1] = 54;
+        *narrow[0].1.last_mut().unwrap() = 54;
         fails(without, &mut narrow, &dims, wrong, "blocks of IQ4_NL, the kernels know Q4_0");
+        if name == "alight_matvec_chosen" {
+            let with = |at: usize, other: Array| {
+                let mut arguments = arguments();
+                arguments[at] = other;
+                arguments
+            };
+            for (mut given, said) in [
+                (
+                    with(0, matrix(&[rows, pitch])),
+                    "the stack of matrices is [6, 60], expected 3 dimensions",
+                ),
+                (
+                    with(1, floats(&[4, columns], &x)),
+                    "6 pairs for 4 rows of x, expected as many for each",
+                ),
+                (with(1, floats(&[0, columns], &[])), "6 pairs for 0 rows of x"),
+                (
+                    with(2, typed(data_type::U8, &[pairs], &[0; 8])),
+                    "the numbers are of XLA's type 6, expected int32",
+                ),
+                (
+                    with(2, typed(data_type::S32, &[4], &[0; 16])),
+                    "the result is [6, 2], expected [4, 2]",
+                ),
+                (
+                    arguments().drain(..2).collect(),
+                    "2 arguments and 1 results, expected matrices, x",
+                ),
+            ] {
+                fails(type_id, &mut given, &dims, wrong, said);
+            }
+            // No pairs: nothing to launch.
+            let mut results = [nothing(&[0, height])];
+            let mut none = with(2, typed(data_type::S32, &[0], &[]));
+            call_with(
+                &target,
+                Stage::Execute,
+                &contexts[0],
+                attributes(type_id),
+                &mut none,
+                &mut results,
+            )
+            .unwrap();
+        }
         let gone = Context { device: 99, stream: contexts[0].stream, state: AtomicPtr::new(state) };
         let (code, message) = call_with(
             &target,

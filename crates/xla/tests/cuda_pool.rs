@@ -68,11 +68,11 @@ fn one_matrix_is_found_by_its_address() {
     }
 }
 
-/// As large as the kernel takes it to be: pairs are behind everything else.
+/// As large as the kernels take them to be: what says the pairs is behind everything else.
 #[test]
-fn host_and_kernel_have_the_same_argument() {
+fn host_and_kernels_have_the_same_arguments() {
     if emulated() {
-        assert_eq!(emulator::size_of_chosen(), chosen::BYTES);
+        assert_eq!(emulator::sizes_of_pairs(), chosen::BYTES);
     }
 }
 

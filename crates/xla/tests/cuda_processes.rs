@@ -17,6 +17,7 @@ use alight_xla::Stage;
 use alight_xla::api::code;
 use alight_xla::cuda::{CudaError, Driver, Shareable, arena, errors};
 use cuda_checks::oracle::{Inputs, numbers};
+use xla_gpu::executable::{Executable, Late, Run};
 use xla_gpu::{Attributes, Program};
 
 /// What a child of the test is told by the environment: case, number, count, GPUs.
@@ -252,6 +253,38 @@ fn works(me: &Me, fabric: bool) {
     assert_eq!(errors(), []);
 }
 
+/// Programs with graphs. Devices meet within their process alone, as XLA has it, so kernels of the others wait while the first process makes its graphs:
+/// the first time, and after they were taken away there. A kernel that waits holds up calls of its own process, and none of these is made meanwhile.
+fn graphs(me: &Me) {
+    const LATE: Duration = Duration::from_millis(300);
+    me.connected(false);
+    let spec = specs()[0];
+    let (program, inputs) = me.program(&spec, &me.devices(), me.count * me.gpus, LONG, 0);
+    let mut one = Executable::new(program);
+    let waited = emulator::calls_that_waited();
+    let late = |what| (me.number == 0).then_some((me.gpus - 1, what, LATE));
+    for (turn, what) in [Late::Initialize, Late::Execute, Late::Initialize].into_iter().enumerate()
+    {
+        if turn == 2 && me.number == 0 {
+            // It is never run.
+            drop(Executable::new(me.program(&spec, &me.devices(), me.count * me.gpus, LONG, 0).0));
+        }
+        let there = if turn == 0 || turn == 2 && me.number == 0 { 0 } else { me.gpus };
+        assert_eq!(emulator::graphs(), there, "before run {turn}");
+        for (_, results) in &mut one.program.arrays {
+            results.iter_mut().for_each(|result| result.2.fill(u64::MAX));
+        }
+        me.gather("");
+        let run = one.run(Run { meet: true, late: late(what), ..Run::default() });
+        run.into_iter().for_each(|result| result.unwrap());
+        one.program.wait();
+        one.program.check(&spec, &inputs);
+        assert_eq!(emulator::graphs(), me.gpus);
+    }
+    assert_eq!(emulator::calls_that_waited(), waited, "a call has waited for a kernel");
+    assert_eq!(errors(), []);
+}
+
 /// Waits for the calls, which fail: results are NaN, the host knows of it, and no further call is made.
 fn fails(program: &mut Program, spec: &Spec, said: &[&str]) {
     let _ = program.run();
@@ -391,6 +424,7 @@ fn child() {
     match told[0] {
         "works" => works(&me, false),
         "fabric" => works(&me, true),
+        "graphs" => graphs(&me),
         "killed" => killed(&me),
         "late" => late(&me),
         "different" => different(&me),
@@ -421,6 +455,12 @@ fn two_processes_of_two_gpus_have_the_bits_of_threads() {
 #[test]
 fn so_has_memory_that_other_hosts_can_open() {
     all_end_well("fabric", 2, 2, &[("ALIGHT_EMULATED_FABRIC", "yes")]);
+}
+
+#[test]
+fn graphs_that_are_made_while_kernels_of_other_processes_wait() {
+    all_end_well("graphs", 2, 2, &[]);
+    all_end_well("graphs", 3, 1, &[]);
 }
 
 #[test]

@@ -319,10 +319,7 @@ fn attributes_and_shapes_that_cannot_work_are_errors() {
         broken(|call| call.arguments[0].dtype = data_type::F32),
         "file has elements of XLA's type 11, expected 6 (uint8)",
     );
-    refused(
-        broken(|call| call.arguments[2].dims = vec![600]),
-        "x is [600], expected two dimensions",
-    );
+    refused(broken(|call| call.arguments[2].dims = vec![600]), "x is [600], expected 2 dimensions");
     refused(
         broken(|call| call.results[1].dims = vec![1, 80]),
         "a result is [1, 80], expected [2, 80]",

@@ -692,7 +692,7 @@ int cuGraphLaunch(void* graph, void* stream) {
 int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned shared,
                    void* stream, void** arguments, void**) {
     Loaded* loaded = static_cast<Loaded*>(function);
-    if (x == 0 || y == 0 || z != 1 || ty != 1 || tz != 1 || threads == 0 || threads > 640 || shared > loaded->shared) return INVALID;
+    if (x == 0 || y == 0 || y > 65535 || z != 1 || ty != 1 || tz != 1 || threads == 0 || threads > 640 || shared > loaded->shared) return INVALID;
     load(loaded);
     const char* params = static_cast<char*>(arguments[0]);
     Launch launch{loaded, x, y, threads, std::vector<char>(params, params + loaded->found.size)};
@@ -772,7 +772,7 @@ size_t alight_offset_of(int field) {
     return offsets[field];
 }
 size_t alight_size_of_matmul_params() { return sizeof(matmul::Params); }
-size_t alight_size_of_chosen() { return sizeof(matmul::Chosen); }
+size_t alight_size_of_pairs(int counted) { return counted ? sizeof(matmul::Counted) : sizeof(matmul::Listed); }
 // By type, in the order of BlockType: bytes of a step's place, columns between gaps, and steps at a time.
 size_t alight_sizes_of_blocks(int type, int field) {
 #define SIZES(W) {matmul::Of_blocks<matmul::W>::PLACE, matmul::W::RUN, matmul::Of_blocks<matmul::W>::STAGES}

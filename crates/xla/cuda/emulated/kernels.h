@@ -47,6 +47,16 @@ namespace matmul_by_tokens {
 #include "../matmul.cu"
 #undef ALIGHT_BY_TOKENS
 } // namespace matmul_by_tokens
+namespace matmul_any_slot {
+#define ALIGHT_ANY_SLOT
+#include "../matmul.cu"
+#undef ALIGHT_ANY_SLOT
+} // namespace matmul_any_slot
+namespace matmul_one_x {
+#define ALIGHT_ONE_X
+#include "../matmul.cu"
+#undef ALIGHT_ONE_X
+} // namespace matmul_one_x
 
 using right::Params;
 using right::u64;
@@ -100,7 +110,8 @@ inline Kernel find_collective(const std::string& options) {
 // --- products and rows of blocks ---
 
 #define PRODUCT(space, W, X, TOKENS) [](const void* p) { space::matvec<space::W, space::X, TOKENS>(AS(space)); }
-#define CHOSEN(W, X) [](const void* p) { matmul::chosen<matmul::W, matmul::X>(*static_cast<const matmul::Chosen*>(p)); }
+#define CHOSEN(space, W, X, Pairs)                                                                                     \
+    [](const void* p) { space::chosen<space::W, space::X>(*static_cast<const space::Pairs*>(p)); }
 #define ROWS(W, Out) [](const void* p) { matmul::dequantize<matmul::W, matmul::Out>(AS(matmul)); }
 #define PRODUCTS(W, X)                                                                                                 \
     if (has("-DALIGHT_TYPE=" #W) && has("-DALIGHT_X=" #X)) {                                                           \
@@ -109,7 +120,9 @@ inline Kernel find_collective(const std::string& options) {
         if (has("-DALIGHT_TOKENS=4")) return PRODUCT(matmul, W, X, 4);                                                 \
         if (has("-DALIGHT_TOKENS=8")) return PRODUCT(matmul, W, X, 8);                                                 \
     }
-// The broken ones are there for one type and two numbers of tokens.
+#define ALL_CHOSEN(W, X, Pairs)                                                                                        \
+    if (has("-DALIGHT_TYPE=" #W) && has("-DALIGHT_X=" #X) && has("-DALIGHT_CHOSEN=" #Pairs)) return CHOSEN(matmul, W, X, Pairs);
+// The broken ones are there for one type and two numbers of tokens, or pairs that are counted.
 #define BROKEN_PRODUCTS(space, mistake)                                                                                \
     if (has(mistake)) {                                                                                                \
         if (has("-DALIGHT_TOKENS=1")) return PRODUCT(space, Q4_0, F32, 1);                                             \
@@ -118,7 +131,10 @@ inline Kernel find_collective(const std::string& options) {
 #define OF_TYPE(W)                                                                                                     \
     PRODUCTS(W, Bf16)                                                                                                  \
     PRODUCTS(W, F32)                                                                                                   \
-    if (has("-DALIGHT_TYPE=" #W) && has("-DALIGHT_CHOSEN")) return has("-DALIGHT_X=Bf16") ? CHOSEN(W, Bf16) : CHOSEN(W, F32); \
+    ALL_CHOSEN(W, Bf16, Listed)                                                                                        \
+    ALL_CHOSEN(W, F32, Listed)                                                                                         \
+    ALL_CHOSEN(W, Bf16, Counted)                                                                                       \
+    ALL_CHOSEN(W, F32, Counted)                                                                                        \
     if (has("-DALIGHT_TYPE=" #W) && has("-DALIGHT_OUT=Bf16")) return ROWS(W, Bf16);                                    \
     if (has("-DALIGHT_TYPE=" #W) && has("-DALIGHT_OUT=F32")) return ROWS(W, F32);
 
@@ -127,6 +143,8 @@ inline Kernel find_of_blocks(const std::string& options) {
     BROKEN_PRODUCTS(matmul_no_wait, "-DALIGHT_NO_WAIT")
     BROKEN_PRODUCTS(matmul_swapped, "-DALIGHT_SWAPPED")
     BROKEN_PRODUCTS(matmul_by_tokens, "-DALIGHT_BY_TOKENS")
+    if (has("-DALIGHT_ANY_SLOT")) return CHOSEN(matmul_any_slot, Q4_0, F32, Counted);
+    if (has("-DALIGHT_ONE_X")) return CHOSEN(matmul_one_x, Q4_0, F32, Counted);
     OF_TYPE(Q4_0)
     OF_TYPE(Q4_1)
     OF_TYPE(Q8_0)
@@ -146,8 +164,12 @@ struct Found {
 
 inline Found find_kernel(const std::string& name, const std::string& options) {
     if (name == "alight_allreduce_norm") return {find_collective(options), sizeof(Params), true};
-    if (name == "alight_chosen") return {find_of_blocks(options), sizeof(matmul::Chosen), false};
-    const bool product = options.find("-DALIGHT_TOKENS") != std::string::npos;
+    auto has = [&](const char* option) { return options.find(option) != std::string::npos; };
+    if (name == "alight_chosen") {
+        const size_t size = has("-DALIGHT_CHOSEN=Listed") ? sizeof(matmul::Listed) : sizeof(matmul::Counted);
+        return {find_of_blocks(options), size, false};
+    }
+    const bool product = has("-DALIGHT_TOKENS");
     if (name == (product ? "alight_matvec" : "alight_dequantize")) return {find_of_blocks(options), sizeof(matmul::Params), false};
     return {nullptr, 0, false};
 }

@@ -22,10 +22,13 @@ pub fn test() -> bool {
     check("all kernels compile".into(), &|| blocks::compiled(&blocks::variants()));
     for ty in TYPES {
         check(format!("products with {ty}"), &|| blocks::products(ty, true));
+        check(format!("pairs with {ty}"), &|| blocks::pairs(ty, true));
         check(format!("rows of {ty} as floats"), &|| blocks::rows(ty, true));
     }
-    check("a product in a graph".into(), &blocks::captured);
+    check("a matrix beyond 4 GiB".into(), &blocks::far_away);
+    check("products in a graph".into(), &blocks::captured);
     check("mistakes are found".into(), &|| blocks::broken(&blocks::MISTAKES));
+    check("mistakes of pairs are found".into(), &blocks::broken_pairs);
     passed
 }
 

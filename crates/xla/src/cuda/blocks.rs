@@ -62,6 +62,15 @@ impl Sizes {
     }
 }
 
+/// Who says the pairs of a token and a matrix: a type of the source, by its name there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pairs {
+    /// The host lists them.
+    Listed,
+    /// An array on the GPU.
+    Counted,
+}
+
 /// A kernel of one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Variant {
@@ -80,6 +89,8 @@ pub enum Variant {
         ty: WeightType,
         /// Of x: bf16 or f32.
         x: Element,
+        /// Who says which matrix a token is multiplied with.
+        pairs: Pairs,
     },
     /// Rows as floats.
     Rows {
@@ -120,11 +131,11 @@ impl Variant {
                 let shared = shared(ty, tokens, most_warps(tokens), PANEL / tokens);
                 Code { source, entry: c"alight_matvec", macros, shared }
             }
-            Variant::Chosen { ty, x } => {
+            Variant::Chosen { ty, x, pairs } => {
                 let macros = vec![
                     format!("ALIGHT_TYPE={}", ty.ggml().name()),
                     format!("ALIGHT_X={}", name(x)),
-                    "ALIGHT_CHOSEN".into(),
+                    format!("ALIGHT_CHOSEN={pairs:?}"),
                 ];
                 let shared = shared(ty, 1, most_warps(1), PANEL);
                 Code { source, entry: c"alight_chosen", macros, shared }

@@ -1,8 +1,13 @@
-//! `alight_matvec` and `alight_dequantize`, for the platform CUDA: a matrix of blocks, as they lie in a model file, times a few tokens, and its
-//! rows as floats.
+//! `alight_matvec`, `alight_matvec_chosen` and `alight_dequantize`, for the platform CUDA: a matrix of blocks, as they lie in a model file, times a few
+//! tokens; many of them, each token times those that were chosen for it; and rows as floats.
 //!
-//! Arguments: matrix `u8[rows, bytes of a row]`, and for `alight_matvec` x `[T, columns]` of bf16 or f32, `T` from 1 to 8. Result: `f32[T, rows]`,
-//! or bf16 or f32 `[rows, columns]`. Attribute: `block_type` (int64), the type's id in GGUF files.
+//! - `alight_matvec`: matrix `u8[rows, bytes of a row]`, x `[T, columns]` of bf16 or f32, `T` from 1 to 8. Result: `f32[T, rows]`.
+//! - `alight_matvec_chosen`: matrices `u8[slots, rows, bytes of a row]`, x `[X, columns]` of bf16 or f32, the number of a matrix for each pair `s32[P]`, `P`
+//!   a multiple of `X` up to 65535. Result: `f32[P, rows]`, whose row `p` is that of x `p / (P / X)` times matrix `numbers[p]`, or zeros where there is no such
+//!   matrix.
+//! - `alight_dequantize`: matrix `u8[rows, bytes of a row]`. Result: bf16 or f32 `[rows, columns]`.
+//!
+//! Attribute: `block_type` (int64), the type's id in GGUF files.
 //!
 //! *initialize* compiles the kernel for the GPU and loads it: it is not called while a graph is captured. *execute* launches, and nothing
 //! else, so that it may be captured.
@@ -13,16 +18,17 @@ use alight_collective::Element;
 use alight_kernels::WeightType;
 
 use super::blocks::{Blocks, Launch, Variant};
+use super::chosen::CountedProducts;
 use super::driver::{Driver, Function, Stream};
 use super::error::CudaError;
 use super::handler::code_of;
 use crate::api::{self, CallFrame, Error, TypeId, TypeInfo, data_type};
-use crate::arrays::{expect, two};
+use crate::arrays::{dimensions, expect};
 use crate::frame::{Array, Frame, Refusal, handle_with};
 use crate::state::StateType;
 use crate::{Stage, State, Target};
 
-const STATE_OF_BOTH: State = State {
+const STATE_OF_ALL: State = State {
     name: "alight_kernels_of_blocks",
     type_id: alight_kernels_of_blocks_type_id,
     type_info: alight_kernels_of_blocks_type_info,
@@ -37,7 +43,17 @@ pub(crate) const TARGETS: &[Target] = &[
             (Stage::Initialize, alight_matvec_cuda_initialize),
             (Stage::Execute, alight_matvec_cuda_execute),
         ],
-        state: Some(STATE_OF_BOTH),
+        state: Some(STATE_OF_ALL),
+    },
+    Target {
+        name: "alight_matvec_chosen",
+        platform: "CUDA",
+        stages: &[
+            (Stage::Instantiate, alight_blocks_cuda_instantiate),
+            (Stage::Initialize, alight_matvec_chosen_cuda_initialize),
+            (Stage::Execute, alight_matvec_chosen_cuda_execute),
+        ],
+        state: Some(STATE_OF_ALL),
     },
     Target {
         name: "alight_dequantize",
@@ -47,7 +63,7 @@ pub(crate) const TARGETS: &[Target] = &[
             (Stage::Initialize, alight_dequantize_cuda_initialize),
             (Stage::Execute, alight_dequantize_cuda_execute),
         ],
-        state: Some(STATE_OF_BOTH),
+        state: Some(STATE_OF_ALL),
     },
 ];
 
@@ -123,6 +139,24 @@ unsafe extern "C" fn alight_matvec_cuda_execute(frame: *mut CallFrame) -> *mut E
 
 /// # Safety
 /// For XLA to call, with its frame.
+unsafe extern "C" fn alight_matvec_chosen_cuda_initialize(frame: *mut CallFrame) -> *mut Error {
+    // SAFETY: passed on.
+    unsafe {
+        handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, |frame| initialize(frame, &CHOSEN))
+    }
+}
+
+/// # Safety
+/// For XLA to call, with its frame.
+unsafe extern "C" fn alight_matvec_chosen_cuda_execute(frame: *mut CallFrame) -> *mut Error {
+    // SAFETY: passed on.
+    unsafe {
+        handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, |frame| execute(frame, &CHOSEN))
+    }
+}
+
+/// # Safety
+/// For XLA to call, with its frame.
 unsafe extern "C" fn alight_dequantize_cuda_initialize(frame: *mut CallFrame) -> *mut Error {
     // SAFETY: passed on.
     unsafe {
@@ -137,23 +171,39 @@ unsafe extern "C" fn alight_dequantize_cuda_execute(frame: *mut CallFrame) -> *m
     unsafe { handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, |frame| execute(frame, &ROWS)) }
 }
 
-/// A launch and the addresses of its arrays; nothing if there is nothing to compute.
-type Read = Option<(Launch, [u64; 3])>;
+/// A launch and the addresses of its arrays.
+enum Call {
+    OfOne(Launch, [u64; 3]),
+    OfChosen(CountedProducts, [u64; 4]),
+}
 
-/// One of the two custom calls.
+impl Call {
+    fn variant(&self) -> Variant {
+        match self {
+            Call::OfOne(launch, _) => launch.variant(),
+            Call::OfChosen(products, _) => products.variant(),
+        }
+    }
+}
+
+/// Nothing if there is nothing to compute.
+type Read = Option<Call>;
+
+/// One of the custom calls.
 struct Kind {
     name: &'static str,
     read: fn(Frame<'_>) -> Result<Read, Refusal>,
 }
 
 const PRODUCT: Kind = Kind { name: "alight_matvec", read: product };
+const CHOSEN: Kind = Kind { name: "alight_matvec_chosen", read: chosen };
 const ROWS: Kind = Kind { name: "alight_dequantize", read: rows };
 
 fn initialize(frame: Frame<'_>, kind: &Kind) -> Result<(), Refusal> {
     kind.named(|| {
         let site = STATE.get(frame)?;
-        if let Some((launch, _)) = (kind.read)(frame)? {
-            site.ready(frame.device()?, launch.variant()).map_err(refusal)?;
+        if let Some(call) = (kind.read)(frame)? {
+            site.ready(frame.device()?, call.variant()).map_err(refusal)?;
         }
         Ok(())
     })
@@ -162,14 +212,19 @@ fn initialize(frame: Frame<'_>, kind: &Kind) -> Result<(), Refusal> {
 fn execute(frame: Frame<'_>, kind: &Kind) -> Result<(), Refusal> {
     kind.named(|| {
         let site = STATE.get(frame)?;
-        let Some((launch, arrays)) = (kind.read)(frame)? else { return Ok(()) };
+        let Some(call) = (kind.read)(frame)? else { return Ok(()) };
         let device = frame.device()?;
-        let function = site.ready(device, launch.variant()).map_err(refusal)?;
+        let function = site.ready(device, call.variant()).map_err(refusal)?;
         let stream = Stream(frame.stream()?.addr());
         let driver = Driver::get().map_err(refusal)?;
         // SAFETY: XLA's arrays have the sizes that it says, which `read` has compared, dense and row-major (the default layout of a custom
         // call), live until what is on the stream has run, and the result overlaps nothing. The stream is the device's.
-        let put = || unsafe { launch.put(driver, function, arrays, stream) };
+        let put = || unsafe {
+            match call {
+                Call::OfOne(launch, arrays) => launch.put(driver, function, arrays, stream),
+                Call::OfChosen(products, arrays) => products.put(driver, function, arrays, stream),
+            }
+        };
         driver.on(device, put).map_err(refusal)
     })
 }
@@ -189,8 +244,8 @@ fn product(frame: Frame<'_>) -> Result<Read, Refusal> {
             results.len()
         )));
     };
-    let [tokens, columns] = two("x", x)?;
-    let [rows, bytes] = two("the matrix", matrix)?;
+    let [tokens, columns] = dimensions("x", x)?;
+    let [rows, bytes] = dimensions("the matrix", matrix)?;
     let ty = block_type(frame, matrix, columns, bytes)?;
     typed("the result", y, Element::F32)?;
     expect("the result", y, &[tokens, rows])?;
@@ -199,7 +254,43 @@ fn product(frame: Frame<'_>) -> Result<Read, Refusal> {
     }
     let launch =
         Blocks::new(ty, rows, columns).and_then(|blocks| blocks.product(element("x", x)?, tokens));
-    Ok(Some((launch.map_err(refusal)?, [matrix, x, y].map(address))))
+    Ok(Some(Call::OfOne(launch.map_err(refusal)?, [matrix, x, y].map(address))))
+}
+
+fn chosen(frame: Frame<'_>) -> Result<Read, Refusal> {
+    let (arguments, results) = (frame.arguments()?, frame.results()?);
+    let ([matrices, x, numbers], [y]) = (&arguments[..], &results[..]) else {
+        return Err(Refusal::argument(format!(
+            "{} arguments and {} results, expected matrices, x, a number for each pair, and one result",
+            arguments.len(),
+            results.len()
+        )));
+    };
+    let [given, columns] = dimensions("x", x)?;
+    let [slots, rows, bytes] = dimensions("the stack of matrices", matrices)?;
+    let ty = block_type(frame, matrices, columns, bytes)?;
+    let [pairs] = dimensions("the array of numbers", numbers)?;
+    if numbers.dtype != data_type::S32 {
+        return Err(Refusal::argument(format!(
+            "the numbers are of XLA's type {}, expected int32",
+            numbers.dtype
+        )));
+    }
+    typed("the result", y, Element::F32)?;
+    expect("the result", y, &[pairs, rows])?;
+    if pairs == 0 || rows == 0 {
+        return Ok(None);
+    }
+    if given == 0 || !pairs.is_multiple_of(given) {
+        return Err(Refusal::argument(format!(
+            "{pairs} pairs for {given} rows of x, expected as many for each"
+        )));
+    }
+    let products = Blocks::new(ty, rows, columns).and_then(|blocks| {
+        CountedProducts::new(&blocks, element("x", x)?, slots, pairs, pairs / given)
+    });
+    let arrays = [matrices, x, numbers, y].map(address);
+    Ok(Some(Call::OfChosen(products.map_err(refusal)?, arrays)))
 }
 
 fn rows(frame: Frame<'_>) -> Result<Read, Refusal> {
@@ -211,8 +302,8 @@ fn rows(frame: Frame<'_>) -> Result<Read, Refusal> {
             results.len()
         )));
     };
-    let [rows, columns] = two("the result", y)?;
-    let [height, bytes] = two("the matrix", matrix)?;
+    let [rows, columns] = dimensions("the result", y)?;
+    let [height, bytes] = dimensions("the matrix", matrix)?;
     let ty = block_type(frame, matrix, columns, bytes)?;
     expect("the result", y, &[height, columns])?;
     if rows == 0 {
@@ -220,7 +311,7 @@ fn rows(frame: Frame<'_>) -> Result<Read, Refusal> {
     }
     let launch = Blocks::new(ty, rows, columns)
         .and_then(|blocks| blocks.as_floats(element("the result", y)?));
-    Ok(Some((launch.map_err(refusal)?, [address(matrix), 0, address(y)])))
+    Ok(Some(Call::OfOne(launch.map_err(refusal)?, [address(matrix), 0, address(y)])))
 }
 
 fn address(array: &Array<'_>) -> u64 {

@@ -1,17 +1,21 @@
 //! Products of tokens with matrices that are in slots of a GPU, each with the one that was chosen for it: a launch for many pairs of both.
 //!
-//! The kernel finds a matrix by the table of a [`Stack`]. A pair has the bits of [`Blocks::product`] with the matrix anywhere else. A pair whose
-//! matrix is in no slot gets NaN, so that a wrong table cannot go unseen.
+//! A pair has the bits of [`Blocks::product`] with the matrix anywhere else. [`Products`] are of pairs that the host lists; the kernel finds a matrix
+//! by the table of a [`Stack`](pool::Stack). A pair whose matrix is in no slot gets NaN, so that a wrong table cannot go unseen. [`CountedProducts`] are of pairs whose matrices an
+//! array on the GPU says, as a router has written it, so that router and products may be in one graph. What is in no slot there is another rank's, and
+//! gets zeros.
 
 use alight_collective::Element;
 
-use super::blocks::{Blocks, Grid, Launch, Params, Variant};
+use super::blocks::{Blocks, Grid, Launch, Pairs, Params, Variant};
 use super::driver::{Driver, Function, Stream};
 use super::error::CudaError;
-use super::pool::Stack;
+use super::pool;
 
-/// Pairs of a launch, as in the source.
+/// Pairs of a launch that the host lists, as in the source.
 const PAIRS: usize = 64;
+/// Pairs of a launch at all: what the second dimension of a grid may be.
+pub const MOST_PAIRS: usize = 65535;
 
 /// A token and the piece whose matrix was chosen for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,19 +29,34 @@ pub struct Pair {
     pub y: u32,
 }
 
-/// The kernel's argument: `Chosen` of the source.
+/// Where matrices are: `Stack` of the source.
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct Argument {
+struct Slots {
     dense: Params,
     table: u64,
     stride: u64,
     slots: u32,
     pieces: u32,
+}
+
+/// A kernel's argument: `Listed` of the source.
+#[repr(C)]
+struct Listed {
+    slots: Slots,
     pairs: [Pair; PAIRS],
 }
 
-/// Its size, for a test.
-pub const BYTES: usize = size_of::<Argument>();
+/// The other's: `Counted` of the source.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Counted {
+    slots: Slots,
+    share: u32,
+}
+
+/// Their sizes, for a test.
+pub const BYTES: [usize; 2] = [size_of::<Listed>(), size_of::<Counted>()];
 
 /// A call for matrices of one type and shape.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +69,7 @@ impl Products {
     /// With matrices like `blocks`, and x of bf16 or f32.
     pub fn new(blocks: &Blocks, x: Element) -> Result<Products, CudaError> {
         let Launch { grid, params } = blocks.product(x, 1)?;
-        let variant = Variant::Chosen { ty: blocks.ty, x };
+        let variant = Variant::Chosen { ty: blocks.ty, x, pairs: Pairs::Listed };
         Ok(Products { grid: Grid { variant, ..grid }, params })
     }
 
@@ -72,7 +91,7 @@ impl Products {
         &self,
         driver: &Driver,
         function: Function,
-        stack: &Stack,
+        stack: &pool::Stack,
         pairs: &[Pair],
         [x, y]: [u64; 2],
         stream: Stream,
@@ -86,14 +105,14 @@ impl Products {
         }
         let addresses = stack.first | stack.stride | x | y;
         for pairs in pairs.chunks(PAIRS) {
-            let mut argument = Argument {
+            let slots = Slots {
                 dense: Params { matrix: stack.first, x, y, ..self.params },
                 table: stack.table,
                 stride: stack.stride,
                 slots: stack.slots,
                 pieces: stack.pieces,
-                pairs: [Pair::default(); PAIRS],
             };
+            let mut argument = Listed { slots, pairs: [Pair::default(); PAIRS] };
             argument.pairs[..pairs.len()].copy_from_slice(pairs);
             // SAFETY: by the contract.
             unsafe {
@@ -101,5 +120,110 @@ impl Products {
             }
         }
         Ok(())
+    }
+}
+
+/// A call for pairs that an array on the GPU says: matrices of one type and shape side by side, `u8[slots, rows, bytes of a row]`.
+#[derive(Clone, Copy, Debug)]
+pub struct CountedProducts {
+    grid: Grid,
+    argument: Counted,
+}
+
+impl CountedProducts {
+    /// With `slots` matrices like `blocks`, for `pairs` pairs, of which `share` that follow one another have one row of x, of bf16 or f32.
+    ///
+    /// # Errors
+    /// A launch has not so many pairs, or they are not as many for each row of x.
+    pub fn new(
+        blocks: &Blocks,
+        x: Element,
+        slots: usize,
+        pairs: usize,
+        share: usize,
+    ) -> Result<CountedProducts, CudaError> {
+        let refuse = |text: String| Err(CudaError::Unsupported(text));
+        if !(1..=MOST_PAIRS).contains(&pairs) {
+            return refuse(format!(
+                "{pairs} pairs of a token and a matrix, expected 1 to {MOST_PAIRS}"
+            ));
+        }
+        if share == 0 || !pairs.is_multiple_of(share) {
+            return refuse(format!(
+                "{pairs} pairs of a token and a matrix, expected a multiple of {share}"
+            ));
+        }
+        // The kernel reads numbers as unsigned, so negative ones are larger than any slot.
+        if slots > i32::MAX as usize {
+            return refuse(format!("{slots} matrices, expected at most {}", i32::MAX));
+        }
+        let Launch { grid, params } = blocks.product(x, 1)?;
+        let variant = Variant::Chosen { ty: blocks.ty, x, pairs: Pairs::Counted };
+        let slots = Slots {
+            dense: params,
+            table: 0,
+            stride: params.row_bytes * u64::from(params.rows),
+            slots: slots as u32,
+            pieces: pairs as u32,
+        };
+        let argument = Counted { slots, share: share as u32 };
+        Ok(CountedProducts { grid: Grid { variant, ..grid }, argument })
+    }
+
+    /// The kernel.
+    pub fn variant(&self) -> Variant {
+        self.grid.variant
+    }
+
+    /// Puts the call on a stream. It allocates nothing and waits for nothing.
+    ///
+    /// # Errors
+    /// An array but the numbers does not begin at a multiple of 16 bytes, or the driver refuses it.
+    ///
+    /// # Safety
+    /// `function` is [`CountedProducts::variant`], loaded into the GPU whose context is current and whose stream that is. The arrays are there until
+    /// the call, or the graph that it is captured for, has ended: the matrices, `x` `[pairs / share, columns]`, the number of each pair's matrix
+    /// `i32[pairs]`, and the result, `f32[pairs, rows]`, which nobody else uses meanwhile.
+    pub unsafe fn put(
+        &self,
+        driver: &Driver,
+        function: Function,
+        [matrices, x, numbers, y]: [u64; 4],
+        stream: Stream,
+    ) -> Result<(), CudaError> {
+        let Slots { dense, pieces, .. } = self.argument.slots;
+        let dense = Params { matrix: matrices, x, y, ..dense };
+        let slots = Slots { dense, table: numbers, ..self.argument.slots };
+        let argument = Counted { slots, ..self.argument };
+        // SAFETY: by the contract.
+        unsafe {
+            self.grid.put(driver, function, pieces as usize, matrices | x | y, stream, &argument)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alight_kernels::WeightType;
+
+    use super::*;
+
+    #[test]
+    fn pairs_that_are_refused() {
+        let blocks = Blocks::new(WeightType::Q4_0, 1, 32).unwrap();
+        let call =
+            |slots, pairs, share| CountedProducts::new(&blocks, Element::F32, slots, pairs, share);
+        assert!(call(8, MOST_PAIRS, 1).is_ok() && call(0, 6, 3).is_ok());
+        for (slots, pairs, share, said) in [
+            (8, 0, 1, "0 pairs of a token and a matrix, expected 1 to 65535"),
+            (8, 65536, 1, "65536 pairs of a token and a matrix, expected 1 to 65535"),
+            (8, 7, 2, "7 pairs of a token and a matrix, expected a multiple of 2"),
+            (8, 7, 0, "expected a multiple of 0"),
+            (1 << 31, 1, 1, "2147483648 matrices, expected at most 2147483647"),
+        ] {
+            let error = call(slots, pairs, share).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+        assert!(CountedProducts::new(&blocks, Element::F16, 1, 1, 1).is_err());
     }
 }

@@ -1,12 +1,14 @@
-//! Products with matrices in blocks, and their rows as floats: against 64-bit sums of what `alight-kernels` makes of the same blocks.
+//! Products with matrices in blocks, and their rows as floats: against 64-bit sums of what `alight-kernels` makes of the same blocks. Products of pairs
+//! of a token and one of several matrices: against those of the token with all of them.
 
 use std::sync::OnceLock;
 
 use alight_collective::Element;
 use alight_kernels::half::{bf16_to_f32, f32_to_bf16, f32_to_f16};
 use alight_kernels::{ScaleField, WeightType, dequantize_row};
-use alight_xla::cuda::blocks::{Blocks, Launch, MOST_TOKENS, TYPES, Variant};
-use alight_xla::cuda::{CudaError, Driver, Memory, Stream};
+use alight_xla::cuda::blocks::{Blocks, Launch, MOST_TOKENS, Pairs, TYPES, Variant};
+use alight_xla::cuda::chosen::CountedProducts;
+use alight_xla::cuda::{CudaError, Driver, Function, Memory, Stream};
 
 use super::{Checked, said};
 
@@ -80,8 +82,7 @@ impl Case {
         for (bytes, out) in bytes.chunks_exact(pitch).zip(weights.chunks_exact_mut(columns)) {
             dequantize_row(ty, bytes, out);
         }
-        let matrix = driver.allocate(0, bytes.len()).map_err(said)?;
-        matrix.write(0, &bytes).map_err(said)?;
+        let matrix = held(&bytes)?;
         // One for all cases, since streams stay.
         static STREAM: OnceLock<Result<Stream, CudaError>> = OnceLock::new();
         let stream = STREAM.get_or_init(|| driver.stream(0)).clone().map_err(said)?;
@@ -92,7 +93,7 @@ impl Case {
         format!("{} [{}, {}]", self.blocks.ty, self.blocks.rows, self.blocks.columns)
     }
 
-    /// The result of a call, of so many bytes.
+    /// The result of a call of one matrix, of so many bytes.
     fn run(
         &self,
         launch: &Launch,
@@ -100,18 +101,30 @@ impl Case {
         bytes: usize,
         mistake: Option<&str>,
     ) -> Result<Vec<u8>, String> {
+        self.run_any(launch.variant(), bytes, mistake, &|driver, function, y| {
+            let arrays = [self.matrix.address(), x.address(), y];
+            // SAFETY: the arrays are there until the stream is empty, and have the sizes of the call.
+            unsafe { launch.put(driver, function, arrays, self.stream) }
+        })
+    }
+
+    /// The result of what `put` puts on the stream, which gets its address.
+    fn run_any(
+        &self,
+        variant: Variant,
+        bytes: usize,
+        mistake: Option<&str>,
+        put: &dyn Fn(&Driver, Function, u64) -> Result<(), CudaError>,
+    ) -> Result<Vec<u8>, String> {
         let driver = Driver::get().map_err(said)?;
         let out = driver.allocate(0, bytes + GUARD).map_err(said)?;
         out.fill(0xa5).map_err(said)?;
         let function = match mistake {
-            None => launch.variant().load(driver, 0),
-            Some(mistake) => launch.variant().load_broken(driver, 0, mistake),
+            None => variant.load(driver, 0),
+            Some(mistake) => variant.load_broken(driver, 0, mistake),
         };
         let function = function.map_err(said)?;
-        let arrays = [self.matrix.address(), x.address(), out.address()];
-        // SAFETY: the arrays are there until the stream is empty, and have the sizes of the call.
-        let put = || unsafe { launch.put(driver, function, arrays, self.stream) };
-        let put = driver.on(0, put);
+        let put = driver.on(0, || put(driver, function, out.address()));
         let waited = driver.wait(0, self.stream);
         put.and(waited).map_err(said)?;
         let mut found = vec![0; bytes + GUARD];
@@ -129,14 +142,49 @@ impl Case {
         tokens: std::ops::Range<usize>,
         mistake: Option<&str>,
     ) -> Result<Vec<f32>, String> {
-        let driver = Driver::get().map_err(said)?;
         let launch = self.blocks.product(x.element, tokens.len()).map_err(said)?;
         let pitch = x.bytes.len() / x.tokens;
-        let bytes = &x.bytes[tokens.start * pitch..tokens.end * pitch];
-        let memory = driver.allocate(0, bytes.len()).map_err(said)?;
-        memory.write(0, bytes).map_err(said)?;
-        let out = self.run(&launch, &memory, 4 * tokens.len() * self.blocks.rows, mistake)?;
-        Ok(out.chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect())
+        let memory = held(&x.bytes[tokens.start * pitch..tokens.end * pitch])?;
+        self.run(&launch, &memory, 4 * tokens.len() * self.blocks.rows, mistake).map(floats)
+    }
+
+    /// Products of pairs, whose matrices are `slots` parts of the whole, with all rows of x: each pair has the bits of `product` with that token
+    /// alone, or zeros.
+    fn check_pairs(&self, x: &X, slots: usize, numbers: &[i32], mistake: Option<&str>) -> Checked {
+        let one = Blocks { rows: self.blocks.rows / slots, ..self.blocks };
+        let (pairs, share) = (numbers.len(), numbers.len() / x.tokens);
+        let call = CountedProducts::new(&one, x.element, slots, pairs, share).map_err(said)?;
+        let given = held(&x.bytes)?;
+        let chosen = held(&numbers.iter().flat_map(|n| n.to_ne_bytes()).collect::<Vec<_>>())?;
+        let found =
+            self.run_any(call.variant(), 4 * pairs * one.rows, mistake, &|driver, function, y| {
+                let arrays = [self.matrix.address(), given.address(), chosen.address(), y];
+                // SAFETY: the arrays are there until the stream is empty, and have the sizes of the call.
+                unsafe { call.put(driver, function, arrays, self.stream) }
+            });
+        let found = floats(found?);
+        // A kernel with a mistake is beside the right one.
+        let all: Result<Vec<_>, _> =
+            (0..x.tokens).map(|t| self.product(x, t..t + 1, None)).collect();
+        let all = all?;
+        for (pair, found) in found.chunks_exact(one.rows).enumerate() {
+            let zeros = vec![0.0; one.rows];
+            let expected = match usize::try_from(numbers[pair]) {
+                Ok(number) if number < slots => &all[pair / share][number * one.rows..][..one.rows],
+                _ => &zeros[..],
+            };
+            let both = found.iter().zip(expected);
+            if let Some(row) = both.map(|(a, b)| a.to_bits() != b.to_bits()).position(|is| is) {
+                return Err(format!(
+                    "{} in {slots} slots: pair {pair} of {pairs}, matrix {}, row {row}: {} instead of {}",
+                    self.what(),
+                    numbers[pair],
+                    found[row],
+                    expected[row]
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Each token alone within the tolerance, and with the same bits among others. Gives the largest error.
@@ -214,6 +262,21 @@ impl Case {
     }
 }
 
+fn floats(bytes: Vec<u8>) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect()
+}
+
+fn bits(floats: &[f32]) -> Vec<u32> {
+    floats.iter().map(|x| x.to_bits()).collect()
+}
+
+/// These bytes on the GPU.
+fn held(bytes: &[u8]) -> Result<Memory, String> {
+    let memory = Driver::get().and_then(|driver| driver.allocate(0, bytes.len())).map_err(said)?;
+    memory.write(0, bytes).map_err(said)?;
+    Ok(memory)
+}
+
 /// Activations, `[tokens, columns]`: as bytes, and as floats.
 struct X {
     element: Element,
@@ -261,7 +324,7 @@ fn shapes(ty: WeightType, large: bool) -> Vec<(usize, usize)> {
     shapes
 }
 
-/// What [`products`] and [`rows`] need of large extent.
+/// What [`products`], [`pairs`] and [`rows`] need of large extent.
 pub fn variants() -> Vec<Variant> {
     let mut variants = vec![];
     // The ones that take longest come first.
@@ -275,8 +338,9 @@ pub fn variants() -> Vec<Variant> {
     ] {
         variants.extend(TYPES.map(|ty| Variant::Product { ty, x, tokens }));
     }
-    for out in [Element::Bf16, Element::F32] {
-        variants.extend(TYPES.map(|ty| Variant::Rows { ty, out }));
+    for element in [Element::Bf16, Element::F32] {
+        variants.extend(TYPES.map(|ty| Variant::Chosen { ty, x: element, pairs: Pairs::Counted }));
+        variants.extend(TYPES.map(|ty| Variant::Rows { ty, out: element }));
     }
     variants
 }
@@ -317,6 +381,60 @@ pub fn products(ty: WeightType, large: bool) -> Checked {
     Ok(())
 }
 
+/// Matrices that pairs choose from.
+const SLOTS: usize = 5;
+/// Of pairs: some twice, one of none beside the other, and what is none, for tokens with 1 and with 3 of them.
+const NUMBERS: [&[i32]; 2] = [&[3, -1, 3, 0], &[0, 4, 4, 4, -1, 2, 2, i32::MAX, 5, i32::MIN, 3, 1]];
+const TOKENS_OF_PAIRS: usize = 4;
+
+/// Products of pairs of a type in all shapes.
+pub fn pairs(ty: WeightType, large: bool) -> Checked {
+    for (rows, columns) in shapes(ty, large) {
+        let case = Case::new(ty, SLOTS * rows, columns, |_| ())?;
+        for element in [Element::Bf16, Element::F32] {
+            let x = X::new(element, TOKENS_OF_PAIRS, columns);
+            NUMBERS.iter().try_for_each(|numbers| case.check_pairs(&x, SLOTS, numbers, None))?;
+        }
+    }
+    Ok(())
+}
+
+/// A matrix more than 4 GiB behind the first, which is not there: nobody reads it.
+pub fn far_away() -> Checked {
+    const NUMBER: usize = 1 << 28;
+    let case = Case::new(WeightType::Q4_0, 1, 32, |_| ())?;
+    let x = X::new(Element::F32, 1, 32);
+    let call = CountedProducts::new(&case.blocks, Element::F32, NUMBER + 1, 1, 1).map_err(said)?;
+    let (given, chosen) = (held(&x.bytes)?, held(&(NUMBER as i32).to_ne_bytes())?);
+    let first = case.matrix.address().wrapping_sub(NUMBER as u64 * 18);
+    let found = case.run_any(call.variant(), 4, None, &|driver, function, y| {
+        let arrays = [first, given.address(), chosen.address(), y];
+        // SAFETY: what is read of the arrays is there until the stream is empty.
+        unsafe { call.put(driver, function, arrays, case.stream) }
+    });
+    match bits(&floats(found?)) == bits(&case.product(&x, 0..1, None)?) {
+        true => Ok(()),
+        false => Err("a matrix beyond 4 GiB: other bits".into()),
+    }
+}
+
+/// Mistakes that the checks of pairs have to find.
+pub const MISTAKES_OF_PAIRS: [&str; 2] = ["ALIGHT_ANY_SLOT", "ALIGHT_ONE_X"];
+
+/// That they do.
+pub fn broken_pairs() -> Checked {
+    let case = Case::new(WeightType::Q4_0, SLOTS * 70, 4096 + 32, |_| ())?;
+    let x = X::new(Element::F32, TOKENS_OF_PAIRS, 4096 + 32);
+    let check = |mistake| {
+        NUMBERS.iter().try_for_each(|numbers| case.check_pairs(&x, SLOTS, numbers, mistake))
+    };
+    check(None).map_err(|error| format!("the right kernel fails: {error}"))?;
+    for how in MISTAKES_OF_PAIRS {
+        must_fail(how, "instead of", check(Some(how)))?;
+    }
+    Ok(())
+}
+
 /// Rows of a type as floats in all shapes, among them those that large and small exponents make.
 pub fn rows(ty: WeightType, large: bool) -> Checked {
     let extremes = |bytes: &mut Vec<u8>| {
@@ -349,6 +467,16 @@ pub const MISTAKES: [(&str, &str); 2] =
 /// One that the emulated GPU shows, where a copy comes as late as it may. On another it may have come by chance.
 pub const NO_WAIT: (&str, &str) = ("ALIGHT_NO_WAIT", "instead of");
 
+/// That a check has found a mistake, and said this word.
+fn must_fail(how: &str, word: &str, found: Checked) -> Checked {
+    match found {
+        Err(error) if error.contains(word) => println!("  {how} fails, as it must: {error}"),
+        Err(error) => return Err(format!("{how} fails otherwise than it should: {error}")),
+        Ok(()) => return Err(format!("{how} passes: the check shows nothing")),
+    }
+    Ok(())
+}
+
 /// That the checks find mistakes.
 pub fn broken(mistakes: &[(&str, &str)]) -> Checked {
     let case = Case::new(WeightType::Q4_0, 70, 4096 + 32, |_| ())?;
@@ -356,38 +484,58 @@ pub fn broken(mistakes: &[(&str, &str)]) -> Checked {
     case.check(&x, &[MOST_TOKENS], None)
         .map_err(|error| format!("the right kernel fails: {error}"))?;
     for (how, word) in mistakes {
-        match case.check(&x, &[MOST_TOKENS], Some(how)) {
-            Err(error) if error.contains(*word) => println!("  {how} fails, as it must: {error}"),
-            Err(error) => return Err(format!("{how} fails otherwise than it should: {error}")),
-            Ok(_) => return Err(format!("{how} passes: the check shows nothing")),
-        }
+        must_fail(how, word, case.check(&x, &[MOST_TOKENS], Some(how)).map(drop))?;
     }
     Ok(())
 }
 
-/// A call that is captured into a graph, replayed with other activations.
+/// Calls that are captured into a graph, replayed with other activations and other choices.
 pub fn captured() -> Checked {
+    const TOKENS: usize = 2;
     let driver = Driver::get().map_err(said)?;
-    let case = Case::new(WeightType::Q4_K, 37, 2048, |_| ())?;
-    let x = X::new(Element::F32, 1, 2048);
-    let launch = case.blocks.product(Element::F32, 1).map_err(said)?;
-    let function = launch.variant().load(driver, 0).map_err(said)?;
-    let (memory, out) = (
-        driver.allocate(0, x.bytes.len()).map_err(said)?,
-        driver.allocate(0, 4 * 37).map_err(said)?,
-    );
-    let arrays = [case.matrix.address(), memory.address(), out.address()];
+    let (slots, rows, columns) = (3, 37, 2048);
+    let case = Case::new(WeightType::Q4_K, slots * rows, columns, |_| ())?;
+    let one = Blocks { rows, ..case.blocks };
+    let product = case.blocks.product(Element::F32, TOKENS).map_err(said)?;
+    let pairs = CountedProducts::new(&one, Element::F32, slots, TOKENS, 1).map_err(said)?;
+    let memory = |bytes| driver.allocate(0, bytes).map_err(said);
+    let (given, chosen) = (memory(TOKENS * columns * 4)?, memory(TOKENS * 4)?);
+    let (all, some) = (memory(4 * TOKENS * slots * rows)?, memory(4 * TOKENS * rows)?);
+    let [of_one, of_pairs] = [product.variant(), pairs.variant()].map(|v| v.load(driver, 0));
+    let (of_one, of_pairs) = (of_one.map_err(said)?, of_pairs.map_err(said)?);
+    let [matrix, x] = [&case.matrix, &given].map(Memory::address);
     let graph = driver.on(0, || {
-        // SAFETY: the arrays are there as long as the graph is used.
-        driver.capture(case.stream, || unsafe { launch.put(driver, function, arrays, case.stream) })
+        driver.capture(case.stream, || {
+            // SAFETY: the arrays are there as long as the graph is used.
+            unsafe {
+                product.put(driver, of_one, [matrix, x, all.address()], case.stream)?;
+                let arrays = [matrix, x, chosen.address(), some.address()];
+                pairs.put(driver, of_pairs, arrays, case.stream)
+            }
+        })
     });
     let graph = graph.map_err(said)?;
-    memory.write(0, &x.bytes).map_err(said)?;
-    driver.on(0, || driver.replay(graph, case.stream)).map_err(said)?;
-    driver.wait(0, case.stream).map_err(said)?;
-    let mut found = vec![0; 4 * 37];
-    out.read(0, &mut found).map_err(said)?;
-    let found: Vec<f32> =
-        found.chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect();
-    case.error(x.row(0), &found).map(|_| ())
+    let x = X::new(Element::F32, 2 * TOKENS, columns);
+    for (turn, numbers) in [[0, 2], [1, 1]].into_iter().enumerate() {
+        let bytes = &x.bytes[turn * TOKENS * columns * 4..][..TOKENS * columns * 4];
+        given.write(0, bytes).map_err(said)?;
+        let numbers: [i32; TOKENS] = numbers;
+        chosen.write(0, &numbers.map(i32::to_ne_bytes).concat()).map_err(said)?;
+        driver.on(0, || driver.replay(graph, case.stream)).map_err(said)?;
+        driver.wait(0, case.stream).map_err(said)?;
+        let read = |memory: &Memory| {
+            let mut bytes = vec![0; memory.bytes()];
+            memory.read(0, &mut bytes).map_err(said).map(|()| floats(bytes))
+        };
+        let (all, some) = (read(&all)?, read(&some)?);
+        for (t, number) in numbers.into_iter().enumerate() {
+            let all = &all[t * slots * rows..][..slots * rows];
+            case.error(x.row(turn * TOKENS + t), all)?;
+            let found = bits(&some[t * rows..][..rows]);
+            if found != bits(&all[number as usize * rows..][..rows]) {
+                return Err(format!("replay {turn}, pair {t}: other bits than matrix {number}"));
+            }
+        }
+    }
+    Ok(())
 }

@@ -108,12 +108,12 @@ pub fn contexts() -> u64 {
     call()
 }
 
-/// Bytes of the argument of products with matrices in slots.
-pub fn size_of_chosen() -> usize {
-    // SAFETY: a function without arguments.
-    let size: extern "C" fn() -> usize =
-        unsafe { std::mem::transmute(own_function(c"alight_size_of_chosen")) };
-    size()
+/// Bytes of the arguments of products with matrices in slots: of pairs that are listed, and that are counted.
+pub fn sizes_of_pairs() -> [usize; 2] {
+    // SAFETY: a function of a number.
+    let size: extern "C" fn(i32) -> usize =
+        unsafe { std::mem::transmute(own_function(c"alight_size_of_pairs")) };
+    [0, 1].map(|counted| size(counted))
 }
 
 /// The emulated driver's own answer to a copy of `bytes` to the address `to`.

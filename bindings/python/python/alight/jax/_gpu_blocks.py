@@ -1,8 +1,9 @@
-"""Matrices as the blocks of a model file on CUDA's GPUs: products with a few tokens, and rows as floats, by kernels of ours
-(`crates/xla/cuda/matmul.cu`)."""
+"""Matrices as the blocks of a model file on CUDA's GPUs: products with a few tokens, or of each with those of many matrices that were chosen for
+it, and rows as floats, by kernels of ours (`crates/xla/cuda/matmul.cu`)."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,10 +22,10 @@ MOST_TOKENS = 8
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Blocks:
-    """Rows of blocks, as they lie in a file."""
+    """Rows of blocks, as they lie in a file: a matrix, or a stack of matrices."""
 
     data: Any
-    """`uint8[rows, bytes of a row]`."""
+    """`uint8[rows, bytes of a row]`, or `uint8[slots, rows, bytes of a row]`."""
     type: str = field(metadata={"static": True})
     """One of `GPU_WEIGHT_TYPES`."""
 
@@ -48,31 +49,53 @@ def multiply(matrix: Blocks, x: jax.Array) -> jax.Array:
 
     Weights are not rounded, sums are float32. A token's products are the same, bit for bit, whatever other tokens there are.
     """
-    rows, columns = _checked(matrix, x.shape[1])
-    if x.dtype not in (jnp.bfloat16, jnp.float32):
-        raise TypeError(f"x: expected bfloat16 or float32, found {x.dtype}")
+    (rows,) = _checked(matrix, 2)
+    _check_x(x)
     if x.shape[0] > MOST_TOKENS:
         raise ValueError(f"x: {x.shape[0]} tokens, expected at most {MOST_TOKENS}")
-    return _call("alight_matvec", matrix, (x.shape[0], rows), jnp.float32, x.reshape(-1, columns))
+    return _call("alight_matvec", matrix.data, matrix.type, (x.shape[0], rows), jnp.float32, x)
+
+
+def multiply_chosen(stack: Blocks, numbers: jax.Array, x: jax.Array) -> jax.Array:
+    """`float32[P, rows]` of `P` pairs of a row of `x` `[X, columns]`, bfloat16 or float32, and the matrix of the stack that `numbers` `int32[P]` says for
+    it; zeros where there is no such matrix. Each row of `x` has as many pairs, which follow one another.
+
+    A pair's products are those of `multiply`, bit for bit. The numbers are read on the GPU: nothing waits for them.
+    """
+    _, rows = _checked(stack, 3)
+    _check_x(x)
+    if numbers.dtype != jnp.int32 or numbers.ndim != 1:
+        raise TypeError(f"numbers: expected int32, one for each pair, found {numbers.dtype}{list(numbers.shape)}")
+    if x.shape[0] == 0 or numbers.shape[0] % x.shape[0]:
+        raise ValueError(f"numbers: {numbers.shape[0]} pairs for {x.shape[0]} rows of x, expected as many for each")
+    return _call("alight_matvec_chosen", stack.data, stack.type, (numbers.shape[0], rows), jnp.float32, x, numbers)
 
 
 def dequantize(matrix: Blocks, columns: int, dtype: Any) -> jax.Array:
-    """The matrix as floats `[rows, columns]`, bfloat16 or float32: with the bits that it has everywhere."""
-    rows, _ = _checked(matrix, columns)
-    return _call("alight_dequantize", matrix, (rows, columns), dtype)
+    """The matrix as floats `[rows, columns]`, or the stack as `[slots, rows, columns]`, bfloat16 or float32: with the bits that it has everywhere."""
+    several = _checked(matrix, 3 if matrix.data.ndim == 3 else 2)
+    rows = math.prod(several)
+    data = matrix.data.reshape(rows, matrix.data.shape[-1])
+    return _call("alight_dequantize", data, matrix.type, (rows, columns), dtype).reshape(*several, columns)
 
 
-def _checked(matrix: Blocks, columns: int) -> tuple[int, int]:
-    """Rows and columns."""
+def _checked(matrix: Blocks, dimensions: int) -> tuple[int, ...]:
+    """The dimensions but for the bytes of a row."""
     if matrix.type not in GPU_WEIGHT_TYPES:
         raise ValueError(f"blocks of {matrix.type}, and there are kernels for {', '.join(GPU_WEIGHT_TYPES)}")
-    if matrix.data.dtype != np.uint8 or matrix.data.ndim != 2:
-        raise TypeError(f"blocks: expected uint8[rows, bytes of a row], found {matrix.data.dtype}{list(matrix.data.shape)}")
-    return matrix.data.shape[0], columns
+    if matrix.data.dtype != np.uint8 or matrix.data.ndim != dimensions:
+        expected = "uint8[rows, bytes of a row]" if dimensions == 2 else "uint8[slots, rows, bytes of a row]"
+        raise TypeError(f"blocks: expected {expected}, found {matrix.data.dtype}{list(matrix.data.shape)}")
+    return tuple(matrix.data.shape[:-1])
 
 
-def _call(name: str, matrix: Blocks, shape: tuple[int, int], dtype: Any, *more: jax.Array) -> jax.Array:
+def _check_x(x: jax.Array) -> None:
+    if x.dtype not in (jnp.bfloat16, jnp.float32) or x.ndim != 2:
+        raise TypeError(f"x: expected bfloat16 or float32 [rows, columns], found {x.dtype}{list(x.shape)}")
+
+
+def _call(name: str, data: Any, kind: str, shape: tuple[int, int], dtype: Any, *more: jax.Array) -> jax.Array:
     _ffi.register()
     result = jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call, unused-ignore]
-    found: jax.Array = jax.ffi.ffi_call(name, result)(matrix.data, *more, block_type=np.int64(WEIGHT_TYPES[matrix.type][0]))
+    found: jax.Array = jax.ffi.ffi_call(name, result)(data, *more, block_type=np.int64(WEIGHT_TYPES[kind][0]))
     return found

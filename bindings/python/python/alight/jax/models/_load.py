@@ -59,8 +59,9 @@ def load_model(
     other axes of a mesh everything is the same: each has a copy, and computes the same.
 
     `weights`: "native": on CPU devices, matrices in place in the map of the file, whatever their type, and our own
-    products with them; on CUDA's GPUs, each device's part of them as the blocks of the file, and our own products with up to 8 tokens
-    (experts, and the types that have no kernel there, are bfloat16: `alight._alight.GPU_WEIGHT_TYPES` are those that have one).
+    products with them; on CUDA's GPUs, each device's part of them as the blocks of the file, and our own products with up to 8 tokens, or
+    with experts by up to two pairs of a token and an expert for each expert (the types that have no kernel there are bfloat16:
+    `alight._alight.GPU_WEIGHT_TYPES` are those that have one).
     "bf16" or "f32": arrays of these, dequantised, cut for the devices, and XLA's own products.
     Of a folder of Hugging Face's with safetensors, floats go straight to the devices, each of which gets its part of the bytes and no other
     is read for it (`Model.read_bytes`); Llama, Qwen 2 and 3, Gemma 2 and 3.

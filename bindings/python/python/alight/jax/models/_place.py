@@ -82,9 +82,10 @@ def row_bytes(tensor: Tensor, columns: int) -> int:
 
 
 def read_blocks(tensor: Tensor, rows: Span, columns: Span | None = None) -> Host:
-    """Rows of a matrix of blocks as they are, uint8 `[rows, bytes of a row]`, or whole blocks of them."""
+    """Rows of a matrix of blocks (matrices of a stack) as they are, uint8 `[rows, bytes of a row]`, or whole blocks of them."""
     columns = Span(0, tensor.shape[-1]) if columns is None else columns
-    ranges = [(rows.start, rows.stop), (row_bytes(tensor, columns.start), row_bytes(tensor, columns.stop))]
+    between = [(0, length) for length in tensor.stored_shape[1:-1]]
+    ranges = [(rows.start, rows.stop), *between, (row_bytes(tensor, columns.start), row_bytes(tensor, columns.stop))]
     _count(tensor, ranges, tensor.stored_shape)
     block = tensor.read(ranges)
     return np.ndarray(tuple(block.shape), np.uint8, buffer=memoryview(block))
@@ -108,9 +109,9 @@ def vector(tensor: Tensor) -> Host:
 
 @dataclass(frozen=True)
 class Matrix:
-    """What a rank has of a matrix of a layer."""
+    """What a rank has of a matrix of a layer, or of a stack of matrices."""
 
-    part: tuple[int, int]
+    part: tuple[int, ...]
     dtype: Any
     make: Callable[[int, int], Host]
     """Of a rank and a layer."""

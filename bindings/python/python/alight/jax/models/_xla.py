@@ -1,5 +1,5 @@
 """Weights as arrays of floats, and XLA's own operations: what a GPU uses, and what the handlers are compared with. On a GPU matrices may
-be blocks of the file, too: a few tokens are multiplied by a kernel of ours, and for more of them the matrix is made floats first.
+be blocks of the file, too: a few tokens are multiplied by a kernel of ours, and for more of them the matrix is made floats first. So may experts be.
 
 CPU devices loop over the layers, whose weights are stacked: that compiles in a tenth of the time. On a GPU a loop would be a
 graph of its own for every layer, recorded anew each time, with copies of the layer's weights out of the stack.
@@ -19,7 +19,7 @@ from jax import lax
 
 from ... import Tensor
 from ..._alight import GPU_WEIGHT_TYPES
-from .._gpu_blocks import MOST_TOKENS, Blocks, dequantize, multiply
+from .._gpu_blocks import MOST_TOKENS, Blocks, dequantize, multiply, multiply_chosen
 from ._arithmetic import Arrays, Cache, Specs
 from ._attention import PAGE, Attention, has_kernel
 from ._blocks import gated
@@ -35,6 +35,13 @@ def _precision(kind: Any) -> lax.Precision | None:
 
 
 QKV, GATE_UP = ("q", "k", "v"), ("gate", "up")
+
+PAIRS_OF_AN_EXPERT = 2
+"""Up to so many pairs of a token and an expert for each expert of a layer, experts are multiplied as blocks; with more, all of them are made floats.
+
+A pair reads its expert's blocks: half a byte or one for a weight. Making floats of all experts reads these once, and 4 bytes of each weight are
+written and read. That is as much as 4 to 8 pairs for each expert read, and the kernel has a third to three quarters of a copy's bandwidth, so with two
+of them pairs should not be slower. It is a sketch, nobody has measured it. It is the same for any `tp`: both grow with what a rank has."""
 
 
 def _joined(roles: tuple[str, ...]) -> str:
@@ -53,7 +60,7 @@ def _both(one: Any, other: Any) -> Any:
 
 class Xla:
     """Matrices as floats, each rank's part of them, in `layers`; if `native`, those of types that GPUs have kernels for as the
-    blocks of the file, and the others, as experts, as floats."""
+    blocks of the file, and the others as floats."""
 
     def __init__(
         self,
@@ -78,13 +85,9 @@ class Xla:
         self.attention = Attention(
             cut.kv_slots, group, c.key_dim, width, capacity, c.attention_scale, c.attention_softcap, kind, kernel
         )
-        self.slots = {
-            "q": cut.head_slots * c.key_dim,
-            "k": cut.kv_slots * c.key_dim,
-            "v": cut.kv_slots * width,
-            "gate": cut.feed_forward_slots,
-            "up": cut.feed_forward_slots,
-        }
+        # Of a mixture, whole experts are cut.
+        wide = cut.feed_forward_slots if c.experts is None else c.experts.feed_forward
+        self.slots = {"q": cut.head_slots * c.key_dim, "k": cut.kv_slots * c.key_dim, "v": cut.kv_slots * width, "gate": wide, "up": wide}
 
         def rows_of(role: str, rank: int) -> Span:
             if role in ("gate", "up"):
@@ -126,6 +129,24 @@ class Xla:
 
             return Matrix(part, self._element(kind), make, partial(_wrapped, kind))
 
+        def stack(kind: str | None, layer: Layer, roles: Sequence[str]) -> Matrix:
+            """The experts of a rank, `[experts, rows, columns]`, each with the rows of these matrices one below the other."""
+            first, slots = getattr(layer, roles[0]), cut.expert_slots
+            part = (slots, sum(getattr(layer, role).shape[1] for role in roles), self._width(kind, first, first.shape[2]))
+
+            def make(rank: int, number: int) -> Host:
+                found, own = [getattr(tensors.layers[number], role) for role in roles], cut.experts[rank]
+                if len(found) == 1 and own.count == slots:
+                    return self._read(kind, found[0], own)
+                out, at = zeros(part, self._element(kind)), 0
+                for tensor in found:
+                    if own.count:
+                        out[: own.count, at : at + tensor.shape[1]] = self._read(kind, tensor, own)
+                    at += tensor.shape[1]
+                return out
+
+            return Matrix(part, self._element(kind), make, partial(_wrapped, kind))
+
         def of_layers(numbers: Sequence[int]) -> dict[str, Matrix]:
             """Those that multiply the same `x` are one matrix, if they are of one type."""
             first = tensors.layers[numbers[0]]
@@ -134,12 +155,13 @@ class Xla:
                 return self._kind([getattr(tensors.layers[number], role) for number in numbers])
 
             made = {"o": columns(kind("o"), first, "o", cut.head_slots * width)}
-            for roles in (QKV, GATE_UP) if c.experts is None else (QKV,):
+            for roles in (QKV, GATE_UP):
+                joined = rows if roles is QKV or c.experts is None else stack
                 for group, several in itertools.groupby(roles, kind):
                     found = tuple(several)
-                    made[_joined(found)] = rows(group, first, found)
-            if c.experts is None:
-                made["down"] = columns(kind("down"), first, "down", cut.feed_forward_slots)
+                    made[_joined(found)] = joined(group, first, found)
+            of_down = kind("down")
+            made["down"] = columns(of_down, first, "down", wide) if c.experts is None else stack(of_down, first, ("down",))
             return made
 
         embedding, spec = whole(tensors.embedding)
@@ -169,23 +191,9 @@ class Xla:
         return read(tensor, self.dtype, rows, columns) if kind is None else read_blocks(tensor, rows, columns)
 
     def _mixture(self, experts: Experts, tensors: Tensors, layers: Layers) -> dict[str, Layered]:
-        """The router of every layer, and the experts of each rank, `[experts, rows, columns]`, with the biases that there are,
-        `[experts, rows]`."""
+        """The router of every layer, and the biases that there are of each rank's experts, `[experts, rows]`."""
         d, width, slots = self.config.embedding, experts.feed_forward, self.cut.expert_slots
         made = {}
-
-        def each(rows: int, columns: int, parts: Callable[[Layer], Sequence[Tensor]]) -> Layered:
-            def make(rank: int, number: int) -> Host:
-                out, own = zeros((slots, rows, columns), self.dtype), self.cut.experts[rank]
-                at = 0
-                for tensor in parts(tensors.layers[number]):
-                    height = tensor.shape[1]
-                    if own.count:
-                        out[: own.count, at : at + height] = read(tensor, self.dtype, own)
-                    at += height
-                return out
-
-            return layers.put(0, (slots, rows, columns), self.dtype, make)
 
         def router(rank: int, number: int) -> Host:
             found = tensors.layers[number].router
@@ -208,11 +216,7 @@ class Xla:
         for name, rows, roles in (("gate_up_bias", 2 * width, ("gate", "up")), ("down_bias", d, ("down",))):
             if any(f"{EXPERTS[role]}.bias" in layer.vectors for role in roles for layer in tensors.layers):
                 made[name] = layers.put(0, (slots, rows), np.float32, biases(rows, roles))
-        return made | {
-            "router": layers.put(None, (experts.count, d), np.float32, router),
-            "gate_up": each(2 * width, d, lambda layer: (layer.gate, layer.up)),
-            "down": each(d, width, lambda layer: (layer.down,)),
-        }
+        return made | {"router": layers.put(None, (experts.count, d), np.float32, router)}
 
     def _rows(self, kind: str | None, parts: list[tuple[Tensor, Span, int]]) -> Host:
         """Rows of several matrices, each in so many slots, one below the other."""
@@ -238,14 +242,14 @@ class Xla:
         x, matrix = x.astype(kind), matrix.astype(kind)
         return lax.dot_general(x, matrix, both, precision=_precision(kind), preferred_element_type=jnp.float32)
 
-    def _products(self, layer: Arrays, x: jax.Array, roles: tuple[str, ...]) -> list[jax.Array]:
+    def _products(self, layer: Arrays, roles: tuple[str, ...], product: Callable[[Any], jax.Array]) -> list[jax.Array]:
         """Those with each of some matrices, the first of which are one with as many others as there is a matrix of."""
         if not roles:
             return []
         count = next(count for count in range(len(roles), 0, -1) if _joined(roles[:count]) in layer)
-        product = self._dot(x, layer[_joined(roles[:count])])
+        found = product(layer[_joined(roles[:count])])
         ends = np.cumsum([self.slots[role] for role in roles[:count]])[:-1]
-        return jnp.split(product, ends, axis=1) + self._products(layer, x, roles[count:])
+        return jnp.split(found, ends, axis=1) + self._products(layer, roles[count:], product)
 
     def cache(self, batch: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
         # Weights of float32 are asked for to be exact: keys and values of float16 would be the largest error by far.
@@ -274,7 +278,7 @@ class Xla:
         return jnp.where(((local >= 0) & (local < slots))[:, None], rows, 0)
 
     def qkv(self, weights: Arrays, layer: Arrays, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        q, k, v = self._products(layer, x, QKV)
+        q, k, v = self._products(layer, QKV, partial(self._dot, x))
         return q, k, v
 
     def attend(
@@ -320,7 +324,7 @@ class Xla:
         return self._dot(x, layer["o"])
 
     def gate_up(self, weights: Arrays, layer: Arrays, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        gate, up = self._products(layer, x, GATE_UP)
+        gate, up = self._products(layer, GATE_UP, partial(self._dot, x))
         return gate, up
 
     def down(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
@@ -330,21 +334,47 @@ class Xla:
         return self._dot(x, layer["router"])
 
     def experts(self, weights: Arrays, layer: Arrays, x: jax.Array, chosen: jax.Array, shares: jax.Array) -> jax.Array:
-        slots = self.cut.expert_slots
+        slots, experts = self.cut.expert_slots, self.config.experts
+        assert experts is not None
         local = chosen - lax.axis_index(self.axis) * slots
         own = (local >= 0) & (local < slots)
+        blocks = all(isinstance(layer[name], Blocks) for name in (*GATE_UP, _joined(GATE_UP), "down") if name in layer)
+        if blocks and chosen.size <= PAIRS_OF_AN_EXPERT * experts.count:
+            return self._pairs(layer, x, local, own, shares)
         return self._one(layer, x, local, own, shares) if x.shape[0] == 1 else self._several(layer, x, local, own, shares)
+
+    def _network(self, layer: Arrays, x: jax.Array, experts: jax.Array, product: Callable[[jax.Array, Any], jax.Array]) -> jax.Array:
+        """What experts make of rows of `x`: `product(rows, stack)` are those with matrices of `experts` `[rows]`."""
+        gate, up = self._products(layer, GATE_UP, partial(product, x))
+        if "gate_up_bias" in layer:
+            biases = jnp.split(layer["gate_up_bias"][experts], 2, axis=1)
+            gate, up = gate + biases[0], up + biases[1]
+        y = product(gated(self.config.gate, gate, up).astype(self.stream), layer["down"])
+        return y + layer["down_bias"][experts] if "down_bias" in layer else y
+
+    def _pairs(self, layer: Arrays, x: jax.Array, local: jax.Array, own: jax.Array, shares: jax.Array) -> jax.Array:
+        """Few pairs of a token and an expert: each is multiplied with its expert's blocks, and those of other ranks' experts with none."""
+        numbers = local.ravel()
+
+        def product(rows: jax.Array, stack: Blocks) -> jax.Array:
+            return multiply_chosen(stack, numbers, rows)
+
+        y = self._network(layer, x.astype(self.stream), jnp.clip(numbers, 0, self.cut.expert_slots - 1), product)
+        return self._shared(y, own, shares)
+
+    def _shared(self, y: jax.Array, own: jax.Array, shares: jax.Array) -> jax.Array:
+        """The sum over the experts of each token, of one row of `y` for each pair. Those of other ranks' pairs count for nothing here, whatever is in
+        them."""
+        return (jnp.where(own[..., None], y.reshape(*own.shape, -1), 0) * shares[..., None]).sum(axis=1)
 
     def _one(self, layer: Arrays, x: jax.Array, local: jax.Array, own: jax.Array, shares: jax.Array) -> jax.Array:
         """One token: the weights of its experts alone are read."""
 
         def expert(number: jax.Array) -> jax.Array:
-            def product(x: jax.Array, name: str) -> jax.Array:
-                matrix = lax.dynamic_index_in_dim(layer[name], number, keepdims=False)
-                return self._biased(self._dot(x, matrix), layer, name, number)
+            def product(x: jax.Array, stack: Any) -> jax.Array:
+                return self._dot(x, jax.tree.map(lambda all_of_them: lax.dynamic_index_in_dim(all_of_them, number, keepdims=False), stack))
 
-            gate, up = jnp.split(product(x, "gate_up"), 2, axis=1)
-            return product(gated(self.config.gate, gate, up).astype(self.stream), "down")
+            return self._network(layer, x, number[None], product)
 
         def other(_: jax.Array) -> jax.Array:
             return jnp.zeros(x.shape, jnp.float32)
@@ -353,11 +383,6 @@ class Xla:
         for nth in range(local.shape[1]):
             out = out + shares[0, nth] * lax.cond(own[0, nth], expert, other, local[0, nth])
         return out
-
-    def _biased(self, products: jax.Array, layer: Arrays, name: str, experts: jax.Array) -> jax.Array:
-        """Products with matrices of those experts, plus their biases, if there are any."""
-        bias = layer.get(f"{name}_bias")
-        return products if bias is None else products + bias[experts]
 
     def _several(self, layer: Arrays, x: jax.Array, local: jax.Array, own: jax.Array, shares: jax.Array) -> jax.Array:
         """Several tokens: pairs of a token and an expert are sorted by expert, those of other ranks last."""
@@ -368,17 +393,16 @@ class Xla:
         sizes = jnp.bincount(numbers, length=slots + 1)[:slots].astype(jnp.int32)
         kind = jnp.promote_types(self.stream, self.dtype)
 
-        def products(rows: jax.Array, name: str) -> jax.Array:
-            stacked = layer[name].astype(kind).swapaxes(1, 2)
-            rows = rows.astype(kind)
-            found = lax.ragged_dot(rows, stacked, sizes, precision=_precision(kind), preferred_element_type=jnp.float32)
-            return self._biased(found, layer, name, jnp.minimum(numbers[order], slots - 1))
+        def product(rows: jax.Array, stack: Any) -> jax.Array:
+            if isinstance(stack, Blocks):
+                # Not before its rows are there: else XLA makes down floats while gate and up still are.
+                stack, rows = lax.optimization_barrier((stack, rows))
+                stack = dequantize(stack, rows.shape[1], self.dtype)
+            stack, rows = stack.astype(kind).swapaxes(1, 2), rows.astype(kind)
+            return lax.ragged_dot(rows, stack, sizes, precision=_precision(kind), preferred_element_type=jnp.float32)
 
-        gate, up = jnp.split(products(x[order // used], "gate_up"), 2, axis=1)
-        y = products(gated(self.config.gate, gate, up).astype(self.stream), "down")
-        # Rows of other ranks' pairs are of no expert here, whatever is in them.
-        apart = jnp.zeros((tokens * used, x.shape[1]), jnp.float32).at[order].set(y).reshape(tokens, used, -1)
-        return (jnp.where(own[..., None], apart, 0) * shares[..., None]).sum(axis=1)
+        y = self._network(layer, x[order // used], jnp.minimum(numbers[order], slots - 1), product)
+        return self._shared(jnp.zeros((tokens * used, x.shape[1]), jnp.float32).at[order].set(y), own, shares)
 
     def logits(self, weights: Arrays, x: jax.Array) -> jax.Array:
         return self._dot(x, weights["output"])
