@@ -77,10 +77,19 @@ fn joined(events: &[Value]) -> (BTreeMap<u64, (Value, Value)>, Value) {
                             .or_insert(json!([]));
                         for call in calls.as_array().unwrap() {
                             let all = all.as_array_mut().unwrap();
-                            assert_eq!(call["index"], all.len());
                             let mut call = call.clone();
-                            call.as_object_mut().unwrap().shift_remove("index");
-                            all.push(call);
+                            let index = call.as_object_mut().unwrap().shift_remove("index");
+                            if call.get("id").is_some() {
+                                assert_eq!(index.unwrap(), all.len());
+                                all.push(call);
+                                continue;
+                            }
+                            // More of the arguments of the last one, and nothing else.
+                            assert_eq!(index.unwrap(), all.len() - 1);
+                            let last = &mut all.last_mut().unwrap()["function"]["arguments"];
+                            let more = call["function"]["arguments"].as_str().unwrap();
+                            assert_eq!(call, json!({"function": {"arguments": more}}));
+                            *last = format!("{}{more}", last.as_str().unwrap()).into();
                         }
                     }
                     (_, text) => {
@@ -369,6 +378,94 @@ fn calls_of_strict_tools_keep_to_their_schemas() {
                 serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
             assert_eq!(arguments, expected, "{said:?}");
         }
+    }
+}
+
+#[test]
+fn arguments_of_calls_are_sent_while_they_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = |text| (text, TEXT);
+    let own = |text| (text, OWN);
+    let call = [
+        text("Yes."),
+        own("<tool_call>"),
+        text("{\"name\": \"f\", \"arguments\": "),
+        text("{\"b\": "),
+        text("[1]"),
+        text("}}"),
+        own("</tool_call>"),
+    ];
+    let model = said::model(folder.path(), &call, 0);
+    let serving = Serving::start(&[&*model, "--no-cache", "--temp", "0"]);
+    let stream = |body: &Value| with(body.clone(), json!({"stream": true}));
+    // All of it, and cut within the arguments.
+    for (most, arguments, input) in
+        [(9, "{\"b\": [1]}", json!({"b": [1]})), (5, "{\"b\": [1]", json!({}))]
+    {
+        let cut = most == 5;
+        let body = json!({"messages": messages(), "tools": tools(), "max_tokens": most});
+        let whole = serving.post(CHAT, &body).json();
+        let message = nameless(whole["choices"][0]["message"].clone());
+        let function = json!({"name": "f", "arguments": arguments});
+        assert_eq!(message["tool_calls"][0]["function"], function);
+        let events = serving.post(CHAT, &stream(&body)).events();
+        let (choices, _) = joined(&events);
+        let reason = if cut { "length" } else { "tool_calls" };
+        assert_eq!(whole["choices"][0]["finish_reason"], reason);
+        assert_eq!((nameless(choices[&0].0.clone()), &choices[&0].1), (message, &json!(reason)));
+        let pieces: Vec<&str> = events
+            .iter()
+            .filter_map(|event| {
+                let call = &event["choices"][0]["delta"]["tool_calls"][0];
+                call["function"]["arguments"].as_str()
+            })
+            .collect();
+        assert_eq!(pieces[..3], ["", "{\"b\": ", "[1]"], "{events:?}");
+
+        let flat = json!([{"type": "function", "name": "f", "parameters": {}}]);
+        let body = json!({"input": "a", "tools": flat, "max_output_tokens": most});
+        let whole = serving.post("/v1/responses", &body).json();
+        let status = if cut { "incomplete" } else { "completed" };
+        let item = |response: &Value| {
+            let item = &response["output"][1];
+            ["type", "name", "arguments", "status"]
+                .map(|name| item[name].as_str().unwrap())
+                .join(" ")
+        };
+        assert_eq!(item(&whole), format!("function_call f {arguments} {status}"));
+        let events = parsed(&serving.post("/v1/responses", &stream(&body)).text(), "data: ");
+        let of = |kind: &str, field: &str| -> Vec<String> {
+            let kind = format!("response.{kind}");
+            let events = events.iter().filter(|event| event["type"] == *kind);
+            events.map(|event| event[field].as_str().unwrap().to_owned()).collect()
+        };
+        let pieces = of("function_call_arguments.delta", "delta");
+        assert!(pieces.len() >= 2 && pieces.concat() == arguments, "{pieces:?}");
+        assert_eq!(of("function_call_arguments.done", "arguments"), [arguments]);
+        assert_eq!(item(&events.last().unwrap()["response"]), item(&whole));
+
+        let named = json!([{"name": "f", "input_schema": {"type": "object"}}]);
+        let body = json!({"messages": messages(), "tools": named, "max_tokens": most});
+        let whole = serving.post("/v1/messages", &body).json();
+        assert_eq!(whole["content"][1]["input"], input);
+        let events = parsed(&serving.post("/v1/messages", &stream(&body)).text(), "data: ");
+        let pieces: Vec<&str> =
+            events.iter().filter_map(|event| event["delta"]["partial_json"].as_str()).collect();
+        assert!(pieces.len() >= 2 && pieces.concat() == arguments, "{pieces:?}");
+        let block = events.iter().find(|event| event["content_block"]["type"] == "tool_use");
+        let block = &block.unwrap()["content_block"];
+        assert_eq!((&block["name"], &block["input"]), (&json!("f"), &json!({})));
+        let ends = events.iter().filter(|event| event["type"] == "content_block_stop");
+        assert_eq!(ends.count(), 2);
+
+        // Ollama's clients are told a call at once.
+        let body =
+            json!({"messages": messages(), "tools": tools(), "options": {"num_predict": most}});
+        let lines = parsed(&serving.post("/api/chat", &body).text(), "");
+        let calls: Vec<&Value> =
+            lines.iter().filter_map(|line| line["message"].get("tool_calls")).collect();
+        assert_eq!(calls.len(), 1, "{lines:?}");
+        assert_eq!(calls[0][0]["function"], json!({"name": "f", "arguments": input}));
     }
 }
 

@@ -5,7 +5,7 @@
 
 use alight_text::output::{Call, Format, Parser, Part, Reader, Span};
 use alight_text::{Tokenizer, Vocabulary};
-use serde_json::{Deserializer, Value, json};
+use serde_json::{Value, json};
 
 /// Stands between two parts that the model divided by marks.
 const BLANK: &str = "\n\n";
@@ -17,8 +17,10 @@ pub enum Delta {
     Content(String),
     /// What is thought.
     Thinking(String),
-    /// The call of a tool.
+    /// The call of a tool begins: its name, and its arguments if they come whole.
     Call(Call),
+    /// More of the arguments of that call. Joined, the pieces are what the model wrote.
+    Arguments(String),
 }
 
 /// What is known of an answer before it begins.
@@ -40,8 +42,7 @@ pub struct Answer {
     reader: Reader<&'static Vocabulary>,
     parser: Parser,
     sorter: Sorter,
-    /// Whether all of it is a call.
-    call: bool,
+    /// None, if all of it is a call.
     stops: Vec<String>,
     /// Text that may become one of the texts that end the answer.
     held: String,
@@ -55,13 +56,17 @@ impl Answer {
     pub fn new(asked: &Asked, prompt: &[u32], vocabulary: &'static Vocabulary) -> Answer {
         let tokenizer: &'static Tokenizer = &vocabulary.tokenizer;
         let format = if asked.chat { vocabulary.output_format() } else { Format::Plain };
+        let parser = match (asked.call, asked.tools) {
+            (true, _) => Parser::of_call(),
+            (_, true) => Parser::after(format, tokenizer, prompt).in_pieces(),
+            _ => Parser::after(format, tokenizer, prompt),
+        };
         Answer {
             tokenizer,
             reader: Reader::new(format, vocabulary),
-            parser: Parser::after(format, tokenizer, prompt),
-            sorter: Sorter { tools: asked.tools, ..Sorter::default() },
-            call: asked.call,
-            stops: asked.stops.clone(),
+            parser,
+            sorter: Sorter { tools: asked.tools, call: asked.call, ..Sorter::default() },
+            stops: if asked.call { Vec::new() } else { asked.stops.clone() },
             held: String::new(),
             given: 0,
             stopped: None,
@@ -72,9 +77,6 @@ impl Answer {
     /// was before it has been handed out then.
     pub fn push(&mut self, token: u32, each: &mut dyn FnMut(Delta)) -> bool {
         self.held.push_str(self.reader.push(token));
-        if self.call {
-            return false;
-        }
         let found = self.stops.iter().filter_map(|stop| Some((self.held.find(stop)?, stop)));
         // Of those that begin at the same place, the longer one.
         let found = found.min_by_key(|(at, stop)| (*at, usize::MAX - stop.len()));
@@ -93,16 +95,6 @@ impl Answer {
     /// The answer ends here: hands out the rest.
     pub fn finish(&mut self, each: &mut dyn FnMut(Delta)) {
         self.held.push_str(self.reader.finish());
-        if self.call {
-            self.given += self.held.len();
-            let held = std::mem::take(&mut self.held);
-            // Of a call that was cut within the name of its tool there is nothing to show.
-            if let Some(call) = call(&held) {
-                self.sorter.called = true;
-                each(Delta::Call(call));
-            }
-            return;
-        }
         self.give(self.held.len(), each);
         self.parser.finish(&mut |span| self.sorter.take(&span, each));
     }
@@ -135,20 +127,6 @@ impl Answer {
     }
 }
 
-/// A call that is the whole text, in the notation of [`of_calls`](crate::grammar::of_calls). If the text was cut, its arguments are.
-fn call(text: &str) -> Option<Call> {
-    let text = text.trim_start().strip_prefix("{\"name\": ")?;
-    let mut names = Deserializer::from_str(text).into_iter::<String>();
-    let name = names.next()?.ok()?;
-    let text = text[names.byte_offset()..].strip_prefix(", \"arguments\": ")?;
-    let whole = Deserializer::from_str(text).into_iter::<Value>().next();
-    let arguments = match whole {
-        Some(Ok(value)) => value.to_string(),
-        _ => text.to_owned(),
-    };
-    Some(Call { name, arguments })
-}
-
 /// How much of `text` may be handed out while its end may be the beginning of a stop.
 fn certain(text: &str, stops: &[String]) -> usize {
     let longest = stops.iter().map(String::len).max().unwrap_or(0);
@@ -165,6 +143,8 @@ fn certain(text: &str, stops: &[String]) -> usize {
 #[derive(Default)]
 struct Sorter {
     tools: bool,
+    /// Whether all of it is a call. Of one that was cut within the name of its tool there is nothing to show.
+    call: bool,
     called: bool,
     /// Whether anything was said to the user, and thought.
     begun: [bool; 2],
@@ -181,10 +161,15 @@ impl Sorter {
                 self.divided = true;
                 return;
             }
-            Part::Call(call) if self.tools => {
+            Part::Call(call) if self.tools || self.call => {
                 (self.divided, self.called) = (true, true);
-                return each(Delta::Call(call.clone()));
+                return match call.name.is_empty() {
+                    false => each(Delta::Call(call.clone())),
+                    true if call.arguments.is_empty() => {}
+                    true => each(Delta::Arguments(call.arguments.clone())),
+                };
             }
+            _ if self.call => return,
             Part::Answer | Part::Call(_) => 0,
             Part::Thinking => 1,
         };
@@ -197,6 +182,26 @@ impl Sorter {
             each(if which == 0 { Delta::Content(text) } else { Delta::Thinking(text) });
         }
     }
+}
+
+/// The same, with nothing in it that only goes on with what stands before it: each text and each call is one.
+pub fn joined(deltas: impl IntoIterator<Item = Delta>) -> Vec<Delta> {
+    let mut all: Vec<Delta> = Vec::new();
+    for delta in deltas {
+        match (all.last_mut(), &delta) {
+            (Some(Delta::Content(text)), Delta::Content(more))
+            | (Some(Delta::Thinking(text)), Delta::Thinking(more)) => text.push_str(more),
+            (Some(Delta::Call(call)), Delta::Arguments(more)) => call.arguments.push_str(more),
+            _ => all.push(delta),
+        }
+    }
+    all
+}
+
+/// The arguments of a call, where they are told as JSON and not as text: an empty object if they were cut or are no JSON.
+pub fn input(call: &Call) -> Value {
+    let arguments: Option<Value> = serde_json::from_str(&call.arguments).ok();
+    arguments.filter(Value::is_object).unwrap_or_else(|| json!({}))
 }
 
 /// All of an answer.
@@ -217,6 +222,9 @@ impl Message {
             Delta::Content(text) => self.content.push_str(&text),
             Delta::Thinking(text) => self.thinking.push_str(&text),
             Delta::Call(call) => self.calls.push(call),
+            Delta::Arguments(more) => {
+                self.calls.last_mut().into_iter().for_each(|call| call.arguments.push_str(&more));
+            }
         }
     }
 
@@ -261,22 +269,6 @@ mod tests {
             assert_eq!(certain(text, &stops), wanted, "{text}");
         }
         assert_eq!(certain("anything", &[]), 8);
-    }
-
-    #[test]
-    fn a_call_that_was_cut_has_the_arguments_that_came() {
-        let text = r#"{"name": "get \"it\"", "arguments": {"city": "Pa", "n": [1]}}"#;
-        let mut seen = Vec::new();
-        for end in 0..=text.len() {
-            let Some(Call { name, arguments }) = call(&text[..end]) else { continue };
-            assert_eq!(name, "get \"it\"");
-            seen.push(arguments);
-        }
-        assert_eq!(seen.first().map(String::as_str), Some(""));
-        assert!(seen.contains(&r#"{"city": "P"#.to_owned()), "{seen:?}");
-        let whole = r#"{"city":"Pa","n":[1]}"#;
-        assert_eq!(seen.iter().filter(|arguments| *arguments == whole).count(), 2);
-        assert_eq!(seen.last().map(String::as_str), Some(whole));
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Pieces {
     fn object(&self, piece: Piece, end: Option<(&Choice, Reason)>) -> Value {
         let texts = piece.deltas.into_iter().map(|delta| match delta {
             Delta::Content(text) | Delta::Thinking(text) => text,
-            Delta::Call(_) => String::new(),
+            Delta::Call(_) | Delta::Arguments(_) => String::new(),
         });
         let ids: Value = piece.tokens.iter().map(|told| told.id).collect();
         let content = texts.collect::<String>();
