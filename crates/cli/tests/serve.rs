@@ -936,6 +936,13 @@ fn a_mistake_is_told_once_and_names_its_field() {
         (CHAT, "{}".to_owned(), 400, "invalid_request_error", Some("messages")),
         (CHAT, chat(json!({"temperature": -1})), 400, "invalid_request_error", Some("temperature")),
         (
+/// Another folder in this one.
+fn other(folder: &std::path::Path) -> std::path::PathBuf {
+    let other = folder.join("other");
+    std::fs::create_dir_all(&other).unwrap();
+    other
+}
+
             CHAT,
             chat(json!({"temperature": "hot"})),
             400,
@@ -968,6 +975,39 @@ fn a_mistake_is_told_once_and_names_its_field() {
         ),
         (CHAT, chat(json!({"stop": [1]})), 400, "invalid_request_error", Some("stop")),
         (CHAT, chat(json!({"max_tokens": -7})), 400, "invalid_request_error", Some("max_tokens")),
+    // Lines that are indented less than they should be, and time.
+    let lines = said::model(
+        &other(folder.path()),
+        &[&marks[..], &[("Yes", TEXT), ("\n  a", TEXT), ("\n", TEXT), (" b", TEXT)]].concat(),
+        0,
+    );
+    let limited = Serving::start(&[&lines, "--no-cache", "--temp", "0", "--ctx-size", "1000000"]);
+    for (more, content, kind) in [
+        (json!({"n_indent": 0, "t_max_predict_ms": 0}), "Yes\n  a\n b", "eos"),
+        (json!({"n_indent": 1, "t_max_predict_ms": 600_000}), "Yes\n  a\n b", "eos"),
+        (json!({"n_indent": 2}), "Yes\n  a\n ", "limit"),
+        (json!({"n_indent": 3}), "Yes\n  ", "limit"),
+        // A text that ends the answer where the limit does is what ended it.
+        (json!({"n_indent": 3, "stop": "a"}), "Yes\n  ", "word"),
+    ] {
+        let body = with(body.clone(), more);
+        let answer = limited.post("/infill", &body).json();
+        assert_eq!((&answer["content"], &answer["stop_type"]), (&json!(content), &json!(kind)));
+        let stream = limited.post("/infill", &with(body, json!({"stream": true})));
+        let lines = parsed(&stream.text(), "data: ");
+        let all: String = lines.iter().map(|line| line["content"].as_str().unwrap()).collect();
+        assert_eq!((&*all, &lines.last().unwrap()["stop_type"]), (content, &json!(kind)));
+    }
+    // Without the limit it would go on for minutes.
+    let long = json!({"ignore_eos": true, "t_max_predict_ms": 50});
+    let answer = limited.post("/infill", &with(body.clone(), long)).json();
+    assert_eq!(answer["stop_type"], "limit", "{answer:.200}");
+    assert!(answer["tokens_predicted"].as_u64().unwrap() < 900_000, "{answer:.200}");
+    for field in ["n_indent", "t_max_predict_ms"] {
+        let wrong = limited.post("/infill", &with(body.clone(), json!({field: "x"})));
+        assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!(field)));
+    }
+
         (
             CHAT,
             json!({"messages": [{"role": "user", "content": "a".repeat(40)}]}).to_string(),

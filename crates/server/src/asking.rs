@@ -157,7 +157,7 @@ pub(crate) fn chat(
         let mark = vocabulary.tokenizer.encode("<tool_call>\n", options);
         prompt.extend(mark.map_err(|error| Failure::invalid(error.to_string()))?);
     }
-    Ok((prompt, Asked { chat, tools, call, stops }))
+    Ok((prompt, Asked { chat, tools, call, stops, ..Asked::default() }))
 }
 
 /// Takes texts to be computed, so many at `most`: a text, its tokens, or a list of either. Of one that is too long, what the context holds is
