@@ -583,6 +583,16 @@ fn responses_are_the_same_whole_and_streamed() {
         let done = events.iter().filter(|e| e["type"] == "response.output_item.done");
         assert_eq!(done.count(), items.len());
     }
+    // Counted as it is read, whatever shapes the prompt.
+    let held = json!({"regex": "a", "tools": null});
+    for more in [json!({}), json!({"tool_choice": "required"}), held] {
+        let body = with(body.clone(), more);
+        let counted = serving.post("/v1/responses/input_tokens", &body).json();
+        let whole =
+            serving.post("/v1/responses", &with(body, json!({"max_output_tokens": 1}))).json();
+        let wanted = json!({"object": "response.input_tokens", "input_tokens": whole["usage"]["input_tokens"]});
+        assert_eq!(counted, wanted, "{whole}");
+    }
     for (more, param) in [
         (json!({"previous_response_id": "resp_1"}), "previous_response_id"),
         (json!({"input": null}), "input"),

@@ -6,12 +6,14 @@ use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::items;
-use crate::answer::Delta;
+use crate::answer::{Asked, Delta};
 use crate::body::{conversation, options};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Piece, Reason, Update};
 use crate::grammar::Calls;
 use crate::http::{self, Answered, Call, Shape, Stream};
+use crate::models::Serving;
+use crate::worker::Ask;
 use crate::{asking, ids};
 
 pub(crate) async fn answer(call: Call) -> Answered {
@@ -33,6 +35,24 @@ pub(crate) async fn answer(call: Call) -> Answered {
 fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let object = call.object()?;
     let response = response(&object);
+    let (serving, Asks { ask, prompt, asked, stream }) = asks(call, object)?;
+    let running = asking::begin(serving, vec![prompt], 1, &ask)?;
+    let generation = Generation::new(running, &asked, serving.vocabulary());
+    let mut events = Events { response, open: None, thought: 0, written: 0 };
+    events.response["model"] = serving.name.as_str().into();
+    Ok((generation, events, stream))
+}
+
+/// What a request asks for.
+pub(super) struct Asks {
+    ask: Ask,
+    pub(super) prompt: Vec<u32>,
+    asked: Asked,
+    stream: bool,
+}
+
+/// Reads a request, and computes nothing.
+pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving, Asks), Failure> {
     let mut fields = items::renamed(object)?;
     let serving = asking::model(call, &mut fields)?;
     let (context, must_call) = conversation::take_with_choice(&mut fields)?;
@@ -40,11 +60,7 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let stops = options::stops(&mut fields)?;
     let stream = fields.truth("stream")?.unwrap_or(false);
     let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
-    let running = asking::begin(serving, vec![prompt], 1, &ask)?;
-    let generation = Generation::new(running, &asked, serving.vocabulary());
-    let mut events = Events { response, open: None, thought: 0, written: 0 };
-    events.response["model"] = serving.name.as_str().into();
-    Ok((generation, events, stream))
+    Ok((serving, Asks { ask, prompt, asked, stream }))
 }
 
 /// A response of which nothing has come yet. What was asked stands in it again.
