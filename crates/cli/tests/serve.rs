@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use http::Serving;
 use said::{CONTROL, OWN, TEXT};
 use serde_json::{Map, Value, json};
-use support::{alight, kill, smollm2, write};
+use support::{alight, gemma3, kill, smollm2, write};
 
 /// Thinking, an answer, and the call of a tool.
 const SAID: [(&str, i32); 8] = [
@@ -713,6 +713,10 @@ fn ollama_s_clients_find_what_they_look_for() {
         ("/api/generate", json!({"context": [1, 2]}), "context"),
         (
             "/api/chat",
+    // What the file does not say is seen by its weights.
+    let details = &shown["details"];
+    assert_eq!(details["quantization_level"], "F32", "{shown}");
+    assert!(details["parameter_size"].as_str().unwrap().ends_with('M'), "{shown}");
             json!({"messages": [{"role": "user", "content": "a", "images": picture}]}),
             "messages[0].images",
         ),
@@ -777,6 +781,22 @@ fn a_last_message_of_the_assistant_s_is_continued() {
     // There an answer is an item of its own.
     let responses = serving.post("/v1/responses", &json!({"input": said})).json();
     assert_eq!(responses["output"][0]["content"][0]["text"], "bYes.", "{responses}");
+}
+
+#[test]
+fn ollama_s_clients_are_told_the_mix_of_a_model() {
+    let (Some(model), Some(mixed)) = (smollm2(), gemma3()) else { return };
+    let serving = Serving::start(&[&model, &mixed, "--alias", "smol,mixed", "--no-cache"]);
+    let listed = serving.get("/api/tags").json();
+    let levels: Vec<&Value> = listed["models"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|model| &model["details"]["quantization_level"])
+        .collect();
+    assert_eq!(levels, ["Q4_1", "Q4_K_M"]);
+    let shown = serving.post("/api/show", &json!({"name": "mixed"})).json();
+    assert_eq!(shown["details"]["quantization_level"], "Q4_K_M");
 }
 
 #[test]

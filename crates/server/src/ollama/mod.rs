@@ -279,6 +279,6 @@ fn details(serving: &Serving) -> Value {
         "family": family,
         "families": [family],
         "parameter_size": size,
-        "quantization_level": "unknown",
+        "quantization_level": serving.quantization().unwrap_or("unknown"),
     })
 }
