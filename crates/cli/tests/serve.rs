@@ -634,7 +634,49 @@ fn ollama_s_lines_say_the_same_whole_and_streamed() {
     );
     let wrong = serving.post("/api/chat", &with(body, json!({"format": "yaml"})));
     assert_eq!(wrong.status, 400);
-    assert!(wrong.json()["error"].as_str().unwrap().contains("response_format"));
+    assert!(wrong.json()["error"].as_str().unwrap().starts_with("format: "), "{}", wrong.text());
+}
+
+#[test]
+fn a_field_is_called_what_the_client_calls_it() {
+    let (_folder, serving) = saying(&[]);
+    let chat = json!({"messages": [{"role": "user", "content": "a"}]});
+    let both = json!({"format": "json", "options": {"regex": "a"}});
+    for (path, more, name) in [
+        ("/api/chat", json!({"options": {"num_predict": "x"}}), "options.num_predict"),
+        ("/api/chat", json!({"options": {"temperature": -1}}), "options.temperature"),
+        ("/api/chat", json!({"options": {"stop": 1}}), "options.stop"),
+        ("/api/chat", json!({"format": 7}), "format"),
+        ("/api/chat", both, "options.regex"),
+        (
+            "/api/generate",
+            json!({"prompt": "a", "options": {"num_predict": 1.5}}),
+            "options.num_predict",
+        ),
+        ("/api/embeddings", json!({"prompt": "a ".repeat(1 << 20), "dimensions": 0}), "dimensions"),
+        ("/v1/messages", json!({"stop_sequences": 7}), "stop_sequences"),
+        ("/v1/messages", json!({"max_tokens": -7}), "max_tokens"),
+        (
+            "/v1/messages",
+            json!({"output_config": {"format": {"type": "x"}}}),
+            "output_config.format",
+        ),
+        ("/v1/messages", json!({"output_format": {"type": "json_schema"}}), "output_format"),
+        (
+            "/v1/messages",
+            json!({"tools": [{"name": "f"}], "tool_choice": {"type": "must"}}),
+            "tool_choice.type",
+        ),
+        ("/v1/responses", json!({"input": "a", "max_output_tokens": -7}), "max_output_tokens"),
+        ("/v1/responses", json!({"input": "a", "text": {"format": {"type": "x"}}}), "text.format"),
+    ] {
+        let wrong = serving.post(path, &with(chat.clone(), more));
+        let error = &wrong.json()["error"];
+        let message = error.as_str().or(error["message"].as_str()).unwrap();
+        assert_eq!(wrong.status, 400, "{message}");
+        assert!(message.starts_with(&format!("{name}: ")), "{path} {name}: {message}");
+        assert!(!message.contains("response_format"), "{message}");
+    }
 }
 
 #[test]
@@ -671,6 +713,10 @@ fn ollama_s_clients_find_what_they_look_for() {
     assert!(pulled.json()["error"].as_str().unwrap().contains("alight pull"), "{}", pulled.text());
     let shown = serving.post("/api/show", &json!({"name": "one:latest"})).json();
     assert_eq!(shown["capabilities"], json!(["completion", "tools"]));
+    // What the file does not say is seen by its weights.
+    let details = &shown["details"];
+    assert_eq!(details["quantization_level"], "F32", "{shown}");
+    assert!(details["parameter_size"].as_str().unwrap().ends_with('M'), "{shown}");
 
     // Nothing is asked: the model is loaded, and says nothing.
     let sleeps = || serving.get("/props?model=other%3Alatest").json()["is_sleeping"] == true;
@@ -713,10 +759,6 @@ fn ollama_s_clients_find_what_they_look_for() {
         ("/api/generate", json!({"context": [1, 2]}), "context"),
         (
             "/api/chat",
-    // What the file does not say is seen by its weights.
-    let details = &shown["details"];
-    assert_eq!(details["quantization_level"], "F32", "{shown}");
-    assert!(details["parameter_size"].as_str().unwrap().ends_with('M'), "{shown}");
             json!({"messages": [{"role": "user", "content": "a", "images": picture}]}),
             "messages[0].images",
         ),
@@ -739,6 +781,22 @@ fn ollama_s_clients_find_what_they_look_for() {
     let error = refused.json()["error"].as_str().unwrap().to_owned();
     assert!(error.contains("does not support tools"), "{error}");
     assert_eq!(serving.post("/api/chat", &with(ask, json!({"tools": []}))).status, 200);
+}
+
+#[test]
+fn ollama_s_clients_are_told_the_mix_of_a_model() {
+    let (Some(model), Some(mixed)) = (smollm2(), gemma3()) else { return };
+    let serving = Serving::start(&[&model, &mixed, "--alias", "smol,mixed", "--no-cache"]);
+    let listed = serving.get("/api/tags").json();
+    let levels: Vec<&Value> = listed["models"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|model| &model["details"]["quantization_level"])
+        .collect();
+    assert_eq!(levels, ["Q4_1", "Q4_K_M"]);
+    let shown = serving.post("/api/show", &json!({"name": "mixed"})).json();
+    assert_eq!(shown["details"]["quantization_level"], "Q4_K_M");
 }
 
 #[test]
@@ -781,22 +839,6 @@ fn a_last_message_of_the_assistant_s_is_continued() {
     // There an answer is an item of its own.
     let responses = serving.post("/v1/responses", &json!({"input": said})).json();
     assert_eq!(responses["output"][0]["content"][0]["text"], "bYes.", "{responses}");
-}
-
-#[test]
-fn ollama_s_clients_are_told_the_mix_of_a_model() {
-    let (Some(model), Some(mixed)) = (smollm2(), gemma3()) else { return };
-    let serving = Serving::start(&[&model, &mixed, "--alias", "smol,mixed", "--no-cache"]);
-    let listed = serving.get("/api/tags").json();
-    let levels: Vec<&Value> = listed["models"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|model| &model["details"]["quantization_level"])
-        .collect();
-    assert_eq!(levels, ["Q4_1", "Q4_K_M"]);
-    let shown = serving.post("/api/show", &json!({"name": "mixed"})).json();
-    assert_eq!(shown["details"]["quantization_level"], "Q4_K_M");
 }
 
 #[test]
@@ -894,6 +936,13 @@ fn llama_server_s_own_addresses() {
     assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!("grammar")));
 }
 
+/// Another folder in this one.
+fn other(folder: &std::path::Path) -> std::path::PathBuf {
+    let other = folder.join("other");
+    std::fs::create_dir_all(&other).unwrap();
+    other
+}
+
 #[test]
 fn what_belongs_between_two_texts_is_asked_for_in_three_ways() {
     let folder = tempfile::tempdir().unwrap();
@@ -926,6 +975,39 @@ fn what_belongs_between_two_texts_is_asked_for_in_three_ways() {
         (&answer["response"], &answer["prompt_eval_count"]),
         (&json!("Yes."), &json!(least))
     );
+    // Lines that are indented less than they should be, and time.
+    let lines = said::model(
+        &other(folder.path()),
+        &[&marks[..], &[("Yes", TEXT), ("\n  a", TEXT), ("\n", TEXT), (" b", TEXT)]].concat(),
+        0,
+    );
+    let limited = Serving::start(&[&lines, "--no-cache", "--temp", "0", "--ctx-size", "1000000"]);
+    for (more, content, kind) in [
+        (json!({"n_indent": 0, "t_max_predict_ms": 0}), "Yes\n  a\n b", "eos"),
+        (json!({"n_indent": 1, "t_max_predict_ms": 600_000}), "Yes\n  a\n b", "eos"),
+        (json!({"n_indent": 2}), "Yes\n  a\n ", "limit"),
+        (json!({"n_indent": 3}), "Yes\n  ", "limit"),
+        // A text that ends the answer where the limit does is what ended it.
+        (json!({"n_indent": 3, "stop": "a"}), "Yes\n  ", "word"),
+    ] {
+        let body = with(body.clone(), more);
+        let answer = limited.post("/infill", &body).json();
+        assert_eq!((&answer["content"], &answer["stop_type"]), (&json!(content), &json!(kind)));
+        let stream = limited.post("/infill", &with(body, json!({"stream": true})));
+        let lines = parsed(&stream.text(), "data: ");
+        let all: String = lines.iter().map(|line| line["content"].as_str().unwrap()).collect();
+        assert_eq!((&*all, &lines.last().unwrap()["stop_type"]), (content, &json!(kind)));
+    }
+    // Without the limit it would go on for minutes.
+    let long = json!({"ignore_eos": true, "t_max_predict_ms": 50});
+    let answer = limited.post("/infill", &with(body.clone(), long)).json();
+    assert_eq!(answer["stop_type"], "limit", "{answer:.200}");
+    assert!(answer["tokens_predicted"].as_u64().unwrap() < 900_000, "{answer:.200}");
+    for field in ["n_indent", "t_max_predict_ms"] {
+        let wrong = limited.post("/infill", &with(body.clone(), json!({field: "x"})));
+        assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!(field)));
+    }
+
     // An empty text is none.
     let plain = serving.post(COMPLETIONS, &json!({"prompt": [3], "suffix": ""})).json();
     assert_eq!(plain["usage"]["prompt_tokens"], 1);
@@ -966,13 +1048,6 @@ fn a_mistake_is_told_once_and_names_its_field() {
         (CHAT, "{}".to_owned(), 400, "invalid_request_error", Some("messages")),
         (CHAT, chat(json!({"temperature": -1})), 400, "invalid_request_error", Some("temperature")),
         (
-/// Another folder in this one.
-fn other(folder: &std::path::Path) -> std::path::PathBuf {
-    let other = folder.join("other");
-    std::fs::create_dir_all(&other).unwrap();
-    other
-}
-
             CHAT,
             chat(json!({"temperature": "hot"})),
             400,
@@ -1005,39 +1080,6 @@ fn other(folder: &std::path::Path) -> std::path::PathBuf {
         ),
         (CHAT, chat(json!({"stop": [1]})), 400, "invalid_request_error", Some("stop")),
         (CHAT, chat(json!({"max_tokens": -7})), 400, "invalid_request_error", Some("max_tokens")),
-    // Lines that are indented less than they should be, and time.
-    let lines = said::model(
-        &other(folder.path()),
-        &[&marks[..], &[("Yes", TEXT), ("\n  a", TEXT), ("\n", TEXT), (" b", TEXT)]].concat(),
-        0,
-    );
-    let limited = Serving::start(&[&lines, "--no-cache", "--temp", "0", "--ctx-size", "1000000"]);
-    for (more, content, kind) in [
-        (json!({"n_indent": 0, "t_max_predict_ms": 0}), "Yes\n  a\n b", "eos"),
-        (json!({"n_indent": 1, "t_max_predict_ms": 600_000}), "Yes\n  a\n b", "eos"),
-        (json!({"n_indent": 2}), "Yes\n  a\n ", "limit"),
-        (json!({"n_indent": 3}), "Yes\n  ", "limit"),
-        // A text that ends the answer where the limit does is what ended it.
-        (json!({"n_indent": 3, "stop": "a"}), "Yes\n  ", "word"),
-    ] {
-        let body = with(body.clone(), more);
-        let answer = limited.post("/infill", &body).json();
-        assert_eq!((&answer["content"], &answer["stop_type"]), (&json!(content), &json!(kind)));
-        let stream = limited.post("/infill", &with(body, json!({"stream": true})));
-        let lines = parsed(&stream.text(), "data: ");
-        let all: String = lines.iter().map(|line| line["content"].as_str().unwrap()).collect();
-        assert_eq!((&*all, &lines.last().unwrap()["stop_type"]), (content, &json!(kind)));
-    }
-    // Without the limit it would go on for minutes.
-    let long = json!({"ignore_eos": true, "t_max_predict_ms": 50});
-    let answer = limited.post("/infill", &with(body.clone(), long)).json();
-    assert_eq!(answer["stop_type"], "limit", "{answer:.200}");
-    assert!(answer["tokens_predicted"].as_u64().unwrap() < 900_000, "{answer:.200}");
-    for field in ["n_indent", "t_max_predict_ms"] {
-        let wrong = limited.post("/infill", &with(body.clone(), json!({field: "x"})));
-        assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!(field)));
-    }
-
         (
             CHAT,
             json!({"messages": [{"role": "user", "content": "a".repeat(40)}]}).to_string(),

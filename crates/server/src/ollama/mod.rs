@@ -42,6 +42,13 @@ fn refuse(fields: &mut Fields, name: &str, why: &str) -> Result<(), Refusal> {
 /// Why no picture is taken.
 const NO_IMAGES: &str = "only text is taken";
 
+/// What was wrong with options, whose fields [`renamed`] has renamed, as they were sent.
+fn in_words(failure: impl Into<Failure>) -> Failure {
+    let names =
+        [("max_tokens", "options.num_predict"), ("response_format", "format"), ("tools", "tools")];
+    failure.into().in_words(&names, "options.")
+}
+
 /// The fields of a body as OpenAI has them: options have other names, and stand in an object of their own.
 fn renamed(fields: &mut Fields) -> Result<Fields, Failure> {
     fields.only("logprobs", |wanted| *wanted == false, NO_LOGPROBS)?;

@@ -5,7 +5,7 @@
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::items;
+use super::items::{self, NAMES};
 use crate::answer::{Asked, Delta};
 use crate::body::{conversation, options};
 use crate::failure::Failure;
@@ -56,7 +56,9 @@ pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving,
     let mut fields = items::renamed(object)?;
     let serving = asking::model(call, &mut fields)?;
     let (context, must_call) = conversation::take_with_choice(&mut fields)?;
-    let mut ask = asking::ask(call, serving, &mut fields, Calls::of(&context, &must_call))?;
+    let calls = Calls::of(&context, &must_call);
+    let ask = asking::ask(call, serving, &mut fields, calls);
+    let mut ask = ask.map_err(|failure| failure.in_words(&NAMES, ""))?;
     let stops = options::stops(&mut fields)?;
     let stream = fields.truth("stream")?.unwrap_or(false);
     let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
