@@ -6,7 +6,7 @@
 //! where the next one begins.
 
 use super::calls::{self, Call};
-use super::pieces::{Arguments, Ends, give_piece};
+use super::pieces::{Arguments, BESIDE, Ends, give_piece};
 use super::{Each, Part, certain, earliest, floor, give, give_calls};
 
 const START: &str = "<|start|>";
@@ -156,14 +156,16 @@ impl Harmony {
     fn call(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
         let State::Call { name, otherwise, open, searched } = &mut self.state else { return 0 };
         if self.pieces {
-            let begun = text[*open..].trim_start();
-            if begun.is_empty() && !last {
+            let body = &text[*open..floor(text, *open + BESIDE)];
+            let begun = body.trim_start();
+            if begun.is_empty() && body.len() < BESIDE && !last {
                 return 0;
             }
             if begun.starts_with('{') {
+                let end = *open + body.len() - begun.len();
                 let (name, otherwise) = (std::mem::take(name), otherwise.clone());
                 self.state = State::Arguments { arguments: Arguments::default(), otherwise };
-                return give_piece(name, "", &text[..text.len() - begun.len()], each);
+                return give_piece(name, "", &text[..end], each);
             }
         }
         let found = earliest(&text[*searched..], &AFTER).map(|(at, mark)| (*searched + at, mark));
@@ -203,19 +205,19 @@ impl Harmony {
     }
 
     fn behind(&mut self, otherwise: Part, text: &str, last: bool, each: &mut Each<'_>) -> usize {
-        let rest = text.trim_start();
-        let blank = text.len() - rest.len();
-        match earliest(rest, &AFTER) {
+        let blank = text.len() - text.trim_start().len();
+        if blank > 0 {
+            return give_piece(String::new(), "", &text[..blank], each);
+        }
+        match earliest(text, &AFTER) {
             Some((0, mark)) => {
                 self.state = State::Header;
-                let end = blank + if ENDS.contains(&mark) { mark.len() } else { 0 };
-                match end {
-                    0 => self.header(text, last, each),
-                    _ => give_piece(String::new(), "", &text[..end], each),
+                match ENDS.contains(&mark) {
+                    true => give_piece(String::new(), "", &text[..mark.len()], each),
+                    false => self.header(text, last, each),
                 }
             }
-            _ if !last && AFTER.iter().any(|mark| mark.starts_with(rest)) => 0,
-            _ if rest.is_empty() => give_piece(String::new(), "", text, each),
+            _ if !last && AFTER.iter().any(|mark| mark.starts_with(text)) => 0,
             _ => self.message(otherwise, text, last, each),
         }
     }

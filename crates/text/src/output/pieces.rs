@@ -11,7 +11,7 @@ use super::calls::{Call, Style, named};
 use super::{Each, Part, floor, give};
 
 /// The most bytes of a call before its arguments, and behind them.
-const BESIDE: usize = 1024;
+pub(super) const BESIDE: usize = 1024;
 
 /// Why the text around arguments was not read to its end.
 pub(super) enum Open {

@@ -191,19 +191,19 @@ impl Tags {
 
     /// What stands behind the arguments of a call, up to its closing mark. That may stand too early: the call is known by then.
     fn behind(&mut self, tail: Tail, text: &str, last: bool, each: &mut Each<'_>) -> usize {
-        let rest = text.trim_start();
-        let blank = text.len() - rest.len();
-        if rest.starts_with(self.call_close) {
+        let blank = text.len() - text.trim_start().len();
+        if blank > 0 {
+            return give_piece(String::new(), "", &text[..blank], each);
+        }
+        if text.starts_with(self.call_close) {
             (self.state, self.newlines, self.begun) = (State::Answer, 2, false);
             // One of Mistral's is the beginning of the next call.
-            let closes = self.call_close != self.call_open;
-            let end = blank + if closes { self.call_close.len() } else { 0 };
-            return match end {
-                0 => self.step(text, last, each),
-                _ => give_piece(String::new(), "", &text[..end], each),
+            return match self.call_close == self.call_open {
+                true => self.step(text, last, each),
+                false => give_piece(String::new(), "", &text[..self.call_close.len()], each),
             };
         }
-        if self.call_close.starts_with(rest) && !last {
+        if self.call_close.starts_with(text) && !last {
             return 0;
         }
         match pieces::behind(tail, text) {
@@ -216,9 +216,8 @@ impl Tags {
                 return give_piece(String::new(), "", &text[..end], each);
             }
             Err(Open::More) if !last => return 0,
-            Ok(_) if !rest.is_empty() => {}
-            Err(Open::No) => {}
-            _ => return give_piece(String::new(), "", text, each),
+            Ok(_) | Err(Open::No) => {}
+            Err(Open::More) => return give_piece(String::new(), "", text, each),
         }
         self.out_of_order(text, last, each)
     }

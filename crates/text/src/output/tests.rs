@@ -325,7 +325,7 @@ fn calls_in_pieces_that_are_not_in_order() {
     assert_eq!(chat("{\"a\": 1}\n</tool_call>Yes."), ["C:f {\"a\": 1}", "A:Yes."]);
     assert_eq!(chat("{\"a\": \"x}}\n</tool_call>\nYes."), ["C:f {\"a\": \"x}}\n", "A:Yes."]);
     assert_eq!(chat("{\"a\": 1</tool_call>Yes."), ["C:f {\"a\": 1", "A:Yes."]);
-    assert_eq!(chat("{}} and so on</tool_call>"), ["C:f {}", "A: and so on</tool_call>"]);
+    assert_eq!(chat("{}} and so on</tool_call>"), ["C:f {}", "A:and so on</tool_call>"]);
     // The arguments have not begun.
     for broken in ["", "[1]}</tool_call>", "\"x\"}</tool_call>"] {
         assert_eq!(chat(broken), [format!("A:{begin}{broken}")]);
@@ -337,7 +337,7 @@ fn calls_in_pieces_that_are_not_in_order() {
     let mistral = |text: &str| pieces(Format::Mistral, "", text);
     assert_eq!(
         mistral("[TOOL_CALLS]f[ARGS]{\"a\": [TOOL_CALLS]g[ARGS]{} So."),
-        ["C:f {\"a\": ", "C:g {}", "A: So."]
+        ["C:f {\"a\": ", "C:g {}", "A:So."]
     );
     assert_eq!(mistral("[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, {\"nom\""), ["C:f {}"]);
     assert_eq!(
@@ -347,6 +347,29 @@ fn calls_in_pieces_that_are_not_in_order() {
     let say = |text: &str| pieces(Format::Harmony, "<|start|>assistant", text);
     let header = "<|channel|>commentary to=f<|message|>";
     assert_eq!(say(&format!("{header}{{\"a\":<|call|>")), ["C:f {\"a\":"]);
-    assert_eq!(say(&format!("{header}{{}} x<|call|>")), ["C:f {}", "A: x"]);
+    assert_eq!(say(&format!("{header}{{}} x<|call|>")), ["C:f {}", "A:x"]);
     assert_eq!(say(&format!("{header}print(1)<|call|>")), [format!("A:{header}print(1)<|call|>")]);
+}
+
+/// However much comes of something, little of it is looked at again.
+#[test]
+fn little_is_held_of_calls_in_pieces() {
+    let json = "{\"name\": \"f\", \"arguments\": {\"a\": ";
+    for (format, begin) in [
+        (Format::ChatMl, format!("<tool_call>{json}")),
+        (Format::ChatMl, format!("<tool_call>{json}1}}")),
+        (Format::ChatMl, format!("<tool_call>{json}1}}}}")),
+        (Format::Mistral, "[TOOL_CALLS]f[ARGS]{}".to_owned()),
+        (Format::Mistral, format!("[TOOL_CALLS][{json}1}}}}, ")),
+        (Format::Harmony, "<|channel|>commentary to=f<|message|>{}".to_owned()),
+    ] {
+        for more in [" ", "\n", "é", "\"", "{", "<", "["] {
+            let mut parser = Parser::new(format, "").in_pieces();
+            parser.push(&begin, &mut |_| {});
+            for _ in 0..5000 {
+                parser.push(more, &mut |_| {});
+                assert!(parser.held.len() < 2048, "{begin} {more:?}");
+            }
+        }
+    }
 }
