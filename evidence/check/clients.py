@@ -110,6 +110,12 @@ def with_openai(address: str, expected: str, checks: Checks) -> None:
     insisted = client.chat.completions.create(**ask | {"tools": tools, "tool_choice": "required", "max_completion_tokens": 200})
     function = insisted.choices[0].message.tool_calls[0].function
     checks.add(function.name == "weather" and "city" in json.loads(function.arguments), "openai: a tool is called if the client insists")
+    forced = ask | {"tools": tools, "tool_choice": "required", "max_completion_tokens": 200}
+    with client.chat.completions.stream(**forced) as stream:
+        pieces = [event for event in stream if event.type == "tool_calls.function.arguments.delta" and event.arguments_delta]
+        assembled = stream.get_final_completion().choices[0].message.tool_calls[0].function
+    same = assembled.arguments == function.arguments == "".join(piece.arguments_delta for piece in pieces)
+    checks.add(same and len(pieces) > 1, f"openai: arguments of a call come in pieces ({len(pieces)}), which are the whole ones")
     more = client.chat.completions.create(model="any", messages=CALLED, tools=tools, temperature=0, max_tokens=8)
     checks.add(bool(more.choices[0].message.content or more.choices[0].message.tool_calls), "openai: the result of a tool is answered")
 
@@ -144,6 +150,11 @@ def with_openai(address: str, expected: str, checks: Checks) -> None:
     called = client.responses.create(**asked | {"tools": [flat], "tool_choice": "required", "max_output_tokens": 200})
     call = called.output[0]
     checks.add(call.type == "function_call" and "city" in json.loads(call.arguments), "openai: a response that calls a tool")
+    with client.responses.stream(**asked | {"tools": [flat], "tool_choice": "required", "max_output_tokens": 200}) as stream:
+        pieces = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+        streamed = stream.get_final_response().output[0].arguments
+    same = "".join(pieces) == streamed == call.arguments
+    checks.add(same and len(pieces) > 1, f"openai: arguments of a streamed response come in pieces ({len(pieces)})")
     told = [{"role": "user", "content": PROMPT}, call, {"type": "function_call_output", "call_id": call.call_id, "output": "4 degrees"}]
     more = client.responses.create(**asked | {"input": told, "tools": [flat]})
     checks.add(len(more.output) > 0, "openai: the result of a tool is answered in a response")
@@ -205,6 +216,13 @@ def with_anthropic(address: str, expected: str, checks: Checks) -> None:
         {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Oslo"}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "4 degrees, rain"}]},
     ]
+    forced = ask | {"tools": [tool], "tool_choice": {"type": "any"}, "max_tokens": 200}
+    called = client.messages.create(**forced).content[0]
+    with client.messages.stream(**forced) as stream:
+        pieces = [event.partial_json for event in stream if event.type == "input_json"]
+        streamed = stream.get_final_message().content[0]
+    same = streamed.input == called.input == json.loads("".join(pieces))
+    checks.add(same and len(pieces) > 1, f"anthropic: the input of a tool comes in pieces ({len(pieces)}), which are the whole one")
     answer = client.messages.create(model="any", system="Be short.", messages=messages, tools=[tool], max_tokens=8)
     checks.add(len(answer.content) > 0, "anthropic: the result of a tool is answered")
     try:

@@ -1,5 +1,5 @@
 //! Any text as what a model wrote, cut anywhere, in every format: no text is lost, calls have JSON objects for
-//! arguments, and where it is cut does not matter.
+//! arguments, and where it is cut does not matter. The last is so where calls come in pieces, too.
 #![no_main]
 
 use alight_text::output::{Format, Parser, Part, Span};
@@ -20,19 +20,22 @@ enum Piece {
     Known(u8),
 }
 
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 18] = [
     "\n", "\n\n", "{\"name\":\"f\",\"arguments\":{}}", "{\"a\": 1}", "<function=f>", "</function>",
     "<parameter=x>", "</parameter>", "call:f{a:1,b:[", "analysis", "commentary", " to=functions.f", "thought",
-    "[{\"name\":\"f\"}]",
+    "[{\"name\":\"f\"}]", "{\"name\":\"f\",\"arguments\":{", "f[ARGS]{\"a\":", "\"", "}",
 ];
 const PROMPTS: [&str; 4] = ["", "<think>\n", "<|start|>assistant", "<|start|>assistant<|channel|>final<|message|>"];
 
-/// The spans, neighbours of one part joined; calls one by one.
-fn spans<'t>(format: Format, prompt: &str, texts: impl Iterator<Item = &'t str>) -> Vec<(Part, String)> {
-    let mut parser = Parser::new(format, prompt);
+/// The spans, neighbours of one part joined; calls one by one, each of all its pieces.
+fn spans<'t>(mut parser: Parser, texts: impl Iterator<Item = &'t str>) -> Vec<(Part, String)> {
     let mut spans: Vec<(Part, String)> = Vec::new();
-    let mut take = |span: Span<'_>| match spans.last_mut() {
-        Some((part, raw)) if *part == span.part && !matches!(part, Part::Call(_)) => raw.push_str(span.raw),
+    let mut take = |span: Span<'_>| match (spans.last_mut(), &span.part) {
+        (Some((Part::Call(call), raw)), Part::Call(more)) if more.name.is_empty() => {
+            call.arguments.push_str(&more.arguments);
+            raw.push_str(span.raw);
+        }
+        (Some((part, raw)), _) if *part == span.part && !matches!(part, Part::Call(_)) => raw.push_str(span.raw),
         _ => spans.push((span.part, span.raw.to_owned())),
     };
     texts.for_each(|text| parser.push(text, &mut take));
@@ -51,17 +54,24 @@ fuzz_target!(|input: Input| {
     });
     let texts: Vec<&str> = texts.collect();
     let all = texts.concat();
-    let cut = spans(format, prompt, texts.iter().copied());
-    let raw: String = cut.iter().map(|(_, raw)| raw.as_str()).collect();
-    assert_eq!(raw, all);
-    for (part, _) in &cut {
-        if let Part::Call(call) = part {
-            let arguments: serde_json::Value = serde_json::from_str(&call.arguments).expect("JSON");
-            assert!(arguments.is_object() && !call.name.is_empty());
+    let parsers: [fn(Format, &str) -> Parser; 2] = [Parser::new, |format, prompt| Parser::new(format, prompt).in_pieces()];
+    for (i, parser) in parsers.into_iter().enumerate() {
+        let cut = spans(parser(format, prompt), texts.iter().copied());
+        let raw: String = cut.iter().map(|(_, raw)| raw.as_str()).collect();
+        assert_eq!(raw, all);
+        for (part, _) in &cut {
+            if let Part::Call(call) = part {
+                assert!(!call.name.is_empty());
+                // Pieces of what is no JSON stay a call.
+                if i == 0 {
+                    let arguments: serde_json::Value = serde_json::from_str(&call.arguments).expect("JSON");
+                    assert!(arguments.is_object());
+                }
+            }
         }
-    }
-    if all.len() < 1000 {
-        let characters = all.char_indices().map(|(at, c)| &all[at..at + c.len_utf8()]);
-        assert_eq!(spans(format, prompt, characters), cut);
+        if all.len() < 1000 {
+            let characters = all.char_indices().map(|(at, c)| &all[at..at + c.len_utf8()]);
+            assert_eq!(spans(parser(format, prompt), characters), cut);
+        }
     }
 });

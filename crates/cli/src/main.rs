@@ -45,6 +45,7 @@ mod phases;
 mod plain;
 mod prompt_cache;
 mod python;
+mod quantization;
 mod quantize;
 mod run;
 mod say;

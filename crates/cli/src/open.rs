@@ -1,5 +1,6 @@
 //! Opening a model for a subcommand, with the arguments that all engines share.
 
+use std::ops::Deref;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -23,6 +24,21 @@ pub struct EngineArgs {
     #[arg(short = 't', long, value_name = "N", value_parser = threads::number)]
     pub threads: Option<usize>,
 
+    #[command(flatten)]
+    pub how: HowArgs,
+}
+
+impl Deref for EngineArgs {
+    type Target = HowArgs;
+
+    fn deref(&self) -> &HowArgs {
+        &self.how
+    }
+}
+
+/// The same without the number of threads, of which some commands take several.
+#[derive(Clone, Debug, clap::Args)]
+pub struct HowArgs {
     /// Kernels to use instead of the best that this CPU has: scalar, neon, i8mm, avx2, avxvnni, avx512, amxint8; amx, which
     /// is faster for long prompts and slower for short ones
     #[arg(long, value_name = "NAME", hide = true)]
@@ -97,7 +113,7 @@ where
     PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
 }
 
-impl EngineArgs {
+impl HowArgs {
     /// Memory that the model may take, if there is a limit.
     pub fn memory(&self) -> Option<u64> {
         self.memory
@@ -120,9 +136,9 @@ impl EngineArgs {
     }
 
     /// As the library takes them.
-    fn options(&self) -> OpenOptions {
+    fn options(&self, threads: Option<usize>) -> OpenOptions {
         OpenOptions {
-            threads: self.threads,
+            threads,
             isa: self.isa,
             load: self.load,
             repack: self.repack,
@@ -155,7 +171,7 @@ pub fn model(path: &Path, args: &EngineArgs) -> Outcome<Model> {
 /// Opens the model at `path` beside another one, of which all that is to be said of the options has been said.
 pub fn draft(path: &Path, args: &EngineArgs) -> Outcome<Model> {
     let path = &source::model_file(path)?;
-    let model = Model::open(path, &args.options());
+    let model = Model::open(path, &args.options(args.threads));
     let model = model.map_err(|error| source::explain(path, anyhow!(error)))?;
     threads::note(Threads { wanted: model.pool().wanted(), had: model.threads() });
     if args.explain_load {

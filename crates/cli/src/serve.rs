@@ -22,7 +22,7 @@ use crate::pack::KeepArgs;
 use crate::run::sampling::SamplingArgs;
 use crate::template::TemplateArgs;
 use crate::terminal_text::one_line;
-use crate::{answer_limits, prompt_cache, say, source, text_input, units};
+use crate::{answer_limits, prompt_cache, quantization, say, source, text_input, units};
 
 /// Positions of a sequence if nobody says how many, and the model was trained for more.
 const CONTEXT: usize = 32 << 10;
@@ -307,8 +307,10 @@ impl ServeArgs {
         if context > trained {
             say::note(&format!("{name} was trained to look back on {trained} tokens, not more"));
         }
-        let model = Box::leak(Box::new(model));
-        Ok(Served { name: name.to_owned(), model, draft: None, context })
+        let model: &'static Model = Box::leak(Box::new(model));
+        let file = model.files().next().map(Path::to_owned);
+        let quantization = Box::new(move || quantization::of(file.as_deref()?).ok());
+        Ok(Served { name: name.to_owned(), model, draft: None, context, quantization })
     }
 
     /// The files of all models, with the names that requests have for them.

@@ -1,6 +1,8 @@
 //! `alight batch`: the forms of lines, results, errors of single lines, order, what an answer depends on, and runs that are cut
 //! and go on.
 
+#[path = "support/http.rs"]
+mod http;
 #[path = "support/pty.rs"]
 mod pty;
 #[path = "support/said.rs"]
@@ -15,7 +17,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use said::{OWN, TEXT};
+use http::Serving;
+use said::{CONTROL, OWN, TEXT};
 use serde_json::{Value, json};
 use support::{
     Done, PATIENCE, alight, command, done, ended, kill, smollm2, text, with_stdin, write,
@@ -160,6 +163,10 @@ fn what_a_line_cannot_have_is_named_in_its_result_and_the_others_go_on() {
         (with("stop", json!("a".repeat(2000))), "invalid_request", Some("stop")),
         (with("stop", json!([1])), "invalid_request", Some("stop")),
         (with("temperatur", json!(1)), "unsupported", Some("temperatur")),
+        (with("suffix", json!("b")), "unsupported", Some("suffix")),
+        (with("suffix", json!(7)), "invalid_request", Some("suffix")),
+        (chat("suffix", json!("b")), "unsupported", Some("suffix")),
+        (json!({"prompt": [1], "suffix": "b"}).to_string(), "invalid_request", Some("prompt")),
         (with("n", json!(2)), "unsupported", Some("n")),
         (with("logprobs", json!(true)), "unsupported", Some("logprobs")),
         (with("logit_bias", json!({"1": 1})), "unsupported", Some("logit_bias")),
@@ -228,7 +235,48 @@ fn what_a_line_cannot_have_is_named_in_its_result_and_the_others_go_on() {
     }
     assert!(got[0]["error"]["message"].as_str().unwrap().contains("quotes"), "{}", got[0]);
     assert!(!got[1]["error"]["message"].as_str().unwrap().contains("quotes"), "{}", got[1]);
-    assert!(got[35]["error"]["message"].as_str().unwrap().contains("line 69"), "{}", got[35]);
+    assert!(got[39]["error"]["message"].as_str().unwrap().contains("line 77"), "{}", got[39]);
+}
+
+/// As `alight serve` fills it.
+#[test]
+fn a_gap_is_filled_by_a_model_that_was_trained_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let marks = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"].map(|mark| (mark, CONTROL));
+    let said = [&marks[..], &[("Yes", TEXT), (".", TEXT)]].concat();
+    let model = said::model(folder.path(), &said, 0);
+    let gap = json!({"prompt": "a", "suffix": "aa"});
+    let input = lines(&[
+        gap.clone(),
+        request("b", "/v1/completions", gap.clone()),
+        json!({"suffix": "aa", "stop": "."}),
+        json!({"prompt": ["a"], "suffix": "a".repeat(100_000)}),
+        request("e", "/v1/completions", json!({"prompt": "a", "suffix": ""})),
+    ]);
+    let args = ["batch", &*model, "--temp", "0"];
+    let got = results(&with_stdin(&args, input.as_bytes()).succeeds().stdout);
+    let body = |i: usize| &got[i]["response"]["body"];
+    let texts: Vec<&Value> = (0..4).map(|i| &body(i)["choices"][0]["text"]).collect();
+    assert_eq!(texts, ["Yes.", "Yes.", "Yes", "Yes."], "{got:?}");
+    assert_eq!(body(0)["object"], "text_completion");
+    let serving = Serving::start(&[&model, "--no-cache", "--temp", "0"]);
+    let told = serving.post("/v1/completions", &gap).json();
+    assert_eq!(
+        body(0)["usage"],
+        told["usage"]
+            .as_object()
+            .map(|usage| {
+                let mut usage = usage.clone();
+                usage.shift_remove("prompt_tokens_details");
+                Value::from(usage)
+            })
+            .unwrap()
+    );
+    // An empty text is none, and no more of a long one is read than counts.
+    assert!(
+        body(4)["usage"]["prompt_tokens"].as_u64() < body(0)["usage"]["prompt_tokens"].as_u64()
+    );
+    assert!(body(3)["usage"]["prompt_tokens"].as_u64().unwrap() < 2048, "{}", body(3));
 }
 
 /// In place of an answer, what a line asks for, which may be the call of a tool.

@@ -152,6 +152,15 @@ fn a_table_of_models() {
     assert_eq!(csv.lines().count(), 1 + 6, "{csv}");
     let commas = |line: &str| line.matches(',').count();
     assert!(csv.lines().all(|line| commas(line) == commas(csv.lines().next().unwrap())), "{csv}");
+    // Several numbers of threads, and a line for each measurement.
+    let args = ["bench", &*model, "-p", "4", "-n", "2", "-r", "1", "-t", "1,2", "-o", "jsonl"];
+    let lines = alight(&args).succeeds().stdout;
+    let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told: Vec<_> = rows.iter().map(|row| (row["threads"].as_u64(), &row["what"])).collect();
+    let [prefill, decode] = ["prefill", "decode"].map(Value::from);
+    let wanted = [(Some(1), &prefill), (Some(1), &decode), (Some(2), &prefill), (Some(2), &decode)];
+    assert_eq!(told, wanted);
+    alight(&["bench", &model, "-t", "1,0"]).fails_as_usage("expected a number from 1");
     alight(&["bench", &model, "-p", "0", "-n", "0"]).fails(2, &["nothing is to be measured"]);
     alight(&["bench"]).fails_as_usage("MODEL");
     alight(&["bench", &model, "-p", "many"]).fails_as_usage("expected numbers");

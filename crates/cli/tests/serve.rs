@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use http::Serving;
 use said::{CONTROL, OWN, TEXT};
 use serde_json::{Map, Value, json};
-use support::{alight, kill, smollm2, write};
+use support::{alight, gemma3, kill, smollm2, write};
 
 /// Thinking, an answer, and the call of a tool.
 const SAID: [(&str, i32); 8] = [
@@ -77,10 +77,19 @@ fn joined(events: &[Value]) -> (BTreeMap<u64, (Value, Value)>, Value) {
                             .or_insert(json!([]));
                         for call in calls.as_array().unwrap() {
                             let all = all.as_array_mut().unwrap();
-                            assert_eq!(call["index"], all.len());
                             let mut call = call.clone();
-                            call.as_object_mut().unwrap().shift_remove("index");
-                            all.push(call);
+                            let index = call.as_object_mut().unwrap().shift_remove("index");
+                            if call.get("id").is_some() {
+                                assert_eq!(index.unwrap(), all.len());
+                                all.push(call);
+                                continue;
+                            }
+                            // More of the arguments of the last one, and nothing else.
+                            assert_eq!(index.unwrap(), all.len() - 1);
+                            let last = &mut all.last_mut().unwrap()["function"]["arguments"];
+                            let more = call["function"]["arguments"].as_str().unwrap();
+                            assert_eq!(call, json!({"function": {"arguments": more}}));
+                            *last = format!("{}{more}", last.as_str().unwrap()).into();
                         }
                     }
                     (_, text) => {
@@ -373,6 +382,94 @@ fn calls_of_strict_tools_keep_to_their_schemas() {
 }
 
 #[test]
+fn arguments_of_calls_are_sent_while_they_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = |text| (text, TEXT);
+    let own = |text| (text, OWN);
+    let call = [
+        text("Yes."),
+        own("<tool_call>"),
+        text("{\"name\": \"f\", \"arguments\": "),
+        text("{\"b\": "),
+        text("[1]"),
+        text("}}"),
+        own("</tool_call>"),
+    ];
+    let model = said::model(folder.path(), &call, 0);
+    let serving = Serving::start(&[&*model, "--no-cache", "--temp", "0"]);
+    let stream = |body: &Value| with(body.clone(), json!({"stream": true}));
+    // All of it, and cut within the arguments.
+    for (most, arguments, input) in
+        [(9, "{\"b\": [1]}", json!({"b": [1]})), (5, "{\"b\": [1]", json!({}))]
+    {
+        let cut = most == 5;
+        let body = json!({"messages": messages(), "tools": tools(), "max_tokens": most});
+        let whole = serving.post(CHAT, &body).json();
+        let message = nameless(whole["choices"][0]["message"].clone());
+        let function = json!({"name": "f", "arguments": arguments});
+        assert_eq!(message["tool_calls"][0]["function"], function);
+        let events = serving.post(CHAT, &stream(&body)).events();
+        let (choices, _) = joined(&events);
+        let reason = if cut { "length" } else { "tool_calls" };
+        assert_eq!(whole["choices"][0]["finish_reason"], reason);
+        assert_eq!((nameless(choices[&0].0.clone()), &choices[&0].1), (message, &json!(reason)));
+        let pieces: Vec<&str> = events
+            .iter()
+            .filter_map(|event| {
+                let call = &event["choices"][0]["delta"]["tool_calls"][0];
+                call["function"]["arguments"].as_str()
+            })
+            .collect();
+        assert_eq!(pieces[..3], ["", "{\"b\": ", "[1]"], "{events:?}");
+
+        let flat = json!([{"type": "function", "name": "f", "parameters": {}}]);
+        let body = json!({"input": "a", "tools": flat, "max_output_tokens": most});
+        let whole = serving.post("/v1/responses", &body).json();
+        let status = if cut { "incomplete" } else { "completed" };
+        let item = |response: &Value| {
+            let item = &response["output"][1];
+            ["type", "name", "arguments", "status"]
+                .map(|name| item[name].as_str().unwrap())
+                .join(" ")
+        };
+        assert_eq!(item(&whole), format!("function_call f {arguments} {status}"));
+        let events = parsed(&serving.post("/v1/responses", &stream(&body)).text(), "data: ");
+        let of = |kind: &str, field: &str| -> Vec<String> {
+            let kind = format!("response.{kind}");
+            let events = events.iter().filter(|event| event["type"] == *kind);
+            events.map(|event| event[field].as_str().unwrap().to_owned()).collect()
+        };
+        let pieces = of("function_call_arguments.delta", "delta");
+        assert!(pieces.len() >= 2 && pieces.concat() == arguments, "{pieces:?}");
+        assert_eq!(of("function_call_arguments.done", "arguments"), [arguments]);
+        assert_eq!(item(&events.last().unwrap()["response"]), item(&whole));
+
+        let named = json!([{"name": "f", "input_schema": {"type": "object"}}]);
+        let body = json!({"messages": messages(), "tools": named, "max_tokens": most});
+        let whole = serving.post("/v1/messages", &body).json();
+        assert_eq!(whole["content"][1]["input"], input);
+        let events = parsed(&serving.post("/v1/messages", &stream(&body)).text(), "data: ");
+        let pieces: Vec<&str> =
+            events.iter().filter_map(|event| event["delta"]["partial_json"].as_str()).collect();
+        assert!(pieces.len() >= 2 && pieces.concat() == arguments, "{pieces:?}");
+        let block = events.iter().find(|event| event["content_block"]["type"] == "tool_use");
+        let block = &block.unwrap()["content_block"];
+        assert_eq!((&block["name"], &block["input"]), (&json!("f"), &json!({})));
+        let ends = events.iter().filter(|event| event["type"] == "content_block_stop");
+        assert_eq!(ends.count(), 2);
+
+        // Ollama's clients are told a call at once.
+        let body =
+            json!({"messages": messages(), "tools": tools(), "options": {"num_predict": most}});
+        let lines = parsed(&serving.post("/api/chat", &body).text(), "");
+        let calls: Vec<&Value> =
+            lines.iter().filter_map(|line| line["message"].get("tool_calls")).collect();
+        assert_eq!(calls.len(), 1, "{lines:?}");
+        assert_eq!(calls[0][0]["function"], json!({"name": "f", "arguments": input}));
+    }
+}
+
+#[test]
 fn an_answer_may_call_a_tool_or_be_what_was_asked_for() {
     let text = |text| (text, TEXT);
     let own = |text| (text, OWN);
@@ -486,6 +583,16 @@ fn responses_are_the_same_whole_and_streamed() {
         let done = events.iter().filter(|e| e["type"] == "response.output_item.done");
         assert_eq!(done.count(), items.len());
     }
+    // Counted as it is read, whatever shapes the prompt.
+    let held = json!({"regex": "a", "tools": null});
+    for more in [json!({}), json!({"tool_choice": "required"}), held] {
+        let body = with(body.clone(), more);
+        let counted = serving.post("/v1/responses/input_tokens", &body).json();
+        let whole =
+            serving.post("/v1/responses", &with(body, json!({"max_output_tokens": 1}))).json();
+        let wanted = json!({"object": "response.input_tokens", "input_tokens": whole["usage"]["input_tokens"]});
+        assert_eq!(counted, wanted, "{whole}");
+    }
     for (more, param) in [
         (json!({"previous_response_id": "resp_1"}), "previous_response_id"),
         (json!({"input": null}), "input"),
@@ -527,7 +634,49 @@ fn ollama_s_lines_say_the_same_whole_and_streamed() {
     );
     let wrong = serving.post("/api/chat", &with(body, json!({"format": "yaml"})));
     assert_eq!(wrong.status, 400);
-    assert!(wrong.json()["error"].as_str().unwrap().contains("response_format"));
+    assert!(wrong.json()["error"].as_str().unwrap().starts_with("format: "), "{}", wrong.text());
+}
+
+#[test]
+fn a_field_is_called_what_the_client_calls_it() {
+    let (_folder, serving) = saying(&[]);
+    let chat = json!({"messages": [{"role": "user", "content": "a"}]});
+    let both = json!({"format": "json", "options": {"regex": "a"}});
+    for (path, more, name) in [
+        ("/api/chat", json!({"options": {"num_predict": "x"}}), "options.num_predict"),
+        ("/api/chat", json!({"options": {"temperature": -1}}), "options.temperature"),
+        ("/api/chat", json!({"options": {"stop": 1}}), "options.stop"),
+        ("/api/chat", json!({"format": 7}), "format"),
+        ("/api/chat", both, "options.regex"),
+        (
+            "/api/generate",
+            json!({"prompt": "a", "options": {"num_predict": 1.5}}),
+            "options.num_predict",
+        ),
+        ("/api/embeddings", json!({"prompt": "a ".repeat(1 << 20), "dimensions": 0}), "dimensions"),
+        ("/v1/messages", json!({"stop_sequences": 7}), "stop_sequences"),
+        ("/v1/messages", json!({"max_tokens": -7}), "max_tokens"),
+        (
+            "/v1/messages",
+            json!({"output_config": {"format": {"type": "x"}}}),
+            "output_config.format",
+        ),
+        ("/v1/messages", json!({"output_format": {"type": "json_schema"}}), "output_format"),
+        (
+            "/v1/messages",
+            json!({"tools": [{"name": "f"}], "tool_choice": {"type": "must"}}),
+            "tool_choice.type",
+        ),
+        ("/v1/responses", json!({"input": "a", "max_output_tokens": -7}), "max_output_tokens"),
+        ("/v1/responses", json!({"input": "a", "text": {"format": {"type": "x"}}}), "text.format"),
+    ] {
+        let wrong = serving.post(path, &with(chat.clone(), more));
+        let error = &wrong.json()["error"];
+        let message = error.as_str().or(error["message"].as_str()).unwrap();
+        assert_eq!(wrong.status, 400, "{message}");
+        assert!(message.starts_with(&format!("{name}: ")), "{path} {name}: {message}");
+        assert!(!message.contains("response_format"), "{message}");
+    }
 }
 
 #[test]
@@ -564,6 +713,10 @@ fn ollama_s_clients_find_what_they_look_for() {
     assert!(pulled.json()["error"].as_str().unwrap().contains("alight pull"), "{}", pulled.text());
     let shown = serving.post("/api/show", &json!({"name": "one:latest"})).json();
     assert_eq!(shown["capabilities"], json!(["completion", "tools"]));
+    // What the file does not say is seen by its weights.
+    let details = &shown["details"];
+    assert_eq!(details["quantization_level"], "F32", "{shown}");
+    assert!(details["parameter_size"].as_str().unwrap().ends_with('M'), "{shown}");
 
     // Nothing is asked: the model is loaded, and says nothing.
     let sleeps = || serving.get("/props?model=other%3Alatest").json()["is_sleeping"] == true;
@@ -628,6 +781,22 @@ fn ollama_s_clients_find_what_they_look_for() {
     let error = refused.json()["error"].as_str().unwrap().to_owned();
     assert!(error.contains("does not support tools"), "{error}");
     assert_eq!(serving.post("/api/chat", &with(ask, json!({"tools": []}))).status, 200);
+}
+
+#[test]
+fn ollama_s_clients_are_told_the_mix_of_a_model() {
+    let (Some(model), Some(mixed)) = (smollm2(), gemma3()) else { return };
+    let serving = Serving::start(&[&model, &mixed, "--alias", "smol,mixed", "--no-cache"]);
+    let listed = serving.get("/api/tags").json();
+    let levels: Vec<&Value> = listed["models"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|model| &model["details"]["quantization_level"])
+        .collect();
+    assert_eq!(levels, ["Q4_1", "Q4_K_M"]);
+    let shown = serving.post("/api/show", &json!({"name": "mixed"})).json();
+    assert_eq!(shown["details"]["quantization_level"], "Q4_K_M");
 }
 
 #[test]
@@ -767,6 +936,13 @@ fn llama_server_s_own_addresses() {
     assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!("grammar")));
 }
 
+/// Another folder in this one.
+fn other(folder: &std::path::Path) -> std::path::PathBuf {
+    let other = folder.join("other");
+    std::fs::create_dir_all(&other).unwrap();
+    other
+}
+
 #[test]
 fn what_belongs_between_two_texts_is_asked_for_in_three_ways() {
     let folder = tempfile::tempdir().unwrap();
@@ -799,6 +975,39 @@ fn what_belongs_between_two_texts_is_asked_for_in_three_ways() {
         (&answer["response"], &answer["prompt_eval_count"]),
         (&json!("Yes."), &json!(least))
     );
+    // Lines that are indented less than they should be, and time.
+    let lines = said::model(
+        &other(folder.path()),
+        &[&marks[..], &[("Yes", TEXT), ("\n  a", TEXT), ("\n", TEXT), (" b", TEXT)]].concat(),
+        0,
+    );
+    let limited = Serving::start(&[&lines, "--no-cache", "--temp", "0", "--ctx-size", "1000000"]);
+    for (more, content, kind) in [
+        (json!({"n_indent": 0, "t_max_predict_ms": 0}), "Yes\n  a\n b", "eos"),
+        (json!({"n_indent": 1, "t_max_predict_ms": 600_000}), "Yes\n  a\n b", "eos"),
+        (json!({"n_indent": 2}), "Yes\n  a\n ", "limit"),
+        (json!({"n_indent": 3}), "Yes\n  ", "limit"),
+        // A text that ends the answer where the limit does is what ended it.
+        (json!({"n_indent": 3, "stop": "a"}), "Yes\n  ", "word"),
+    ] {
+        let body = with(body.clone(), more);
+        let answer = limited.post("/infill", &body).json();
+        assert_eq!((&answer["content"], &answer["stop_type"]), (&json!(content), &json!(kind)));
+        let stream = limited.post("/infill", &with(body, json!({"stream": true})));
+        let lines = parsed(&stream.text(), "data: ");
+        let all: String = lines.iter().map(|line| line["content"].as_str().unwrap()).collect();
+        assert_eq!((&*all, &lines.last().unwrap()["stop_type"]), (content, &json!(kind)));
+    }
+    // Without the limit it would go on for minutes.
+    let long = json!({"ignore_eos": true, "t_max_predict_ms": 50});
+    let answer = limited.post("/infill", &with(body.clone(), long)).json();
+    assert_eq!(answer["stop_type"], "limit", "{answer:.200}");
+    assert!(answer["tokens_predicted"].as_u64().unwrap() < 900_000, "{answer:.200}");
+    for field in ["n_indent", "t_max_predict_ms"] {
+        let wrong = limited.post("/infill", &with(body.clone(), json!({field: "x"})));
+        assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!(field)));
+    }
+
     // An empty text is none.
     let plain = serving.post(COMPLETIONS, &json!({"prompt": [3], "suffix": ""})).json();
     assert_eq!(plain["usage"]["prompt_tokens"], 1);

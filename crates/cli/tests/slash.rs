@@ -131,6 +131,53 @@ fn options_and_the_system_message_are_changed_in_a_chat() {
 }
 
 #[test]
+fn answers_are_held_to_a_schema_from_one_question_to_the_next() {
+    let Some(model) = smollm2() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a b.json");
+    fs::write(&file, "{\n  \"enum\": [\"ox\"]\n}\n").unwrap();
+    let mut talk = chat(&model, &["--ignore-eos"]);
+    assert!(said(&mut talk, "/info").contains("held to nothing"));
+    let free = said(&mut talk, "Name an animal.");
+    said(&mut talk, "/clear");
+    let set = said(&mut talk, "/set schema {\"type\": \"boolean\"}");
+    assert!(set.contains("held to schema {\"type\": \"boolean\"}"), "{set}");
+    let held = said(&mut talk, "Name an animal.");
+    assert!(held == "true" || held == "false", "{held}");
+    said(&mut talk, "/clear");
+    let set = said(&mut talk, &format!("/set schema \"{}\"", file.display()));
+    assert!(set.contains("held to schema '"), "{set}");
+    assert_eq!(said(&mut talk, "Name an animal."), "\"ox\"");
+    said(&mut talk, "/clear");
+    // What is none changes nothing.
+    for (line, part) in [
+        ("/set schema /nowhere", "/nowhere"),
+        ("/set schema {\"type\": 3}", "schema: "),
+        ("/set schema {", "not JSON"),
+        ("/set schema", "a name and a value"),
+    ] {
+        let said = said(&mut talk, line);
+        assert!(said.contains("error") && said.contains(part), "{line}: {said}");
+    }
+    assert_eq!(said(&mut talk, "Name an animal."), "\"ox\"");
+    said(&mut talk, "/clear");
+    assert!(said(&mut talk, "/set schema off").contains("held to nothing"));
+    assert_eq!(said(&mut talk, "Name an animal."), free);
+    talk.send(b"\x04");
+    assert_eq!(talk.end().code(), Some(0));
+
+    // An option of the command line is one that a chat begins with.
+    let mut talk = chat(&model, &["--json-schema", "{\"enum\": [\"ox\"]}"]);
+    assert!(said(&mut talk, "/info").contains("held to --json-schema"));
+    assert_eq!(said(&mut talk, "Name an animal."), "\"ox\"");
+    said(&mut talk, "/set schema off");
+    said(&mut talk, "/clear");
+    assert_eq!(said(&mut talk, "Name an animal."), free);
+    talk.send(b"\x04");
+    assert_eq!(talk.end().code(), Some(0));
+}
+
+#[test]
 fn no_more_of_a_context_is_used_than_there_is() {
     let Some(model) = smollm2() else { return };
     let mut talk = chat(&model, &["-c", "64", "--ignore-eos"]);

@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn only_names_of_this_server_and_of_pages_that_were_named() {
-        let access = access(&["https://chat.example"], &[]);
+        let access = access(&["https://chat.example", "tauri://localhost"], &[]);
         for host in [
             "127.0.0.1:8080",
             "localhost",
@@ -158,6 +158,13 @@ mod tests {
             ("http://localhost:8080", true),
             ("https://chat.example", true),
             ("http://localhost:9090", false),
+            // Ollama lets these ask without being told.
+            ("http://127.0.0.1:3000", false),
+            ("http://0.0.0.0:8080", false),
+            ("app://obsidian.md", false),
+            ("file://", false),
+            ("vscode-webview://x", false),
+            ("tauri://localhost", true),
             ("http://evil.example", false),
             ("null", false),
             ("", false),

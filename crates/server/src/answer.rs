@@ -3,9 +3,11 @@
 //! Invariants: a character is never cut; what may become a text that ends the answer is held back; what is handed out does not
 //! depend on how it is cut, so an answer that is streamed is the one that is sent whole.
 
+use std::time::{Duration, Instant};
+
 use alight_text::output::{Call, Format, Parser, Part, Reader, Span};
 use alight_text::{Tokenizer, Vocabulary};
-use serde_json::{Deserializer, Value, json};
+use serde_json::{Value, json};
 
 /// Stands between two parts that the model divided by marks.
 const BLANK: &str = "\n\n";
@@ -17,8 +19,10 @@ pub enum Delta {
     Content(String),
     /// What is thought.
     Thinking(String),
-    /// The call of a tool.
+    /// The call of a tool begins: its name, and its arguments if they come whole.
     Call(Call),
+    /// More of the arguments of that call. Joined, the pieces are what the model wrote.
+    Arguments(String),
 }
 
 /// What is known of an answer before it begins.
@@ -32,6 +36,18 @@ pub struct Asked {
     pub call: bool,
     /// Texts that end the answer, and are not part of it.
     pub stops: Vec<String>,
+    /// What else ends it, as llama-server's clients ask for it.
+    pub limits: Limits,
+}
+
+/// What ends an answer besides its texts and its number of tokens.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// So many blanks and tabs at least begin each line but the first. One that begins with fewer ends the answer before what follows
+    /// them; an empty line does so, too.
+    pub indent: usize,
+    /// So long after its first token the answer ends, if a line of it has ended by then.
+    pub time: Option<Duration>,
 }
 
 /// An answer in the making.
@@ -40,14 +56,17 @@ pub struct Answer {
     reader: Reader<&'static Vocabulary>,
     parser: Parser,
     sorter: Sorter,
-    /// Whether all of it is a call.
-    call: bool,
+    /// None, if all of it is a call.
     stops: Vec<String>,
     /// Text that may become one of the texts that end the answer.
     held: String,
     /// Bytes of text in front of what is held.
     given: usize,
     stopped: Option<String>,
+    lines: Lines,
+    /// After how long it ends, and when the first token came.
+    time: Option<Duration>,
+    began: Option<Instant>,
 }
 
 impl Answer {
@@ -55,36 +74,52 @@ impl Answer {
     pub fn new(asked: &Asked, prompt: &[u32], vocabulary: &'static Vocabulary) -> Answer {
         let tokenizer: &'static Tokenizer = &vocabulary.tokenizer;
         let format = if asked.chat { vocabulary.output_format() } else { Format::Plain };
+        let parser = match (asked.call, asked.tools) {
+            (true, _) => Parser::of_call(),
+            (_, true) => Parser::after(format, tokenizer, prompt).in_pieces(),
+            _ => Parser::after(format, tokenizer, prompt),
+        };
         Answer {
             tokenizer,
             reader: Reader::new(format, vocabulary),
-            parser: Parser::after(format, tokenizer, prompt),
-            sorter: Sorter { tools: asked.tools, ..Sorter::default() },
-            call: asked.call,
-            stops: asked.stops.clone(),
+            parser,
+            sorter: Sorter { tools: asked.tools, call: asked.call, ..Sorter::default() },
+            stops: if asked.call { Vec::new() } else { asked.stops.clone() },
             held: String::new(),
             given: 0,
             stopped: None,
+            lines: Lines { indent: asked.limits.indent, ..Lines::default() },
+            time: asked.limits.time,
+            began: None,
         }
     }
 
-    /// Takes the next token, and hands out what is certain now. Returns whether a text that ends the answer has come; what there
-    /// was before it has been handed out then.
+    /// Takes the next token, and hands out what is certain now. Returns whether what ends the answer has come: a text, which
+    /// [`Answer::stopped`] tells, or a limit. What there was before it has been handed out then.
     pub fn push(&mut self, token: u32, each: &mut dyn FnMut(Delta)) -> bool {
         self.held.push_str(self.reader.push(token));
-        if self.call {
-            return false;
-        }
         let found = self.stops.iter().filter_map(|stop| Some((self.held.find(stop)?, stop)));
         // Of those that begin at the same place, the longer one.
         let found = found.min_by_key(|(at, stop)| (*at, usize::MAX - stop.len()));
-        let Some((at, stop)) = found else {
-            let certain = certain(&self.held, &self.stops);
-            self.give(certain, each);
-            return false;
+        let (len, stop) = match found {
+            Some((at, stop)) => (at, Some(stop.clone())),
+            None => (certain(&self.held, &self.stops), None),
         };
-        self.stopped = Some(stop.clone());
-        self.give(at, each);
+        let limit = self.lines.end(&self.held[..len]);
+        let began = *self.began.get_or_insert_with(Instant::now);
+        let late = self.lines.any && self.time.is_some_and(|time| began.elapsed() > time);
+        match (limit, stop) {
+            (None, None) if !late => {
+                self.give(len, each);
+                return false;
+            }
+            (None, None) => self.give(self.held.len(), each),
+            (Some(at), _) => self.give(at, each),
+            (None, stop) => {
+                self.stopped = stop;
+                self.give(len, each);
+            }
+        }
         self.held.clear();
         self.parser.finish(&mut |span| self.sorter.take(&span, each));
         true
@@ -93,17 +128,8 @@ impl Answer {
     /// The answer ends here: hands out the rest.
     pub fn finish(&mut self, each: &mut dyn FnMut(Delta)) {
         self.held.push_str(self.reader.finish());
-        if self.call {
-            self.given += self.held.len();
-            let held = std::mem::take(&mut self.held);
-            // Of a call that was cut within the name of its tool there is nothing to show.
-            if let Some(call) = call(&held) {
-                self.sorter.called = true;
-                each(Delta::Call(call));
-            }
-            return;
-        }
-        self.give(self.held.len(), each);
+        let end = self.lines.end(&self.held).unwrap_or(self.held.len());
+        self.give(end, each);
         self.parser.finish(&mut |span| self.sorter.take(&span, each));
     }
 
@@ -135,18 +161,30 @@ impl Answer {
     }
 }
 
-/// A call that is the whole text, in the notation of [`of_calls`](crate::grammar::of_calls). If the text was cut, its arguments are.
-fn call(text: &str) -> Option<Call> {
-    let text = text.trim_start().strip_prefix("{\"name\": ")?;
-    let mut names = Deserializer::from_str(text).into_iter::<String>();
-    let name = names.next()?.ok()?;
-    let text = text[names.byte_offset()..].strip_prefix(", \"arguments\": ")?;
-    let whole = Deserializer::from_str(text).into_iter::<Value>().next();
-    let arguments = match whole {
-        Some(Ok(value)) => value.to_string(),
-        _ => text.to_owned(),
-    };
-    Some(Call { name, arguments })
+/// The lines of an answer, as far as they have been seen.
+#[derive(Default)]
+struct Lines {
+    /// Blanks that each has but the first.
+    indent: usize,
+    /// Whether one has ended.
+    any: bool,
+    /// Blanks of the one that has begun, if nothing else has come in it.
+    blanks: Option<usize>,
+}
+
+impl Lines {
+    /// Where the answer ends in the next piece of its text.
+    fn end(&mut self, text: &str) -> Option<usize> {
+        for (at, c) in text.char_indices() {
+            match (c, self.blanks) {
+                (' ' | '\t', Some(blanks)) => self.blanks = Some(blanks + 1),
+                (_, Some(blanks)) if blanks < self.indent => return Some(at),
+                ('\n', _) => (self.any, self.blanks) = (true, Some(0)),
+                _ => self.blanks = None,
+            }
+        }
+        None
+    }
 }
 
 /// How much of `text` may be handed out while its end may be the beginning of a stop.
@@ -165,6 +203,8 @@ fn certain(text: &str, stops: &[String]) -> usize {
 #[derive(Default)]
 struct Sorter {
     tools: bool,
+    /// Whether all of it is a call. Of one that was cut within the name of its tool there is nothing to show.
+    call: bool,
     called: bool,
     /// Whether anything was said to the user, and thought.
     begun: [bool; 2],
@@ -181,10 +221,15 @@ impl Sorter {
                 self.divided = true;
                 return;
             }
-            Part::Call(call) if self.tools => {
+            Part::Call(call) if self.tools || self.call => {
                 (self.divided, self.called) = (true, true);
-                return each(Delta::Call(call.clone()));
+                return match call.name.is_empty() {
+                    false => each(Delta::Call(call.clone())),
+                    true if call.arguments.is_empty() => {}
+                    true => each(Delta::Arguments(call.arguments.clone())),
+                };
             }
+            _ if self.call => return,
             Part::Answer | Part::Call(_) => 0,
             Part::Thinking => 1,
         };
@@ -197,6 +242,26 @@ impl Sorter {
             each(if which == 0 { Delta::Content(text) } else { Delta::Thinking(text) });
         }
     }
+}
+
+/// The same, with nothing in it that only goes on with what stands before it: each text and each call is one.
+pub fn joined(deltas: impl IntoIterator<Item = Delta>) -> Vec<Delta> {
+    let mut all: Vec<Delta> = Vec::new();
+    for delta in deltas {
+        match (all.last_mut(), &delta) {
+            (Some(Delta::Content(text)), Delta::Content(more))
+            | (Some(Delta::Thinking(text)), Delta::Thinking(more)) => text.push_str(more),
+            (Some(Delta::Call(call)), Delta::Arguments(more)) => call.arguments.push_str(more),
+            _ => all.push(delta),
+        }
+    }
+    all
+}
+
+/// The arguments of a call, where they are told as JSON and not as text: an empty object if they were cut or are no JSON.
+pub fn input(call: &Call) -> Value {
+    let arguments: Option<Value> = serde_json::from_str(&call.arguments).ok();
+    arguments.filter(Value::is_object).unwrap_or_else(|| json!({}))
 }
 
 /// All of an answer.
@@ -217,6 +282,9 @@ impl Message {
             Delta::Content(text) => self.content.push_str(&text),
             Delta::Thinking(text) => self.thinking.push_str(&text),
             Delta::Call(call) => self.calls.push(call),
+            Delta::Arguments(more) => {
+                self.calls.last_mut().into_iter().for_each(|call| call.arguments.push_str(&more));
+            }
         }
     }
 
@@ -264,19 +332,22 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_was_cut_has_the_arguments_that_came() {
-        let text = r#"{"name": "get \"it\"", "arguments": {"city": "Pa", "n": [1]}}"#;
-        let mut seen = Vec::new();
-        for end in 0..=text.len() {
-            let Some(Call { name, arguments }) = call(&text[..end]) else { continue };
-            assert_eq!(name, "get \"it\"");
-            seen.push(arguments);
+    fn a_line_that_is_indented_less_ends_the_answer_however_it_is_cut() {
+        let text = "a\n  b\n\t  c\n d\n  e";
+        for (indent, wanted) in [(0, text), (1, text), (2, "a\n  b\n\t  c\n "), (3, "a\n  ")] {
+            for piece in 1..text.len() {
+                let (mut lines, mut at) = (Lines { indent, ..Lines::default() }, 0);
+                let mut pieces = text.as_bytes().chunks(piece).map(|piece| {
+                    let end = lines.end(str::from_utf8(piece).unwrap());
+                    at += end.unwrap_or(piece.len());
+                    end
+                });
+                let ended = pieces.any(|end| end.is_some());
+                assert_eq!((&text[..at], ended), (wanted, wanted != text), "{indent} {piece}");
+            }
         }
-        assert_eq!(seen.first().map(String::as_str), Some(""));
-        assert!(seen.contains(&r#"{"city": "P"#.to_owned()), "{seen:?}");
-        let whole = r#"{"city":"Pa","n":[1]}"#;
-        assert_eq!(seen.iter().filter(|arguments| *arguments == whole).count(), 2);
-        assert_eq!(seen.last().map(String::as_str), Some(whole));
+        // An empty line is one, too.
+        assert_eq!(Lines { indent: 1, ..Lines::default() }.end("a\n\n b"), Some(2));
     }
 
     #[test]

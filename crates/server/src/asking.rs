@@ -1,7 +1,7 @@
 //! What all requests for an answer have in common, whichever client they come from: the model, the prompt's tokens, how tokens are
 //! chosen, and the place in the engine.
 
-use alight_text::infill::{Gap, GapLimits};
+use alight_text::infill::Gap;
 use alight_text::output::Format;
 use alight_text::prompt::{TooLong, check_length};
 use alight_text::{EncodeOptions, Encoder, PromptError, Style};
@@ -21,8 +21,6 @@ use crate::{grammar, ids};
 
 /// Most answers to a request.
 pub(crate) const MOST_CHOICES: usize = 128;
-/// Most tokens around a gap.
-const AROUND_GAP: usize = 2048;
 /// Most tokens whose logits are changed.
 const MOST_BIASES: usize = 4096;
 
@@ -157,7 +155,7 @@ pub(crate) fn chat(
         let mark = vocabulary.tokenizer.encode("<tool_call>\n", options);
         prompt.extend(mark.map_err(|error| Failure::invalid(error.to_string()))?);
     }
-    Ok((prompt, Asked { chat, tools, call, stops }))
+    Ok((prompt, Asked { chat, tools, call, stops, ..Asked::default() }))
 }
 
 /// Takes texts to be computed, so many at `most`: a text, its tokens, or a list of either. Of one that is too long, what the context holds is
@@ -216,16 +214,13 @@ pub(crate) fn texts(
     all.into_iter().map(|value| one(value).map(fitting)).collect()
 }
 
-/// The tokens of a prompt that asks for what belongs into a gap. Around it as many count as llama-server computes at once, and other files
-/// have what the context holds besides, without the answer.
+/// The tokens of a prompt that asks for what belongs into a gap.
 pub(crate) fn infill(gap: &Gap, serving: &Serving, ask: &Ask) -> Result<Vec<u32>, Failure> {
     let context = serving.worker.context();
     // Of the other texts no more is read than counts.
     check_length(gap.line.len(), &serving.vocabulary().tokenizer, context).map_err(too_long)?;
-    // However long the answer may become, no more than a quarter is left for it.
-    let total = context - ask.max_tokens.min(context / 4);
     let encoder = Encoder::new(serving.vocabulary(), Style::Raw, false);
-    let tokens = encoder.infill(gap, GapLimits { around: AROUND_GAP.min(total), total });
+    let tokens = encoder.infill(gap, options::around_gap(context, ask.max_tokens));
     tokens.map_err(|error| Failure::invalid(error.to_string()))
 }
 

@@ -95,6 +95,31 @@ impl Failure {
         }
     }
 
+    /// The same in the words of a client that has other names for fields than OpenAI: pairs of OpenAI's and its own. A field that is none of
+    /// them has its own name behind `others`.
+    pub(crate) fn in_words(mut self, names: &[(&str, &str)], others: &str) -> Failure {
+        let Some(param) = self.param.take() else { return self };
+        let own = |(ours, own): &(&str, &'_ str)| {
+            let rest = param.strip_prefix(ours)?;
+            match rest.starts_with(['.', '[']) || rest.is_empty() {
+                // What is within an object of OpenAI's is not where the client has put it.
+                true if ours == own => Some(param.clone()),
+                true => Some((*own).to_owned()),
+                false => None,
+            }
+        };
+        let name = names.iter().find_map(own).unwrap_or_else(|| format!("{others}{param}"));
+        if let Some(rest) = self.message.strip_prefix(&format!("{param}: ")) {
+            let mut rest = rest.to_owned();
+            for (ours, own) in names {
+                rest = rest.replace(&format!("there is {ours}, "), &format!("there is {own}, "));
+            }
+            self.message = format!("{name}: {rest}");
+        }
+        self.param = Some(name);
+        self
+    }
+
     /// As OpenAI and llama-server write it.
     pub(crate) fn openai(&self) -> Value {
         let mut error = json!({
@@ -152,5 +177,29 @@ impl From<NotHeld> for Failure {
             NotHeld::Compiler(NoGrammar::Busy) => Failure::busy(MOST_COMPILED),
             NotHeld::Compiler(why) => Failure::internal(why.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_named_as_the_client_has_it() {
+        let names = [("max_tokens", "n"), ("response_format", "format"), ("tools", "tools")];
+        for (param, message, wanted) in [
+            ("max_tokens", "it is \"max_tokens: 3\"", "n: it is \"max_tokens: 3\""),
+            ("response_format.schema", "it is missing", "format: it is missing"),
+            ("tools[0].name", "expected a string", "tools[0].name: expected a string"),
+            ("max_tokens_more", "no", "options.max_tokens_more: no"),
+            ("grammar", "there is response_format, too", "options.grammar: there is format, too"),
+        ] {
+            let failure: Failure = Refusal::invalid(param, message).into();
+            let failure = failure.in_words(&names, "options.");
+            assert_eq!(failure.message, wanted);
+            assert!(wanted.starts_with(&format!("{}: ", failure.param.unwrap())));
+        }
+        let none = Failure::invalid("max_tokens: no");
+        assert_eq!(none.clone().in_words(&names, "options."), none);
     }
 }

@@ -20,7 +20,7 @@ pub(crate) enum Reason {
     Stop,
     /// One of the texts that end it has come.
     Text,
-    /// So many tokens were asked for, or the context is full.
+    /// So many tokens were asked for, or the context is full, or what else limits it has come.
     Length,
 }
 
@@ -150,7 +150,9 @@ impl Choice {
                 let piece = Piece { deltas, tokens };
                 if ended {
                     self.running.take().into_iter().for_each(Running::end);
-                    return Some(Update::Ended(piece, Reason::Text));
+                    let text = self.answer.stopped().is_some();
+                    let reason = if text { Reason::Text } else { Reason::Length };
+                    return Some(Update::Ended(piece, reason));
                 }
                 let something = !piece.deltas.is_empty() || !piece.tokens.is_empty();
                 something.then_some(Update::More(piece))

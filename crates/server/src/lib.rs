@@ -61,7 +61,7 @@ mod socket;
 mod worker;
 
 pub use listen::{Server, Stopper};
-pub use models::Served;
+pub use models::{Quantization, Served};
 pub use socket::{Listening, is_socket_file};
 
 use std::net::IpAddr;

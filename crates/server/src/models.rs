@@ -1,5 +1,7 @@
 //! The models that are served, by their names.
 
+use std::sync::OnceLock;
+
 use alight_model::Model;
 use alight_text::Vocabulary;
 
@@ -19,7 +21,13 @@ pub struct Served {
     pub draft: Option<&'static Model>,
     /// Positions of a sequence.
     pub context: usize,
+    /// Tells what its quantization is called, such as `Q4_K_M`, if that is known. It may read the header of a file, and is asked once, when
+    /// somebody wants to know.
+    pub quantization: Quantization,
 }
+
+/// Tells a model's quantization.
+pub type Quantization = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// A model that is served.
 pub(crate) struct Serving {
@@ -30,11 +38,18 @@ pub(crate) struct Serving {
     pub(crate) created: u64,
     /// Makes what answers are held to.
     pub(crate) grammars: Grammars,
+    quantization: (Quantization, OnceLock<Option<String>>),
 }
 
 impl Serving {
     pub(crate) fn vocabulary(&self) -> &'static Vocabulary {
         self.model.vocabulary()
+    }
+
+    /// What its quantization is called, if that is known.
+    pub(crate) fn quantization(&self) -> Option<&str> {
+        let (read, known) = &self.quantization;
+        known.get_or_init(read).as_deref()
     }
 }
 
@@ -49,10 +64,11 @@ impl Models {
     ) -> Result<Models, String> {
         // What cannot work is said at once of a model that is alone. Of several, many may never be asked for.
         let at_once = served.len() == 1;
-        let start = |Served { name, model, draft, context }: Served| {
+        let start = |Served { name, model, draft, context, quantization }: Served| {
             let worker = Worker::start((model, draft), context, options, at_once, log.clone())?;
             let grammars = Grammars::new(model.vocabulary());
-            Ok(Serving { name, model, worker, created: ids::now(), grammars })
+            let quantization = (quantization, OnceLock::new());
+            Ok(Serving { name, model, worker, created: ids::now(), grammars, quantization })
         };
         Ok(Models(served.into_iter().map(start).collect::<Result<_, String>>()?))
     }

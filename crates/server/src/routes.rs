@@ -58,6 +58,7 @@ pub(crate) static ROUTES: &[Route] = routes![
     POST "/chat/completions" key  Failure::openai => openai::chat::answer,
     POST "/completions"      key  Failure::openai => openai::completions::answer,
     POST "/responses"        key  Failure::openai => openai::responses::answer,
+    POST "/responses/input_tokens" key Failure::openai => openai::input_tokens::answer,
     POST "/embeddings"       key  Failure::openai => openai::embeddings::answer,
 
     POST "/messages"              key Failure::anthropic => anthropic::messages::answer,

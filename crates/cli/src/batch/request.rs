@@ -9,6 +9,7 @@ use alight_server::body::fields::{Fields, kind};
 use alight_server::body::refusal::{Refusal, TOO_LONG};
 use alight_server::body::{conversation, messages, options};
 use alight_server::grammar::{self, Calls, Grammars, Held, NotHeld};
+use alight_text::infill::Gap;
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, PromptError, Style, Vocabulary};
 use serde_json::{Map, Value, json};
@@ -70,6 +71,8 @@ enum Prompt {
     Text(String),
     /// Its tokens.
     Tokens(Vec<u32>),
+    /// What belongs between two texts.
+    Gap(Gap),
     /// A conversation, as a template sees it.
     Chat(Map<String, Value>),
 }
@@ -192,7 +195,7 @@ impl Parsed {
             options::sampling(&mut fields, &defaults.sampling, defaults.max_tokens)?;
         let calls = match &prompt {
             Prompt::Chat(context) => Calls::of(context, &[]),
-            Prompt::Text(_) | Prompt::Tokens(_) => Calls::None,
+            Prompt::Text(_) | Prompt::Tokens(_) | Prompt::Gap(_) => Calls::None,
         };
         let held = grammar::take(&mut fields, calls, grammars)?;
         // Nothing follows the end of what a grammar has.
@@ -212,7 +215,7 @@ impl Parsed {
         // In what is held there are marks of calls alone, and those only where there may be calls.
         let marked = chat && held.as_ref().is_none_or(Held::may_call);
         let asked = Asked { chat: marked, tools: marked && tools, stops, ..Asked::default() };
-        let prompt = encode(prompt, vocabulary, encoder, defaults.context)?;
+        let prompt = encode(prompt, vocabulary, encoder, (defaults.context, max_tokens))?;
         Ok(Prepared { line, prompt, sampling, max_tokens, ignore_eos, held, chat, asked })
     }
 }
@@ -236,16 +239,25 @@ fn prompt(url: Option<&str>, fields: &mut Fields, defaults: &Defaults) -> Result
     if chat {
         return conversation::take(fields).map(Prompt::Chat);
     }
+    let after = fields.string("suffix")?.filter(|after| !after.is_empty());
     let prompt = match fields.any("prompt") {
         Some(Value::Array(mut items)) if items.len() == 1 && items[0].is_string() => {
             items.swap_remove(0)
         }
         Some(prompt) => prompt,
+        None if after.is_some() => "".into(),
         None if url.is_none() => {
             return Err(Refusal::new("invalid_request", "it has neither a prompt nor messages"));
         }
         None => return Err(Refusal::invalid("prompt", "it is missing")),
     };
+    if let Some(after) = after {
+        let Value::String(before) = prompt else {
+            let message = format!("it is {}, expected a string beside suffix", kind(&prompt));
+            return Err(Refusal::invalid("prompt", message));
+        };
+        return Ok(Prompt::Gap(Gap { before, after, ..Gap::default() }));
+    }
     match prompt {
         Value::String(text) if url.is_none() => Ok(plain(text, defaults)),
         Value::String(text) => Ok(Prompt::Text(text)),
@@ -299,7 +311,7 @@ fn encode(
     prompt: Prompt,
     vocabulary: &Vocabulary,
     encoder: &Encoder<'_>,
-    context: usize,
+    (context, max_tokens): (usize, usize),
 ) -> Result<Vec<u32>, Refusal> {
     let fits = |bytes: usize| {
         check_length(bytes, &vocabulary.tokenizer, context)
@@ -311,6 +323,14 @@ fn encode(
         Prompt::Text(text) => {
             fits(text.len())?;
             encoder.raw(&text).map_err(refused)
+        }
+        // Names of special tokens are text, as they are for the server. What is too long is cut.
+        Prompt::Gap(gap) => {
+            let tokens = encoder.infill(&gap, options::around_gap(context, max_tokens));
+            tokens.map_err(|error| match error {
+                PromptError::NoInfill => Refusal::unsupported("suffix", error.to_string()),
+                error => refused(error),
+            })
         }
         Prompt::Chat(context) => {
             fits(context["messages"].as_array().map_or(0, |messages| messages::bytes(messages)))?;

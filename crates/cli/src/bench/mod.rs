@@ -39,6 +39,7 @@ const WARM_UP_TOKENS: usize = 16;
 Examples:
   alight bench model.gguf                         prompt 512, answer 128
   alight bench a.gguf b.gguf -p 512,2048 -d 0,4096 -o csv
+  alight bench model.gguf -t 1,2,4 -o jsonl       with several numbers of threads
   alight bench decode model.gguf                  128 tokens, one by one
   alight bench decode model.gguf -d 4096 -n 32    after 4096 other tokens
   alight bench prefill model.gguf -p 512          a prompt of 512 tokens at once

@@ -9,10 +9,10 @@ use rusage::Summary;
 use serde::Serialize;
 
 use super::{MOST, at_least_one, once, some_tokens, warm_up};
-use crate::open::{self, EngineArgs};
+use crate::open::{self, EngineArgs, HowArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::terminal_text::one_line;
-use crate::{output, say, units};
+use crate::{output, say, threads, units};
 
 /// Arguments of `alight bench MODEL`.
 #[derive(Debug, clap::Args)]
@@ -44,8 +44,12 @@ pub struct TableArgs {
     #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "md")]
     format: Format,
 
+    /// Numbers of threads to compute with, divided by commas [default: one per core]
+    #[arg(short = 't', long, value_name = "N,…", value_delimiter = ',', value_parser = threads::number)]
+    threads: Vec<usize>,
+
     #[command(flatten)]
-    pub engine: EngineArgs,
+    pub engine: HowArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -56,6 +60,8 @@ enum Format {
     Csv,
     /// A list of objects
     Json,
+    /// An object on each line, as soon as it is measured
+    Jsonl,
 }
 
 fn count(text: &str) -> Result<usize, String> {
@@ -97,13 +103,20 @@ pub fn main(args: &TableArgs) -> Outcome {
     if let Some(text) = args.models.first().and_then(|path| super::no_measurement(path)) {
         return Err(Stop::Usage(text));
     }
-    for path in &args.models {
-        let model = open::model(path, &args.engine)?;
+    let threads: Vec<Option<usize>> = match &args.threads[..] {
+        [] => vec![None],
+        given => given.iter().copied().map(Some).collect(),
+    };
+    let each = || args.models.iter().flat_map(|path| threads.iter().map(move |n| (path, *n)));
+    for (path, threads) in each() {
+        let engine = EngineArgs { threads, how: args.engine.clone() };
+        let model = open::model(path, &engine)?;
         for depth in &args.depth {
             for (decode, tokens) in &tests {
-                say::progress(&format!("{}: {}", path.display(), test(*decode, *tokens, *depth)));
+                let test = test(*decode, *tokens, *depth);
+                say::progress(&format!("{}: {test}, {} threads", path.display(), model.threads()));
                 let rate = measure(&model, args, *decode, *tokens, *depth)?;
-                rows.push(Row {
+                let row = Row {
                     model: path.clone(),
                     name: model.name().to_owned(),
                     bytes: model.file_bytes(),
@@ -113,7 +126,12 @@ pub fn main(args: &TableArgs) -> Outcome {
                     tokens: *tokens,
                     depth: *depth,
                     tokens_per_second: rate,
-                });
+                };
+                if args.format == Format::Jsonl {
+                    say::progress("");
+                    output::json(&row)?;
+                }
+                rows.push(row);
             }
         }
         args.engine.explain_outcome(&model);
@@ -123,6 +141,8 @@ pub fn main(args: &TableArgs) -> Outcome {
         Format::Md => output::report(markdown(&rows)),
         Format::Csv => output::report(csv(&rows)),
         Format::Json => output::json(&rows),
+        // They are written.
+        Format::Jsonl => Ok(()),
     }
 }
 

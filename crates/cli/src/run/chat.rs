@@ -7,7 +7,6 @@
 use std::time::Instant;
 
 use alight_model::{Finish, GenerateOptions, SamplerOptions};
-use alight_server::grammar::Held;
 use alight_text::{Encoder, Message, Style};
 use anyhow::{Context, anyhow};
 use rusage::Phases;
@@ -15,6 +14,7 @@ use rusage::Phases;
 use super::answer::answer;
 use super::commands::{self, Next, Talk};
 use super::engine::{About, Engine, Kind, Request};
+use super::held::Holding;
 use super::lines::Lines;
 use super::parts::{Parts, Texts, Tone};
 use super::{RunArgs, context_full, parts_style, report};
@@ -32,9 +32,9 @@ const ROOM: usize = 512;
 pub fn main(
     args: &RunArgs,
     about: &About<'_>,
-    encoder: &Encoder<'_>,
+    style: Style,
     engine: &mut dyn Engine,
-    (sampling, limits, held): (SamplerOptions, GenerateOptions, Option<&Held>),
+    (sampling, limits, held): (SamplerOptions, GenerateOptions, Option<Holding>),
 ) -> Outcome {
     let terminal = Terminal::of_process().context("the terminal")?;
     let interrupt = Interrupt::catch_with(terminal)
@@ -43,7 +43,7 @@ pub fn main(
     say::plain(&format!(
         "{}: Ctrl-C stops an answer, Ctrl-D leaves, /help tells more.{}",
         about.name,
-        match encoder.style() {
+        match style {
             Style::Chat => "",
             Style::Raw => " Each line is continued on its own.",
         }
@@ -51,12 +51,13 @@ pub fn main(
     let mut lines = Lines::new(terminal, args.history())?;
     let mut talk = Talk {
         about,
-        style: encoder.style(),
+        style,
         chat: Chat::new(args.system.as_deref()),
         given: args.sampling.clone(),
         sampling,
         limits,
         native: args.choice.kind == Kind::Native,
+        held,
         tokens: 0,
         file: None,
     };
@@ -78,7 +79,9 @@ pub fn main(
             let mut phases = Phases::start();
 
             let room = ROOM.min(about.context / 4);
-            let prompt = match talk.chat.prompt(&line, encoder, about.context, room) {
+            let held = talk.held.as_ref().map(|holding| &holding.held);
+            let (encoder, limits) = args.held_by(about, style, talk.limits, held);
+            let prompt = match talk.chat.prompt(&line, &encoder, about.context, room) {
                 Ok(prompt) => prompt,
                 Err(error) => {
                     say::error(&chain(&error));
@@ -90,17 +93,15 @@ pub fn main(
                 Tone::Plain => out.write(piece),
                 Tone::Dim => out.write_dim(piece),
             };
-            let style = parts_style(encoder.style(), held);
             let parts = Parts::new(
                 about.vocabulary,
-                style,
+                parts_style(style, held),
                 &prompt,
                 args.thinking(),
                 &args.stop,
                 &mut sink,
             );
-            let request =
-                Request { prompt: &prompt, sampling: talk.sampling, limits: talk.limits, held };
+            let request = Request { prompt: &prompt, sampling: talk.sampling, limits, held };
             let answer = answer(about, engine, &request, parts, Some(interrupt), &mut phases)?;
             out.end()?;
             if args.stats {

@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 
 use super::chat::Chat;
 use super::engine::About;
+use super::held::{Asked, Holding};
 use super::sampling::{ALL, ONLY_NATIVE, SamplingArgs};
+use crate::outcome::Stop;
 use crate::text_input::{self, From};
 use crate::{new_file, say, units};
 
@@ -29,6 +31,8 @@ pub struct Talk<'a> {
     pub limits: GenerateOptions,
     /// Whether this program computes, and not JAX.
     pub native: bool,
+    /// What answers are held to.
+    pub held: Option<Holding>,
     /// Tokens of the last prompt and its answer.
     pub tokens: usize,
     /// The file that this conversation was saved in or loaded from.
@@ -67,7 +71,7 @@ const COMMANDS: [Command; 9] = [
     Command {
         name: "/set",
         takes: "[NAME VALUE]",
-        about: "an option, such as temp 0.2 or predict 100",
+        about: "an option: temp 0.2, predict 100, schema FILE or {…}",
         run: set,
     },
     Command { name: "/regen", takes: "", about: "another answer to the last message", run: regen },
@@ -155,6 +159,8 @@ fn set(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
                 )
             })?;
             talk.limits.max_tokens = usize::try_from(most).unwrap_or(usize::MAX);
+        } else if name == "schema" {
+            talk.held = schema(talk, value)?;
         } else if !talk.native && ONLY_NATIVE.contains(&name.replace('-', "_").as_str()) {
             bail!("{name} is not an option of the JAX engine");
         } else {
@@ -166,6 +172,30 @@ fn set(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     }
     say::plain(&options(talk));
     Ok(Next::Listen)
+}
+
+/// What answers are held to from now on: JSON of a schema, or nothing.
+fn schema(talk: &Talk<'_>, text: &str) -> anyhow::Result<Option<Holding>> {
+    if text == "off" {
+        return Ok(None);
+    }
+    if !talk.native {
+        bail!("schema is not an option of the JAX engine");
+    }
+    let asked = Asked::in_chat(text, path);
+    match asked.and_then(|asked| asked.held(talk.about.vocabulary)) {
+        Ok(holding) if text.starts_with('{') => {
+            let shown = match text.char_indices().nth(40) {
+                Some((end, _)) => format!("{}…", &text[..end]),
+                None => text.to_owned(),
+            };
+            Ok(Some(Holding { by: format!("schema {shown}"), ..holding }))
+        }
+        Ok(holding) => Ok(Some(holding)),
+        Err(Stop::Failed(error)) => Err(error),
+        Err(Stop::Usage(why)) => bail!(why),
+        Err(_) => bail!("the schema cannot be read"),
+    }
 }
 
 /// The options.
@@ -183,11 +213,16 @@ fn options(talk: &Talk<'_>) -> String {
     } = talk.sampling;
     let predict = i64::try_from(talk.limits.max_tokens).unwrap_or(-1);
     let last_n = if repeat_last_n == ALL { "-1".to_owned() } else { repeat_last_n.to_string() };
+    let held = match &talk.held {
+        None => "nothing",
+        Some(holding) => &holding.by,
+    };
     format!(
         "options  temp {temperature}, top-k {top_k}, top-p {top_p}, min-p {min_p}, seed {seed}, predict {predict},\n\
          {:9}repeat-penalty {repeat_penalty}, repeat-last-n {last_n},\n\
-         {:9}frequency-penalty {frequency_penalty}, presence-penalty {presence_penalty}",
-        "", "",
+         {:9}frequency-penalty {frequency_penalty}, presence-penalty {presence_penalty},\n\
+         {:9}held to {held}",
+        "", "", "",
     )
 }
 

@@ -163,10 +163,37 @@ impl HeldArgs {
 }
 
 impl Asked {
+    /// What is asked for in a chat: JSON of a schema, which is written there or is in a file of this name.
+    pub fn in_chat(
+        text: &str,
+        path: impl FnOnce(&str) -> anyhow::Result<PathBuf>,
+    ) -> Outcome<Asked> {
+        let option = "schema";
+        let (text, file) = if text.starts_with('{') {
+            (text.to_owned(), None)
+        } else {
+            let path = path(text)?;
+            (text_input::read(From::File(&path), "the schema", LIMIT)?, Some(path))
+        };
+        let by = By { option, file, names_file: false };
+        match Wanted::schema(&text) {
+            Ok(wanted) => Ok(Asked { wanted, by }),
+            Err(why) => Err(by.refused(&why)),
+        }
+    }
+
     /// The same in the tokens of a model.
-    pub fn held(self, vocabulary: &Vocabulary) -> Outcome<Held> {
+    pub fn held(self, vocabulary: &Vocabulary) -> Outcome<Holding> {
         let compiler = Compiler::new(&vocabulary.tokenizer).map(Arc::new);
         let held = compiler.and_then(|compiler| grammar::held(&compiler, self.wanted));
-        held.map_err(|why| self.by.refused(&why))
+        let held = held.map_err(|why| self.by.refused(&why))?;
+        Ok(Holding { held, by: self.by.to_string() })
     }
+}
+
+/// What answers are held to, and how a person calls that.
+#[derive(Clone)]
+pub struct Holding {
+    pub held: Held,
+    pub by: String,
 }

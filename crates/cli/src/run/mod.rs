@@ -39,7 +39,7 @@ use crate::template::TemplateArgs;
 use crate::{folders, say, source};
 use answer::answer;
 use engine::{About, Engine, EngineChoice, Jax, Kind, Native, Request};
-use held::HeldArgs;
+use held::{HeldArgs, Holding};
 use parts::{Parts, Thinking, Tone};
 use prompt::Source;
 use sampling::SamplingArgs;
@@ -266,6 +266,23 @@ impl RunArgs {
         (self.drafts.models(&mut self.model), self.engine.hub.offline)
     }
 
+    /// What makes prompts of messages, and when an answer ends, if it is held to this.
+    fn held_by<'m>(
+        &self,
+        about: &About<'m>,
+        style: Style,
+        limits: GenerateOptions,
+        held: Option<&Held>,
+    ) -> (Encoder<'m>, GenerateOptions) {
+        let encoder =
+            self.limits.encoder(Encoder::new(about.vocabulary, style, self.parse_special));
+        if held.is_none() {
+            return (encoder, limits);
+        }
+        // The grammar has no rule for what a model thinks first, and nothing follows the end of what it has.
+        (encoder.without_thinking(), GenerateOptions { ignore_eos: false, ..limits })
+    }
+
     /// How thinking is shown.
     fn thinking(&self) -> Thinking {
         if self.limits.no_thinking {
@@ -289,7 +306,7 @@ struct Front<'a> {
     args: &'a RunArgs,
     source: Source<'a>,
     /// What each answer is held to.
-    held: Option<Held>,
+    held: Option<Holding>,
     started: Instant,
 }
 
@@ -304,23 +321,17 @@ impl Front<'_> {
         mut phases: Phases,
     ) -> Outcome {
         let args = self.args;
-        let held = self.held.as_ref();
-        let mut encoder =
-            args.limits.encoder(Encoder::new(about.vocabulary, style, args.parse_special));
-        if held.is_some() {
-            // The grammar has no rule for what a model thinks first.
-            encoder = encoder.without_thinking();
-        }
         let limits = GenerateOptions {
             max_tokens: args.limits.max_tokens(),
-            // Nothing follows the end of what a grammar has.
-            ignore_eos: args.limits.ignore_eos && held.is_none(),
+            ignore_eos: args.limits.ignore_eos,
             speculate: args.drafts.speculate,
         };
         if self.source == Source::Terminal {
             engine.ready()?;
-            return chat::main(args, about, &encoder, engine, (sampling, limits, held));
+            return chat::main(args, about, style, engine, (sampling, limits, self.held.clone()));
         }
+        let held = self.held.as_ref().map(|holding| &holding.held);
+        let (encoder, limits) = args.held_by(about, style, limits, held);
         let prompt = &self.prompt(about, &encoder)?;
         engine.ready()?;
         phases.end("prepare");

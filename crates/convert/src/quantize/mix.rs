@@ -215,6 +215,11 @@ impl QuantizationMix {
         }
     }
 
+    /// The one with this number in `general.file_type`; `None` if it is none of those that are written here.
+    pub fn of_file_type(number: u32) -> Option<QuantizationMix> {
+        QuantizationMix::ALL.into_iter().find(|mix| mix.file_type() == number)
+    }
+
     /// The first whose matrices are mostly `ty`.
     pub(crate) fn of_type(ty: GgmlType) -> Option<QuantizationMix> {
         QuantizationMix::ALL.into_iter().find(|mix| mix.base() == ty)

@@ -5,8 +5,9 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::{take, take_format};
-use crate::answer::Delta;
+use crate::answer::{Delta, input, joined};
 use crate::body::fields::Fields;
+use crate::body::options;
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Update};
 use crate::grammar::Calls;
@@ -18,13 +19,13 @@ pub(crate) async fn answer(call: Call) -> Answered {
     if stream {
         return Ok(Stream::response(generation, Box::new(events)));
     }
-    let (mut blocks, mut ended) = (Blocks::default(), Reason::Stop);
+    let (mut deltas, mut ended) = (Vec::new(), Reason::Stop);
     while let Some((_, update)) = generation.next().await {
         match update {
             Update::Reading(_) | Update::Read => {}
-            Update::More(piece) => blocks.take(piece.deltas),
+            Update::More(piece) => deltas.extend(piece.deltas),
             Update::Ended(piece, reason) => {
-                blocks.take(piece.deltas);
+                deltas.extend(piece.deltas);
                 ended = reason;
             }
             Update::Failed(failure) => return Err(failure),
@@ -32,7 +33,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     }
     let choice = &generation.choices[0];
     let (reason, sequence) = stop(choice, ended);
-    let mut message = events.message(choice, blocks.0.into());
+    let mut message = events.message(choice, joined(deltas).into_iter().map(block).collect());
     message["stop_reason"] = reason;
     message["stop_sequence"] = sequence;
     Ok(http::json(StatusCode::OK, &message))
@@ -43,11 +44,14 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
     let (context, must_call) = take(&mut fields)?;
-    take_format(&mut fields)?;
-    let mut ask = asking::ask(call, serving, &mut fields, Calls::of(&context, &must_call))?;
+    let format = take_format(&mut fields)?;
+    let names = [("response_format", format), ("stop", "stop_sequences")];
+    let in_words = |failure: Failure| failure.in_words(&names, "");
+    let calls = Calls::of(&context, &must_call);
+    let mut ask = asking::ask(call, serving, &mut fields, calls).map_err(in_words)?;
     let stops = fields.any("stop_sequences").unwrap_or_default();
     let mut stop = Fields::new([("stop".to_owned(), stops)].into_iter().collect());
-    let stops = crate::body::options::stops(&mut stop)?;
+    let stops = options::stops(&mut stop).map_err(|refusal| in_words(refusal.into()))?;
     let stream = fields.truth("stream")?.unwrap_or(false);
     let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
@@ -82,33 +86,13 @@ fn tool_use(call: &ToolCall, input: Value) -> Value {
     json!({"type": "tool_use", "id": ids::id("toolu_"), "name": call.name, "input": input})
 }
 
-/// The blocks of an answer that is sent whole.
-#[derive(Default)]
-struct Blocks(Vec<Value>);
-
-impl Blocks {
-    fn take(&mut self, deltas: Vec<Delta>) {
-        for delta in deltas {
-            let (kind, text) = match &delta {
-                Delta::Content(text) => ("text", text),
-                Delta::Thinking(text) => ("thinking", text),
-                Delta::Call(call) => {
-                    let input = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
-                    self.0.push(tool_use(call, input));
-                    continue;
-                }
-            };
-            if let Some(last) = self.0.last_mut().filter(|last| last["type"] == kind) {
-                let before = last[kind].as_str().unwrap_or_default();
-                last[kind] = format!("{before}{text}").into();
-            } else {
-                let mut block = json!({"type": kind, kind: text});
-                if kind == "thinking" {
-                    block["signature"] = "".into();
-                }
-                self.0.push(block);
-            }
-        }
+/// A block of an answer that is sent whole.
+fn block(delta: Delta) -> Value {
+    match delta {
+        Delta::Content(text) => json!({"type": "text", "text": text}),
+        Delta::Thinking(text) => json!({"type": "thinking", "thinking": text, "signature": ""}),
+        Delta::Call(call) => tool_use(&call, input(&call)),
+        Delta::Arguments(_) => Value::Null,
     }
 }
 
@@ -148,6 +132,12 @@ impl Events {
         event(&json!({"type": kind, "index": index, "delta": delta}), out);
     }
 
+    fn input(&self, json: &str, out: &mut String) {
+        if !json.is_empty() {
+            self.delta(&json!({"type": "input_json_delta", "partial_json": json}), out);
+        }
+    }
+
     fn close(&mut self, out: &mut String) {
         let Some(kind) = self.block.take() else { return };
         if kind == "thinking" {
@@ -175,10 +165,9 @@ impl Events {
                 }
                 Delta::Call(call) => {
                     self.open("tool_use", &tool_use(&call, json!({})), out);
-                    let json = call.arguments;
-                    self.delta(&json!({"type": "input_json_delta", "partial_json": json}), out);
-                    self.close(out);
+                    self.input(&call.arguments, out);
                 }
+                Delta::Arguments(more) => self.input(&more, out),
             }
         }
     }

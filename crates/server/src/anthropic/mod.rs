@@ -36,10 +36,17 @@ fn take(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<Value>), Failure
         );
     }
     if let Some(choice) = fields.object("tool_choice")? {
-        let choice = match choice.get("type").and_then(Value::as_str) {
+        let kind_of = choice.get("type").unwrap_or(&Value::Null);
+        let choice = match kind_of.as_str() {
             Some("any") => json!("required"),
             Some("tool") => json!({"type": "function", "function": {"name": choice.get("name")}}),
-            other => json!(other),
+            Some("auto" | "none") => kind_of.clone(),
+            _ => {
+                let found = kind(kind_of);
+                let why =
+                    format!("it is {found}, expected \"auto\", \"any\", \"tool\" or \"none\"");
+                return Err(Refusal::invalid("tool_choice.type", why).into());
+            }
         };
         body.insert("tool_choice".to_owned(), choice);
     }
@@ -50,15 +57,23 @@ fn take(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<Value>), Failure
     Ok(conversation::take_with_choice(&mut Fields::new(body))?)
 }
 
-/// Takes the schema of an answer, by its newer or its older name, and hands it on by the name that OpenAI has for it.
-fn take_format(fields: &mut Fields) -> Result<(), Refusal> {
+/// Takes the schema of an answer, by its newer or its older name, and hands it on by the name that OpenAI has for it. Returns the name that it
+/// had.
+fn take_format(fields: &mut Fields) -> Result<&'static str, Refusal> {
     let newer =
         fields.object("output_config")?.and_then(|mut config| config.shift_remove("format"));
+    let newer = newer.filter(|format| !format.is_null());
     let older = fields.any("output_format");
-    if let Some(format) = newer.or(older).filter(|format| !format.is_null()) {
+    let name = match (&newer, &older) {
+        (None, Some(_)) => "output_format",
+        (Some(_), _) => "output_config.format",
+        // Some send OpenAI's.
+        (None, None) => "response_format",
+    };
+    if let Some(format) = newer.or(older) {
         fields.insert("response_format", format);
     }
-    Ok(())
+    Ok(name)
 }
 
 /// Whether a tool is the client's. Others run at Anthropic alone, and have a type with a date.

@@ -1,6 +1,7 @@
 //! How an answer is chosen, and where it ends.
 
 use alight_model::{Numbers, SamplerOptions};
+use alight_text::infill::GapLimits;
 use serde_json::{Value, json};
 
 use super::fields::{Fields, whole};
@@ -57,6 +58,17 @@ pub fn sampling(
     // llama.cpp's own name comes first there, too.
     let max_tokens = most("n_predict")?.or(given).unwrap_or(max_tokens);
     Ok((options, max_tokens))
+}
+
+/// Most tokens around a gap.
+const AROUND_GAP: usize = 2048;
+
+/// How much may stand around a gap that is filled with at most so many tokens: as many tokens as llama-server computes at once, and other files
+/// have what the context holds besides, without the answer.
+pub fn around_gap(context: usize, max_tokens: usize) -> GapLimits {
+    // However long the answer may become, no more than a quarter is left for it.
+    let total = context - max_tokens.min(context / 4);
+    GapLimits { around: AROUND_GAP.min(total), total }
 }
 
 /// Takes the texts that end the answer.

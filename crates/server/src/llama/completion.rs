@@ -1,9 +1,11 @@
 //! `POST /completion`: a text that is continued, in llama-server's words.
 
+use std::time::Duration;
+
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use crate::answer::{Asked, Delta};
+use crate::answer::{Asked, Delta, Limits};
 use crate::asking::{self, MOST_CHOICES};
 use crate::body::fields::Fields;
 use crate::body::options;
@@ -64,10 +66,14 @@ fn begun(call: &Call, prompt: Prompt) -> Result<(Generation, Pieces, bool), Fail
     let tokens = prompt(&mut fields, serving, &ask)?;
     fields.only("n_probs", |n| *n == 0, options::NO_LOGPROBS)?;
     let stops = options::stops(&mut fields)?;
+    // For both, llama-server has 0 and −1 for none.
+    let indent = fields.count_or_all("n_indent", 0)?.unwrap_or(0);
+    let time = fields.count_or_all("t_max_predict_ms", 0)?.filter(|time| *time > 0);
+    let limits = Limits { indent, time: time.map(|ms| Duration::from_millis(ms as u64)) };
     let stream = fields.truth("stream")?.unwrap_or(false);
     let progress = fields.truth("return_progress")?.unwrap_or(false);
     let running = asking::begin(serving, vec![tokens], 1, &ask)?;
-    let asked = Asked { stops, ..Asked::default() };
+    let asked = Asked { stops, limits, ..Asked::default() };
     let generation = Generation::new(running, &asked, serving.vocabulary());
     Ok((generation, Pieces { model: serving.name.clone(), progress }, stream))
 }
@@ -83,7 +89,7 @@ impl Pieces {
     fn object(&self, piece: Piece, end: Option<(&Choice, Reason)>) -> Value {
         let texts = piece.deltas.into_iter().map(|delta| match delta {
             Delta::Content(text) | Delta::Thinking(text) => text,
-            Delta::Call(_) => String::new(),
+            Delta::Call(_) | Delta::Arguments(_) => String::new(),
         });
         let ids: Value = piece.tokens.iter().map(|told| told.id).collect();
         let content = texts.collect::<String>();

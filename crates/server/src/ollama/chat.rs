@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Begun, Lines, NO_IMAGES, Place, model, refuse, renamed, thinking};
+use super::{Begun, Lines, NO_IMAGES, Place, in_words, model, refuse, renamed, thinking};
 use crate::asking;
 use crate::body::fields::Fields;
 use crate::body::refusal::Refusal;
@@ -40,8 +40,9 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     }
     let mut context = conversation::take(&mut Fields::new(body))?;
     context.extend(thinking(&mut fields));
-    let mut ask = asking::ask(call, serving, &mut options, Calls::of(&context, &[]))?;
-    let stops = options::stops(&mut options)?;
+    let mut ask =
+        asking::ask(call, serving, &mut options, Calls::of(&context, &[])).map_err(in_words)?;
+    let stops = options::stops(&mut options).map_err(in_words)?;
     let (prompt, asked) = asking::chat(context, &[], stops, &mut ask, serving)?;
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(running, &asked, serving.vocabulary());

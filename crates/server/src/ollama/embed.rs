@@ -41,6 +41,7 @@ pub(crate) async fn one(call: Call) -> Answered {
         let prompt = fields.string("prompt")?.ok_or_else(missing)?;
         fields.insert("input", prompt.into());
         embedding::take(call, serving, &mut fields, true)
+            .map_err(|failure| failure.in_words(&[("input", "prompt")], ""))
     });
     let Vectors { all, .. } = begun.await?.vectors(&server).await?;
     Ok(http::json(StatusCode::OK, &json!({"embedding": all.first()})))

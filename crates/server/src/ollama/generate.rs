@@ -5,7 +5,7 @@ use alight_text::prompt::check_length;
 use alight_text::{Encoder, Style};
 use serde_json::{Map, Value, json};
 
-use super::{Begun, Lines, NO_IMAGES, Place, model, refuse, renamed, thinking};
+use super::{Begun, Lines, NO_IMAGES, Place, in_words, model, refuse, renamed, thinking};
 use crate::answer::Asked;
 use crate::asking;
 use crate::body::fields::Fields;
@@ -33,8 +33,8 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     }
     let stream = fields.truth("stream")?.unwrap_or(true);
     let mut options = renamed(&mut fields)?;
-    let ask = asking::ask(call, serving, &mut options, Calls::None)?;
-    let stops = options::stops(&mut options)?;
+    let ask = asking::ask(call, serving, &mut options, Calls::None).map_err(in_words)?;
+    let stops = options::stops(&mut options).map_err(in_words)?;
     let system = fields.string("system")?.filter(|system| !system.is_empty());
     let raw = fields.truth("raw")?.unwrap_or(false);
     let vocabulary = serving.vocabulary();

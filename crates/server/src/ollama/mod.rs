@@ -11,10 +11,11 @@ pub(crate) mod version;
 use std::sync::Arc;
 use std::time::Duration;
 
+use alight_text::output::Call as ToolCall;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
-use crate::answer::Delta;
+use crate::answer::{Delta, input, joined};
 use crate::body::fields::Fields;
 use crate::body::options::NO_LOGPROBS;
 use crate::body::refusal::Refusal;
@@ -40,6 +41,13 @@ fn refuse(fields: &mut Fields, name: &str, why: &str) -> Result<(), Refusal> {
 
 /// Why no picture is taken.
 const NO_IMAGES: &str = "only text is taken";
+
+/// What was wrong with options, whose fields [`renamed`] has renamed, as they were sent.
+fn in_words(failure: impl Into<Failure>) -> Failure {
+    let names =
+        [("max_tokens", "options.num_predict"), ("response_format", "format"), ("tools", "tools")];
+    failure.into().in_words(&names, "options.")
+}
 
 /// The fields of a body as OpenAI has them: options have other names, and stand in an object of their own.
 fn renamed(fields: &mut Fields) -> Result<Fields, Failure> {
@@ -136,11 +144,13 @@ enum Place {
 struct Lines {
     model: String,
     place: Place,
+    /// The call of a tool that has begun: its arguments are an object, and it is told when that has come.
+    call: Option<ToolCall>,
 }
 
 impl Lines {
     fn new(serving: &Serving, place: Place) -> Lines {
-        Lines { model: serving.name.clone(), place }
+        Lines { model: serving.name.clone(), place, call: None }
     }
 
     /// Sends lines, or waits and sends one.
@@ -164,18 +174,28 @@ impl Lines {
         Ok(http::json(StatusCode::OK, &line))
     }
 
+    /// What can be told of this now. A call is whole when something follows it.
+    fn certain(&mut self, deltas: Vec<Delta>, last: bool) -> Vec<Delta> {
+        let mut all = joined(self.call.take().map(Delta::Call).into_iter().chain(deltas));
+        match all.pop() {
+            Some(Delta::Call(call)) if !last => self.call = Some(call),
+            other => all.extend(other),
+        }
+        all
+    }
+
     fn line(&self, deltas: Vec<Delta>, end: Option<(&Choice, Reason)>) -> Value {
         let (mut content, mut thinking, mut calls) = (String::new(), String::new(), Vec::new());
-        for delta in deltas {
+        for delta in joined(deltas) {
             match delta {
                 Delta::Content(text) => content.push_str(&text),
                 Delta::Thinking(text) => thinking.push_str(&text),
                 Delta::Call(call) => {
-                    let arguments: Value =
-                        serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
-                    let function = json!({"name": call.name, "arguments": arguments});
+                    let function = json!({"name": call.name, "arguments": input(&call)});
                     calls.push(json!({"id": ids::id("call_"), "function": function}));
                 }
+                // Joined, none is left.
+                Delta::Arguments(_) => {}
             }
         }
         let mut line = json!({
@@ -228,10 +248,17 @@ impl Shape for Lines {
     fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {
         let line = match update {
             Update::Reading(_) | Update::Read => return,
-            Update::More(piece) => self.line(piece.deltas, None),
+            Update::More(piece) => {
+                let deltas = self.certain(piece.deltas, false);
+                if deltas.is_empty() && self.call.is_some() {
+                    return;
+                }
+                self.line(deltas, None)
+            }
             Update::Ended(piece, reason) => {
-                if !piece.deltas.is_empty() {
-                    let line = self.line(piece.deltas, None);
+                let deltas = self.certain(piece.deltas, true);
+                if !deltas.is_empty() {
+                    let line = self.line(deltas, None);
                     out.push_str(&format!("{line}\n"));
                 }
                 self.line(Vec::new(), Some((&choices[at], reason)))
@@ -259,6 +286,6 @@ fn details(serving: &Serving) -> Value {
         "family": family,
         "families": [family],
         "parameter_size": size,
-        "quantization_level": "unknown",
+        "quantization_level": serving.quantization().unwrap_or("unknown"),
     })
 }

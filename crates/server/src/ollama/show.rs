@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{details, model};
 use crate::body::fields::Fields;
+use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
 use crate::ids;
 
@@ -15,8 +16,13 @@ const CAPABILITIES: [(&str, &[&str]); 2] = [
 ];
 
 pub(crate) async fn answer(call: Call) -> Answered {
+    // The header of the model's file may be read.
+    Ok(http::json(StatusCode::OK, &call.apart(shown).await?))
+}
+
+fn shown(call: &Call) -> Result<Value, Failure> {
     let mut fields = Fields::new(call.object()?);
-    let serving = model(&call, &mut fields)?;
+    let serving = model(call, &mut fields)?;
     let spec = serving.model.spec();
     let architecture = spec.architecture;
     let mut info = Map::new();
@@ -37,7 +43,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     if vocabulary.tokenizer.infill().is_some() {
         capabilities.push("insert");
     }
-    let body = json!({
+    Ok(json!({
         "modelfile": "",
         "parameters": "",
         "template": "",
@@ -46,6 +52,5 @@ pub(crate) async fn answer(call: Call) -> Answered {
         "details": details(serving),
         "model_info": info,
         "capabilities": capabilities,
-    });
-    Ok(http::json(StatusCode::OK, &body))
+    }))
 }

@@ -190,6 +190,12 @@ impl Chunks {
         }]})
     }
 
+    /// More of the call that was begun last.
+    fn arguments(&self, at: usize, more: &str) -> Value {
+        let index = self.called[at].saturating_sub(1);
+        json!({"tool_calls": [{"index": index, "function": {"arguments": more}}]})
+    }
+
     /// The likelihoods of tokens stand with the first piece of what they say.
     fn deltas(
         &mut self,
@@ -206,6 +212,7 @@ impl Chunks {
                 Delta::Content(text) => json!({"content": text}),
                 Delta::Thinking(text) => json!({"reasoning_content": text}),
                 Delta::Call(call) => self.call(at, call),
+                Delta::Arguments(more) => self.arguments(at, &more),
             };
             let told = told.take().unwrap_or_default();
             event(&self.chunk(at, &delta, told, Value::Null), out);

@@ -145,7 +145,7 @@ impl Said {
 fn text(deltas: Vec<Delta>) -> String {
     let texts = deltas.into_iter().map(|delta| match delta {
         Delta::Content(text) | Delta::Thinking(text) => text,
-        Delta::Call(_) => String::new(),
+        Delta::Call(_) | Delta::Arguments(_) => String::new(),
     });
     texts.collect()
 }

@@ -8,6 +8,10 @@ use crate::body::messages::{joined, role};
 use crate::body::options::NO_LOGPROBS;
 use crate::body::refusal::Refusal;
 
+/// Names that fields have in chat completions, and here.
+pub(super) const NAMES: [(&str, &str); 2] =
+    [("max_tokens", "max_output_tokens"), ("response_format", "text.format")];
+
 /// Fields by the names that chat completions have for them. What only a server that keeps answers has is refused.
 pub(crate) fn renamed(object: Map<String, Value>) -> Result<Fields, Refusal> {
     let mut fields = Fields::new(object);

@@ -3,6 +3,7 @@
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
+pub(crate) mod input_tokens;
 mod items;
 pub(crate) mod models;
 pub(crate) mod responses;

@@ -5,13 +5,15 @@
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::items;
-use crate::answer::Delta;
+use super::items::{self, NAMES};
+use crate::answer::{Asked, Delta};
 use crate::body::{conversation, options};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Piece, Reason, Update};
 use crate::grammar::Calls;
 use crate::http::{self, Answered, Call, Shape, Stream};
+use crate::models::Serving;
+use crate::worker::Ask;
 use crate::{asking, ids};
 
 pub(crate) async fn answer(call: Call) -> Answered {
@@ -33,18 +35,34 @@ pub(crate) async fn answer(call: Call) -> Answered {
 fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let object = call.object()?;
     let response = response(&object);
-    let mut fields = items::renamed(object)?;
-    let serving = asking::model(call, &mut fields)?;
-    let (context, must_call) = conversation::take_with_choice(&mut fields)?;
-    let mut ask = asking::ask(call, serving, &mut fields, Calls::of(&context, &must_call))?;
-    let stops = options::stops(&mut fields)?;
-    let stream = fields.truth("stream")?.unwrap_or(false);
-    let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
+    let (serving, Asks { ask, prompt, asked, stream }) = asks(call, object)?;
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(running, &asked, serving.vocabulary());
     let mut events = Events { response, open: None, thought: 0, written: 0 };
     events.response["model"] = serving.name.as_str().into();
     Ok((generation, events, stream))
+}
+
+/// What a request asks for.
+pub(super) struct Asks {
+    ask: Ask,
+    pub(super) prompt: Vec<u32>,
+    asked: Asked,
+    stream: bool,
+}
+
+/// Reads a request, and computes nothing.
+pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving, Asks), Failure> {
+    let mut fields = items::renamed(object)?;
+    let serving = asking::model(call, &mut fields)?;
+    let (context, must_call) = conversation::take_with_choice(&mut fields)?;
+    let calls = Calls::of(&context, &must_call);
+    let ask = asking::ask(call, serving, &mut fields, calls);
+    let mut ask = ask.map_err(|failure| failure.in_words(&NAMES, ""))?;
+    let stops = options::stops(&mut fields)?;
+    let stream = fields.truth("stream")?.unwrap_or(false);
+    let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
+    Ok((serving, Asks { ask, prompt, asked, stream }))
 }
 
 /// A response of which nothing has come yet. What was asked stands in it again.
@@ -110,10 +128,17 @@ impl Kind {
 }
 
 /// An item that is being written.
-struct Open {
-    kind: Kind,
-    id: String,
-    text: String,
+enum Open {
+    Text {
+        kind: Kind,
+        id: String,
+        text: String,
+    },
+    /// The call of a tool, and what there is of its arguments.
+    Call {
+        item: Value,
+        arguments: String,
+    },
 }
 
 /// The events of a response, and what it is in the end.
@@ -160,12 +185,47 @@ impl Events {
             "item_id": id, "output_index": index, "content_index": 0, "part": kind.part(""),
         });
         self.event("response.content_part.added", part, out);
-        self.open = Some(Open { kind, id, text: String::new() });
+        self.open = Some(Open::Text { kind, id, text: String::new() });
+    }
+
+    fn begin_call(&mut self, name: &str, out: &mut String) {
+        self.close(true, out);
+        let item = json!({
+            "id": ids::id("fc_"), "type": "function_call", "status": "in_progress",
+            "call_id": ids::id("call_"), "name": name, "arguments": "",
+        });
+        let added = json!({"output_index": self.next(), "item": item});
+        self.event("response.output_item.added", added, out);
+        self.open = Some(Open::Call { item, arguments: String::new() });
+    }
+
+    fn arguments(&mut self, more: &str, out: &mut String) {
+        let index = self.next();
+        let Some(Open::Call { item, arguments }) = &mut self.open else { return };
+        if !more.is_empty() {
+            arguments.push_str(more);
+            let delta = json!({"item_id": item["id"], "output_index": index, "delta": more});
+            self.event("response.function_call_arguments.delta", delta, out);
+        }
     }
 
     fn close(&mut self, complete: bool, out: &mut String) {
-        let Some(Open { kind, id, text }) = self.open.take() else { return };
         let index = self.next();
+        let status = if complete { "completed" } else { "incomplete" };
+        let (kind, id, text) = match self.open.take() {
+            None => return,
+            Some(Open::Text { kind, id, text }) => (kind, id, text),
+            Some(Open::Call { mut item, arguments }) => {
+                let done = json!({
+                    "item_id": item["id"], "output_index": index, "name": item["name"],
+                    "arguments": arguments,
+                });
+                self.event("response.function_call_arguments.done", done, out);
+                item["status"] = status.into();
+                item["arguments"] = arguments.into();
+                return self.add(item, out);
+            }
+        };
         let at = json!({"item_id": id, "output_index": index, "content_index": 0});
         let (mut done, mut part) = (at.clone(), at);
         done["text"] = text.as_str().into();
@@ -179,19 +239,18 @@ impl Events {
         self.event(name, done, out);
         part["part"] = kind.part(&text);
         self.event("response.content_part.done", part, out);
-        let status = if complete { "completed" } else { "incomplete" };
         self.add(kind.item(&id, status, json!([kind.part(&text)])), out);
     }
 
     fn text(&mut self, kind: Kind, text: String, out: &mut String) {
-        if self.open.as_ref().is_none_or(|open| open.kind != kind) {
+        if !matches!(&self.open, Some(Open::Text { kind: open, .. }) if *open == kind) {
             self.begin_item(kind, out);
         }
         let index = self.next();
-        let Some(open) = &mut self.open else { return };
-        open.text.push_str(&text);
+        let Some(Open::Text { id, text: all, .. }) = &mut self.open else { return };
+        all.push_str(&text);
         let mut delta = json!({
-            "item_id": open.id, "output_index": index, "content_index": 0, "delta": text,
+            "item_id": id, "output_index": index, "content_index": 0, "delta": text,
         });
         let name = match kind {
             Kind::Said => {
@@ -213,25 +272,10 @@ impl Events {
                 Delta::Content(text) => self.text(Kind::Said, text, out),
                 Delta::Thinking(text) => self.text(Kind::Thought, text, out),
                 Delta::Call(call) => {
-                    self.close(true, out);
-                    let (id, index) = (ids::id("fc_"), self.next());
-                    let mut item = json!({
-                        "id": id, "type": "function_call", "status": "in_progress",
-                        "call_id": ids::id("call_"), "name": call.name, "arguments": "",
-                    });
-                    let added = json!({"output_index": index, "item": item});
-                    self.event("response.output_item.added", added, out);
-                    let mut delta = json!({"item_id": id, "output_index": index});
-                    let mut done = delta.clone();
-                    delta["delta"] = call.arguments.as_str().into();
-                    self.event("response.function_call_arguments.delta", delta, out);
-                    done["name"] = call.name.as_str().into();
-                    done["arguments"] = call.arguments.as_str().into();
-                    self.event("response.function_call_arguments.done", done, out);
-                    item["status"] = "completed".into();
-                    item["arguments"] = call.arguments.into();
-                    self.add(item, out);
+                    self.begin_call(&call.name, out);
+                    self.arguments(&call.arguments, out);
                 }
+                Delta::Arguments(more) => self.arguments(&more, out),
             }
         }
     }

@@ -88,7 +88,12 @@ const respond = async (conversation) => {
     }
     if (content) message.content += content;
     if (reasoning_content) message.reasoning_content = (message.reasoning_content ?? "") + reasoning_content;
-    for (const call of tool_calls ?? []) (message.tool_calls ??= []).push({ id: call.id, type: "function", function: call.function });
+    for (const call of tool_calls ?? []) {
+      const calls = (message.tool_calls ??= []);
+      if (call.id) calls.push({ id: call.id, type: "function", function: { ...call.function } });
+      // What follows the first piece of a call are more of its arguments.
+      else if (calls[call.index]) calls[call.index].function.arguments += call.function.arguments;
+    }
     if (choice.finish_reason) answer.reason = choice.finish_reason;
     later();
   };
@@ -154,9 +159,10 @@ const draw = (message, conversation, index) => {
     if (message.role === "assistant") show(text, message.content ?? ""); else text.textContent = message.content;
     thinking.hidden = !message.reasoning_content;
     if (message.reasoning_content) show(thoughts, message.reasoning_content);
-    while (calls.childNodes.length < (message.tool_calls ?? []).length) {
-      calls.append(call(message, conversation, index, calls.childNodes.length));
-    }
+    (message.tool_calls ?? []).forEach((one, which) => {
+      if (which === calls.childNodes.length) calls.append(call(message, conversation, index, which));
+      calls.childNodes[which].querySelector("code").textContent = pretty(one.function.arguments);
+    });
   };
   update();
   const done = running?.conversation !== conversation || index < conversation.messages.length;
@@ -174,12 +180,15 @@ const draw = (message, conversation, index) => {
   return { all, update };
 };
 
+// Arguments of a call, which may still come.
+const pretty = (given) => {
+  try { return JSON.stringify(JSON.parse(given), null, 2); } catch { return given; }
+};
+
 // A call of a tool, with a field for what the tool has said, if it is not known yet.
 const call = (message, conversation, index, which) => {
-  const { id, function: { name, arguments: given } } = message.tool_calls[which];
-  let pretty = given;
-  try { pretty = JSON.stringify(JSON.parse(given), null, 2); } catch { /* It is shown as it is. */ }
-  const made = element("details", { open: true }, element("summary", { text: `Calls ${name}` }), element("pre", {}, element("code", { text: pretty })));
+  const { id, function: { name } } = message.tool_calls[which];
+  const made = element("details", { open: true }, element("summary", { text: `Calls ${name}` }), element("pre", {}, element("code")));
   const known = conversation.messages.some((other) => other.role === "tool" && other.tool_call_id === id);
   if (!known && index >= conversation.messages.length - 1) {
     const field = element("input", { type: "text", "aria-label": `What ${name} says` });

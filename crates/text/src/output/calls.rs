@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use serde_json::value::RawValue;
 
-/// The call of a tool.
+/// The call of a tool, or, [in pieces](super::Parser::in_pieces), a piece of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Its name.
+    /// Its name. Of pieces, the first one has it, and it is empty in those that follow.
     pub name: String,
     /// Its arguments: a JSON object, as text. Where the model wrote JSON, in the model's own words.
     pub arguments: String,
@@ -87,7 +87,7 @@ pub(super) fn arguments(text: &str) -> Option<String> {
     is_object.then(|| text.to_owned())
 }
 
-fn named(name: &str) -> Result<String, Unfinished> {
+pub(super) fn named(name: &str) -> Result<String, Unfinished> {
     let name = name.trim();
     if name.is_empty() { Err(Unfinished(false)) } else { Ok(name.to_owned()) }
 }

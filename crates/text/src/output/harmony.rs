@@ -6,6 +6,7 @@
 //! where the next one begins.
 
 use super::calls::{self, Call};
+use super::pieces::{Arguments, BESIDE, Ends, give_piece};
 use super::{Each, Part, certain, earliest, floor, give, give_calls};
 
 const START: &str = "<|start|>";
@@ -31,6 +32,13 @@ enum State {
         open: usize,
         searched: usize,
     },
+    /// The text goes on with the arguments of a call in pieces.
+    Arguments {
+        arguments: Arguments,
+        otherwise: Part,
+    },
+    /// The text goes on behind them; what does not belong there is this.
+    Behind(Part),
 }
 
 #[derive(Debug)]
@@ -38,12 +46,14 @@ pub(super) struct Harmony {
     state: State,
     /// What of the header the prompt has.
     begun: String,
+    /// Calls are handed out in pieces.
+    pieces: bool,
 }
 
 impl Harmony {
     pub(super) fn new(prompt_end: &str) -> Harmony {
         let begun = prompt_end.rfind(START).map_or("", |at| &prompt_end[at..]);
-        let mut harmony = Harmony { state: State::Header, begun: String::new() };
+        let mut harmony = Harmony { state: State::Header, begun: String::new(), pieces: false };
         match begun.split_once(MESSAGE) {
             None => harmony.begun = begun.to_owned(),
             Some((header, text)) if earliest(text, &ENDS).is_none() => {
@@ -63,7 +73,16 @@ impl Harmony {
                 self.message(part, text, last, each)
             }
             State::Call { .. } => self.call(text, last, each),
+            State::Arguments { .. } => self.arguments(text, last, each),
+            State::Behind(otherwise) => {
+                let otherwise = otherwise.clone();
+                self.behind(otherwise, text, last, each)
+            }
         }
+    }
+
+    pub(super) fn in_pieces(&mut self) {
+        self.pieces = true;
     }
 
     fn header(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
@@ -136,6 +155,19 @@ impl Harmony {
 
     fn call(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
         let State::Call { name, otherwise, open, searched } = &mut self.state else { return 0 };
+        if self.pieces {
+            let body = &text[*open..floor(text, *open + BESIDE)];
+            let begun = body.trim_start();
+            if begun.is_empty() && body.len() < BESIDE && !last {
+                return 0;
+            }
+            if begun.starts_with('{') {
+                let end = *open + body.len() - begun.len();
+                let (name, otherwise) = (std::mem::take(name), otherwise.clone());
+                self.state = State::Arguments { arguments: Arguments::default(), otherwise };
+                return give_piece(name, "", &text[..end], each);
+            }
+        }
         let found = earliest(&text[*searched..], &AFTER).map(|(at, mark)| (*searched + at, mark));
         let (at, end) = match found {
             Some((at, mark)) if ENDS.contains(&mark) => (at, at + mark.len()),
@@ -157,6 +189,37 @@ impl Harmony {
         };
         self.state = State::Header;
         taken
+    }
+
+    fn arguments(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+        let State::Arguments { arguments, otherwise } = &mut self.state else { return 0 };
+        let (len, ends) = arguments.take(text, &AFTER, true, last);
+        if ends != Ends::Later {
+            let otherwise = otherwise.clone();
+            self.state = State::Behind(otherwise.clone());
+            if len == 0 {
+                return self.behind(otherwise, text, last, each);
+            }
+        }
+        give_piece(String::new(), &text[..len], &text[..len], each)
+    }
+
+    fn behind(&mut self, otherwise: Part, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+        let blank = text.len() - text.trim_start().len();
+        if blank > 0 {
+            return give_piece(String::new(), "", &text[..blank], each);
+        }
+        match earliest(text, &AFTER) {
+            Some((0, mark)) => {
+                self.state = State::Header;
+                match ENDS.contains(&mark) {
+                    true => give_piece(String::new(), "", &text[..mark.len()], each),
+                    false => self.header(text, last, each),
+                }
+            }
+            _ if !last && AFTER.iter().any(|mark| mark.starts_with(text)) => 0,
+            _ => self.message(otherwise, text, last, each),
+        }
     }
 }
 

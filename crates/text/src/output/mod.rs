@@ -1,7 +1,8 @@
 //! What a model wrote, apart: thinking, the answer, calls of tools.
 //!
 //! A [`Parser`] is fed the text of an answer piece by piece, with the marks of its [`Format`] in it, and hands
-//! out [`Span`]s. It holds back only what may still become a mark, and the text of a call until that has ended.
+//! out [`Span`]s. It holds back only what may still become a mark, and the text of a call until that has ended
+//! (but see [`Parser::in_pieces`]).
 //!
 //! Invariants:
 //! - No text is lost: the raw texts of all spans, joined, are what was fed, however it was cut. The fuzz
@@ -12,6 +13,7 @@
 mod calls;
 mod format;
 mod harmony;
+mod pieces;
 mod shown;
 mod stops;
 mod tags;
@@ -37,7 +39,7 @@ pub enum Part {
     Answer,
     /// What separates the other parts: marks, headers, the newlines that belong to them.
     Mark,
-    /// The call of a tool, whole.
+    /// The call of a tool, whole; or a piece of it, if calls come [in pieces](Parser::in_pieces).
     Call(Call),
 }
 
@@ -81,6 +83,25 @@ impl Parser {
             _ => Machine::Tags(Box::new(Tags::new(format, prompt_end))),
         };
         Parser { machine, held: String::new() }
+    }
+
+    /// A parser for a text that is one call as Hermes writes them, `{"name": …, "arguments": {…}}`, in pieces.
+    pub fn of_call() -> Parser {
+        Parser { machine: Machine::Tags(Box::new(Tags::of_call())), held: String::new() }
+    }
+
+    /// Calls are handed out while they are written, where the model writes their arguments as a JSON object: first the name, then
+    /// the arguments as they come, in [`Call`]s without a name. Calls in other notations are handed out whole.
+    ///
+    /// A call that was begun stays one. If it is cut or not in order, its arguments are what the model wrote of them, and may be no
+    /// JSON. Other calls that are not in order are answer text.
+    pub fn in_pieces(mut self) -> Parser {
+        match &mut self.machine {
+            Machine::Plain => {}
+            Machine::Tags(tags) => tags.in_pieces(),
+            Machine::Harmony(harmony) => harmony.in_pieces(),
+        }
+        self
     }
 
     /// Takes the next piece of text, and hands out what is certain now.

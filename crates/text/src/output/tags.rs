@@ -1,6 +1,7 @@
 //! Formats whose parts stand between an opening and a closing mark: `<think>`, Gemma 4's channels, `[THINK]`.
 
 use super::calls::{self, Style};
+use super::pieces::{self, Arguments, Behind, Ends, Head, Open, Tail, give_piece};
 use super::{Each, Format, Part, certain, earliest, floor, give, give_calls};
 
 /// Closing marks in the middle of a call that are tried before it is taken for text.
@@ -16,6 +17,10 @@ enum State {
         searched: usize,
         tries: u32,
     },
+    /// The text goes on with the arguments of a call in pieces.
+    Arguments(Arguments, Tail),
+    /// The text goes on behind them.
+    Behind(Tail),
 }
 
 #[derive(Debug)]
@@ -35,6 +40,8 @@ pub(super) struct Tags {
     newlines: u32,
     /// Answer text has begun. An answer may speak of `<think>` without opening it.
     begun: bool,
+    /// Calls are handed out in pieces.
+    pieces: bool,
 }
 
 impl Tags {
@@ -64,13 +71,27 @@ impl Tags {
             state: if opened { State::Thinking } else { State::Answer },
             newlines: u32::from(opened),
             begun: false,
+            pieces: false,
         }
+    }
+
+    /// For a text that is one call, in pieces.
+    pub(super) fn of_call() -> Tags {
+        let state = State::Call { open: 0, searched: 0, tries: 0 };
+        Tags { state, pieces: true, ..Tags::new(Format::ChatMl, "") }
+    }
+
+    pub(super) fn in_pieces(&mut self) {
+        self.pieces = true;
     }
 
     /// Hands out the beginning of `text`, which is not empty; its length, 0 if more has to come.
     pub(super) fn step(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
-        if let State::Call { .. } = self.state {
-            return self.call(text, last, each);
+        match self.state {
+            State::Answer | State::Thinking => {}
+            State::Call { .. } => return self.call(text, last, each),
+            State::Arguments(..) => return self.arguments(text, last, each),
+            State::Behind(tail) => return self.behind(tail, text, last, each),
         }
         if self.newlines > 0 && text.starts_with('\n') {
             self.newlines -= 1;
@@ -114,7 +135,19 @@ impl Tags {
         match calls::may_be(self.style, &text[open..]) {
             Some(true) => {}
             None if !last => return 0,
-            _ => return self.refuse(&text[..open], each),
+            _ if open > 0 => return self.refuse(&text[..open], each),
+            _ => return self.out_of_order(text, last, each),
+        }
+        if self.pieces {
+            match pieces::head(self.style, &text[open..]) {
+                Ok(Head { name, at, tail }) => {
+                    self.state = State::Arguments(Arguments::default(), tail);
+                    return give_piece(name, "", &text[..open + at], each);
+                }
+                Err(Open::More) if !last => return 0,
+                // It is handed out whole.
+                Err(_) => {}
+            }
         }
         // The next call closes one of Mistral's, and is not part of it.
         let closes = self.call_close != self.call_open;
@@ -141,6 +174,58 @@ impl Tags {
             Ok(calls) => give_calls(calls, text, each),
             Err(_) => self.refuse(text, each),
         }
+    }
+
+    fn arguments(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+        let State::Arguments(arguments, tail) = &mut self.state else { return 0 };
+        let (len, ends) = arguments.take(text, &[self.call_close], false, last);
+        let tail = *tail;
+        if ends != Ends::Later {
+            self.state = State::Behind(tail);
+        }
+        match len {
+            0 if ends == Ends::Marked => self.behind(tail, text, last, each),
+            len => give_piece(String::new(), &text[..len], &text[..len], each),
+        }
+    }
+
+    /// What stands behind the arguments of a call, up to its closing mark. That may stand too early: the call is known by then.
+    fn behind(&mut self, tail: Tail, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+        let blank = text.len() - text.trim_start().len();
+        if blank > 0 {
+            return give_piece(String::new(), "", &text[..blank], each);
+        }
+        if text.starts_with(self.call_close) {
+            (self.state, self.newlines, self.begun) = (State::Answer, 2, false);
+            // One of Mistral's is the beginning of the next call.
+            return match self.call_close == self.call_open {
+                true => self.step(text, last, each),
+                false => give_piece(String::new(), "", &text[..self.call_close.len()], each),
+            };
+        }
+        if self.call_close.starts_with(text) && !last {
+            return 0;
+        }
+        match pieces::behind(tail, text) {
+            Ok(Behind::Next(head)) => {
+                self.state = State::Arguments(Arguments::default(), head.tail);
+                return give_piece(head.name, "", &text[..head.at], each);
+            }
+            Ok(Behind::End(end)) if end > 0 => {
+                self.state = State::Behind(Tail::Nothing);
+                return give_piece(String::new(), "", &text[..end], each);
+            }
+            Err(Open::More) if !last => return 0,
+            Ok(_) | Err(Open::No) => {}
+            Err(Open::More) => return give_piece(String::new(), "", text, each),
+        }
+        self.out_of_order(text, last, each)
+    }
+
+    /// What is not in order is answer text, in which another call may stand.
+    fn out_of_order(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+        (self.state, self.begun) = (State::Answer, true);
+        self.step(text, last, each)
     }
 
     /// What is not a call is answer text.

@@ -2,31 +2,52 @@
 
 use super::{Format, Parser, Part};
 
-/// The spans of `text` fed in pieces of so many characters, neighbours of one part joined.
-fn spans(format: Format, prompt: &str, text: &str, piece: usize) -> Vec<(Part, String)> {
-    let mut parser = Parser::new(format, prompt);
+/// The spans of `text` fed in pieces of so many characters, neighbours of one part and the pieces of a call joined.
+fn spans(
+    mut parser: Parser,
+    text: &str,
+    mut characters: impl FnMut() -> usize,
+) -> Vec<(Part, String)> {
     let mut spans: Vec<(Part, String)> = Vec::new();
-    let mut take = |span: super::Span<'_>| match spans.last_mut() {
-        Some((part, raw)) if *part == span.part && !matches!(part, Part::Call(_)) => {
+    let mut take = |span: super::Span<'_>| match (spans.last_mut(), &span.part) {
+        (Some((Part::Call(call), raw)), Part::Call(more)) if more.name.is_empty() => {
+            call.arguments.push_str(&more.arguments);
             raw.push_str(span.raw);
         }
+        (_, Part::Call(more)) => {
+            assert!(!more.name.is_empty(), "a piece of no call");
+            spans.push((span.part, span.raw.to_owned()));
+        }
+        (Some((part, raw)), _) if *part == span.part => raw.push_str(span.raw),
         _ => spans.push((span.part, span.raw.to_owned())),
     };
-    let chars: Vec<char> = text.chars().collect();
-    for piece in chars.chunks(piece) {
-        parser.push(&piece.iter().collect::<String>(), &mut take);
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.char_indices().nth(characters()).map_or(rest.len(), |(at, _)| at);
+        parser.push(&rest[..end], &mut take);
+        rest = &rest[end..];
     }
     parser.finish(&mut take);
     let raw: String = spans.iter().map(|(_, raw)| raw.as_str()).collect();
-    assert_eq!(raw, text, "{format:?}");
+    assert_eq!(raw, text);
     spans
 }
 
 /// The parts in short: `T:` thinking, `A:` answer, `C:` a call; marks are left out.
 fn short(format: Format, prompt: &str, text: &str) -> Vec<String> {
-    let whole = spans(format, prompt, text, usize::MAX);
+    in_short(|| Parser::new(format, prompt), text)
+}
+
+/// The same of calls in pieces.
+fn pieces(format: Format, prompt: &str, text: &str) -> Vec<String> {
+    in_short(|| Parser::new(format, prompt).in_pieces(), text)
+}
+
+fn in_short(parser: impl Fn() -> Parser, text: &str) -> Vec<String> {
+    let whole = spans(parser(), text, || usize::MAX);
     for piece in [1, 2, 3, 7] {
-        assert_eq!(spans(format, prompt, text, piece), whole, "{format:?} {piece} {text:?}");
+        let cut = spans(parser(), text, || piece);
+        assert_eq!(cut, whole, "{:?} {piece} {text:?}", parser());
     }
     let shown = whole.into_iter().filter_map(|(part, raw)| match part {
         Part::Thinking => Some(format!("T:{raw}")),
@@ -150,7 +171,7 @@ fn channels_of_harmony() {
 /// Pieces of all formats in any order, cut anywhere: nothing is lost, and the parts are the same however it is cut.
 #[test]
 fn any_order_of_marks_keeps_all_text() {
-    let pieces: Vec<&str> = Format::ALL.iter().flat_map(|format| format.marks()).copied().collect();
+    let marks: Vec<&str> = Format::ALL.iter().flat_map(|format| format.marks()).copied().collect();
     let texts = [
         "\n",
         "\n\n",
@@ -169,22 +190,186 @@ fn any_order_of_marks_keeps_all_text() {
         "<|",
         "[",
         "</function>",
+        "{\"name\":\"f\",\"arguments\":{",
+        "f[ARGS]{\"a\":",
+        ", \"id\": 1",
+        "\"",
+        "}",
+        "]",
     ];
-    let mut state = 7u32;
-    let mut next = |below: usize| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as usize % below
-    };
+    let mut next = numbers(7);
     for round in 0..4000 {
         let own = Format::ALL[round % 5];
         let mut text = String::new();
         for _ in 0..next(12) + 1 {
             match next(4) {
-                0 => text.push_str(pieces[next(pieces.len())]),
+                0 => text.push_str(marks[next(marks.len())]),
                 1 if !own.marks().is_empty() => text.push_str(own.marks()[next(own.marks().len())]),
                 _ => text.push_str(texts[next(texts.len())]),
             }
         }
         short(own, "", &text);
+        pieces(own, "", &text);
+        in_short(Parser::of_call, &text);
+    }
+}
+
+/// Numbers below those that are asked for.
+fn numbers(mut state: u32) -> impl FnMut(usize) -> usize {
+    move |below| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as usize % below
+    }
+}
+
+/// Calls that are in order, in all notations.
+const CALLS: [(Format, &str); 11] = [
+    (
+        Format::ChatMl,
+        "<think>\nHm.\n</think>\n\nI look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, {\"b\": \"é\\\"}日\"}], \"c\": \"<x\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+    ),
+    (
+        Format::ChatMl,
+        "<tool_call>{\"id\": \"1\", \"n\": 2, \"name\": \"f\\u00e9\", \"parameters\": {\"a\": \"x</tool_call>y\"}, \"b\": null, \"type\": \"function\"}</tool_call>Done.",
+    ),
+    // Whole: the arguments come first, or are a text, or are no JSON.
+    (Format::ChatMl, "<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"f\"}</tool_call> So."),
+    (Format::ChatMl, "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>"),
+    (
+        Format::ChatMl,
+        "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+    ),
+    (
+        Format::Mistral,
+        "Ok.[TOOL_CALLS]f[ARGS]{\"a\": \"[TOOL_CALLS]\", \"b\": [[1]]}[TOOL_CALLS]g[CALL_ID]0[ARGS]{} \n",
+    ),
+    (
+        Format::Mistral,
+        "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": [1]}, \"id\": \"q\"}, {\"name\": \"g\", \"arguments\": {}}]",
+    ),
+    (
+        Format::Harmony,
+        "<|channel|>commentary to=functions.f <|constrain|>json<|message|> {\"a\": \"<|x\"} <|call|>",
+    ),
+    (
+        Format::Harmony,
+        "<|channel|>commentary to=f<|message|>{\"a\": 1}<|start|>assistant<|channel|>commentary to=g<|message|><|call|>",
+    ),
+    (Format::Gemma4, "<|tool_call>call:f{a:<|\"|>b<|\"|>}<tool_call|>"),
+    (Format::Plain, "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>"),
+];
+
+#[test]
+fn pieces_of_calls_joined_are_the_whole_calls_however_they_are_cut() {
+    let mut next = numbers(11);
+    for (format, text) in CALLS {
+        let said = |spans: Vec<(Part, String)>| -> Vec<(Part, String)> {
+            let spans = spans.into_iter().filter(|(part, _)| *part != Part::Mark);
+            // What stands beside the arguments may be with another part.
+            let bare = |(part, raw)| match part {
+                Part::Call(_) => (part, String::new()),
+                part => (part, raw),
+            };
+            spans.map(bare).collect()
+        };
+        let whole = said(spans(Parser::new(format, ""), text, || usize::MAX));
+        for _ in 0..200 {
+            let parser = Parser::new(format, "").in_pieces();
+            assert_eq!(said(spans(parser, text, || next(9) + 1)), whole, "{format:?} {text}");
+        }
+    }
+}
+
+/// What is handed out of a call with each character of its text.
+fn as_it_comes(mut parser: Parser, text: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut take = |span: super::Span<'_>| match span.part {
+        Part::Call(call) if call.name.is_empty() && call.arguments.is_empty() => {}
+        Part::Call(call) => all.push(format!("{}{}", call.name, call.arguments)),
+        Part::Answer => all.push(format!("A:{}", span.raw)),
+        _ => {}
+    };
+    text.chars().for_each(|c| parser.push(&c.to_string(), &mut take));
+    parser.finish(&mut take);
+    all
+}
+
+#[test]
+fn arguments_are_handed_out_while_they_are_written() {
+    let json = "{\"name\": \"fun\", \"arguments\": {\"a\": 1}}";
+    let wanted = ["fun", "{", "\"", "a", "\"", ":", " ", "1", "}"];
+    for (format, text) in [
+        (Format::ChatMl, format!("<tool_call>\n{json}\n</tool_call>")),
+        (Format::Mistral, format!("[TOOL_CALLS][{json}]")),
+        (Format::Mistral, "[TOOL_CALLS]fun[ARGS]{\"a\": 1}".to_owned()),
+        (Format::Harmony, "<|channel|>commentary to=fun<|message|>{\"a\": 1}<|call|>".to_owned()),
+    ] {
+        assert_eq!(as_it_comes(Parser::new(format, "").in_pieces(), &text), wanted, "{text}");
+    }
+    assert_eq!(as_it_comes(Parser::of_call(), json), wanted);
+    let xml = "<tool_call><function=f><parameter=a>1</parameter></function></tool_call>";
+    assert_eq!(as_it_comes(Parser::new(Format::ChatMl, "").in_pieces(), xml), ["f{\"a\":1}"]);
+}
+
+/// A call that has begun stays one; what has not begun, or is not in order behind it, is answer text.
+#[test]
+fn calls_in_pieces_that_are_not_in_order() {
+    let begin = "<tool_call>{\"name\": \"f\", \"arguments\": ";
+    let chat = |rest: &str| pieces(Format::ChatMl, "", &format!("{begin}{rest}"));
+    // Cut within the arguments and behind them.
+    assert_eq!(chat("{\"a\": [1, \"x"), ["C:f {\"a\": [1, \"x"]);
+    assert_eq!(chat("{\"a\": 1}"), ["C:f {\"a\": 1}"]);
+    assert_eq!(chat("{\"a\": 1}, \"id"), ["C:f {\"a\": 1}"]);
+    // No JSON, without its last brace, without a quote, without any brace.
+    assert_eq!(chat("{\"a\": oops}}</tool_call>Yes."), ["C:f {\"a\": oops}", "A:Yes."]);
+    assert_eq!(chat("{\"a\": 1}\n</tool_call>Yes."), ["C:f {\"a\": 1}", "A:Yes."]);
+    assert_eq!(chat("{\"a\": \"x}}\n</tool_call>\nYes."), ["C:f {\"a\": \"x}}\n", "A:Yes."]);
+    assert_eq!(chat("{\"a\": 1</tool_call>Yes."), ["C:f {\"a\": 1", "A:Yes."]);
+    assert_eq!(chat("{}} and so on</tool_call>"), ["C:f {}", "A:and so on</tool_call>"]);
+    // The arguments have not begun.
+    for broken in ["", "[1]}</tool_call>", "\"x\"}</tool_call>"] {
+        assert_eq!(chat(broken), [format!("A:{begin}{broken}")]);
+    }
+    let far = format!("<tool_call>{{\"x\": \"{}\", ", "y".repeat(2000));
+    let call = "\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>";
+    assert_eq!(pieces(Format::ChatMl, "", &format!("{far}{call}")), ["C:f {\"a\": 1}"]);
+    assert_eq!(pieces(Format::ChatMl, "", &far), [format!("A:{far}")]);
+    let mistral = |text: &str| pieces(Format::Mistral, "", text);
+    assert_eq!(
+        mistral("[TOOL_CALLS]f[ARGS]{\"a\": [TOOL_CALLS]g[ARGS]{} So."),
+        ["C:f {\"a\": ", "C:g {}", "A:So."]
+    );
+    assert_eq!(mistral("[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, {\"nom\""), ["C:f {}"]);
+    assert_eq!(
+        mistral("[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, 7]"),
+        ["C:f {}", "A:}, 7]"]
+    );
+    let say = |text: &str| pieces(Format::Harmony, "<|start|>assistant", text);
+    let header = "<|channel|>commentary to=f<|message|>";
+    assert_eq!(say(&format!("{header}{{\"a\":<|call|>")), ["C:f {\"a\":"]);
+    assert_eq!(say(&format!("{header}{{}} x<|call|>")), ["C:f {}", "A:x"]);
+    assert_eq!(say(&format!("{header}print(1)<|call|>")), [format!("A:{header}print(1)<|call|>")]);
+}
+
+/// However much comes of something, little of it is looked at again.
+#[test]
+fn little_is_held_of_calls_in_pieces() {
+    let json = "{\"name\": \"f\", \"arguments\": {\"a\": ";
+    for (format, begin) in [
+        (Format::ChatMl, format!("<tool_call>{json}")),
+        (Format::ChatMl, format!("<tool_call>{json}1}}")),
+        (Format::ChatMl, format!("<tool_call>{json}1}}}}")),
+        (Format::Mistral, "[TOOL_CALLS]f[ARGS]{}".to_owned()),
+        (Format::Mistral, format!("[TOOL_CALLS][{json}1}}}}, ")),
+        (Format::Harmony, "<|channel|>commentary to=f<|message|>{}".to_owned()),
+    ] {
+        for more in [" ", "\n", "é", "\"", "{", "<", "["] {
+            let mut parser = Parser::new(format, "").in_pieces();
+            parser.push(&begin, &mut |_| {});
+            for _ in 0..5000 {
+                parser.push(more, &mut |_| {});
+                assert!(parser.held.len() < 2048, "{begin} {more:?}");
+            }
+        }
     }
 }
