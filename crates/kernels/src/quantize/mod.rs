@@ -9,9 +9,11 @@ pub(crate) mod levels;
 pub(crate) mod search;
 pub(crate) mod simple;
 
+use crate::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::SimdLevel;
 use crate::blocks::{BlockFormat, WeightType, with_block};
 use crate::half::{f32_to_bf16, f32_to_f16};
-use crate::{Isa, SimdLevel};
 
 /// Quantises a row (or any whole number of blocks): `x` `[x.len()]` → `bytes`.
 ///
