@@ -396,7 +396,7 @@ class Xla:
         def product(rows: jax.Array, stack: Any) -> jax.Array:
             if isinstance(stack, Blocks):
                 # Not before its rows are there: else XLA makes down floats while gate and up still are.
-                stack, rows = lax.optimization_barrier((stack, rows))
+                stack, rows = lax.optimization_barrier((stack, rows))  # type: ignore[no-untyped-call, unused-ignore]
                 stack = dequantize(stack, rows.shape[1], self.dtype)
             stack, rows = stack.astype(kind).swapaxes(1, 2), rows.astype(kind)
             return lax.ragged_dot(rows, stack, sizes, precision=_precision(kind), preferred_element_type=jnp.float32)
