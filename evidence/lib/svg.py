@@ -49,11 +49,11 @@ def line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
     return f'<line class="{kind}" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>\n'
 
 
-def picture(title: str, about: list[str], body: str, height: float) -> str:
-    """A whole file. `about` are small lines below the title; the body begins at `top(about)`."""
+def picture(title: str, about: list[str], body: str, height: float, style: str = "") -> str:
+    """A whole file. `about` are small lines below the title; the body begins at `top(about)`. `style` is what this picture has beside STYLE."""
     head = text(12, 24, title, "title") + "".join(text(12, 42 + 16 * i, one, "small") for i, one in enumerate(about))
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" height="{height:.0f}" role="img">\n'
-            f"<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n"
+            f"<title>{escape(title)}</title>\n<style>\n{STYLE}{style}</style>\n"
             f'<rect class="ground" width="{WIDTH}" height="{height:.0f}" rx="6"/>\n{head}{body}</svg>\n')
 
 
@@ -126,3 +126,95 @@ def roofline(title: str, about: list[str], lines: list[Line], limits: list[tuple
             body += f'<circle class="{one.colour}" cx="{x:.1f}" cy="{y:.1f}" r="4"/>\n' + text(x + 6, y - 18 if crowded else y + 18, f"{value:.1f}")
         body += text(ends[-1][0] + 10, ends[-1][1] + 4, one.name)
     return picture(title, about, body, upper + height + 46)
+
+
+# Where the axis of `dots` begins and ends, and the two columns behind it.
+FROM, TO, VALUE, SAID = 208, 560, 574, 752
+DOTS = """\
+.third { fill: #c8811a } .hollow { fill: none; stroke: #2e8b57; stroke-width: 2 }
+.reach { stroke: #888; stroke-width: 2; opacity: .6 } .grid { stroke: #e2e2e2; stroke-width: 1 }
+@media (prefers-color-scheme: dark) { .grid { stroke: #363b43 } }
+"""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How the marks of an engine look: by shape as well as by colour, for those who do not see the latter."""
+
+    shape: str
+    colour: str
+
+    def at(self, x: float, y: float) -> str:
+        if self.shape == "circle":
+            return f'<circle class="{self.colour}" cx="{x:.1f}" cy="{y:.1f}" r="{4 if self.colour == "hollow" else 5}"/>\n'
+        half = 4.5 if self.shape == "square" else 6
+        corners = ((-half, -half), (half, -half), (half, half), (-half, half)) if self.shape == "square" else ((0, -half), (half, 0), (0, half), (-half, 0))
+        return f'<polygon class="{self.colour}" points="{" ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)}"/>\n'
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What one engine reaches, as a share of the limit or as a ratio; `least` and `most` where it is known no better."""
+
+    value: float
+    least: float | None = None
+    most: float | None = None
+
+
+@dataclass(frozen=True)
+class DotRow:
+    """A line of a panel: marks by engine, the value that is printed behind it, and the tokens per second behind that."""
+
+    name: str
+    marks: dict[str, Mark]
+    value: str
+    said: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Rows on one axis, which begins at zero. `limit` is what stands at 1: where shares end, or what ratios are to."""
+
+    name: str
+    limit: str
+    rows: list[DotRow]
+    share: bool
+
+
+def dots(title: str, about: list[str], looks: dict[str, Look], said: str, panels: list[Panel]) -> str:
+    """Marks of several engines below a limit. `said` names the last column."""
+    y = top(about) + 24
+    body, x = "", 16.0
+    for name, look in looks.items():
+        body += look.at(x, y - 4) + text(x + 10, y, name)
+        x += 34 + 6.4 * len(name)
+    for panel in panels:
+        y += 30
+        body += text(12, y, panel.name, "group")
+        y += 18
+        body += text(SAID, y, said, "small", "end")
+        most = max([1.0, *(max(mark.value, mark.most or 0) for row in panel.rows for mark in row.marks.values())])
+        step = 0.25 if panel.share else next(one for one in (0.5, 1, 2, 5, 10, 20) if most / one <= 6)
+
+        def at(value: float, most: float = most) -> float:
+            return FROM + (TO - FROM) * value / most
+
+        upper, lower = y + 6, y + 6 + 20 * len(panel.rows)
+        body += text(at(1), y, panel.limit, "small", "end" if panel.share else "middle")
+        ticks = [step * i for i in range(int(most / step + 1e-9) + 1)]
+        for tick in ticks:
+            body += line("grid", at(tick), upper, at(tick), lower)
+            body += text(at(tick), lower + 14, f"{100 * tick:.0f} %" if panel.share else f"{tick:g} ×", "small", "middle")
+        body += line("limit", at(1), upper, at(1), lower) + line("axis", at(0), lower, at(most), lower)
+        for row in panel.rows:
+            y += 20
+            body += text(FROM - 10, y, row.name, anchor="end")
+            for mark in row.marks.values():
+                if mark.least is not None and mark.most is not None:
+                    body += line("reach", at(mark.least), y - 4, at(mark.most), y - 4)
+            # Ours last, so that nothing covers it.
+            for name in reversed([name for name in looks if name in row.marks]):
+                body += looks[name].at(at(row.marks[name].value), y - 4)
+            body += text(VALUE, y, row.value, "group") + text(SAID, y, row.said, "small", "end")
+        y = lower + 14
+    return picture(title, about, body, y + 16, DOTS)
