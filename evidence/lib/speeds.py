@@ -301,6 +301,10 @@ SPEEDS = {
         "Tokens per second of prompts with AMX",
         ["2 threads of an Intel Xeon with AMX, 2026-11-28, medians; behind each model the tokens of its prompt"],
         "Prompts with AMX", ("tokens", "avx512", "amxint8"), levels(("avx512", "amxint8", "amx"), "amxint8 / avx512", tokens=True), LEVELS, said="t/s: the best, avx512"),
+    "speed-amx-peers.svg": Speeds(
+        "Tokens per second with AMX, beside llama.cpp and ik_llama.cpp",
+        ["2 threads of an Intel Xeon with AMX, 2026-11-28, medians"],
+        "Beside llama.cpp and ik_llama.cpp, with AMX", WITH_IK, ratio_columns(limited=False), LOOKS),
     "speed-mixtures.svg": Speeds(
         "Tokens per second of mixtures, latent attention and a hybrid", ["2 threads of 2 cores of Zen 4, 2026-11-23, medians"],
         "Mixtures of experts, latent attention and hybrids", ("model", "case", "ratio to the better"), mixtures, LOOKS),
