@@ -1,10 +1,11 @@
 //! What the quantization of a model is called.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use alight_convert::QuantizationMix;
 use alight_files::FilesError;
+
+use crate::inspect::summary::Summary;
 
 /// What llama.cpp adds to the number of a file's type where it has guessed it.
 const GUESSED: u32 = 1024;
@@ -21,11 +22,7 @@ pub fn of(path: &Path) -> Result<String, FilesError> {
     if let Some(mix) = said.and_then(|number| QuantizationMix::of_file_type(number & !GUESSED)) {
         return Ok(mix.to_string());
     }
-    let mut weights: BTreeMap<&str, u64> = BTreeMap::new();
-    for tensor in &headers.catalog.tensors {
-        let elements = weights.entry(tensor.info.ty.name()).or_default();
-        *elements = elements.saturating_add(tensor.info.elements());
-    }
-    let most = weights.into_iter().max_by_key(|(_, elements)| *elements);
-    Ok(most.map_or("unknown", |(ty, _)| ty).to_owned())
+    let types = Summary::of_catalog(&headers.catalog).types.into_iter();
+    let most = types.max_by_key(|of_type| (of_type.parameters, of_type.ty));
+    Ok(most.map_or("unknown", |of_type| of_type.ty).to_owned())
 }

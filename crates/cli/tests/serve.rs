@@ -458,7 +458,7 @@ fn arguments_of_calls_are_sent_while_they_are_written() {
         let ends = events.iter().filter(|event| event["type"] == "content_block_stop");
         assert_eq!(ends.count(), 2);
 
-        // Ollama's clients are told a call at once.
+        // Ollama's interface sends a call in one piece.
         let body =
             json!({"messages": messages(), "tools": tools(), "options": {"num_predict": most}});
         let lines = parsed(&serving.post("/api/chat", &body).text(), "");

@@ -12,7 +12,7 @@ mod gguf;
 mod listing;
 mod parts;
 mod safetensors;
-mod summary;
+pub mod summary;
 mod torch;
 mod watch;
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use alight_formats::split::Catalog;
 use serde::Serialize;
 
 /// Totals over all tensors.
@@ -34,6 +35,12 @@ pub struct OfType {
 }
 
 impl Summary {
+    /// Adds up the tensors of a model in GGUF.
+    pub fn of_catalog(catalog: &Catalog<'_>) -> Summary {
+        let tensors = catalog.tensors.iter().map(|tensor| &tensor.info);
+        Summary::of(tensors.map(|info| (info.ty.name(), info.elements(), info.nbytes)))
+    }
+
     /// Adds up tensors: type, elements, bytes.
     pub fn of(tensors: impl Iterator<Item = (&'static str, u64, u64)>) -> Summary {
         let mut by_type = BTreeMap::new();

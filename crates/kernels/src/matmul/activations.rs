@@ -292,8 +292,8 @@ impl Activations {
         }
     }
 
-    /// Bytes that it takes, about, when it has had as many tokens of prompts as there is room for: their codes and, for each 32 of them,
-    /// a scale and three sums.
+    /// The approximate size in bytes of `max_tokens` tokens of prompts: a code for each element, and a scale and three sums for each 32
+    /// elements.
     pub fn usual_bytes(&self) -> usize {
         self.max_tokens * self.max_cols / 32 * (32 + 4 * 4)
     }

@@ -151,10 +151,11 @@ pub(crate) struct Buffers {
     pub(crate) threads: PerThread<Scratch>,
     pub(crate) experts: ExpertsBuffers,
     pub(crate) latent: LatentBuffers,
-    /// Rows that there is room for, the most that a call had so far, and what this and the cache beside it have of the memory that experts
-    /// in slots may have.
-    room: usize,
-    most_rows: usize,
+    /// The most rows that a call may have.
+    batch_size: usize,
+    /// The most rows that a call has had.
+    rows_used: usize,
+    /// The memory of these buffers and of the cache beside them, which experts in slots do not get.
     taken: Taken,
 }
 
@@ -213,8 +214,8 @@ impl Buffers {
             partials: vec![0.0; sizes.partials],
             experts: ExpertsBuffers::new(&work.experts, batch, hidden_size, sizes.experts_read),
             latent: LatentBuffers::new(&work.latent, batch),
-            room: batch,
-            most_rows: 0,
+            batch_size: batch,
+            rows_used: 0,
             taken,
             threads: PerThread::new(threads, || Scratch {
                 row: vec![
@@ -230,12 +231,11 @@ impl Buffers {
 
     /// Says how much memory this takes and the cache beside it, for the rows that are computed now, before they are.
     pub(super) fn take(&mut self, store: &Store, cache: &Cache) {
-        self.most_rows = self.most_rows.max(self.batch.counts().all());
-        let mut taken = std::mem::take(&mut self.taken);
-        // The system gives the memory of rows when they are first used.
-        let bytes = || cache.touched() + self.bytes() / self.room.max(1) * self.most_rows;
-        store.take(&mut taken, bytes);
-        self.taken = taken;
+        let Some(slots) = store.slots() else { return };
+        self.rows_used = self.rows_used.max(self.batch.counts().all());
+        // The system gives the memory of a row when it is first used.
+        let rows = self.bytes() / self.batch_size.max(1) * self.rows_used;
+        self.taken.set((cache.touched() + rows) as u64, slots);
     }
 
     /// Bytes that it takes, about, when all rows have been used.

@@ -48,7 +48,7 @@ impl Room {
 
 impl Taken {
     /// It has so many bytes now.
-    pub(super) fn set(&mut self, bytes: u64, slots: &Slots) {
+    pub(crate) fn set(&mut self, bytes: u64, slots: &Slots) {
         if let Some(left) = self.change(bytes) {
             slots.set_budget(left);
         }

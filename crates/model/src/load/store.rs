@@ -273,13 +273,6 @@ impl Store {
         self.slots.as_ref().map_or(Taken::default(), |(_, room)| room.nothing())
     }
 
-    /// It has so many bytes now, which slots do not get.
-    pub(crate) fn take(&self, taken: &mut Taken, bytes: impl FnOnce() -> usize) {
-        if let Some(slots) = self.slots() {
-            taken.set(bytes() as u64, slots);
-        }
-    }
-
     /// Chooses experts of the layer whose weights are at `place`. Those in slots that are not there are read from now on.
     pub(crate) fn choose(
         &self,

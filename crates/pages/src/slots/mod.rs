@@ -892,13 +892,12 @@ impl Shared {
     /// Closes and opens slots, until they take what they may. It is called between two visits. Slots that are being filled, or have what was
     /// read ahead for the next visit, are left to the visit after that.
     fn fit(&self, state: &mut State) {
+        state.fitted = true;
         // What is in the page cache has a bound of its own.
         if state.shared {
-            state.fitted = true;
             return;
         }
         let share = self.layout.share_in(state.budget).unwrap_or(0.0);
-        state.fitted = true;
         for (number, class) in self.layout.classes.iter().enumerate() {
             let may = self.layout.slots_of(number, share);
             let mut open = class.slots.clone().filter(|slot| !state.slots[*slot].closed).count();

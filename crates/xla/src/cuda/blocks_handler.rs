@@ -119,57 +119,26 @@ unsafe extern "C" fn alight_blocks_cuda_instantiate(frame: *mut CallFrame) -> *m
     unsafe { handle_with(frame, STATE.number(), api::COMMAND_BUFFER_COMPATIBLE, give) }
 }
 
-/// # Safety
-/// For XLA to call, with its frame.
-unsafe extern "C" fn alight_matvec_cuda_initialize(frame: *mut CallFrame) -> *mut Error {
-    // SAFETY: passed on.
-    unsafe {
-        handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, |frame| initialize(frame, &PRODUCT))
-    }
+/// What XLA calls at a stage of one of the custom calls.
+macro_rules! stage {
+    ($name:ident = $stage:ident of $kind:ident) => {
+        /// # Safety
+        /// For XLA to call, with its frame.
+        unsafe extern "C" fn $name(frame: *mut CallFrame) -> *mut Error {
+            // SAFETY: passed on.
+            unsafe {
+                handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, |frame| $stage(frame, &$kind))
+            }
+        }
+    };
 }
 
-/// # Safety
-/// For XLA to call, with its frame.
-unsafe extern "C" fn alight_matvec_cuda_execute(frame: *mut CallFrame) -> *mut Error {
-    // SAFETY: passed on.
-    unsafe {
-        handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, |frame| execute(frame, &PRODUCT))
-    }
-}
-
-/// # Safety
-/// For XLA to call, with its frame.
-unsafe extern "C" fn alight_matvec_chosen_cuda_initialize(frame: *mut CallFrame) -> *mut Error {
-    // SAFETY: passed on.
-    unsafe {
-        handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, |frame| initialize(frame, &CHOSEN))
-    }
-}
-
-/// # Safety
-/// For XLA to call, with its frame.
-unsafe extern "C" fn alight_matvec_chosen_cuda_execute(frame: *mut CallFrame) -> *mut Error {
-    // SAFETY: passed on.
-    unsafe {
-        handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, |frame| execute(frame, &CHOSEN))
-    }
-}
-
-/// # Safety
-/// For XLA to call, with its frame.
-unsafe extern "C" fn alight_dequantize_cuda_initialize(frame: *mut CallFrame) -> *mut Error {
-    // SAFETY: passed on.
-    unsafe {
-        handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, |frame| initialize(frame, &ROWS))
-    }
-}
-
-/// # Safety
-/// For XLA to call, with its frame.
-unsafe extern "C" fn alight_dequantize_cuda_execute(frame: *mut CallFrame) -> *mut Error {
-    // SAFETY: passed on.
-    unsafe { handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, |frame| execute(frame, &ROWS)) }
-}
+stage!(alight_matvec_cuda_initialize = initialize of PRODUCT);
+stage!(alight_matvec_cuda_execute = execute of PRODUCT);
+stage!(alight_matvec_chosen_cuda_initialize = initialize of CHOSEN);
+stage!(alight_matvec_chosen_cuda_execute = execute of CHOSEN);
+stage!(alight_dequantize_cuda_initialize = initialize of ROWS);
+stage!(alight_dequantize_cuda_execute = execute of ROWS);
 
 /// A launch and the addresses of its arrays.
 enum Call {

@@ -43,9 +43,7 @@ pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
             catalog.tensors.iter().map(|t| (t.shard, t.info.pieces())),
             found,
         ),
-        summary: Summary::of(
-            catalog.tensors.iter().map(|t| (t.info.ty.name(), t.info.elements(), t.info.nbytes)),
-        ),
+        summary: Summary::of_catalog(&catalog),
         experts: Experts::of(&files[0], &catalog, &maps, found),
         session: SessionMemory::of(&files[0]),
         catalog: &catalog,
