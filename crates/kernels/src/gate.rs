@@ -2,7 +2,8 @@
 //!
 //! The SIMD levels use their own exp (within 1 ulp): SiLU is within 4 ulp for `x > -87`; GELU within 4
 //! ulp for `x > -1` and a relative error of `2⁻²¹ (1 + |2u|)` below, where the rounding of `u` is
-//! amplified while the result vanishes. Infinities give their limits, NaN stays NaN.
+//! amplified while the result vanishes. Where their exp would be subnormal (SiLU below -87, GELU below -10), they
+//! are 0. Infinities give their limits, NaN stays NaN.
 
 use crate::Isa;
 use crate::lanes::{self, Binary, Lanes, Unary, by_level};

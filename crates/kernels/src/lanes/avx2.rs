@@ -71,6 +71,7 @@ impl Lanes for Avx2 {
             let a = _mm256_mul_ps(a, power(half));
             _mm256_mul_ps(a, power(_mm256_sub_epi32(n, half)))
         };
+        fn times_power(a: __m256, n: __m256) -> __m256 = _mm256_mul_ps(a, power(_mm256_cvtps_epi32(n)));
         fn sum(a: __m256) -> f32 = {
             let a = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
             let a = _mm_add_ps(a, _mm_movehl_ps(a, a));

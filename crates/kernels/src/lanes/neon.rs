@@ -94,6 +94,10 @@ impl Lanes for Neon {
         };
         fn round(a: V) -> V = [vrndnq_f32(a[0]), vrndnq_f32(a[1])];
         fn ldexp(a: V, n: V) -> V = [ldexp(a[0], n[0]), ldexp(a[1], n[1])];
+        fn times_power(a: V, n: V) -> V = {
+            let power = |n| power(vcvtnq_s32_f32(n));
+            [vmulq_f32(a[0], power(n[0])), vmulq_f32(a[1], power(n[1]))]
+        };
         fn sum(a: V) -> f32 = {
             let four = vaddq_f32(a[0], a[1]);
             let two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
