@@ -180,11 +180,11 @@ fn want_all(slots: &Slots) {
 fn what_was_guessed_is_there() {
     let even = Even::new();
     let slots = even.slots(even.least, SlotOptions::default());
-    let unwanted = || (slots.counts().unwanted_bytes, slots.counts().read_bytes / 8);
+    let unwanted = || (slots.counts().unwanted_bytes, slots.counts().read_bytes / 50);
     // Nothing is guessed before as much was read that the guesses may be wrong.
     let mut held = slots.hold(0, [0].into_iter());
     held.wait();
-    held.guess(1, [0].into_iter());
+    held.guess(1, [(0, 9)].into_iter());
     drop(held);
     assert_eq!(slots.counts().guessed, 0);
     (0..4).for_each(|_| want_all(&slots));
@@ -200,7 +200,7 @@ fn what_was_guessed_is_there() {
         held.wait();
         assert!(held.may_guess());
         let (next, guesses) = wanted(visit + 1);
-        held.guess(next, guesses.into_iter().rev());
+        held.guess(next, guesses.into_iter().rev().map(|piece| (piece, 9)));
         // What this visit holds stays.
         pieces.iter().for_each(|piece| even.check(&held, group, *piece));
     }
@@ -209,10 +209,14 @@ fn what_was_guessed_is_there() {
     assert!(right.guessed > 8 && right.guessed - right.guessed_right <= 1, "{right:?}");
     // All but the last guess was wanted.
     assert!(right.unwanted_bytes <= 2 * 8192, "{right:?}");
-    // Guesses that are wrong come to an end, and go on when more was read that was wanted.
-    let wrong = |visits: usize| {
+    // Guesses that are wrong come to an end: each class by itself, and all of them until more was read that was wanted. What is named is wanted
+    // in none of these visits, or in all.
+    let name = |visits: usize, class: u8, right: bool| {
+        let before = slots.counts().guessed;
         for visit in 0..visits {
-            let mut held = slots.hold(visit % 4, [0].into_iter());
+            let named = |visit: usize| 1 + visit % 19;
+            let wanted = if right { named(visit + 18) } else { 0 };
+            let mut held = slots.hold(visit % 4, [wanted].into_iter());
             held.wait();
             // The disk has to be done with the last guess.
             let patience = Instant::now() + Duration::from_secs(20);
@@ -221,17 +225,24 @@ fn what_was_guessed_is_there() {
                 std::thread::yield_now();
             }
             if held.may_guess() {
-                held.guess((visit + 1) % 4, [10 + visit % 10].into_iter());
+                held.guess((visit + 1) % 4, [(named(visit), class)].into_iter());
             }
         }
         let (unwanted, most) = unwanted();
-        assert!(unwanted > 0 && unwanted <= most, "{:?}", slots.counts());
-        slots.counts().guessed - right.guessed
+        assert!(unwanted <= most, "{:?}", slots.counts());
+        slots.counts().guessed - before
     };
-    let few = wrong(200);
-    assert!((2..100).contains(&few) && wrong(200) < few + 3, "{:?}", slots.counts());
-    (0..20).for_each(|_| want_all(&slots));
-    assert!(wrong(200) > few + 3, "{:?}", slots.counts());
+    let with_room = |visits: usize, class: u8, right: bool| {
+        (0..20).for_each(|_| want_all(&slots));
+        name(visits, class, right)
+    };
+    assert!((2..=16).contains(&name(200, 1, false)), "{:?}", slots.counts());
+    (0..16).for_each(|_| _ = with_room(200, 1, false));
+    assert_eq!(with_room(200, 1, false), 0, "a class that was wrong is not trusted");
+    assert!((2..=16).contains(&with_room(200, 2, false)), "{:?}", slots.counts());
+    // It is judged by what is named, read or not.
+    with_room(1000, 1, true);
+    assert!(with_room(400, 1, true) > 16, "{:?}", slots.counts());
 }
 
 #[test]

@@ -72,8 +72,8 @@ impl Chosen<'_> {
         self.held.as_mut().is_some_and(Held::may_guess)
     }
 
-    /// Says which experts of a later layer may be chosen, the likeliest first.
-    pub(crate) fn guess(&mut self, place: InSlots, experts: impl Iterator<Item = usize>) {
+    /// Says which experts of a later layer may be chosen, the likeliest first, and how sure that is.
+    pub(crate) fn guess(&mut self, place: InSlots, experts: impl Iterator<Item = (usize, u8)>) {
         if let Some(held) = &mut self.held {
             held.guess(place.group as usize, experts);
         }

@@ -722,11 +722,15 @@ impl ExpertsWeights {
         next.route(next_spec, step);
         let e = &mut step.buffers.experts;
         let tokens = e.chosen.chunks_exact(2 * used).take(rows);
-        let mut numbers = tokens.flat_map(|row| &row[..used]).map(|expert| *expert as usize);
         if few {
-            chosen.guess(place, &mut numbers);
+            let scores = e.scores.chunks_exact(experts);
+            let routing = &next_spec.routing;
+            let guesses =
+                tokens.zip(scores).flat_map(|(row, scores)| routing.sureness(scores, row));
+            chosen.guess(place, guesses);
             return;
         }
+        let numbers = tokens.flat_map(|row| &row[..used]).map(|expert| *expert as usize);
         let wanted = &mut e.next[..experts];
         wanted.fill(0);
         numbers.for_each(|expert| wanted[expert] += 1);

@@ -1,5 +1,7 @@
 //! The choice of experts: the one function of every mixture, from the router's logits to experts and weights.
 
+use alight_pages::slots::CLASSES;
+
 use crate::spec::SpecError;
 use crate::spec::keys::Keys;
 
@@ -144,6 +146,24 @@ impl Routing {
         if self.scale != 1.0 {
             weights.iter_mut().for_each(|weight| *weight *= self.scale);
         }
+    }
+
+    /// The experts that [`Routing::choose`] has chosen by these scores, and how far the score of each is above the best that was not chosen, in
+    /// classes: √2 times as far is one more. Scores that are a little different choose those that are far above.
+    pub(crate) fn sureness<'s>(
+        &self,
+        scores: &'s [f32],
+        chosen: &'s [f32],
+    ) -> impl Iterator<Item = (usize, u8)> + 's {
+        let chosen = &chosen[..self.used];
+        let others = scores.iter().enumerate().filter(|(i, _)| !chosen.contains(&(*i as f32)));
+        let next = others.map(|(_, score)| *score).fold(f32::NEG_INFINITY, f32::max);
+        chosen.iter().map(move |expert| {
+            let expert = *expert as usize;
+            // Classes from 2⁻¹² on, below any difference that matters between probabilities.
+            let class = 2.0 * (scores[expert] - next).log2() + 24.0;
+            (expert, (class as u8).min(CLASSES as u8 - 1))
+        })
     }
 
     fn probabilities(&self, logits: &mut [f32]) {
@@ -293,6 +313,28 @@ mod tests {
                 assert_eq!(choose(&routing(4, 2, gating), &logits, None).0, [0, 1]);
             }
         }
+    }
+
+    #[test]
+    fn the_further_a_score_is_above_those_not_chosen_the_surer() {
+        let routing = routing(6, 3, Gating::SoftmaxOfChosen);
+        let scores = [0.5, 4.25, 0.25, 0.75, 1.25, -1.0];
+        let (mut logits, mut sorted, mut chosen) = (scores, [0.0; 6], [0.0; 6]);
+        routing.choose(&mut logits, None, &mut sorted, &mut chosen);
+        // Above 0.5: by 3.75, 0.75 and 0.25.
+        let found: Vec<_> = routing.sureness(&sorted, &chosen).collect();
+        assert_eq!(found, [(1, 27), (4, 23), (3, 20)]);
+        // All are chosen; none is a number; all are the same.
+        let sure = |scores: &[f32], used| {
+            let routing = Routing { experts: scores.len(), used, ..routing.clone() };
+            let (mut logits, mut own) = (scores.to_vec(), scores.to_vec());
+            let mut chosen = vec![0.0; 2 * used];
+            routing.choose(&mut logits, None, &mut own, &mut chosen);
+            routing.sureness(&own, &chosen).map(|(_, class)| class).collect::<Vec<_>>()
+        };
+        assert_eq!(sure(&[1.0, 2.0], 2), [31, 31]);
+        assert_eq!(sure(&[f32::NAN; 3], 1), [0]);
+        assert_eq!(sure(&[1.0; 3], 2), [0, 0]);
     }
 
     #[test]

@@ -19,6 +19,7 @@
 
 mod cached;
 mod expected;
+mod guesses;
 mod layout;
 #[cfg(all(loom, test))]
 mod orders;
@@ -49,6 +50,8 @@ use crate::region::{Region, RegionError};
 use crate::transfer::TransferError;
 use crate::transfer::blocks::Block;
 use cached::Cached;
+pub use guesses::CLASSES;
+use guesses::Guesses;
 pub use layout::Layout;
 use layout::Piece;
 use reader::OpenFile;
@@ -63,9 +66,8 @@ const BLOCK: usize = 1 << 20;
 const READERS: usize = if cfg!(all(loom, test)) { 2 } else { 8 };
 /// Pieces that a visit may guess: a disk that has nothing to do has time for so many before the next visit.
 const MOST_GUESSES: usize = 2;
-/// One byte of so many that are read may have been read ahead for nothing. Guesses are made only while the disk has nothing to do, and with
-/// this bound a mixture that fits to a third answers an eighth faster than with a bound of one byte in fifty.
-const ONE_UNWANTED_IN: u64 = 8;
+/// One byte of so many that are read may have been read ahead for nothing.
+const ONE_UNWANTED_IN: u64 = 50;
 /// So many visits apart it is seen whether another process has come, and how much memory there is for what both have.
 const LOOK: u64 = 256;
 /// No slot, or no piece.
@@ -289,7 +291,7 @@ struct State {
     closed: (usize, u64),
     counts: SlotCounts,
     /// What was guessed for the group that comes next.
-    guesses: [u32; MOST_GUESSES],
+    guesses: Guesses,
     stop: bool,
 }
 
@@ -403,7 +405,7 @@ impl Slots {
             fitted: true,
             closed: (0, 0),
             counts: SlotCounts::default(),
-            guesses: [NONE; MOST_GUESSES],
+            guesses: Guesses::new(),
             stop: false,
         };
         let shared = Arc::new(Shared {
@@ -641,34 +643,35 @@ impl Held<'_> {
         idle && state.may_be_unwanted(0)
     }
 
-    /// Says which pieces the next visit may want, of which group; the likeliest first. A few that are not there are read ahead. No
-    /// piece of this visit goes for that.
+    /// Says which pieces the next visit may want, of which group; the likeliest first, and how sure that is, in [`CLASSES`]. A few that are
+    /// not there are read ahead, of classes that were mostly right before. No piece of this visit goes for that.
     ///
     /// # Panics
     /// If there is no such group or piece.
-    pub fn guess(&mut self, group: usize, pieces: impl Iterator<Item = usize>) {
+    pub fn guess(&mut self, group: usize, pieces: impl Iterator<Item = (usize, u8)>) {
         let shared = &*self.slots.shared;
         let mut state = shared.state();
-        state.guesses = [NONE; MOST_GUESSES];
+        state.guesses.clear();
         let first = shared.layout.groups[group].start;
-        let mut count = 0;
-        for piece in pieces {
+        let mut left = MOST_GUESSES;
+        for (piece, class) in pieces {
             let piece = first + piece;
             assert!(shared.layout.groups[group].contains(&piece), "a piece of the group");
             if state.shelf.slot_of(piece).is_some() {
                 continue;
             }
             let bytes = shared.read_len(piece, state.shared);
-            if count == MOST_GUESSES || !state.may_be_unwanted(bytes) {
-                return;
-            }
+            let suits = left > 0 && state.guesses.trusts(class) && state.may_be_unwanted(bytes);
             // This visit may hold all slots.
-            let Some(slot) = shared.victim(&state, piece) else { return };
-            state.guesses[count] = piece as u32;
-            count += 1;
-            state.counts.guessed += 1;
-            shared.bring(&mut state, piece, slot, true);
-            self.visit.turn(shared, &mut state);
+            let slot = suits.then(|| shared.victim(&state, piece)).flatten();
+            // What is not read is judged too.
+            state.guesses.add(piece, class, slot.is_some());
+            if let Some(slot) = slot {
+                left -= 1;
+                state.counts.guessed += 1;
+                shared.bring(&mut state, piece, slot, true);
+                self.visit.turn(shared, &mut state);
+            }
         }
     }
 
@@ -1041,15 +1044,10 @@ impl State {
 
     /// Counts what was right of what was guessed of a group whose visit begins.
     fn judge_guesses(&mut self, group: usize, layout: &Layout, visit: &Visit) {
-        for guess in std::mem::replace(&mut self.guesses, [NONE; MOST_GUESSES]) {
-            if guess == NONE {
-                continue;
-            }
-            let piece = &layout.groups[group];
-            let right = piece.contains(&(guess as usize))
-                && visit.slot_of[guess as usize - piece.start] != NONE;
-            self.counts.guessed_right += u64::from(right);
-        }
+        let pieces = &layout.groups[group];
+        let is_wanted =
+            |piece: usize| pieces.contains(&piece) && visit.slot_of[piece - pieces.start] != NONE;
+        self.counts.guessed_right += self.guesses.judge(is_wanted);
     }
 }
 
