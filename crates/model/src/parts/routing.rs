@@ -1,7 +1,5 @@
 //! The choice of experts: the one function of every mixture, from the router's logits to experts and weights.
 
-use alight_pages::slots::CLASSES;
-
 use crate::spec::SpecError;
 use crate::spec::keys::Keys;
 
@@ -160,9 +158,9 @@ impl Routing {
         let next = others.map(|(_, score)| *score).fold(f32::NEG_INFINITY, f32::max);
         chosen.iter().map(move |expert| {
             let expert = *expert as usize;
-            // Classes from 2⁻¹² on, below any difference that matters between probabilities.
+            // From 2⁻¹² on, which no difference that matters between probabilities is below. What is no number is 0.
             let class = 2.0 * (scores[expert] - next).log2() + 24.0;
-            (expert, (class as u8).min(CLASSES as u8 - 1))
+            (expert, class as u8)
         })
     }
 
@@ -332,7 +330,7 @@ mod tests {
             routing.choose(&mut logits, None, &mut own, &mut chosen);
             routing.sureness(&own, &chosen).map(|(_, class)| class).collect::<Vec<_>>()
         };
-        assert_eq!(sure(&[1.0, 2.0], 2), [31, 31]);
+        assert_eq!(sure(&[1.0, 2.0], 2), [u8::MAX; 2]);
         assert_eq!(sure(&[f32::NAN; 3], 1), [0]);
         assert_eq!(sure(&[1.0; 3], 2), [0, 0]);
     }

@@ -2,7 +2,7 @@
 
 /// Classes of guesses: how sure the visit is that makes them. Any measure will do, as long as guesses of a class are right about as often
 /// as those of that class before.
-pub const CLASSES: usize = 32;
+const CLASSES: usize = 32;
 
 /// Pieces that a visit may name: the others are neither read nor judged.
 const CANDIDATES: usize = 32;
@@ -51,7 +51,7 @@ impl Guesses {
 
     /// Whether guesses of a class were right often enough.
     pub(super) fn trusts(&self, class: u8) -> bool {
-        let Record { judged, right } = self.classes[usize::from(class).min(CLASSES - 1)];
+        let Record { judged, right } = self.classes[number(class)];
         judged < FEW || 10 * right >= RIGHT_IN_TEN * judged
     }
 
@@ -68,7 +68,7 @@ impl Guesses {
         let mut right_reads = 0;
         for Candidate { piece, class, read } in &self.candidates[..self.count] {
             let right = is_wanted(*piece as usize);
-            let record = &mut self.classes[usize::from(*class).min(CLASSES - 1)];
+            let record = &mut self.classes[number(*class)];
             record.judged += 1;
             record.right += u32::from(right);
             if record.judged >= MANY {
@@ -79,6 +79,11 @@ impl Guesses {
         self.count = 0;
         right_reads
     }
+}
+
+/// That of the last class for all above it.
+fn number(class: u8) -> usize {
+    usize::from(class).min(CLASSES - 1)
 }
 
 #[cfg(all(test, not(loom)))]

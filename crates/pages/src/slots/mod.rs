@@ -50,7 +50,6 @@ use crate::region::{Region, RegionError};
 use crate::transfer::TransferError;
 use crate::transfer::blocks::Block;
 use cached::Cached;
-pub use guesses::CLASSES;
 use guesses::Guesses;
 pub use layout::Layout;
 use layout::Piece;
@@ -643,8 +642,8 @@ impl Held<'_> {
         idle && state.may_be_unwanted(0)
     }
 
-    /// Says which pieces the next visit may want, of which group; the likeliest first, and how sure that is, in [`CLASSES`]. A few that are
-    /// not there are read ahead, of classes that were mostly right before. No piece of this visit goes for that.
+    /// Says which pieces the next visit may want, of which group; the likeliest first, and how sure that is, as a class from 0
+    /// to 31. A few that are not there are read ahead, of classes that were mostly right before. No piece of this visit goes for that.
     ///
     /// # Panics
     /// If there is no such group or piece.
