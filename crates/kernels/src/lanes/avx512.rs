@@ -58,7 +58,6 @@ impl Lanes for Avx512 {
         fn round(a: __m512) -> __m512 =
             _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a);
         fn ldexp(a: __m512, n: __m512) -> __m512 = _mm512_scalef_ps(a, n);
-        fn times_power(a: __m512, n: __m512) -> __m512 = _mm512_scalef_ps(a, n);
         fn sum(a: __m512) -> f32 = _mm512_reduce_add_ps(a);
         fn largest(a: __m512) -> f32 = _mm512_reduce_max_ps(a);
         fn rotate_pairs(x: __m512, cos: *const f32, sin: *const f32) -> __m512 = {

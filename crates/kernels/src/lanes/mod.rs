@@ -87,8 +87,12 @@ pub(crate) trait Lanes {
     unsafe fn round(a: Self::V) -> Self::V;
     /// `a · 2^n` for whole `n` in -160..=130, rounded once.
     unsafe fn ldexp(a: Self::V, n: Self::V) -> Self::V;
-    /// [`Lanes::ldexp`] for `n` in -126..=127.
-    unsafe fn times_power(a: Self::V, n: Self::V) -> Self::V;
+    /// [`Lanes::ldexp`] for `n` in -126..=127, which some levels do in fewer steps.
+    #[inline(always)]
+    unsafe fn times_power(a: Self::V, n: Self::V) -> Self::V {
+        // SAFETY: as the caller promises.
+        unsafe { Self::ldexp(a, n) }
+    }
     unsafe fn sum(a: Self::V) -> f32;
     /// The largest lane; unspecified if one is NaN.
     unsafe fn largest(a: Self::V) -> f32;

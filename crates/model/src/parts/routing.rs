@@ -147,7 +147,7 @@ impl Routing {
     }
 
     /// The experts that [`Routing::choose`] has chosen by these scores, and how far the score of each is above the best that was not chosen, in
-    /// classes: √2 times as far is one more. Scores that are a little different choose those that are far above.
+    /// classes: √2 times as far is one class more. An expert that is far above is chosen by scores that differ a little, too.
     pub(crate) fn sureness<'s>(
         &self,
         scores: &'s [f32],
@@ -158,7 +158,7 @@ impl Routing {
         let next = others.map(|(_, score)| *score).fold(f32::NEG_INFINITY, f32::max);
         chosen.iter().map(move |expert| {
             let expert = *expert as usize;
-            // From 2⁻¹² on, which no difference that matters between probabilities is below. What is no number is 0.
+            // A distance of 2⁻¹² or less is of class 0: smaller ones do not matter between probabilities. So is one that is no number.
             let class = 2.0 * (scores[expert] - next).log2() + 24.0;
             (expert, class as u8)
         })

@@ -10,8 +10,8 @@ const CANDIDATES: usize = 32;
 const FEW: u32 = 16;
 /// Of as many that were judged, the older ones count half.
 const MANY: u32 = 256;
-/// Of ten candidates of a class so many have to be right. One that is wrong costs as much of the disk's time as one that is right spares, but
-/// only time in which it had nothing to do.
+/// Of ten candidates of a class so many have to be right. A read for a wrong one takes as long as that for a right one, but time in which the disk
+/// had nothing else to do.
 const RIGHT_IN_TEN: u32 = 9;
 
 /// What a visit has named of the group that comes next, and how often each class was right.
@@ -81,7 +81,7 @@ impl Guesses {
     }
 }
 
-/// That of the last class for all above it.
+/// The number of a class among those that are counted: classes above the last one are counted with it.
 fn number(class: u8) -> usize {
     usize::from(class).min(CLASSES - 1)
 }
