@@ -8,9 +8,9 @@ use alight_kernels::attention::{
     KvWriter, Queries, Tile, Window, attend_tile, kv_store,
 };
 use alight_kernels::parallel::{
-    Attend, AttendRows, Bank, Cost, Cut, Place, Product, Rows, Scratch, SumScratch, Term, Threads,
-    each_row, gather, multiply, multiply_and_sum, multiply_banks, pack, room_for_sums, store,
-    store_rows,
+    Attend, AttendRows, Bank, Cost, Cut, Place, Product, ProductScratch, Rows, Scratch, Term,
+    Threads, each_row, gather, multiply, multiply_and_pack, multiply_and_sum, multiply_banks, pack,
+    room_for_products, store, store_rows,
 };
 use alight_kernels::vec::add_times;
 use alight_kernels::{
@@ -40,9 +40,9 @@ impl Scratch for Own {
     }
 }
 
-impl SumScratch for Own {
-    fn with_sums(&mut self, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
-        f(&mut MatmulScratch::new(), &mut vec![f32::NAN; room_for_sums(200)]);
+impl ProductScratch for Own {
+    fn with_products(&mut self, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
+        f(&mut MatmulScratch::new(), &mut vec![f32::NAN; room_for_products(600)]);
     }
 }
 
@@ -136,6 +136,72 @@ fn products_have_the_bits_of_one_call() {
             );
             assert_eq!(bits(&y), bits(&expected[0]));
             assert!(z.iter().all(|z| *z == 0.0));
+        }
+    }
+}
+
+/// What a unit packs has the bits of what is packed when all products are there: products with it show that, of whole and of half
+/// precision, at every SIMD level, for matrices that read integers, floats or both layouts.
+#[test]
+fn products_are_packed_as_whole_rows_are() {
+    let mut rng = Rng(9);
+    let cols = 256;
+    for (ty, layout, width, n) in [
+        (WeightType::Q4_0, Layout::Rows, 416, RowCounts { bits16: 3, bits8: 30 }),
+        (WeightType::Q4_K, Layout::Tiles, 512, RowCounts { bits16: 1, bits8: 100 }),
+        (WeightType::Q6_K, Layout::Tiles, 256, RowCounts { bits16: 0, bits8: 13 }),
+        (WeightType::Q5_1, Layout::Rows, 96, RowCounts { bits16: 2, bits8: 0 }),
+        // Many rows, so that a unit keeps them in several parts.
+        (WeightType::Q8_0, Layout::Tiles, 1056, RowCounts { bits16: 2, bits8: 180 }),
+        (WeightType::F32, Layout::Rows, 100, RowCounts { bits16: 1, bits8: 5 }),
+    ] {
+        let inputs = [(); 2].map(|()| random_blocks(&mut rng, WeightType::Q4_0, width, cols));
+        let [gate, up] =
+            inputs.each_ref().map(|data| Matrix::new(WeightType::Q4_0, data, width, cols).unwrap());
+        let rows = 48;
+        let canonical = random_blocks(&mut rng, ty, rows, width);
+        let mut data = canonical.clone();
+        if layout == Layout::Tiles {
+            tiles::pack(ty, width, &canonical, &mut data);
+        }
+        let down = Matrix::with_layout(layout, ty, &data, rows, width).unwrap();
+        let x = rng.normals(n.all() * cols);
+        for isa in Isa::available() {
+            let mut acts = Activations::new(n.all(), cols);
+            acts.begin(isa, n, cols, ActivationFormats::of([gate.kind()]));
+            x.chunks_exact(cols).enumerate().for_each(|(t, x)| acts.put(t, x));
+            let formats = ActivationFormats::of([down.kind()]);
+            let outputs = |threads: &mut Some, activated: &Activations| {
+                let mut out = vec![0f32; n.all() * rows];
+                let product = Product::new(down, Rows::new(&mut out, rows));
+                multiply(threads, &[[product]], activated, None);
+                bits(&out)
+            };
+            let one = &mut Some { threads: 1, step: usize::MAX, backwards: false };
+            let [mut gates, mut ups] = [(); 2].map(|()| vec![0f32; n.all() * width]);
+            for (matrix, out) in [(gate, &mut gates), (up, &mut ups)] {
+                multiply(one, &[[Product::new(matrix, Rows::new(out, width))]], &acts, None);
+            }
+            let mut expected = Activations::new(n.all(), width);
+            expected.begin(isa, n, width, formats);
+            for (t, (gate, up)) in
+                gates.chunks_exact_mut(width).zip(ups.chunks_exact(width)).enumerate()
+            {
+                gate.iter_mut().zip(up).for_each(|(gate, up)| *gate += 2.0 * up);
+                expected.put(t, gate);
+            }
+            let expected = outputs(one, &expected);
+            for mut threads in ALL {
+                let mut activated = Activations::new(n.all(), width);
+                let mut whole = vec![f32::NAN; n.bits16 * width];
+                let join = |rows: Range<usize>, [gate, up]: [&mut [f32]; 2]| {
+                    assert_eq!([gate.len(), up.len()], [n.all() * rows.len(); 2]);
+                    gate.iter_mut().zip(up).for_each(|(gate, up)| *gate += 2.0 * *up);
+                };
+                let to = (&mut activated, formats);
+                multiply_and_pack(&mut threads, [&gate, &up], &acts, &join, to, &mut whole);
+                assert_eq!(outputs(&mut threads, &activated), expected, "{ty} {layout:?} {isa}");
+            }
         }
     }
 }

@@ -689,17 +689,35 @@ impl ActSlots<'_> {
     /// # Panics
     /// If `t` or the length of `x` does not fit the shape.
     pub unsafe fn put(&self, t: usize, x: &[f32]) {
-        assert!(t < self.rows.all() && x.len() == self.cols, "activations of another shape");
-        let k = self.cols;
+        assert!(x.len() == self.cols, "activations of another shape");
+        // SAFETY: by the caller's promise.
+        unsafe { self.put_columns(t, 0, x) }
+    }
+
+    /// Packs the columns of token `t` from `first` on: all of a token of 16 bits, and of one of 8 bits whole groups of 32 or what is
+    /// left at its end. As [`put`](ActSlots::put) otherwise.
+    ///
+    /// # Safety
+    /// No two threads may put the same columns of a token at the same time.
+    ///
+    /// # Panics
+    /// If the token does not exist, has no such columns, or its columns cannot be packed apart from the others.
+    pub unsafe fn put_columns(&self, t: usize, first: usize, x: &[f32]) {
+        let (k, end) = (self.cols, first + x.len());
+        assert!(t < self.rows.all() && end <= k, "activations of another shape");
+        let in_groups = first.is_multiple_of(32) && (end.is_multiple_of(32) || end == k);
+        let apart = in_groups && self.rows.precision(t) == Precision::Bits8;
+        assert!(apart || first == 0 && end == k, "columns that share a scale with others");
         // SAFETY: all offsets stay inside buffers of max_tokens × max_cols values, and parts of
-        // different tokens are disjoint; the level was checked by `begin`.
+        // different tokens and columns are disjoint; the level was checked by `begin`.
         unsafe {
             if self.formats.float {
-                std::ptr::copy_nonoverlapping(x.as_ptr(), self.float.add(t * k), k);
+                let to = self.float.add(t * k + first);
+                std::ptr::copy_nonoverlapping(x.as_ptr(), to, x.len());
             }
             #[cfg(target_arch = "x86_64")]
             if self.rows.precision(t) == Precision::Bits8 && self.formats.as_brain(self.isa, k) {
-                self.put_brain(t - self.rows.bits16, x);
+                self.put_brain(t - self.rows.bits16, first / 32, x);
                 return;
             }
             if !self.formats.quantized() {
@@ -716,22 +734,22 @@ impl ActSlots<'_> {
                     _ => self.put_words(t, x),
                 }
             } else {
-                let t = t - self.rows.bits16;
+                let (t, first) = (t - self.rows.bits16, first / 32);
                 match self.isa.base() {
                     #[cfg(target_arch = "x86_64")]
                     SimdLevel::Avx512 => {
                         if self.in_order() {
-                            self.put_bytes_avx512(t, x);
+                            self.put_bytes_avx512(t, first, x);
                         }
                         if self.in_blocks() {
-                            self.put_tiles_avx512(t, x);
+                            self.put_tiles_avx512(t, first, x);
                         }
                     }
                     #[cfg(target_arch = "x86_64")]
-                    SimdLevel::Avx2 => self.put_bytes_avx2(t, x),
+                    SimdLevel::Avx2 => self.put_bytes_avx2(t, first, x),
                     #[cfg(target_arch = "aarch64")]
-                    SimdLevel::Neon => self.put_bytes_neon(t, x),
-                    _ => self.put_bytes(t, x),
+                    SimdLevel::Neon => self.put_bytes_neon(t, first, x),
+                    _ => self.put_bytes(t, first, x),
                 }
             }
         }
@@ -777,11 +795,11 @@ impl ActSlots<'_> {
         }
     }
 
-    /// The `t`-th token of 8 bits.
+    /// The `t`-th token of 8 bits from group `first` of 32 on.
     #[inline(always)]
-    unsafe fn put_bytes(&self, t: usize, x: &[f32]) {
+    unsafe fn put_bytes(&self, t: usize, first: usize, x: &[f32]) {
         let at = Offsets::of(self.rows, self.cols, Precision::Bits8, t);
-        for (g, x) in x.chunks_exact(32).enumerate() {
+        for (g, x) in (first..).zip(x.chunks_exact(32)) {
             let (a, inv) = scale_for(max_abs(x), 127.0);
             let mut sums = [0; 2];
             // SAFETY: within the buffers, as in `put`.
@@ -994,11 +1012,11 @@ mod avx2 {
             }
         }
 
-        /// The `t`-th token of 8 bits, the integers signed.
+        /// The `t`-th token of 8 bits from group `first` of 32 on, the integers signed.
         #[target_feature(enable = "avx2,fma,f16c")]
-        pub(super) unsafe fn put_bytes_avx2(&self, t: usize, x: &[f32]) {
+        pub(super) unsafe fn put_bytes_avx2(&self, t: usize, first: usize, x: &[f32]) {
             let at = Offsets::of(self.rows, self.cols, Precision::Bits8, t);
-            for (g, x) in x.chunks_exact(32).enumerate() {
+            for (g, x) in (first..).zip(x.chunks_exact(32)) {
                 // SAFETY: within the buffers, as in `put`.
                 unsafe {
                     let v: [__m256; 4] =
@@ -1143,29 +1161,28 @@ mod avx512 {
             }
         }
 
-        /// The `t`-th token of a prompt as bf16, rounded to nearest even.
+        /// The `t`-th token of a prompt from group `first` of 32 on as bf16, rounded to nearest even.
         #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-        pub(super) unsafe fn put_brain(&self, t: usize, x: &[f32]) {
-            let cols = x.len();
-            for (g, x) in x.chunks_exact(32).enumerate() {
+        pub(super) unsafe fn put_brain(&self, t: usize, first: usize, x: &[f32]) {
+            for (g, x) in (first..).zip(x.chunks_exact(32)) {
                 // SAFETY: within the buffers, as in `put`.
                 unsafe {
                     let [a, b] = [0, 16].map(|i| _mm512_loadu_ps(x.as_ptr().add(i)));
                     let both = _mm512_cvtne2ps_pbh(b, a);
-                    let to = self.brain.add(brain_line(t, g, cols));
+                    let to = self.brain.add(brain_line(t, g, self.cols));
                     to.cast::<__m512bh>().write(both);
                 }
             }
         }
 
-        /// The `t`-th token of 8 bits as bytes.
+        /// The `t`-th token of 8 bits from group `first` of 32 on, as bytes.
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-        pub(super) unsafe fn put_bytes_avx512(&self, t: usize, x: &[f32]) {
+        pub(super) unsafe fn put_bytes_avx512(&self, t: usize, first: usize, x: &[f32]) {
             let at = Offsets::of(self.rows, self.cols, Precision::Bits8, t);
             // SAFETY: within the buffers, as in `put`.
             unsafe {
-                for g in 0..x.len() / 32 {
-                    let (a, i0, i1) = quantize_32(x.as_ptr().add(32 * g));
+                for (g, x) in (first..).zip(x.chunks_exact(32)) {
+                    let (a, i0, i1) = quantize_32(x.as_ptr());
                     let out = self.q.add(at.bytes + 32 * g);
                     let [b0, b1] = [i0, i1].map(|v| unsigned(_mm512_cvtepi32_epi8(v)));
                     _mm_storeu_si128(out.cast(), b0);
@@ -1175,15 +1192,15 @@ mod avx512 {
             }
         }
 
-        /// The `t`-th token of 8 bits for packed weights.
+        /// The `t`-th token of 8 bits from group `first` of 32 on, for packed weights.
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-        pub(super) unsafe fn put_tiles_avx512(&self, t: usize, x: &[f32]) {
-            let groups = x.len() / 32;
+        pub(super) unsafe fn put_tiles_avx512(&self, t: usize, first: usize, x: &[f32]) {
+            let groups = self.cols / 32;
             let (block, t) = (t / TOKEN_BLOCK, t % TOKEN_BLOCK);
             // SAFETY: within the buffers, as in `put`.
             unsafe {
-                for g in 0..groups {
-                    let (a, i0, i1) = quantize_32(x.as_ptr().add(32 * g));
+                for (g, x) in (first..).zip(x.chunks_exact(32)) {
+                    let (a, i0, i1) = quantize_32(x.as_ptr());
                     let at = (block * groups + g) * TOKEN_BLOCK;
                     let out = self.tiles.q.add(32 * (at + t));
                     let [b0, b1] = [i0, i1].map(|v| _mm512_cvtepi32_epi8(v));
@@ -1293,11 +1310,11 @@ mod neon {
             }
         }
 
-        /// The `t`-th token of 8 bits, the integers signed.
+        /// The `t`-th token of 8 bits from group `first` of 32 on, the integers signed.
         #[target_feature(enable = "neon")]
-        pub(super) unsafe fn put_bytes_neon(&self, t: usize, x: &[f32]) {
+        pub(super) unsafe fn put_bytes_neon(&self, t: usize, first: usize, x: &[f32]) {
             let at = Offsets::of(self.rows, self.cols, Precision::Bits8, t);
-            for (g, x) in x.chunks_exact(32).enumerate() {
+            for (g, x) in (first..).zip(x.chunks_exact(32)) {
                 let (a, inv) = scale_for(max_abs(x), 127.0);
                 let mut sums = [0; 2];
                 // SAFETY: within the buffers, as in `put`.

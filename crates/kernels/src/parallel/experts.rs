@@ -9,13 +9,10 @@
 //! [`sum`] sums them: by the same operations in the same order.
 
 use super::products::{BYTES_PER_NS, multiplying};
-use super::{Cost, Rows, Scratch, Threads, UNIT_ROWS};
+use super::{Cost, ProductScratch, Rows, Scratch, Threads, UNIT_ROWS};
 use crate::matmul::{Activations, MatmulScratch, Matrix, Output, RowCounts, matmul};
 use crate::{Isa, vec};
 use std::ops::Range;
-
-/// Sums that a thread keeps apart at a time, where there are not more tokens than that: 1 MiB.
-const SUMS: usize = 256 * 1024;
 
 /// Which slots, of one precision, go through a matrix. They may be none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,17 +134,6 @@ pub fn multiply_banks<T: Threads, const M: usize, const B: usize>(
     });
 }
 
-/// The memory of one thread that keeps products apart before they are summed.
-pub trait SumScratch: Scratch {
-    /// Calls `f` with the panel of matrix products, and with as much room as [`room_for_sums`] says.
-    fn with_sums(&mut self, f: impl FnOnce(&mut MatmulScratch, &mut [f32]));
-}
-
-/// f32 elements in which a thread keeps the products of so many slots apart.
-pub fn room_for_sums(slots: usize) -> usize {
-    SUMS.max(slots * UNIT_ROWS)
-}
-
 /// A product that a token's sum has: that of a slot, times a weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Term {
@@ -163,7 +149,7 @@ pub struct Term {
 ///
 /// # Panics
 /// As [`matmul`]; if banks have different rows, `out` has fewer tokens, or a term is of no slot.
-pub fn multiply_and_sum<T: Threads<Scratch: SumScratch>, const B: usize>(
+pub fn multiply_and_sum<T: Threads<Scratch: ProductScratch>, const B: usize>(
     threads: &mut T,
     isa: Isa,
     banks: [Bank<'_, 1>; B],
@@ -177,7 +163,7 @@ pub fn multiply_and_sum<T: Threads<Scratch: SumScratch>, const B: usize>(
     let (out, _) = out.into_output();
     let cost = Cost::of(banks.iter().map(Bank::nanoseconds).sum());
     threads.run(rows.div_ceil(UNIT_ROWS), cost, &|units, scratch| {
-        scratch.with_sums(|scratch, sums| {
+        scratch.with_products(|scratch, sums| {
             let step = (sums.len() / slots.max(1) / UNIT_ROWS).max(1) * UNIT_ROWS;
             let end = rows.min(units.end * UNIT_ROWS);
             for start in (units.start * UNIT_ROWS..end).step_by(step) {

@@ -1,7 +1,7 @@
 //! Matrix products, cut into pieces of rows.
 
-use super::{Cost, Rows, Scratch, Threads};
-use crate::matmul::{Activations, Matrix, Output, RowCounts, matmul};
+use super::{Cost, Cut, ProductScratch, Rows, Scratch, Threads, VALUES_PER_NS, cut_rows};
+use crate::matmul::{ActivationFormats, Activations, Matrix, Output, Precision, RowCounts, matmul};
 use std::ops::Range;
 
 /// Rows of a matrix in one unit of work: what the kernels unpack at a time.
@@ -45,15 +45,14 @@ impl<'a> Product<'a> {
 /// What is done to products while they are in the cache: `f(token, rows of the matrices, [their products])`.
 pub type ColumnsFn<'a, const M: usize> = dyn Fn(usize, Range<usize>, [&mut [f32]; M]) + Sync + 'a;
 
-/// What all of it takes: reading the weights, or for several tokens multiplying them.
-fn cost<const M: usize>(groups: &[[Product<'_>; M]], rows: RowCounts) -> Cost {
-    let bytes = |p: &Product<'_>| {
-        p.rows.len() * p.matrix.weight_type().row_bytes(p.matrix.cols()).unwrap_or(0)
-    };
-    let all = groups.as_flattened();
-    let bytes: usize = all.iter().map(bytes).sum();
-    let products: usize = all.iter().map(|p| p.rows.len() * p.matrix.cols()).sum();
-    Cost::of(multiplying(products, rows).max(bytes / BYTES_PER_NS))
+/// What so many rows of matrices take: to read the weights, or for several tokens to multiply them.
+fn cost<'m>(products: impl Iterator<Item = (&'m Matrix<'m>, usize)>, tokens: RowCounts) -> Cost {
+    let (mut bytes, mut weights) = (0, 0);
+    for (matrix, rows) in products {
+        bytes += rows * matrix.weight_type().row_bytes(matrix.cols()).unwrap_or(0);
+        weights += rows * matrix.cols();
+    }
+    Cost::of(multiplying(weights, tokens).max(bytes / BYTES_PER_NS))
 }
 
 /// What it takes to multiply so many weights, in nanoseconds; a single token is multiplied while they are read.
@@ -78,7 +77,8 @@ pub fn multiply<T: Threads, const M: usize>(
     let same = |group: &[Product<'_>; M]| group.iter().all(|p| p.rows == group[0].rows);
     assert!(groups.iter().all(same), "matrices with different rows");
     let units = groups.iter().map(|group| group[0].units().len()).sum();
-    threads.run(units, cost(groups, x.rows()), &|range, scratch| {
+    let all = groups.as_flattened().iter().map(|p| (&p.matrix, p.rows.len()));
+    threads.run(units, cost(all, x.rows()), &|range, scratch| {
         let mut base = 0;
         for group in groups {
             let first = &group[0];
@@ -114,4 +114,74 @@ pub fn multiply<T: Threads, const M: usize>(
             base = end;
         }
     });
+}
+
+/// Products that a thread keeps until they are packed: 512 KiB, which the second-level cache has room for beside weights and activations.
+const KEPT: usize = 128 * 1024;
+
+/// What becomes of products before they are packed: `f(rows of the matrices, [their products, [tokens, rows]])` changes the first.
+pub type JoinFn<'a, const M: usize> = dyn Fn(Range<usize>, [&mut [f32]; M]) + Sync + 'a;
+
+/// Multiplies packed activations with matrices that have equally many rows, joins the products, and packs what the first have become
+/// for the matrices that will be multiplied with them. A unit does all of that for its rows, so that the products of many tokens never
+/// leave the cache.
+///
+/// Tokens of 16 bits have a scale for more values than a unit has rows. They are kept in `whole` `[their number, rows]`, and packed when all
+/// units are done.
+///
+/// # Panics
+/// As [`matmul`] and [`Activations::begin`], and if the matrices have different rows, or `whole` has less room.
+pub fn multiply_and_pack<T: Threads<Scratch: ProductScratch>, const M: usize>(
+    threads: &mut T,
+    matrices: [&Matrix<'_>; M],
+    x: &Activations,
+    join: &JoinFn<'_, M>,
+    (to, formats): (&mut Activations, ActivationFormats),
+    whole: &mut [f32],
+) {
+    let width = matrices[0].rows();
+    assert!(matrices.iter().all(|matrix| matrix.rows() == width), "matrices with different rows");
+    let (tokens, all) = (x.rows(), x.rows().all());
+    to.begin(x.isa(), tokens, width, formats);
+    let slots = to.slots();
+    let kept = Output::new(whole, width);
+    let cost = cost(matrices.iter().map(|matrix| (*matrix, width)), tokens);
+    threads.run(width.div_ceil(UNIT_ROWS), cost, &|units, scratch| {
+        scratch.with_products(|scratch, products| {
+            let step = (KEPT / (M * all * UNIT_ROWS)).max(1) * UNIT_ROWS;
+            let end = width.min(units.end * UNIT_ROWS);
+            for start in (units.start * UNIT_ROWS..end).step_by(step) {
+                let rows = start..end.min(start + step);
+                let mut parts = products.chunks_exact_mut(all * rows.len());
+                let mut parts: [&mut [f32]; M] =
+                    std::array::from_fn(|_| parts.next().expect("room for all matrices"));
+                for (matrix, part) in matrices.iter().zip(&mut parts) {
+                    let out = Output::starting_at(start, part, rows.len());
+                    for (first, x) in x.parts() {
+                        // SAFETY: the output is this thread's.
+                        unsafe { matmul(matrix, rows.clone(), x, out.skipping(first), scratch) };
+                    }
+                }
+                join(rows.clone(), parts.each_mut().map(|part| &mut **part));
+                for (t, values) in parts[0].chunks_exact(rows.len()).enumerate() {
+                    match tokens.precision(t) {
+                        // SAFETY: units have different rows, and `whole` was borrowed exclusively.
+                        Precision::Bits16 => unsafe {
+                            kept.row_mut(t, rows.clone()).copy_from_slice(values);
+                        },
+                        // SAFETY: units have different rows.
+                        Precision::Bits8 => unsafe { slots.put_columns(t, start, values) },
+                    }
+                }
+            }
+        });
+    });
+    if tokens.bits16 > 0 {
+        let cost = tokens.bits16 * width / VALUES_PER_NS;
+        let rows = [Rows::new(whole, width)];
+        cut_rows(threads, tokens.bits16, Cut::default(), cost, rows, &|t, [row], _| {
+            // SAFETY: each row is made once, by one thread.
+            unsafe { slots.put(t, row) };
+        });
+    }
 }

@@ -10,7 +10,7 @@ use crate::matmul::{ActivationFormats, Activations, Output, RowCounts};
 const ROWS_PER_TAKE: usize = 16;
 
 /// Values that a thread packs, norms or adds in a nanosecond, about.
-const VALUES_PER_NS: usize = 2;
+pub(super) const VALUES_PER_NS: usize = 2;
 
 /// Packed values that a thread copies in a nanosecond, about.
 const COPIED_PER_NS: usize = 10;

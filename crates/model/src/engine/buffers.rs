@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use alight_kernels::attention::{AttentionLimits, AttentionScratch};
 use alight_kernels::matmul::{Activations, MatmulScratch, Precision};
-use alight_kernels::parallel::Rows;
+use alight_kernels::parallel::{self, Rows};
 use alight_kernels::rope::{RopeParams, RopeTable};
 
 use super::batch::Batch;
@@ -32,6 +32,8 @@ pub(crate) struct WorkSize {
     pub(crate) gate: usize,
     /// The widest input of a matrix, but for the hidden size.
     pub(crate) widest_input: usize,
+    /// Dense feed-forward parts: what their last matrix is multiplied with.
+    pub(crate) activated: usize,
     /// Most query rows of one call of attention, and the lengths of keys and values.
     pub(crate) attention_rows: usize,
     pub(crate) key_dim: usize,
@@ -41,6 +43,13 @@ pub(crate) struct WorkSize {
 }
 
 impl WorkSize {
+    /// f32 elements in which a thread keeps products.
+    fn room_for_products(&self, batch: usize) -> usize {
+        // A dense part keeps those of two matrices.
+        let dense = if self.activated == 0 { 0 } else { parallel::room_for_products(2 * batch) };
+        self.experts.room_for_products(batch).max(dense)
+    }
+
     /// What either of two parts needs.
     pub(crate) fn max(self, other: WorkSize) -> WorkSize {
         WorkSize {
@@ -51,6 +60,7 @@ impl WorkSize {
             mixed: self.mixed.max(other.mixed),
             gate: self.gate.max(other.gate),
             widest_input: self.widest_input.max(other.widest_input),
+            activated: self.activated.max(other.activated),
             attention_rows: self.attention_rows.max(other.attention_rows),
             key_dim: self.key_dim.max(other.key_dim),
             value_dim: self.value_dim.max(other.value_dim),
@@ -65,8 +75,8 @@ pub(crate) struct Scratch {
     /// A normed row, `[hidden]`, or two; what layers take from a token, or a row of weights as floats.
     pub(crate) row: Vec<f32>,
     pub(crate) matmul: MatmulScratch,
-    /// Products of experts that are kept apart until they are summed.
-    pub(crate) sums: Vec<f32>,
+    /// Products that are kept until they are summed or packed.
+    pub(crate) products: Vec<f32>,
     pub(crate) attention: AttentionScratch,
 }
 
@@ -145,6 +155,8 @@ pub(crate) struct Buffers {
     pub(crate) stream_width: usize,
     /// The packed input of the next matrices.
     pub(crate) acts: Activations,
+    /// The packed input of a dense part's last matrix, which is made while `acts` is read.
+    pub(crate) activated: Activations,
     pub(crate) angles: Angles,
     /// Partial results of attention.
     pub(crate) partials: Vec<f32>,
@@ -210,6 +222,7 @@ impl Buffers {
             streams: rows(streams),
             stream_width: streams,
             acts: Activations::new(batch, work.widest_input.max(hidden_size).max(joined)),
+            activated: Activations::new(batch, work.activated),
             angles: Angles::new(ropes, batch),
             partials: vec![0.0; sizes.partials],
             experts: ExpertsBuffers::new(&work.experts, batch, hidden_size, sizes.experts_read),
@@ -223,7 +236,7 @@ impl Buffers {
                     hidden_size.max(token_inputs).max(work.latent.longest()).max(joined)
                 ],
                 matmul: MatmulScratch::new(),
-                sums: vec![0.0; work.experts.room_for_sums(batch)],
+                products: vec![0.0; work.room_for_products(batch)],
                 attention: AttentionScratch::new(limits),
             }),
         }
@@ -244,7 +257,8 @@ impl Buffers {
         let rows =
             rows.into_iter().chain([&self.gate, &self.up, &self.token_inputs, &self.streams]);
         let rows = rows.chain([&self.angles.values]).map(Vec::len).sum::<usize>();
-        rows * size_of::<f32>() + self.acts.usual_bytes() + self.experts.bytes()
+        let packed = self.acts.usual_bytes() + self.activated.usual_bytes();
+        rows * size_of::<f32>() + packed + self.experts.bytes()
     }
 
     /// Leaves only the wanted rows of the residual stream, `[batch, hidden]`, and of all that is beside it: `keep(buffers, from, to)`

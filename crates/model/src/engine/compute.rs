@@ -7,8 +7,8 @@ use alight_kernels::Isa;
 use alight_kernels::attention::{AttentionLimits, AttentionScratch};
 use alight_kernels::matmul::{ActivationFormats, Activations, MatmulScratch, Matrix, RowCounts};
 use alight_kernels::parallel::{
-    self, ColumnsFn, Cost, Cut, PackFn, Product, RowFn, Rows, Scratch as KernelScratch, SumScratch,
-    Threads,
+    self, ColumnsFn, Cost, Cut, JoinFn, PackFn, Product, ProductScratch, RowFn, Rows,
+    Scratch as KernelScratch, Threads,
 };
 
 use super::batch::Batch;
@@ -57,9 +57,9 @@ impl KernelScratch for Scratch {
     }
 }
 
-impl SumScratch for Scratch {
-    fn with_sums(&mut self, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
-        f(&mut self.matmul, &mut self.sums);
+impl ProductScratch for Scratch {
+    fn with_products(&mut self, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
+        f(&mut self.matmul, &mut self.products);
     }
 }
 
@@ -128,6 +128,20 @@ impl<'m> Compute<'m> {
             group.map(|rows| Product::new(**matrices.next().expect("a matrix per output"), rows))
         });
         parallel::multiply(&mut self.threads(threads), &products, acts, then);
+    }
+
+    /// Multiplies the packed activations with matrices that have equally many rows, joins the products, and packs what the first have
+    /// become; `whole` has room for a row per token.
+    pub(crate) fn multiply_and_pack<const M: usize>(
+        &self,
+        matrices: [&Matrix<'_>; M],
+        acts: &Activations,
+        join: &JoinFn<'_, M>,
+        to: (&mut Activations, ActivationFormats),
+        whole: &mut [f32],
+        threads: &PerThread<Scratch>,
+    ) {
+        parallel::multiply_and_pack(&mut self.threads(threads), matrices, acts, join, to, whole);
     }
 
     /// Stores keys and values of the rows of a batch in the pages of their sequences, where queries, keys and values are first made by

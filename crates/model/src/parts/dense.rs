@@ -133,7 +133,7 @@ impl DenseSpec {
     /// What it writes to.
     pub(crate) fn work(&self) -> WorkSize {
         let width = self.intermediate_size;
-        WorkSize { gate: width, widest_input: width, ..WorkSize::default() }
+        WorkSize { gate: width, activated: width, ..WorkSize::default() }
     }
 }
 
@@ -227,40 +227,55 @@ impl DenseWeights {
         let (gate, up, down) = (self.gate.as_ref().map(view), view(&self.up), view(&self.down));
         let b = &mut *step.buffers;
         let (compute, acts, threads) = (step.compute, &b.acts, &b.threads);
-        let add_bias = |bias: &Option<Vec<f32>>, columns: Range<usize>, x: &mut [f32]| {
+        let add_bias = |bias: &Option<Vec<f32>>, columns: &Range<usize>, x: &mut [f32]| {
             if let Some(bias) = bias {
-                vec::add_assign(isa, x, &bias[columns]);
+                let rows = x.chunks_exact_mut(columns.len());
+                rows.for_each(|row| vec::add_assign(isa, row, &bias[columns.clone()]));
             }
         };
-        if let Some(gate) = gate {
-            // A unit computes both products for its columns and joins them while they are in the cache.
-            let outputs = [Rows::new(&mut b.gate, width), Rows::new(&mut b.up, width)];
-            let join = |_: usize, columns: Range<usize>, [gate, up]: [&mut [f32]; 2]| {
-                add_bias(&self.gate_bias, columns.clone(), gate);
-                add_bias(&self.up_bias, columns, up);
-                if spec.deviations.is_none() {
-                    spec.activation.apply(isa, gate, up);
-                }
-            };
-            compute.multiply([[&gate, &up]], [outputs], acts, threads, Some(&join));
-        } else {
-            let activate = |_: usize, columns: Range<usize>, [up]: [&mut [f32]; 1]| {
-                add_bias(&self.up_bias, columns, up);
-                spec.activation.apply_alone(isa, up);
-            };
-            let output = Rows::new(&mut b.gate, width);
-            compute.multiply([[&up]], [[output]], acts, threads, Some(&activate));
-        }
-        let rows = [Rows::new(&mut b.gate, width), Rows::new(&mut b.up, width)];
-        let formats = ActivationFormats::of([self.down.kind()]);
-        let (n, acts, threads) = (b.batch.counts(), &mut b.acts, &b.threads);
-        compute.pack(n, width, rows, acts, formats, threads, &|_, [gate, up], _, put| {
-            if let Some(deviations) = spec.deviations {
-                keep_above(gate, deviations);
-                spec.activation.apply(isa, gate, up);
+        let to = (&mut b.activated, ActivationFormats::of([self.down.kind()]));
+        let gates = &mut b.gate;
+        // The values of a token are packed with the products that they come from, unless they depend on all of its products.
+        match (gate, spec.deviations) {
+            (None, _) => {
+                let activate = |columns: Range<usize>, [up]: [&mut [f32]; 1]| {
+                    add_bias(&self.up_bias, &columns, up);
+                    spec.activation.apply_alone(isa, up);
+                };
+                compute.multiply_and_pack([&up], acts, &activate, to, gates, threads);
             }
-            put(gate);
-        });
-        step.compute.project(&down, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
+            (Some(gate), None) => {
+                let join = |columns: Range<usize>, [gate, up]: [&mut [f32]; 2]| {
+                    add_bias(&self.gate_bias, &columns, gate);
+                    add_bias(&self.up_bias, &columns, up);
+                    spec.activation.apply(isa, gate, up);
+                };
+                compute.multiply_and_pack([&gate, &up], acts, &join, to, gates, threads);
+            }
+            (Some(gate), Some(deviations)) => {
+                let outputs = [Rows::new(gates, width), Rows::new(&mut b.up, width)];
+                let join = |_: usize, columns: Range<usize>, [gate, up]: [&mut [f32]; 2]| {
+                    add_bias(&self.gate_bias, &columns, gate);
+                    add_bias(&self.up_bias, &columns, up);
+                };
+                compute.multiply([[&gate, &up]], [outputs], acts, threads, Some(&join));
+                let rows = [Rows::new(gates, width), Rows::new(&mut b.up, width)];
+                let (acts, formats) = to;
+                compute.pack(
+                    b.batch.counts(),
+                    width,
+                    rows,
+                    acts,
+                    formats,
+                    threads,
+                    &|_, [gate, up], _, put| {
+                        keep_above(gate, deviations);
+                        spec.activation.apply(isa, gate, up);
+                        put(gate);
+                    },
+                );
+            }
+        }
+        step.compute.project(&down, Rows::new(&mut b.y, hidden), &b.activated, &b.threads);
     }
 }

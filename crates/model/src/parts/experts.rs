@@ -168,8 +168,8 @@ impl ExpertsWork {
     }
 
     /// f32 elements that a thread needs for products that are kept apart, of slots and of the shared network.
-    pub(crate) fn room_for_sums(&self, batch: usize) -> usize {
-        if self.experts == 0 { 0 } else { parallel::room_for_sums(self.slots(batch) + batch) }
+    pub(crate) fn room_for_products(&self, batch: usize) -> usize {
+        if self.experts == 0 { 0 } else { parallel::room_for_products(self.slots(batch) + batch) }
     }
 }
 
