@@ -8,9 +8,9 @@ use alight_kernels::attention::{
     KvWriter, Queries, Tile, Window, attend_tile, kv_store,
 };
 use alight_kernels::parallel::{
-    Attend, AttendRows, Bank, Cost, Cut, Place, Product, ProductScratch, Rows, Scratch, Term,
-    Threads, each_row, gather, multiply, multiply_and_pack, multiply_and_sum, multiply_banks, pack,
-    room_for_products, store, store_rows,
+    Attend, AttendRows, Bank, Cost, Cut, Packing, Place, Product, Rows, Scratch, Term, Threads,
+    each_row, gather, multiply, multiply_and_pack, multiply_and_sum, multiply_banks,
+    multiply_banks_and_pack, pack, room_for_products, store, store_rows,
 };
 use alight_kernels::vec::add_times;
 use alight_kernels::{
@@ -31,18 +31,13 @@ struct Some {
 struct Own;
 
 impl Scratch for Own {
-    fn with_matmul(&mut self, f: impl FnOnce(&mut MatmulScratch)) {
-        f(&mut MatmulScratch::new());
+    fn with_products(&mut self, room: usize, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
+        assert!(room <= room_for_products(600), "more products than a thread has room for");
+        f(&mut MatmulScratch::new(), &mut vec![f32::NAN; room]);
     }
 
     fn with_attention(&mut self, limits: AttentionLimits, f: impl FnOnce(&mut AttentionScratch)) {
         f(&mut AttentionScratch::new(limits));
-    }
-}
-
-impl ProductScratch for Own {
-    fn with_products(&mut self, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
-        f(&mut MatmulScratch::new(), &mut vec![f32::NAN; room_for_products(600)]);
     }
 }
 
@@ -80,7 +75,8 @@ fn bits(x: &[f32]) -> Vec<u32> {
 fn products_have_the_bits_of_one_call() {
     let mut rng = Rng(1);
     let isa = Isa::best();
-    let cols = 512;
+    // More than two stretches of columns.
+    let cols = 1792;
     // Rows that are no whole units, two types, and tiles beside rows.
     let (a, b) = (random_blocks(&mut rng, WeightType::Q4_K, 100, cols), 48);
     let canonical = random_blocks(&mut rng, WeightType::Q2_K, b, cols);
@@ -88,7 +84,7 @@ fn products_have_the_bits_of_one_call() {
     tiles::pack(WeightType::Q2_K, cols, &canonical, &mut packed);
     let a = Matrix::new(WeightType::Q4_K, &a, 100, cols).unwrap();
     let b = Matrix::with_layout(Layout::Tiles, WeightType::Q2_K, &packed, b, cols).unwrap();
-    for n in [1, 7] {
+    for n in [1, 7, 70] {
         let x = rng.normals(n * cols);
         let formats = ActivationFormats::of([a.kind(), b.kind()]);
         let mut direct = Activations::new(n, cols);
@@ -199,7 +195,8 @@ fn products_are_packed_as_whole_rows_are() {
                     gate.iter_mut().zip(up).for_each(|(gate, up)| *gate += 2.0 * *up);
                 };
                 let to = (&mut activated, formats);
-                multiply_and_pack(&mut threads, [&gate, &up], &acts, &join, to, &mut whole);
+                let to = Packing::new(&acts, width, to, &mut whole);
+                multiply_and_pack(&mut threads, [&gate, &up], &acts, &join, &to);
                 assert_eq!(outputs(&mut threads, &activated), expected, "{ty} {layout:?} {isa}");
             }
         }
@@ -336,6 +333,18 @@ fn experts_have_the_bits_of_one_call_each() {
     }
 }
 
+/// The product of a matrix with one token.
+fn product_of(isa: Isa, matrix: Matrix<'_>, one: RowCounts, x: Vec<f32>) -> Vec<f32> {
+    let mut single = Activations::new(1, x.len());
+    single.begin(isa, one, x.len(), ActivationFormats::of([matrix.kind()]));
+    single.put(0, &x);
+    let mut out = vec![0f32; matrix.rows()];
+    let y = Output::new(&mut out, matrix.rows());
+    // SAFETY: one thread.
+    unsafe { matmul(&matrix, 0..matrix.rows(), &single, y, &mut MatmulScratch::new()) };
+    out
+}
+
 fn experts_of<'a>(
     rng: &mut Rng,
     isa: Isa,
@@ -372,22 +381,10 @@ fn experts_of<'a>(
         }
     }
     let product = |matrix: Matrix<'_>, t: usize| {
-        let mut single = Activations::new(1, cols);
-        single.begin(isa, counts(1), cols, formats);
-        single.put(0, &x[t * cols..][..cols]);
-        let mut out = vec![0f32; rows];
-        // SAFETY: one thread.
-        unsafe {
-            matmul(
-                &matrix,
-                0..rows,
-                &single,
-                Output::new(&mut out, rows),
-                &mut MatmulScratch::new(),
-            )
-        };
-        out
+        product_of(isa, matrix, counts(1), x[t * cols..][..cols].to_vec())
     };
+    let down = random_blocks(rng, WeightType::F32, 24, rows);
+    let down = Matrix::new(WeightType::F32, &down, 24, rows).unwrap();
     let weight = |t: usize, j: usize| 0.25 + t as f32 - 0.5 * j as f32;
     let slots = token_of.len();
     let term = |t: usize, j: usize| match j < used {
@@ -416,7 +413,7 @@ fn experts_of<'a>(
             [Bank::new(rows, &one_of, &gathered, &places), Bank::new(rows, &shared_of, &acts, &all)]
         };
         let (mut y, mut z) = (vec![0f32; slots * rows], vec![0f32; tokens * rows]);
-        let outputs = [[Rows::new(&mut y, rows)], [Rows::new(&mut z, rows)]];
+        let outputs = [Rows::new(&mut y, rows), Rows::new(&mut z, rows)];
         multiply_banks(threads, banks(), outputs, &|bank, slot, matrix, _, _| {
             assert!(bank == 1 || chosen[token_of[slot].unwrap()].contains(&matrix));
         });
@@ -428,8 +425,50 @@ fn experts_of<'a>(
         for (t, z) in z.chunks_exact(rows).enumerate() {
             assert_eq!(bits(z), bits(&product(shared, t)));
         }
+        // What is packed of the experts' products, and of the other matrix's if it is asked for.
+        for with_shared in [true, false] {
+            let [mut activated, mut other] = [slots, tokens].map(|n| Activations::new(n, rows));
+            let (mut room, mut other_room) = (vec![f32::NAN; slots * rows], vec![f32::NAN; rows]);
+            let formats = ActivationFormats::of([down.kind()]);
+            let packing = Packing::new(&gathered, rows, (&mut activated, formats), &mut room);
+            let (two_of, two_shared) = (|e| [one(e); 2], |_| [shared; 2]);
+            let experts = (Bank::new(rows, &two_of, &gathered, &places), packing);
+            let shared_bank = with_shared.then(|| {
+                let to = (&mut other, formats);
+                let packing = Packing::new(&acts, rows, to, &mut other_room);
+                (Bank::new(rows, &two_shared, &acts, &all), packing)
+            });
+            let join = |bank: usize, place: &Place, rows: Range<usize>, [a, b]: [&mut [f32]; 2]| {
+                assert_eq!([a.len(), b.len()], [place.slots * rows.len(); 2]);
+                a.iter_mut().zip(b).for_each(|(a, b)| *a += 2.0 * *b + bank as f32);
+            };
+            let banks = [Option::Some(experts), shared_bank];
+            multiply_banks_and_pack(threads, banks, &join);
+            let expected = |matrix: Matrix<'_>, t: usize, bank: usize| {
+                let values =
+                    product(matrix, t).iter().map(|x| x + (2.0 * x + bank as f32)).collect();
+                product_of(isa, down, counts(1), values)
+            };
+            let mut y = vec![0f32; slots * down.rows()];
+            let down_of = |_| [down];
+            let bank = Bank::new(down.rows(), &down_of, &activated, &places);
+            multiply_banks(threads, [bank], [Rows::new(&mut y, down.rows())], &|_, _, _, _, _| {});
+            for (slot, y) in y.chunks_exact(down.rows()).enumerate() {
+                let Option::Some(t) = token_of[slot] else { continue };
+                let j = slot_of[t].iter().position(|s| *s == slot).unwrap();
+                assert_eq!(bits(y), bits(&expected(one(chosen[t][j]), t, 0)), "{slot}");
+            }
+            if with_shared {
+                let mut z = vec![0f32; tokens * down.rows()];
+                let product = Product::new(down, Rows::new(&mut z, down.rows()));
+                multiply(threads, &[[product]], &other, None);
+                for (t, z) in z.chunks_exact(down.rows()).enumerate() {
+                    assert_eq!(bits(z), bits(&expected(shared, t, 1)));
+                }
+            }
+        }
         let mut out = vec![f32::NAN; tokens * rows];
-        let then = |_: usize, _: usize, _: usize, _: std::ops::Range<usize>, _: [&mut [f32]; 1]| {};
+        let then = |_: usize, _: usize, _: usize, _: Range<usize>, _: &mut [f32]| {};
         multiply_and_sum(
             threads,
             isa,

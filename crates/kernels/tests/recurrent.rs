@@ -11,7 +11,11 @@ use std::ops::Range;
 struct NoScratch;
 
 impl Scratch for NoScratch {
-    fn with_matmul(&mut self, _: impl FnOnce(&mut alight_kernels::matmul::MatmulScratch)) {
+    fn with_products(
+        &mut self,
+        _: usize,
+        _: impl FnOnce(&mut alight_kernels::matmul::MatmulScratch, &mut [f32]),
+    ) {
         unreachable!("no product");
     }
 

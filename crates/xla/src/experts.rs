@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use alight_kernels::gate::{clamped_silu_mul, silu_mul};
 use alight_kernels::matmul::{Precision, RowCounts};
-use alight_kernels::parallel::{Product, Rows, multiply, pack};
+use alight_kernels::parallel::{Packing, Product, Rows, multiply, multiply_and_pack, pack};
 use alight_kernels::{ActivationFormats, Isa, Layout, Matrix, WeightType, vec};
 use alight_pages::slots::Held;
 
@@ -307,35 +307,33 @@ fn expert(
     let add = |bias: &Option<Matrix<'_>>, first: usize, products: &mut [f32]| {
         bias.iter().for_each(|bias| bias.add_float_row(number, (first, 1), products));
     };
-    with_floats(n * (2 * width + cols), |floats| {
-        let (gates, rest) = floats.split_at_mut(n * width);
-        let (ups, products) = rest.split_at_mut(n * width);
+    with_activations(n, width, |activated| {
         with_activations(n, cols, |packed| {
             let formats = ActivationFormats::of([gate.kind(), up.kind()]);
             let into = (&mut *packed, formats);
             pack(team, isa, (counts, cols), [], into, &|i, [], _, put| {
                 put(&values[pairs[i].1 * cols..][..cols]);
             });
-            let both = [
-                Product::of_rows(*gate, 0..width, gates, width),
-                Product::of_rows(*up, 0..width, ups, width),
-            ];
-            let then = |_: usize, columns: Range<usize>, [gate, up]: [&mut [f32]; 2]| {
-                add(&biases.gate, columns.start, gate);
-                add(&biases.up, columns.start, up);
-                active(isa, gate, up);
+            let join = |rows: Range<usize>, [gates, ups]: [&mut [f32]; 2]| {
+                for (bias, products) in [(&biases.gate, &mut *gates), (&biases.up, &mut *ups)] {
+                    let tokens = products.chunks_exact_mut(rows.len());
+                    tokens.for_each(|products| add(bias, rows.start, products));
+                }
+                active(isa, gates, ups);
             };
-            multiply(team, &[both], packed, Some(&then));
+            with_floats(counts.bits16 * width, |room| {
+                let into = (&mut *activated, ActivationFormats::of([down.kind()]));
+                let packing = Packing::new(packed, width, into, room);
+                multiply_and_pack(team, [gate, up], packed, &join, &packing);
+            });
         });
-        with_activations(n, width, |packed| {
-            let into = (&mut *packed, ActivationFormats::of([down.kind()]));
-            let rows = [Rows::new(gates, width)];
-            pack(team, isa, (counts, width), rows, into, &|_, [row], _, put| put(row));
-            multiply(team, &[[Product::of_rows(*down, 0..cols, products, cols)]], packed, None);
+        with_floats(n * cols, |products| {
+            let product = Product::new(*down, Rows::new(products, cols));
+            multiply(team, &[[product]], activated, None);
+            for ((_, _, pair), row) in pairs.iter().zip(products.chunks_exact_mut(cols)) {
+                add(&biases.down, 0, row);
+                outputs[pair * cols..][..cols].copy_from_slice(row);
+            }
         });
-        for ((_, _, pair), row) in pairs.iter().zip(products.chunks_exact_mut(cols)) {
-            add(&biases.down, 0, row);
-            outputs[pair * cols..][..cols].copy_from_slice(row);
-        }
     });
 }

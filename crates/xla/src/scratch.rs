@@ -60,6 +60,9 @@ pub(crate) fn with_activations<R>(
 /// Calls `f` with `length` floats, whatever they are.
 pub(crate) fn with_floats<R>(length: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     static SETS: Free<Vec<f32>> = Free::new();
+    if length == 0 {
+        return f(&mut []);
+    }
     let mut floats = SETS.take().unwrap_or_default();
     if floats.len() < length {
         floats = vec![0.0; length];

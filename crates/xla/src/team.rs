@@ -20,7 +20,7 @@ use alight_kernels::attention::{AttentionLimits, AttentionScratch};
 use alight_kernels::parallel::{Cost, Scratch, Threads};
 
 use crate::frame::{Frame, Refusal};
-use crate::scratch::{with_attention, with_matmul};
+use crate::scratch::{with_attention, with_floats, with_matmul};
 
 /// A thread is asked to help for each so many nanoseconds of work: waking one takes some 10 µs.
 const SHARE: usize = 15_000;
@@ -109,8 +109,8 @@ unsafe impl Threads for Team<'_> {
 pub(crate) struct OfThread;
 
 impl Scratch for OfThread {
-    fn with_matmul(&mut self, f: impl FnOnce(&mut MatmulScratch)) {
-        with_matmul(f);
+    fn with_products(&mut self, room: usize, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
+        with_matmul(|scratch| with_floats(room, |floats| f(scratch, floats)));
     }
 
     fn with_attention(&mut self, limits: AttentionLimits, f: impl FnOnce(&mut AttentionScratch)) {

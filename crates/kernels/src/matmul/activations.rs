@@ -385,7 +385,7 @@ impl Activations {
     }
 
     /// The tokens of each precision, with the number of the first, if there are any.
-    pub fn parts(&self) -> impl Iterator<Item = (usize, Tokens<'_>)> {
+    pub fn parts(&self) -> impl Iterator<Item = (usize, Tokens<'_>)> + Clone {
         let ranges = self.rows.ranges().into_iter().filter(|range| !range.is_empty());
         ranges.map(|range| (range.start, self.tokens_in(range)))
     }

@@ -39,6 +39,7 @@ mod tiles;
 pub use activations::{ActSlots, ActivationFormats, Activations, Precision, RowCounts, Tokens};
 pub use gemm::MatmulScratch;
 pub use matrix::{Matrix, MatrixError, Output};
+pub(crate) use sizes::{MAX_K, cut_at_multiples};
 
 use crate::tiles::Layout;
 use std::ops::Range;

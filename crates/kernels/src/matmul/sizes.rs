@@ -10,7 +10,7 @@ pub(super) const PANEL_ROWS: usize = 32;
 pub(super) const TOKEN_BLOCK: usize = 12;
 
 /// Columns of a panel of integers or of bf16 at most. A multiple of 256.
-pub(super) const MAX_K: usize = 768;
+pub(crate) const MAX_K: usize = 768;
 
 /// Bytes of a panel of bf16.
 pub(super) const PANEL_BYTES: usize = 2 * MAX_K * PANEL_ROWS;
@@ -32,7 +32,7 @@ pub(super) const TILES_TOGETHER: usize = ROWS_TOGETHER / TILE_ROWS;
 pub(super) const SUMS: usize = TILES_TOGETHER * TOKEN_BLOCK * TILE_ROWS;
 
 /// Cuts `rows` at the multiples of `step`.
-pub(super) fn cut_at_multiples(
+pub(crate) fn cut_at_multiples(
     rows: Range<usize>,
     step: usize,
 ) -> impl Iterator<Item = Range<usize>> {

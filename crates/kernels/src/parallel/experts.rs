@@ -8,9 +8,12 @@
 //! Where matrices come one after the other, [`multiply_banks`] makes those products too, into memory that keeps all of them, and
 //! [`sum`] sums them: by the same operations in the same order.
 
-use super::products::{BYTES_PER_NS, multiplying};
-use super::{Cost, ProductScratch, Rows, Scratch, Threads, UNIT_ROWS};
-use crate::matmul::{Activations, MatmulScratch, Matrix, Output, RowCounts, matmul};
+use super::pack_products::Packing;
+use super::products::{BYTES_PER_NS, keep, multiplying, rows_kept};
+use super::{Cost, Rows, Scratch, Threads, UNIT_ROWS};
+use crate::matmul::{
+    Activations, MatmulScratch, Matrix, Output, RowCounts, cut_at_multiples, matmul,
+};
 use crate::{Isa, vec};
 use std::ops::Range;
 
@@ -85,53 +88,107 @@ impl<'a, const M: usize> Bank<'a, M> {
 }
 
 /// What is done to products while they are in the cache: `f(bank, slot, matrix, rows, [their products])`.
-pub type SlotFn<'a, const M: usize> =
-    dyn Fn(usize, usize, usize, Range<usize>, [&mut [f32]; M]) + Sync + 'a;
+pub type SlotFn<'a> = dyn Fn(usize, usize, usize, Range<usize>, &mut [f32]) + Sync + 'a;
+
+/// What becomes of products before they are packed: `f(bank, place, rows, [their products, [slots of the place, rows]])` changes
+/// the first.
+pub type PlaceFn<'a, const M: usize> =
+    dyn Fn(usize, &Place, Range<usize>, [&mut [f32]; M]) + Sync + 'a;
+
+/// What is done with rows of a place of a bank.
+type RowsFn<'a, S> = dyn Fn(usize, &Place, Range<usize>, &mut S) + Sync + 'a;
+
+/// Calls `f` for all rows of all places of all banks that have slots, in one region.
+fn each_place<'r, 'b: 'r, T: Threads, const M: usize>(
+    threads: &mut T,
+    banks: impl Iterator<Item = &'r Bank<'b, M>> + Clone + Sync,
+    f: &RowsFn<'_, T::Scratch>,
+) {
+    let units = banks.clone().map(|bank| bank.places.len() * bank.units()).sum();
+    let cost = Cost::of(banks.clone().map(Bank::nanoseconds).sum());
+    threads.run(units, cost, &|range, scratch| {
+        let mut base = 0;
+        for (b, bank) in banks.clone().enumerate() {
+            for place in bank.places {
+                let (first, end) = (base, base + bank.units());
+                base = end;
+                let (from, to) = (range.start.max(first), range.end.min(end));
+                if from < to && place.slots > 0 {
+                    let end = bank.rows.min((to - first) * UNIT_ROWS);
+                    f(b, place, (from - first) * UNIT_ROWS..end, scratch);
+                }
+            }
+        }
+    });
+}
 
 /// Multiplies the slots of all banks with their matrices, in one region: `outputs` has a row per slot for each.
 ///
 /// # Panics
 /// As [`matmul`], and if an output has fewer rows.
-pub fn multiply_banks<T: Threads, const M: usize, const B: usize>(
+pub fn multiply_banks<T: Threads, const B: usize>(
     threads: &mut T,
-    banks: [Bank<'_, M>; B],
-    outputs: [[Rows<'_>; M]; B],
-    then: &SlotFn<'_, M>,
+    banks: [Bank<'_, 1>; B],
+    outputs: [Rows<'_>; B],
+    then: &SlotFn<'_>,
 ) {
-    let outputs = outputs.map(|rows| rows.map(|rows| rows.into_output().0));
-    let units = banks.iter().map(|bank| bank.places.len() * bank.units()).sum();
-    let cost = Cost::of(banks.iter().map(Bank::nanoseconds).sum());
-    threads.run(units, cost, &|range, scratch| {
-        let mut base = 0;
-        for (b, (bank, outputs)) in banks.iter().zip(&outputs).enumerate() {
-            for place in bank.places {
-                let (first, end) = (base, base + bank.units());
-                base = end;
-                let (from, to) = (range.start.max(first), range.end.min(end));
-                if from >= to || place.slots == 0 {
-                    continue;
-                }
-                let rows = (from - first) * UNIT_ROWS..bank.rows.min((to - first) * UNIT_ROWS);
-                let x = bank.x.tokens_in(place.range());
-                scratch.with_matmul(|scratch| {
-                    for (matrix, out) in (bank.matrices)(place.matrix).iter().zip(outputs) {
-                        // SAFETY: units have different rows or different places, whose slots are different, and
-                        // outputs were borrowed exclusively.
-                        unsafe {
-                            matmul(matrix, rows.clone(), x, out.skipping(place.first), scratch)
-                        };
-                    }
-                });
-                for slot in place.range() {
-                    let part = |i: usize| {
-                        // SAFETY: as above; `matmul` has returned.
-                        unsafe { outputs[i].row_mut(slot, rows.clone()) }
-                    };
-                    then(b, slot, place.matrix, rows.clone(), std::array::from_fn(part));
-                }
-            }
+    let outputs = outputs.map(|rows| rows.into_output().0);
+    each_place(threads, banks.iter(), &|b, place, rows, scratch| {
+        let (bank, out) = (&banks[b], outputs[b]);
+        let ([matrix], x) = ((bank.matrices)(place.matrix), bank.x.tokens_in(place.range()));
+        // SAFETY: units have different rows or different places, whose slots are different, and outputs were borrowed exclusively.
+        scratch.with_products(0, |scratch, _| unsafe {
+            matmul(&matrix, rows.clone(), x, out.skipping(place.first), scratch);
+        });
+        for slot in place.range() {
+            // SAFETY: as above; `matmul` has returned.
+            let products = unsafe { out.row_mut(slot, rows.clone()) };
+            then(b, slot, place.matrix, rows.clone(), products);
         }
     });
+}
+
+/// Multiplies the slots of those banks that there are with their matrices, joins the products, and packs what the first of each
+/// slot have become, as [`multiply_and_pack`](super::multiply_and_pack) does.
+///
+/// # Panics
+/// As [`matmul`], and if what is packed has not the slots and rows of its bank.
+pub fn multiply_banks_and_pack<T: Threads, const M: usize, const B: usize>(
+    threads: &mut T,
+    banks: [Option<(Bank<'_, M>, Packing<'_>)>; B],
+    join: &PlaceFn<'_, M>,
+) {
+    let both = || banks.iter().flatten();
+    each_place(
+        threads,
+        banks.iter().flatten().map(|(bank, _)| bank),
+        &|b, place, rows, scratch| {
+            let (bank, packing) = both().nth(b).expect("a bank that there is");
+            let (matrices, x) = ((bank.matrices)(place.matrix), bank.x.tokens_in(place.range()));
+            let step = rows_kept(M * place.slots);
+            scratch.with_products(M * place.slots * step.min(rows.len()), |scratch, room| {
+                for rows in cut_at_multiples(rows, step) {
+                    let parts = std::iter::once((0, x));
+                    let matrices = matrices.each_ref();
+                    let mut products = keep(matrices, &rows, place.slots, parts, room, scratch);
+                    join(
+                        b,
+                        place,
+                        rows.clone(),
+                        products.each_mut().map(|products| &mut **products),
+                    );
+                    // SAFETY: units have different rows or different places, whose slots are different.
+                    unsafe { packing.put(place.first, &rows, products[0]) };
+                }
+            });
+        },
+    );
+    for (bank, packing) in both() {
+        packing.end(threads, &|slot| {
+            let place = bank.places.partition_point(|place| place.range().end <= slot);
+            bank.places.get(place).is_some_and(|place| place.first <= slot)
+        });
+    }
 }
 
 /// A product that a token's sum has: that of a slot, times a weight.
@@ -149,11 +206,11 @@ pub struct Term {
 ///
 /// # Panics
 /// As [`matmul`]; if banks have different rows, `out` has fewer tokens, or a term is of no slot.
-pub fn multiply_and_sum<T: Threads<Scratch: ProductScratch>, const B: usize>(
+pub fn multiply_and_sum<T: Threads, const B: usize>(
     threads: &mut T,
     isa: Isa,
     banks: [Bank<'_, 1>; B],
-    then: &SlotFn<'_, 1>,
+    then: &SlotFn<'_>,
     (terms, per_token): (&[Term], usize),
     out: Rows<'_>,
 ) {
@@ -163,11 +220,10 @@ pub fn multiply_and_sum<T: Threads<Scratch: ProductScratch>, const B: usize>(
     let (out, _) = out.into_output();
     let cost = Cost::of(banks.iter().map(Bank::nanoseconds).sum());
     threads.run(rows.div_ceil(UNIT_ROWS), cost, &|units, scratch| {
-        scratch.with_products(|scratch, sums| {
-            let step = (sums.len() / slots.max(1) / UNIT_ROWS).max(1) * UNIT_ROWS;
-            let end = rows.min(units.end * UNIT_ROWS);
-            for start in (units.start * UNIT_ROWS..end).step_by(step) {
-                let rows = start..end.min(start + step);
+        let (rows, step) =
+            (units.start * UNIT_ROWS..rows.min(units.end * UNIT_ROWS), rows_kept(slots));
+        scratch.with_products(slots * step.min(rows.len()), |scratch, sums| {
+            for rows in cut_at_multiples(rows, step) {
                 let width = rows.len();
                 keep_apart(&banks, &rows, then, scratch, &mut sums[..slots * width]);
                 for (token, terms) in terms.chunks_exact(per_token).enumerate() {
@@ -215,7 +271,7 @@ pub fn sum<T: Threads>(
 fn keep_apart<const B: usize>(
     banks: &[Bank<'_, 1>; B],
     rows: &Range<usize>,
-    then: &SlotFn<'_, 1>,
+    then: &SlotFn<'_>,
     scratch: &mut MatmulScratch,
     mut sums: &mut [f32],
 ) {
@@ -231,7 +287,7 @@ fn keep_apart<const B: usize>(
             // SAFETY: the output is this thread's.
             unsafe { matmul(&matrix, rows.clone(), x, out, scratch) };
             for (slot, products) in place.range().zip(products.chunks_exact_mut(width)) {
-                then(b, slot, place.matrix, rows.clone(), [products]);
+                then(b, slot, place.matrix, rows.clone(), products);
             }
         }
     }

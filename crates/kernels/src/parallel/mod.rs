@@ -7,17 +7,20 @@
 
 mod attend;
 mod experts;
+mod pack_products;
 mod products;
 mod recurrent;
 mod rows;
 
 pub use attend::{Attend, AttendRows, TargetFn, store, store_rows};
-pub use experts::{Bank, Place, Term, multiply_and_sum, multiply_banks, sum};
-pub use products::{ColumnsFn, JoinFn, Product, UNIT_ROWS, multiply, multiply_and_pack};
+pub use experts::{
+    Bank, Place, PlaceFn, SlotFn, Term, multiply_and_sum, multiply_banks, multiply_banks_and_pack,
+    sum,
+};
+pub use pack_products::{JoinFn, Packing, multiply_and_pack};
+pub use products::{ColumnsFn, Product, UNIT_ROWS, multiply, room_for_products};
 pub use recurrent::{DeltaRule, StateSpace};
 pub use rows::{Cut, PackFn, RowFn, Rows, cut_rows, each_row, gather, pack};
-
-use rows::VALUES_PER_NS;
 
 use crate::attention::{AttentionLimits, AttentionScratch};
 use crate::matmul::MatmulScratch;
@@ -59,25 +62,11 @@ pub unsafe trait Threads {
     );
 }
 
-/// Products that a thread keeps at a time, where there are not more tokens than that: 1 MiB.
-const PRODUCTS: usize = 256 * 1024;
-
-/// f32 elements in which a thread keeps so many products of each row of a matrix, or of several, before they are summed or packed.
-pub fn room_for_products(of_each_row: usize) -> usize {
-    PRODUCTS.max(of_each_row * UNIT_ROWS)
-}
-
 /// The memory of one thread, for kernels that need some.
 pub trait Scratch {
-    /// Calls `f` with the panel of matrix products.
-    fn with_matmul(&mut self, f: impl FnOnce(&mut MatmulScratch));
+    /// Calls `f` with the panel of matrix products, and with room for `room` products.
+    fn with_products(&mut self, room: usize, f: impl FnOnce(&mut MatmulScratch, &mut [f32]));
 
     /// Calls `f` with memory for attention within `limits`.
     fn with_attention(&mut self, limits: AttentionLimits, f: impl FnOnce(&mut AttentionScratch));
-}
-
-/// The memory of one thread that keeps products before they are summed or packed.
-pub trait ProductScratch: Scratch {
-    /// Calls `f` with the panel of matrix products, and with as much room as [`room_for_products`] says.
-    fn with_products(&mut self, f: impl FnOnce(&mut MatmulScratch, &mut [f32]));
 }

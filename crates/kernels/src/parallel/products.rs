@@ -1,7 +1,9 @@
 //! Matrix products, cut into pieces of rows.
 
-use super::{Cost, Cut, ProductScratch, Rows, Scratch, Threads, VALUES_PER_NS, cut_rows};
-use crate::matmul::{ActivationFormats, Activations, Matrix, Output, Precision, RowCounts, matmul};
+use super::{Cost, Rows, Scratch, Threads};
+use crate::matmul::{
+    Activations, MAX_K, MatmulScratch, Matrix, Output, RowCounts, Tokens, cut_at_multiples, matmul,
+};
 use std::ops::Range;
 
 /// Rows of a matrix in one unit of work: what the kernels unpack at a time.
@@ -12,6 +14,25 @@ pub(super) const BYTES_PER_NS: usize = 12;
 
 /// Products of a token of several that a thread adds in a nanosecond, about.
 pub(super) const PRODUCTS_PER_NS: usize = 100;
+
+/// Products that a thread keeps at a time, where there are not more tokens than that: 512 KiB, for which the second-level cache has room
+/// beside weights and activations.
+const KEPT: usize = 128 * 1024;
+
+/// Products with more columns are kept until they are whole. They are sums over more than two stretches of columns, each of which reads
+/// and writes them, and in their own rows those of different tokens are far apart: often by whole pages, so that they displace each other in the
+/// first-level cache.
+const KEPT_FROM: usize = 2 * MAX_K + 1;
+
+/// Rows whose products a thread keeps at a time, if each row has so many.
+pub(super) fn rows_kept(of_each_row: usize) -> usize {
+    (KEPT / (of_each_row.max(1) * UNIT_ROWS)).max(1) * UNIT_ROWS
+}
+
+/// The most f32 elements in which a thread keeps up to so many products of each row of a matrix, or of several.
+pub fn room_for_products(of_each_row: usize) -> usize {
+    KEPT.max(of_each_row * UNIT_ROWS)
+}
 
 /// Some rows of a matrix, and where their products go.
 pub struct Product<'a> {
@@ -36,6 +57,34 @@ impl<'a> Product<'a> {
         Product { out: Output::starting_at(rows.start, out, stride), matrix, rows }
     }
 
+    /// Computes some of the rows.
+    ///
+    /// # Safety
+    /// No other thread may access these elements of the output meanwhile.
+    unsafe fn compute(&self, rows: &Range<usize>, x: &Activations, scratch: &mut impl Scratch) {
+        let Product { matrix, out, .. } = self;
+        let tokens = x.rows().all();
+        if x.rows().bits8 == 0 || x.cols() < KEPT_FROM {
+            scratch.with_products(0, |scratch, _| {
+                for (first, x) in x.parts() {
+                    // SAFETY: by the caller's promise; parts have different tokens.
+                    unsafe { matmul(matrix, rows.clone(), x, out.skipping(first), scratch) };
+                }
+            });
+            return;
+        }
+        let step = rows_kept(tokens);
+        scratch.with_products(tokens * step.min(rows.len()), |scratch, room| {
+            for rows in cut_at_multiples(rows.clone(), step) {
+                let [products] = keep([matrix], &rows, tokens, x.parts(), room, scratch);
+                for (t, products) in products.chunks_exact(rows.len()).enumerate() {
+                    // SAFETY: by the caller's promise.
+                    unsafe { out.row_mut(t, rows.clone()) }.copy_from_slice(products);
+                }
+            }
+        });
+    }
+
     /// Which multiples of [`UNIT_ROWS`] it has rows of.
     fn units(&self) -> Range<usize> {
         self.rows.start / UNIT_ROWS..self.rows.end.div_ceil(UNIT_ROWS)
@@ -46,7 +95,10 @@ impl<'a> Product<'a> {
 pub type ColumnsFn<'a, const M: usize> = dyn Fn(usize, Range<usize>, [&mut [f32]; M]) + Sync + 'a;
 
 /// What so many rows of matrices take: to read the weights, or for several tokens to multiply them.
-fn cost<'m>(products: impl Iterator<Item = (&'m Matrix<'m>, usize)>, tokens: RowCounts) -> Cost {
+pub(super) fn cost<'r, 'm: 'r>(
+    products: impl Iterator<Item = (&'r Matrix<'m>, usize)>,
+    tokens: RowCounts,
+) -> Cost {
     let (mut bytes, mut weights) = (0, 0);
     for (matrix, rows) in products {
         bytes += rows * matrix.weight_type().row_bytes(matrix.cols()).unwrap_or(0);
@@ -88,17 +140,10 @@ pub fn multiply<T: Threads, const M: usize>(
             if from < to {
                 let unit = |n: usize| (units.start + n - base) * UNIT_ROWS;
                 let rows = rows.start.max(unit(from))..rows.end.min(unit(to));
-                scratch.with_matmul(|scratch| {
-                    for Product { matrix, out, .. } in group {
-                        for (first, x) in x.parts() {
-                            // SAFETY: units have different rows, products different outputs, which were borrowed
-                            // exclusively, and parts different tokens.
-                            unsafe {
-                                matmul(matrix, rows.clone(), x, out.skipping(first), scratch)
-                            };
-                        }
-                    }
-                });
+                for product in group {
+                    // SAFETY: units have different rows, and products different outputs, which were borrowed exclusively.
+                    unsafe { product.compute(&rows, x, scratch) };
+                }
                 let Some(then) = then else {
                     base = end;
                     continue;
@@ -116,72 +161,24 @@ pub fn multiply<T: Threads, const M: usize>(
     });
 }
 
-/// Products that a thread keeps until they are packed: 512 KiB, which the second-level cache has room for beside weights and activations.
-const KEPT: usize = 128 * 1024;
-
-/// What becomes of products before they are packed: `f(rows of the matrices, [their products, [tokens, rows]])` changes the first.
-pub type JoinFn<'a, const M: usize> = dyn Fn(Range<usize>, [&mut [f32]; M]) + Sync + 'a;
-
-/// Multiplies packed activations with matrices that have equally many rows, joins the products, and packs what the first have become
-/// for the matrices that will be multiplied with them. A unit does all of that for its rows, so that the products of many tokens never
-/// leave the cache.
-///
-/// Tokens of 16 bits have a scale for more values than a unit has rows. They are kept in `whole` `[their number, rows]`, and packed when all
-/// units are done.
-///
-/// # Panics
-/// As [`matmul`] and [`Activations::begin`], and if the matrices have different rows, or `whole` has less room.
-pub fn multiply_and_pack<T: Threads<Scratch: ProductScratch>, const M: usize>(
-    threads: &mut T,
+/// Multiplies `parts`, each of which begins at a token of `tokens`, with rows of matrices. The products, `[tokens, rows]` of each matrix, are the
+/// first elements of `room`.
+pub(super) fn keep<'r, 't, const M: usize>(
     matrices: [&Matrix<'_>; M],
-    x: &Activations,
-    join: &JoinFn<'_, M>,
-    (to, formats): (&mut Activations, ActivationFormats),
-    whole: &mut [f32],
-) {
-    let width = matrices[0].rows();
-    assert!(matrices.iter().all(|matrix| matrix.rows() == width), "matrices with different rows");
-    let (tokens, all) = (x.rows(), x.rows().all());
-    to.begin(x.isa(), tokens, width, formats);
-    let slots = to.slots();
-    let kept = Output::new(whole, width);
-    let cost = cost(matrices.iter().map(|matrix| (*matrix, width)), tokens);
-    threads.run(width.div_ceil(UNIT_ROWS), cost, &|units, scratch| {
-        scratch.with_products(|scratch, products| {
-            let step = (KEPT / (M * all * UNIT_ROWS)).max(1) * UNIT_ROWS;
-            let end = width.min(units.end * UNIT_ROWS);
-            for start in (units.start * UNIT_ROWS..end).step_by(step) {
-                let rows = start..end.min(start + step);
-                let mut parts = products.chunks_exact_mut(all * rows.len());
-                let mut parts: [&mut [f32]; M] =
-                    std::array::from_fn(|_| parts.next().expect("room for all matrices"));
-                for (matrix, part) in matrices.iter().zip(&mut parts) {
-                    let out = Output::starting_at(start, part, rows.len());
-                    for (first, x) in x.parts() {
-                        // SAFETY: the output is this thread's.
-                        unsafe { matmul(matrix, rows.clone(), x, out.skipping(first), scratch) };
-                    }
-                }
-                join(rows.clone(), parts.each_mut().map(|part| &mut **part));
-                for (t, values) in parts[0].chunks_exact(rows.len()).enumerate() {
-                    match tokens.precision(t) {
-                        // SAFETY: units have different rows, and `whole` was borrowed exclusively.
-                        Precision::Bits16 => unsafe {
-                            kept.row_mut(t, rows.clone()).copy_from_slice(values);
-                        },
-                        // SAFETY: units have different rows.
-                        Precision::Bits8 => unsafe { slots.put_columns(t, start, values) },
-                    }
-                }
-            }
-        });
-    });
-    if tokens.bits16 > 0 {
-        let cost = tokens.bits16 * width / VALUES_PER_NS;
-        let rows = [Rows::new(whole, width)];
-        cut_rows(threads, tokens.bits16, Cut::default(), cost, rows, &|t, [row], _| {
-            // SAFETY: each row is made once, by one thread.
-            unsafe { slots.put(t, row) };
-        });
-    }
+    rows: &Range<usize>,
+    tokens: usize,
+    parts: impl Iterator<Item = (usize, Tokens<'t>)> + Clone,
+    room: &'r mut [f32],
+    scratch: &mut MatmulScratch,
+) -> [&'r mut [f32]; M] {
+    let mut rooms = room.chunks_exact_mut(tokens * rows.len());
+    matrices.map(|matrix| {
+        let products = rooms.next().expect("room for the products of all matrices");
+        let out = Output::starting_at(rows.start, products, rows.len());
+        for (first, x) in parts.clone() {
+            // SAFETY: the output was borrowed exclusively.
+            unsafe { matmul(matrix, rows.clone(), x, out.skipping(first), scratch) };
+        }
+        products
+    })
 }

@@ -32,7 +32,7 @@ pub(crate) struct WorkSize {
     pub(crate) gate: usize,
     /// The widest input of a matrix, but for the hidden size.
     pub(crate) widest_input: usize,
-    /// Dense feed-forward parts: what their last matrix is multiplied with.
+    /// What the last matrix of a dense feed-forward part is multiplied with, or of a mixture's shared network.
     pub(crate) activated: usize,
     /// Most query rows of one call of attention, and the lengths of keys and values.
     pub(crate) attention_rows: usize,
@@ -45,9 +45,8 @@ pub(crate) struct WorkSize {
 impl WorkSize {
     /// f32 elements in which a thread keeps products.
     fn room_for_products(&self, batch: usize) -> usize {
-        // A dense part keeps those of two matrices.
-        let dense = if self.activated == 0 { 0 } else { parallel::room_for_products(2 * batch) };
-        self.experts.room_for_products(batch).max(dense)
+        // A dense part keeps those of two matrices for each token, and a mixture that of each slot and of its shared network.
+        parallel::room_for_products((2 * batch).max(self.experts.slots(batch) + batch))
     }
 
     /// What either of two parts needs.
@@ -155,7 +154,7 @@ pub(crate) struct Buffers {
     pub(crate) stream_width: usize,
     /// The packed input of the next matrices.
     pub(crate) acts: Activations,
-    /// The packed input of a dense part's last matrix, which is made while `acts` is read.
+    /// The packed input of the last matrix of a dense feed-forward part, which is made while `acts` is read.
     pub(crate) activated: Activations,
     pub(crate) angles: Angles,
     /// Partial results of attention.

@@ -7,7 +7,7 @@ use alight_kernels::Isa;
 use alight_kernels::attention::{AttentionLimits, AttentionScratch};
 use alight_kernels::matmul::{ActivationFormats, Activations, MatmulScratch, Matrix, RowCounts};
 use alight_kernels::parallel::{
-    self, ColumnsFn, Cost, Cut, JoinFn, PackFn, Product, ProductScratch, RowFn, Rows,
+    self, ColumnsFn, Cost, Cut, JoinFn, PackFn, Packing, Product, RowFn, Rows,
     Scratch as KernelScratch, Threads,
 };
 
@@ -47,19 +47,14 @@ unsafe impl Threads for PoolThreads<'_> {
 }
 
 impl KernelScratch for Scratch {
-    fn with_matmul(&mut self, f: impl FnOnce(&mut MatmulScratch)) {
-        f(&mut self.matmul);
+    /// There is room for the largest calls of the model.
+    fn with_products(&mut self, room: usize, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
+        f(&mut self.matmul, &mut self.products[..room]);
     }
 
     /// It was made for the largest calls of the model.
     fn with_attention(&mut self, _: AttentionLimits, f: impl FnOnce(&mut AttentionScratch)) {
         f(&mut self.attention);
-    }
-}
-
-impl ProductScratch for Scratch {
-    fn with_products(&mut self, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
-        f(&mut self.matmul, &mut self.products);
     }
 }
 
@@ -131,17 +126,16 @@ impl<'m> Compute<'m> {
     }
 
     /// Multiplies the packed activations with matrices that have equally many rows, joins the products, and packs what the first have
-    /// become; `whole` has room for a row per token.
+    /// become.
     pub(crate) fn multiply_and_pack<const M: usize>(
         &self,
         matrices: [&Matrix<'_>; M],
         acts: &Activations,
-        join: &JoinFn<'_, M>,
-        to: (&mut Activations, ActivationFormats),
-        whole: &mut [f32],
         threads: &PerThread<Scratch>,
+        join: &JoinFn<'_, M>,
+        to: &Packing<'_>,
     ) {
-        parallel::multiply_and_pack(&mut self.threads(threads), matrices, acts, join, to, whole);
+        parallel::multiply_and_pack(&mut self.threads(threads), matrices, acts, join, to);
     }
 
     /// Stores keys and values of the rows of a batch in the pages of their sequences, where queries, keys and values are first made by

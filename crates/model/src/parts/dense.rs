@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use alight_kernels::matmul::ActivationFormats;
-use alight_kernels::parallel::Rows;
+use alight_kernels::parallel::{Packing, Rows};
 use alight_kernels::{Isa, gate, vec};
 
 use crate::engine::{Step, WorkSize};
@@ -234,7 +234,6 @@ impl DenseWeights {
             }
         };
         let to = (&mut b.activated, ActivationFormats::of([self.down.kind()]));
-        let gates = &mut b.gate;
         // The values of a token are packed with the products that they come from, unless they depend on all of its products.
         match (gate, spec.deviations) {
             (None, _) => {
@@ -242,7 +241,8 @@ impl DenseWeights {
                     add_bias(&self.up_bias, &columns, up);
                     spec.activation.apply_alone(isa, up);
                 };
-                compute.multiply_and_pack([&up], acts, &activate, to, gates, threads);
+                let to = Packing::new(acts, width, to, &mut b.gate);
+                compute.multiply_and_pack([&up], acts, threads, &activate, &to);
             }
             (Some(gate), None) => {
                 let join = |columns: Range<usize>, [gate, up]: [&mut [f32]; 2]| {
@@ -250,16 +250,17 @@ impl DenseWeights {
                     add_bias(&self.up_bias, &columns, up);
                     spec.activation.apply(isa, gate, up);
                 };
-                compute.multiply_and_pack([&gate, &up], acts, &join, to, gates, threads);
+                let to = Packing::new(acts, width, to, &mut b.gate);
+                compute.multiply_and_pack([&gate, &up], acts, threads, &join, &to);
             }
             (Some(gate), Some(deviations)) => {
-                let outputs = [Rows::new(gates, width), Rows::new(&mut b.up, width)];
+                let outputs = [Rows::new(&mut b.gate, width), Rows::new(&mut b.up, width)];
                 let join = |_: usize, columns: Range<usize>, [gate, up]: [&mut [f32]; 2]| {
                     add_bias(&self.gate_bias, &columns, gate);
                     add_bias(&self.up_bias, &columns, up);
                 };
                 compute.multiply([[&gate, &up]], [outputs], acts, threads, Some(&join));
-                let rows = [Rows::new(gates, width), Rows::new(&mut b.up, width)];
+                let rows = [Rows::new(&mut b.gate, width), Rows::new(&mut b.up, width)];
                 let (acts, formats) = to;
                 compute.pack(
                     b.batch.counts(),

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use alight_kernels::matmul::{ActivationFormats, Activations, Matrix, RowCounts};
-use alight_kernels::parallel::{self, Bank, Place, Rows, Term};
+use alight_kernels::parallel::{self, Bank, Packing, Place, Rows, Term};
 use alight_kernels::{Layout, WeightType, vec};
 
 use super::dense::{Activation, SHARED_NAMES};
@@ -129,7 +129,7 @@ impl ExpertsSpec {
         let shared = self.shared.as_ref().map_or(0, |shared| shared.intermediate_size);
         WorkSize {
             gate: shared,
-            widest_input: shared,
+            activated: shared,
             experts: ExpertsWork {
                 experts: self.routing.experts,
                 used: self.routing.used,
@@ -163,13 +163,8 @@ impl ExpertsWork {
     }
 
     /// The most slots that they need: places begin at whole blocks of tokens.
-    fn slots(&self, batch: usize) -> usize {
+    pub(crate) fn slots(&self, batch: usize) -> usize {
         batch * self.used + self.places(batch) * (ActivationFormats::LONGEST_BLOCK - 1)
-    }
-
-    /// f32 elements that a thread needs for products that are kept apart, of slots and of the shared network.
-    pub(crate) fn room_for_products(&self, batch: usize) -> usize {
-        if self.experts == 0 { 0 } else { parallel::room_for_products(self.slots(batch) + batch) }
     }
 }
 
@@ -194,22 +189,15 @@ pub(crate) struct ExpertsBuffers {
     token_of: Vec<Option<usize>>,
     /// Slots and weights of each token, in the router's order, then the shared network's: `[batch, used + 1]` at most.
     terms: Vec<Term>,
-    /// `[slots, intermediate]`
+    /// Of slots of 16 bits: `[slots, intermediate]`.
     gate: Vec<f32>,
-    /// `[slots, intermediate]`
-    up: Vec<f32>,
-    /// The packed input of the experts' matrices, a token for each slot.
+    /// The packed input of the experts' first matrices, a token for each slot.
     packed: Activations,
-    /// Where experts are read when they are chosen.
-    apart: Option<Apart>,
-}
-
-/// What experts write to that are computed one after the other.
-struct Apart {
-    /// The packed input of their last matrices, a token for each slot.
-    packed: Activations,
-    /// What they put out, of all slots and then of the shared network for each token: `[slots + batch, hidden]`.
-    products: Vec<f32>,
+    /// That of their last ones.
+    activated: Activations,
+    /// Where experts are read when they are chosen, what they put out, of all slots and then of the shared network for each token:
+    /// `[slots + batch, hidden]`.
+    apart: Option<Vec<f32>>,
 }
 
 impl ExpertsBuffers {
@@ -232,24 +220,19 @@ impl ExpertsBuffers {
             next: vec![0; work.experts],
             token_of: vec![None; slots],
             terms: vec![Term::default(); batch * (work.used + 1)],
-            gate: vec![0.0; slots * work.width],
-            up: vec![0.0; slots * work.width],
-            packed: Activations::new(slots, if any { work.width.max(hidden) } else { 0 }),
-            apart: (any && read).then(|| Apart {
-                packed: Activations::new(slots, work.width),
-                products: vec![0.0; (slots + batch) * hidden],
-            }),
+            gate: vec![0.0; batch * work.used * work.width],
+            packed: Activations::new(slots, if any { hidden } else { 0 }),
+            activated: Activations::new(slots, work.width),
+            apart: (any && read).then(|| vec![0.0; (slots + batch) * hidden]),
         }
     }
 
     /// Bytes that it takes, about, when there have been as many tokens as there is room for.
     pub(crate) fn bytes(&self) -> usize {
-        let floats = [&self.logits, &self.scores, &self.gate, &self.up].map(Vec::len);
-        let apart = self.apart.as_ref();
-        let apart = apart.map_or(0, |apart| {
-            apart.packed.usual_bytes() + apart.products.len() * size_of::<f32>()
-        });
-        floats.iter().sum::<usize>() * size_of::<f32>() + self.packed.usual_bytes() + apart
+        let apart = self.apart.as_ref().map_or(0, Vec::len);
+        let floats = [&self.logits, &self.scores, &self.gate].map(Vec::len);
+        let floats = floats.iter().sum::<usize>() + apart;
+        floats * size_of::<f32>() + self.packed.usual_bytes() + self.activated.usual_bytes()
     }
 
     /// Gives each pair of a token and one of its experts a slot: those of tokens of 16 bits first, then those of 8 bits, whose
@@ -321,12 +304,6 @@ fn weight_of(routing: &Routing, chosen: &[f32], token: Option<usize>, expert: us
     let (experts, weights) = chosen[2 * token * routing.used..].split_at(routing.used);
     let found = experts.iter().zip(weights).find(|(other, _)| **other as usize == expert);
     found.map_or(0.0, |(_, weight)| *weight)
-}
-
-/// The first `M` of two.
-fn first_of<T, const M: usize>(both: [T; 2]) -> [T; M] {
-    let mut both = both.into_iter();
-    std::array::from_fn(|_| both.next().expect("one or two"))
 }
 
 /// Its tensors. `width` is the length of what the experts take in and put out: the hidden size, but for those of
@@ -607,8 +584,6 @@ impl ExpertsWeights {
         self.look_ahead(spec, step, &mut chosen);
         if chosen.all_here() {
             self.inputs(spec, step, &chosen, true);
-            self.pack_slots(spec, step, slots, false);
-            self.pack_shared(spec, step);
             self.down(spec, step, &chosen);
             return;
         }
@@ -616,7 +591,6 @@ impl ExpertsWeights {
         loop {
             self.inputs(spec, step, &chosen, first);
             let last = step.buffers.experts.coming.is_empty();
-            self.pack_slots(spec, step, slots, true);
             self.down_apart(step, &chosen);
             if last {
                 break;
@@ -629,7 +603,6 @@ impl ExpertsWeights {
             }
             first = false;
         }
-        self.pack_shared(spec, step);
         self.shared_and_sum(spec, step, slots.all());
     }
 
@@ -661,38 +634,6 @@ impl ExpertsWeights {
             .map(|matrix| matrix.ask_ahead(expert, spec.routing.experts, store));
         // Every one is asked for.
         asked.fold(false, |some, missing| some | missing)
-    }
-
-    /// Packs what the wave's experts have between their matrices: apart, if the inputs of others are needed yet.
-    fn pack_slots(&self, spec: &ExpertsSpec, step: &mut Step<'_>, slots: RowCounts, apart: bool) {
-        let (isa, formats) = (step.compute.isa, self.down_formats());
-        let b = &mut *step.buffers;
-        let threads = &mut step.compute.threads(&b.threads);
-        let e = &mut b.experts;
-        let packed = match &mut e.apart {
-            Some(own) if apart => &mut own.packed,
-            _ => &mut e.packed,
-        };
-        let input = [Rows::new(&mut e.gate, spec.intermediate_size)];
-        let (wave, token_of) = (&e.wave, &e.token_of);
-        let size = (slots, spec.intermediate_size);
-        parallel::pack(threads, isa, size, input, (packed, formats), &|slot, [row], _, put| {
-            let place = wave.partition_point(|place| place.range().end <= slot);
-            let now = wave.get(place).is_some_and(|place| place.first <= slot);
-            if now && token_of[slot].is_some() {
-                put(row);
-            }
-        });
-    }
-
-    /// Packs what the shared network has between its matrices, if there is one. The layer's input is gone then.
-    fn pack_shared(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
-        if let (Some(shared), Some(weights)) = (&spec.shared, &self.shared) {
-            let (rows, b) = (step.rows(), &mut *step.buffers);
-            let input = Rows::new(&mut b.gate, shared.intermediate_size);
-            let formats = ActivationFormats::of([weights.down.kind()]);
-            step.compute.pack_rows(rows, input, &mut b.acts, formats, &b.threads);
-        }
     }
 
     /// Has experts read that the next layer may choose: those that its router chooses on this layer's input, which is much like its own.
@@ -778,7 +719,7 @@ impl ExpertsWeights {
     }
 
     /// Multiplies the slots of a wave's experts, and with the first wave the shared network's rows, with the matrices that take them
-    /// in, and joins the products.
+    /// in, joins the products, and packs them.
     fn inputs(&self, spec: &ExpertsSpec, step: &mut Step<'_>, chosen: &Chosen<'_>, first: bool) {
         let isa = step.compute.isa;
         match spec.gated {
@@ -807,46 +748,46 @@ impl ExpertsWeights {
         let b = &mut *step.buffers;
         let e = &mut b.experts;
         let one = |expert| std::array::from_fn(|i| self.gate_up.view(expert, i, chosen));
-        // Without a shared network it has no places.
-        let (shared_width, shared_places) = match &spec.shared {
-            Some(shared) if first => (shared.intermediate_size, &all[..]),
-            _ => (width, &all[..0]),
-        };
-        let shared = |_| match &self.shared {
-            Some(shared) => {
-                let mut matrices = shared.inputs();
-                std::array::from_fn(|_| matrices.next().expect("as experts have").view(store))
-            }
-            None => one(0),
-        };
-        let banks = [
+        let to = (&mut e.activated, self.down_formats());
+        let experts = (
             Bank::new(width, &one, &e.packed, &e.wave),
-            Bank::new(shared_width, &shared, &b.acts, shared_places),
-        ];
-        let outputs = [
-            first_of([Rows::new(&mut e.gate, width), Rows::new(&mut e.up, width)]),
-            first_of([Rows::new(&mut b.gate, shared_width), Rows::new(&mut b.up, shared_width)]),
-        ];
+            Packing::new(&e.packed, width, to, &mut e.gate),
+        );
+        let shared = spec.shared.as_ref().zip(self.shared.as_ref()).filter(|_| first);
+        let matrices = |_| {
+            let (_, weights) = shared.expect("it has places");
+            let mut matrices = weights.inputs();
+            std::array::from_fn(|_| matrices.next().expect("as experts have").view(store))
+        };
+        let shared = shared.map(|(spec, weights)| {
+            let width = spec.intermediate_size;
+            let to = (&mut b.activated, ActivationFormats::of([weights.down.kind()]));
+            let bank = Bank::new(width, &matrices, &b.acts, &all);
+            (bank, Packing::new(&b.acts, width, to, &mut b.gate))
+        });
         let threads = &mut step.compute.threads(&b.threads);
         let (weights, token_of) = (&e.chosen, &e.token_of);
-        parallel::multiply_banks(
-            threads,
-            banks,
-            outputs,
-            &|bank, slot, expert, columns, mut products| {
-                if bank == 0 {
-                    // What is linear in the input is multiplied instead of it.
-                    let weight = spec
-                        .weighs_input
-                        .then(|| weight_of(&spec.routing, weights, token_of[slot], expert));
-                    for (i, products) in products.iter_mut().enumerate() {
-                        weight.iter().for_each(|weight| vec::scale(isa, products, *weight));
-                        self.gate_up.add_bias(expert, i, store, columns.start, products);
+        let join = |bank: usize,
+                    place: &Place,
+                    rows: Range<usize>,
+                    mut products: [&mut [f32]; M]| {
+            if bank == 0 {
+                let expert = place.matrix;
+                for (i, products) in products.iter_mut().enumerate() {
+                    for (slot, products) in place.range().zip(products.chunks_exact_mut(rows.len()))
+                    {
+                        if spec.weighs_input {
+                            // What is linear in the input is multiplied instead of it.
+                            let weight = weight_of(&spec.routing, weights, token_of[slot], expert);
+                            vec::scale(isa, products, weight);
+                        }
+                        self.gate_up.add_bias(expert, i, store, rows.start, products);
                     }
                 }
-                join(products);
-            },
-        );
+            }
+            join(products);
+        };
+        parallel::multiply_banks_and_pack(threads, [Some(experts), shared], &join);
     }
 
     /// Outputs of all slots and of the shared network, and their sums.
@@ -863,16 +804,15 @@ impl ExpertsWeights {
             None => one(0),
         };
         let banks = [
-            Bank::new(width, &one, &e.packed, &e.places),
-            Bank::new(width, &shared, &b.acts, places),
+            Bank::new(width, &one, &e.activated, &e.places),
+            Bank::new(width, &shared, &b.activated, places),
         ];
         let bias = self.down_bias.as_ref();
-        let then =
-            |bank: usize, _: usize, expert, rows: Range<usize>, [products]: [&mut [f32]; 1]| {
-                if let (0, Some(bias)) = (bank, bias) {
-                    bias.part(expert, store).add_float_row(0, (rows.start, 1), products);
-                }
-            };
+        let then = |bank: usize, _: usize, expert, rows: Range<usize>, products: &mut [f32]| {
+            if let (0, Some(bias)) = (bank, bias) {
+                bias.part(expert, store).add_float_row(0, (rows.start, 1), products);
+            }
+        };
         let per_token = spec.routing.used + usize::from(spec.shared.is_some());
         let terms = (&e.terms[..rows.all() * per_token], per_token);
         let threads = &mut step.compute.threads(&b.threads);
@@ -885,17 +825,17 @@ impl ExpertsWeights {
         let (store, width) = (step.store, self.down.rows());
         let b = &mut *step.buffers;
         let e = &mut b.experts;
-        let Some(Apart { packed, products }) = &mut e.apart else { return };
+        let Some(products) = &mut e.apart else { return };
         let one = |expert| [self.down.chosen(expert, chosen)];
-        let banks = [Bank::new(width, &one, packed, &e.wave)];
+        let banks = [Bank::new(width, &one, &e.activated, &e.wave)];
         let bias = self.down_bias.as_ref();
         let threads = &mut step.compute.threads(&b.threads);
-        let then = |_: usize, _: usize, expert, rows: Range<usize>, [row]: [&mut [f32]; 1]| {
+        let then = |_: usize, _: usize, expert, rows: Range<usize>, row: &mut [f32]| {
             if let Some(bias) = bias {
                 bias.part(expert, store).add_float_row(0, (rows.start, 1), row);
             }
         };
-        parallel::multiply_banks(threads, banks, [[Rows::new(products, width)]], &then);
+        parallel::multiply_banks(threads, banks, [Rows::new(products, width)], &then);
     }
 
     /// The output of the shared network, if there is one, and the sums of it and of what [`ExpertsWeights::down_apart`] has kept of
@@ -906,12 +846,12 @@ impl ExpertsWeights {
         let places = self.shared_places(rows);
         let b = &mut *step.buffers;
         let e = &mut b.experts;
-        let Some(Apart { products, .. }) = &mut e.apart else { return };
+        let Some(products) = &mut e.apart else { return };
         let threads = &mut step.compute.threads(&b.threads);
         if let Some(shared) = &self.shared {
             let one = |_| [shared.down.view(store)];
-            let banks = [Bank::new(width, &one, &b.acts, &places)];
-            let output = [[Rows::starting_at(products, width, slots)]];
+            let banks = [Bank::new(width, &one, &b.activated, &places)];
+            let output = [Rows::starting_at(products, width, slots)];
             parallel::multiply_banks(threads, banks, output, &|_, _, _, _, _| {});
         }
         let per_token = spec.routing.used + usize::from(spec.shared.is_some());

@@ -517,7 +517,7 @@ fn multiply_heads<'m>(
     });
     let one = |head| [matrix(head)];
     let bank = Bank::new(rows, &one, packed, places);
-    let output = [[Rows::new(out, rows)]];
+    let output = [Rows::new(out, rows)];
     parallel::multiply_banks(threads, [bank], output, &|_, _, _, _, _| {});
     slot_of
 }
