@@ -480,3 +480,31 @@ fn experts_of<'a>(
         assert_eq!(bits(&out), bits(&expected), "{tokens} tokens");
     }
 }
+
+/// All values of 256 share a scale.
+#[test]
+#[should_panic(expected = "columns that share a scale with others")]
+fn no_part_of_a_token_of_16_bits_is_packed() {
+    let mut acts = Activations::new(1, 512);
+    let formats = ActivationFormats::of([(WeightType::Q4_0, Layout::Rows)]);
+    acts.begin(Isa::SCALAR, RowCounts { bits16: 1, bits8: 0 }, 512, formats);
+    // SAFETY: one thread.
+    unsafe { acts.slots().put_columns(0, 256, &[0.0; 256]) };
+}
+
+/// Else values of one token would be in the place of another's.
+#[test]
+#[should_panic(expected = "activations of another shape")]
+fn products_are_packed_for_as_many_rows_as_there_are() {
+    let data = vec![0; 64 * 18];
+    let matrix = Matrix::new(WeightType::Q4_0, &data, 64, 32).unwrap();
+    let formats = ActivationFormats::of([matrix.kind()]);
+    let [mut acts, mut activated] = [(); 2].map(|()| Activations::new(2, 64));
+    acts.begin(Isa::SCALAR, RowCounts { bits16: 2, bits8: 0 }, 32, formats);
+    let mut room = [0.0; 64];
+    let packing = Packing::new(&acts, 32, (&mut activated, formats), &mut room);
+    let (matrices, places) = (|_| [matrix], [Place { matrix: 0, first: 0, slots: 2 }]);
+    let bank = Bank::new(64, &matrices, &acts, &places);
+    let threads = &mut Some { threads: 1, step: 1, backwards: false };
+    multiply_banks_and_pack(threads, [Option::Some((bank, packing))], &|_, _, _, [_]| ());
+}

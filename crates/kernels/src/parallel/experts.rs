@@ -159,6 +159,11 @@ pub fn multiply_banks_and_pack<T: Threads, const M: usize, const B: usize>(
     join: &PlaceFn<'_, M>,
 ) {
     let both = || banks.iter().flatten();
+    // Else values of different tokens would be in the same place.
+    assert!(
+        both().all(|(bank, packing)| packing.suits(bank.x, bank.rows)),
+        "activations of another shape"
+    );
     each_place(
         threads,
         banks.iter().flatten().map(|(bank, _)| bank),

@@ -39,6 +39,11 @@ impl<'a> Packing<'a> {
         Packing { slots: to.slots(), tokens, width, unpacked: Output::new(room, width) }
     }
 
+    /// Whether it is for the products of these tokens with so many rows.
+    pub(super) fn suits(&self, x: &Activations, rows: usize) -> bool {
+        (self.tokens, self.width) == (x.rows(), rows)
+    }
+
     /// Packs or keeps values `rows` of tokens from `first` on, `[tokens, rows]`.
     ///
     /// # Safety
@@ -80,7 +85,7 @@ pub type JoinFn<'a, const M: usize> = dyn Fn(Range<usize>, [&mut [f32]; M]) + Sy
 /// for the matrices that will be multiplied with them. A unit does all of that for its rows.
 ///
 /// # Panics
-/// As [`matmul`](crate::matmul::matmul); if matrices have different rows, or others than what is packed has values.
+/// As [`matmul`](crate::matmul::matmul), and if what is packed has not the tokens of `x` or the rows of each matrix.
 pub fn multiply_and_pack<T: Threads, const M: usize>(
     threads: &mut T,
     matrices: [&Matrix<'_>; M],
@@ -88,8 +93,8 @@ pub fn multiply_and_pack<T: Threads, const M: usize>(
     join: &JoinFn<'_, M>,
     to: &Packing<'_>,
 ) {
-    let alike = matrices.iter().all(|matrix| matrix.rows() == to.width);
-    assert!(alike && x.rows() == to.tokens, "activations of another shape");
+    let suits = matrices.iter().all(|matrix| to.suits(x, matrix.rows()));
+    assert!(suits, "activations of another shape");
     let (tokens, step) = (x.rows().all(), rows_kept(M * x.rows().all()));
     let cost = cost(matrices.iter().map(|matrix| (*matrix, to.width)), x.rows());
     threads.run(to.width.div_ceil(UNIT_ROWS), cost, &|units, scratch| {

@@ -28,8 +28,9 @@ pub(crate) struct WorkSize {
     pub(crate) heads_out: usize,
     /// Queries, keys and values of a recurrent layer after its convolution, or queries before they are absorbed.
     pub(crate) mixed: usize,
-    /// The gate, and what it is multiplied with.
+    /// The gate, and what it is multiplied with where both are needed as a whole.
     pub(crate) gate: usize,
+    pub(crate) up: usize,
     /// The widest input of a matrix, but for the hidden size.
     pub(crate) widest_input: usize,
     /// What the last matrix of a dense feed-forward part is multiplied with, or of a mixture's shared network.
@@ -58,6 +59,7 @@ impl WorkSize {
             heads_out: self.heads_out.max(other.heads_out),
             mixed: self.mixed.max(other.mixed),
             gate: self.gate.max(other.gate),
+            up: self.up.max(other.up),
             widest_input: self.widest_input.max(other.widest_input),
             activated: self.activated.max(other.activated),
             attention_rows: self.attention_rows.max(other.attention_rows),
@@ -215,7 +217,7 @@ impl Buffers {
             heads_out: rows(work.heads_out),
             mixed: rows(work.mixed),
             gate: rows(work.gate),
-            up: rows(work.gate),
+            up: rows(work.up),
             token_inputs: rows(token_inputs),
             token_input_width: token_inputs,
             streams: rows(streams),

@@ -133,7 +133,8 @@ impl DenseSpec {
     /// What it writes to.
     pub(crate) fn work(&self) -> WorkSize {
         let width = self.intermediate_size;
-        WorkSize { gate: width, activated: width, ..WorkSize::default() }
+        let up = if self.deviations.is_some() { width } else { 0 };
+        WorkSize { gate: width, up, activated: width, ..WorkSize::default() }
     }
 }
 
