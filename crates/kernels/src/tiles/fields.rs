@@ -138,16 +138,11 @@ pub(crate) fn unpack(fields: &[Field], mut unit: &[u8], blocks: &mut [u8], strid
             Elements { at, size: 1, count } => gather::<1>(part, count, &mut blocks[at..], stride),
             Elements { at, size: 2, count } => gather::<2>(part, count, &mut blocks[at..], stride),
             Elements { at, count, .. } => gather::<4>(part, count, &mut blocks[at..], stride),
-            Bits32 { at } => {
-                for r in 0..TILE_ROWS {
-                    let bits = bits32(part, r);
-                    blocks[r * stride + at..][..4].copy_from_slice(&bits.to_le_bytes());
-                }
-            }
+            Bits32 { at } => put_columns(bits32_of_rows(part), &mut blocks[at..], stride),
             Bits256 { at } => {
-                for (r, l) in (0..TILE_ROWS).flat_map(|r| (0..8).map(move |l| (r, l))) {
-                    let bytes = bits256(part, r, l);
-                    blocks[r * stride + at + 4 * l..][..4].copy_from_slice(&bytes.to_le_bytes());
+                for l in 0..8 {
+                    let bytes = bits256_of_rows(part, l);
+                    put_columns(bytes, &mut blocks[at + 4 * l..], stride);
                 }
             }
         }
@@ -203,6 +198,53 @@ fn bits256(masks: &[u8], r: usize, l: usize) -> u32 {
     })
 }
 
+/// Half a byte of each row.
+type Nibbles = [u8; TILE_ROWS];
+
+/// Mask `i` of a unit's masks, row by row.
+#[inline(always)]
+fn nibbles_at(masks: &[u8], i: usize) -> Nibbles {
+    let mut nibbles = [0; TILE_ROWS];
+    for (two, byte) in nibbles.as_chunks_mut::<2>().0.iter_mut().zip(&masks[8 * i..][..8]) {
+        *two = [byte & 15, byte >> 4];
+    }
+    nibbles
+}
+
+/// [`bits32`] of all rows: four bytes of each, column by column. (Loops over rows are what compilers vectorise.)
+#[inline(never)]
+fn bits32_of_rows(masks: &[u8]) -> [[u8; TILE_ROWS]; 4] {
+    // Eight bits are two masks of low nibbles, or of high ones.
+    let byte = |first: usize| {
+        let [low, high] = [first, first + 2].map(|i| nibbles_at(masks, i));
+        std::array::from_fn(|r| low[r] | high[r] << 4)
+    };
+    [0, 4, 1, 5].map(byte)
+}
+
+/// [`bits256`] of all rows.
+#[inline(never)]
+fn bits256_of_rows(masks: &[u8], l: usize) -> [[u8; TILE_ROWS]; 4] {
+    let mut bytes = [[0; TILE_ROWS]; 4];
+    for g in 0..8 {
+        let nibbles = nibbles_at(masks, mask256(g, l));
+        for (j, bytes) in bytes.iter_mut().enumerate() {
+            for (byte, nibble) in bytes.iter_mut().zip(nibbles) {
+                *byte |= (nibble >> j & 1) << g;
+            }
+        }
+    }
+    bytes
+}
+
+/// Four bytes of each row, column by column, to the rows' blocks.
+#[inline(always)]
+fn put_columns(bytes: [[u8; TILE_ROWS]; 4], blocks: &mut [u8], stride: usize) {
+    for r in 0..TILE_ROWS {
+        blocks[r * stride..][..4].copy_from_slice(&bytes.map(|column| column[r]));
+    }
+}
+
 /// `count` elements of `N` bytes of 16 blocks to their places.
 #[inline(never)]
 fn scatter<const N: usize>(blocks: &[u8], stride: usize, count: usize, part: &mut [u8]) {
@@ -217,6 +259,13 @@ fn scatter<const N: usize>(blocks: &[u8], stride: usize, count: usize, part: &mu
 /// The inverse of [`scatter`].
 #[inline(never)]
 fn gather<const N: usize>(part: &[u8], count: usize, blocks: &mut [u8], stride: usize) {
+    if count == 1 {
+        // What most types begin with: one scale.
+        for (r, from) in part.as_chunks::<N>().0.iter().enumerate() {
+            blocks[r * stride..][..N].copy_from_slice(from);
+        }
+        return;
+    }
     for r in 0..TILE_ROWS {
         let to = blocks[r * stride..][..N * count].chunks_exact_mut(N);
         for (to, from) in to.zip(part.chunks_exact(TILE_ROWS * N)) {
