@@ -136,8 +136,8 @@ fn products_have_the_bits_of_one_call() {
     }
 }
 
-/// What a unit packs has the bits of what is packed when all products are there: products with it show that, of whole and of half
-/// precision, at every SIMD level, for matrices that read integers, floats or both layouts.
+/// What units pack has the bits of what is packed when all products are there, for tokens of 16 and of 8 bits and matrices of integers and
+/// of floats. What is packed differs from level to level, so products with it are compared.
 #[test]
 fn products_are_packed_as_whole_rows_are() {
     let mut rng = Rng(9);

@@ -19,9 +19,9 @@ pub(super) const PRODUCTS_PER_NS: usize = 100;
 /// beside weights and activations.
 const KEPT: usize = 128 * 1024;
 
-/// Products with more columns are kept until they are whole. They are sums over more than two stretches of columns, each of which reads
-/// and writes them, and in their own rows those of different tokens are far apart: often by whole pages, so that they displace each other in the
-/// first-level cache.
+/// Products with so many columns are kept until they are whole. They are sums over more than two stretches of columns, each of which reads
+/// and writes them, and in the output those of different tokens are far apart: often by whole pages, so that they displace each other in
+/// the first-level cache.
 const KEPT_FROM: usize = 2 * MAX_K + 1;
 
 /// Rows whose products a thread keeps at a time, if each row has so many.
