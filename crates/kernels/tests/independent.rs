@@ -23,8 +23,8 @@ struct Own {
 }
 
 impl Scratch for Own {
-    fn with_products(&mut self, room: usize, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
-        f(&mut self.matmul, &mut vec![f32::NAN; room]);
+    fn with_products(&mut self, count: usize, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
+        f(&mut self.matmul, &mut vec![f32::NAN; count]);
     }
 
     fn with_attention(&mut self, limits: AttentionLimits, f: impl FnOnce(&mut AttentionScratch)) {

@@ -31,9 +31,9 @@ struct Some {
 struct Own;
 
 impl Scratch for Own {
-    fn with_products(&mut self, room: usize, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
-        assert!(room <= room_for_products(600), "more products than a thread has room for");
-        f(&mut MatmulScratch::new(), &mut vec![f32::NAN; room]);
+    fn with_products(&mut self, count: usize, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
+        assert!(count <= room_for_products(600), "more products than a thread has room for");
+        f(&mut MatmulScratch::new(), &mut vec![f32::NAN; count]);
     }
 
     fn with_attention(&mut self, limits: AttentionLimits, f: impl FnOnce(&mut AttentionScratch)) {

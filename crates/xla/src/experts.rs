@@ -321,9 +321,9 @@ fn expert(
                 }
                 active(isa, gates, ups);
             };
-            with_floats(counts.bits16 * width, |room| {
+            with_floats(counts.bits16 * width, |unpacked| {
                 let into = (&mut *activated, ActivationFormats::of([down.kind()]));
-                let packing = Packing::new(packed, width, into, room);
+                let packing = Packing::new(packed, width, into, unpacked);
                 multiply_and_pack(team, [gate, up], packed, &join, &packing);
             });
         });

@@ -109,8 +109,8 @@ unsafe impl Threads for Team<'_> {
 pub(crate) struct OfThread;
 
 impl Scratch for OfThread {
-    fn with_products(&mut self, room: usize, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
-        with_matmul(|scratch| with_floats(room, |floats| f(scratch, floats)));
+    fn with_products(&mut self, count: usize, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
+        with_matmul(|scratch| with_floats(count, |floats| f(scratch, floats)));
     }
 
     fn with_attention(&mut self, limits: AttentionLimits, f: impl FnOnce(&mut AttentionScratch)) {

@@ -9,11 +9,9 @@
 //! [`sum`] sums them: by the same operations in the same order.
 
 use super::pack_products::Packing;
-use super::products::{BYTES_PER_NS, keep, multiplying, rows_kept};
+use super::products::{BYTES_PER_NS, each_kept, multiplying};
 use super::{Cost, Rows, Scratch, Threads, UNIT_ROWS};
-use crate::matmul::{
-    Activations, MatmulScratch, Matrix, Output, RowCounts, cut_at_multiples, matmul,
-};
+use crate::matmul::{Activations, MatmulScratch, Matrix, Output, RowCounts, matmul};
 use crate::{Isa, vec};
 use std::ops::Range;
 
@@ -164,30 +162,14 @@ pub fn multiply_banks_and_pack<T: Threads, const M: usize, const B: usize>(
         both().all(|(bank, packing)| packing.suits(bank.x, bank.rows)),
         "activations of another shape"
     );
-    each_place(
-        threads,
-        banks.iter().flatten().map(|(bank, _)| bank),
-        &|b, place, rows, scratch| {
-            let (bank, packing) = both().nth(b).expect("a bank that there is");
-            let (matrices, x) = ((bank.matrices)(place.matrix), bank.x.tokens_in(place.range()));
-            let step = rows_kept(M * place.slots);
-            scratch.with_products(M * place.slots * step.min(rows.len()), |scratch, room| {
-                for rows in cut_at_multiples(rows, step) {
-                    let parts = std::iter::once((0, x));
-                    let matrices = matrices.each_ref();
-                    let mut products = keep(matrices, &rows, place.slots, parts, room, scratch);
-                    join(
-                        b,
-                        place,
-                        rows.clone(),
-                        products.each_mut().map(|products| &mut **products),
-                    );
-                    // SAFETY: units have different rows or different places, whose slots are different.
-                    unsafe { packing.put(place.first, &rows, products[0]) };
-                }
-            });
-        },
-    );
+    each_place(threads, both().map(|(bank, _)| bank), &|b, place, rows, scratch| {
+        let (bank, packing) = both().nth(b).expect("a bank that there is");
+        let (matrices, x) = ((bank.matrices)(place.matrix), bank.x.tokens_in(place.range()));
+        let (slots, part) = ((place.first, place.slots), std::iter::once((0, x)));
+        let join = |rows: Range<usize>, products: [&mut [f32]; M]| join(b, place, rows, products);
+        // SAFETY: units have different rows or different places, whose slots are different.
+        unsafe { packing.compute(matrices.each_ref(), rows, slots, part, &join, scratch) };
+    });
     for (bank, packing) in both() {
         packing.end(threads, &|slot| {
             let place = bank.places.partition_point(|place| place.range().end <= slot);
@@ -225,19 +207,17 @@ pub fn multiply_and_sum<T: Threads, const B: usize>(
     let (out, _) = out.into_output();
     let cost = Cost::of(banks.iter().map(Bank::nanoseconds).sum());
     threads.run(rows.div_ceil(UNIT_ROWS), cost, &|units, scratch| {
-        let (rows, step) =
-            (units.start * UNIT_ROWS..rows.min(units.end * UNIT_ROWS), rows_kept(slots));
-        scratch.with_products(slots * step.min(rows.len()), |scratch, sums| {
-            for rows in cut_at_multiples(rows, step) {
-                let width = rows.len();
-                keep_apart(&banks, &rows, then, scratch, &mut sums[..slots * width]);
-                for (token, terms) in terms.chunks_exact(per_token).enumerate() {
-                    // SAFETY: units have different rows, and the output was borrowed exclusively.
-                    let out = unsafe { out.row_mut(token, rows.clone()) };
-                    out.fill(0.0);
-                    for term in terms {
-                        vec::add_times(isa, out, &sums[term.slot * width..][..width], term.weight);
-                    }
+        let rows = units.start * UNIT_ROWS..rows.min(units.end * UNIT_ROWS);
+        each_kept(scratch, rows, slots, |rows, products, scratch| {
+            let width = rows.len();
+            keep_apart(&banks, &rows, then, scratch, products);
+            for (token, terms) in terms.chunks_exact(per_token).enumerate() {
+                // SAFETY: units have different rows, and the output was borrowed exclusively.
+                let out = unsafe { out.row_mut(token, rows.clone()) };
+                out.fill(0.0);
+                for term in terms {
+                    let product = &products[term.slot * width..][..width];
+                    vec::add_times(isa, out, product, term.weight);
                 }
             }
         });

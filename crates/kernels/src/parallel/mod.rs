@@ -64,8 +64,8 @@ pub unsafe trait Threads {
 
 /// The memory of one thread, for kernels that need some.
 pub trait Scratch {
-    /// Calls `f` with the panel of matrix products, and with room for `room` products.
-    fn with_products(&mut self, room: usize, f: impl FnOnce(&mut MatmulScratch, &mut [f32]));
+    /// Calls `f` with the thread's panels, and with a buffer for `count` products, which may hold anything.
+    fn with_products(&mut self, count: usize, f: impl FnOnce(&mut MatmulScratch, &mut [f32]));
 
     /// Calls `f` with memory for attention within `limits`.
     fn with_attention(&mut self, limits: AttentionLimits, f: impl FnOnce(&mut AttentionScratch));

@@ -3,17 +3,16 @@
 
 use std::ops::Range;
 
-use super::products::{cost, keep, rows_kept};
+use super::products::{cost, each_kept, products_of};
 use super::rows::VALUES_PER_NS;
 use super::{Cut, Scratch, Threads, UNIT_ROWS, cut_rows};
 use crate::matmul::{
-    ActSlots, ActivationFormats, Activations, Matrix, Output, Precision, RowCounts,
-    cut_at_multiples,
+    ActSlots, ActivationFormats, Activations, Matrix, Output, Precision, RowCounts, Tokens,
 };
 
-/// Where units pack what they make of products.
+/// The set of activations that units pack.
 ///
-/// Tokens of 16 bits have a scale for more values than a unit has rows. They are kept unpacked until all units are done.
+/// A token of 16 bits has a scale for more values than a unit has rows. So its values are kept unpacked until all units are done.
 pub struct Packing<'a> {
     slots: ActSlots<'a>,
     tokens: RowCounts,
@@ -23,8 +22,8 @@ pub struct Packing<'a> {
 }
 
 impl<'a> Packing<'a> {
-    /// Begins a set of as many tokens as another has, with `width` values each, in `formats`. Those of 16 bits are kept in `room`
-    /// `[their number, width]`.
+    /// Begins a set of as many tokens as another has, with `width` values each, in `formats`. The values of tokens of 16 bits are kept in
+    /// `unpacked` `[tokens of 16 bits, width]`.
     ///
     /// # Panics
     /// As [`Activations::begin`].
@@ -32,11 +31,11 @@ impl<'a> Packing<'a> {
         of: &Activations,
         width: usize,
         (to, formats): (&'a mut Activations, ActivationFormats),
-        room: &'a mut [f32],
+        unpacked: &'a mut [f32],
     ) -> Packing<'a> {
         let tokens = of.rows();
         to.begin(of.isa(), tokens, width, formats);
-        Packing { slots: to.slots(), tokens, width, unpacked: Output::new(room, width) }
+        Packing { slots: to.slots(), tokens, width, unpacked: Output::new(unpacked, width) }
     }
 
     /// Whether it is for the products of these tokens with so many rows.
@@ -44,11 +43,33 @@ impl<'a> Packing<'a> {
         (self.tokens, self.width) == (x.rows(), rows)
     }
 
+    /// Multiplies `rows` of matrices with `count` tokens, of which there are `parts`, joins the products, and packs what the first have become.
+    /// `first` is the number of the first token in the set that is packed.
+    ///
+    /// # Safety
+    /// No two threads may pack the same values.
+    pub(super) unsafe fn compute<'t, const M: usize>(
+        &self,
+        matrices: [&Matrix<'_>; M],
+        rows: Range<usize>,
+        (first, count): (usize, usize),
+        parts: impl Iterator<Item = (usize, Tokens<'t>)> + Clone,
+        join: &JoinFn<'_, M>,
+        scratch: &mut impl Scratch,
+    ) {
+        each_kept(scratch, rows, M * count, |rows, buffer, scratch| {
+            let mut products = products_of(matrices, &rows, parts.clone(), buffer, scratch);
+            join(rows.clone(), products.each_mut().map(|products| &mut **products));
+            // SAFETY: by the caller's promise.
+            unsafe { self.put(first, &rows, products[0]) };
+        });
+    }
+
     /// Packs or keeps values `rows` of tokens from `first` on, `[tokens, rows]`.
     ///
     /// # Safety
     /// No two threads may put the same values.
-    pub(super) unsafe fn put(&self, first: usize, rows: &Range<usize>, values: &[f32]) {
+    unsafe fn put(&self, first: usize, rows: &Range<usize>, values: &[f32]) {
         for (t, values) in (first..).zip(values.chunks_exact(rows.len())) {
             // SAFETY: by the caller's promise.
             unsafe {
@@ -95,18 +116,12 @@ pub fn multiply_and_pack<T: Threads, const M: usize>(
 ) {
     let suits = matrices.iter().all(|matrix| to.suits(x, matrix.rows()));
     assert!(suits, "activations of another shape");
-    let (tokens, step) = (x.rows().all(), rows_kept(M * x.rows().all()));
     let cost = cost(matrices.iter().map(|matrix| (*matrix, to.width)), x.rows());
     threads.run(to.width.div_ceil(UNIT_ROWS), cost, &|units, scratch| {
         let rows = units.start * UNIT_ROWS..to.width.min(units.end * UNIT_ROWS);
-        scratch.with_products(M * tokens * step.min(rows.len()), |scratch, room| {
-            for rows in cut_at_multiples(rows, step) {
-                let mut products = keep(matrices, &rows, tokens, x.parts(), room, scratch);
-                join(rows.clone(), products.each_mut().map(|products| &mut **products));
-                // SAFETY: units have different rows.
-                unsafe { to.put(0, &rows, products[0]) };
-            }
-        });
+        let tokens = (0, x.rows().all());
+        // SAFETY: units have different rows.
+        unsafe { to.compute(matrices, rows, tokens, x.parts(), join, scratch) };
     });
     to.end(threads, &|_| true);
 }

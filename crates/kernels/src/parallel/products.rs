@@ -24,12 +24,7 @@ const KEPT: usize = 128 * 1024;
 /// the first-level cache.
 const KEPT_FROM: usize = 2 * MAX_K + 1;
 
-/// Rows whose products a thread keeps at a time, if each row has so many.
-pub(super) fn rows_kept(of_each_row: usize) -> usize {
-    (KEPT / (of_each_row.max(1) * UNIT_ROWS)).max(1) * UNIT_ROWS
-}
-
-/// The most f32 elements in which a thread keeps up to so many products of each row of a matrix, or of several.
+/// The most f32 elements in which a thread keeps up to so many products of each row of a matrix, or of several: see [`each_kept`].
 pub fn room_for_products(of_each_row: usize) -> usize {
     KEPT.max(of_each_row * UNIT_ROWS)
 }
@@ -63,24 +58,18 @@ impl<'a> Product<'a> {
     /// No other thread may access these elements of the output meanwhile.
     unsafe fn compute(&self, rows: &Range<usize>, x: &Activations, scratch: &mut impl Scratch) {
         let Product { matrix, out, .. } = self;
-        let tokens = x.rows().all();
         if x.rows().bits8 == 0 || x.cols() < KEPT_FROM {
             scratch.with_products(0, |scratch, _| {
-                for (first, x) in x.parts() {
-                    // SAFETY: by the caller's promise; parts have different tokens.
-                    unsafe { matmul(matrix, rows.clone(), x, out.skipping(first), scratch) };
-                }
+                // SAFETY: by the caller's promise.
+                unsafe { multiply_parts(matrix, rows, x.parts(), *out, scratch) };
             });
             return;
         }
-        let step = rows_kept(tokens);
-        scratch.with_products(tokens * step.min(rows.len()), |scratch, room| {
-            for rows in cut_at_multiples(rows.clone(), step) {
-                let [products] = keep([matrix], &rows, tokens, x.parts(), room, scratch);
-                for (t, products) in products.chunks_exact(rows.len()).enumerate() {
-                    // SAFETY: by the caller's promise.
-                    unsafe { out.row_mut(t, rows.clone()) }.copy_from_slice(products);
-                }
+        each_kept(scratch, rows.clone(), x.rows().all(), |rows, buffer, scratch| {
+            let [products] = products_of([matrix], &rows, x.parts(), buffer, scratch);
+            for (t, products) in products.chunks_exact(rows.len()).enumerate() {
+                // SAFETY: by the caller's promise.
+                unsafe { out.row_mut(t, rows.clone()) }.copy_from_slice(products);
             }
         });
     }
@@ -161,24 +150,53 @@ pub fn multiply<T: Threads, const M: usize>(
     });
 }
 
-/// Multiplies `parts`, each of which begins at a token of `tokens`, with rows of matrices. The products, `[tokens, rows]` of each matrix, are the
-/// first elements of `room`.
-pub(super) fn keep<'r, 't, const M: usize>(
+/// Multiplies rows of a matrix with some tokens; each part of these has the number of its first row of the output.
+///
+/// # Safety
+/// No other thread may access these elements of the output meanwhile.
+unsafe fn multiply_parts<'t>(
+    matrix: &Matrix<'_>,
+    rows: &Range<usize>,
+    parts: impl Iterator<Item = (usize, Tokens<'t>)>,
+    out: Output<'_>,
+    scratch: &mut MatmulScratch,
+) {
+    for (first, x) in parts {
+        // SAFETY: by the caller's promise; parts have different tokens.
+        unsafe { matmul(matrix, rows.clone(), x, out.skipping(first), scratch) };
+    }
+}
+
+/// Cuts rows into as many as a thread keeps products of, if there are `of_each_row` of each, and calls `f` with a buffer for these products.
+pub(super) fn each_kept(
+    scratch: &mut impl Scratch,
+    rows: Range<usize>,
+    of_each_row: usize,
+    mut f: impl FnMut(Range<usize>, &mut [f32], &mut MatmulScratch),
+) {
+    let step = (KEPT / (of_each_row.max(1) * UNIT_ROWS)).max(1) * UNIT_ROWS;
+    scratch.with_products(of_each_row * step.min(rows.len()), |scratch, buffer| {
+        for rows in cut_at_multiples(rows, step) {
+            let len = of_each_row * rows.len();
+            f(rows, &mut buffer[..len], scratch);
+        }
+    });
+}
+
+/// The products `[tokens, rows]` of some tokens with each of the matrices, which together fill the buffer. As [`multiply_parts`].
+pub(super) fn products_of<'b, 't, const M: usize>(
     matrices: [&Matrix<'_>; M],
     rows: &Range<usize>,
-    tokens: usize,
     parts: impl Iterator<Item = (usize, Tokens<'t>)> + Clone,
-    room: &'r mut [f32],
+    buffer: &'b mut [f32],
     scratch: &mut MatmulScratch,
-) -> [&'r mut [f32]; M] {
-    let mut rooms = room.chunks_exact_mut(tokens * rows.len());
+) -> [&'b mut [f32]; M] {
+    let mut buffers = buffer.chunks_exact_mut(buffer.len() / M);
     matrices.map(|matrix| {
-        let products = rooms.next().expect("room for the products of all matrices");
+        let products = buffers.next().expect("one of as many as there are matrices");
         let out = Output::starting_at(rows.start, products, rows.len());
-        for (first, x) in parts.clone() {
-            // SAFETY: the output was borrowed exclusively.
-            unsafe { matmul(matrix, rows.clone(), x, out.skipping(first), scratch) };
-        }
+        // SAFETY: the buffer was borrowed exclusively.
+        unsafe { multiply_parts(matrix, rows, parts.clone(), out, scratch) };
         products
     })
 }

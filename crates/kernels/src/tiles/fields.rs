@@ -138,11 +138,11 @@ pub(crate) fn unpack(fields: &[Field], mut unit: &[u8], blocks: &mut [u8], strid
             Elements { at, size: 1, count } => gather::<1>(part, count, &mut blocks[at..], stride),
             Elements { at, size: 2, count } => gather::<2>(part, count, &mut blocks[at..], stride),
             Elements { at, count, .. } => gather::<4>(part, count, &mut blocks[at..], stride),
-            Bits32 { at } => put_columns(bits32_of_rows(part), &mut blocks[at..], stride),
+            Bits32 { at } => put_bytes(bits32_of_rows(part), &mut blocks[at..], stride),
             Bits256 { at } => {
                 for l in 0..8 {
                     let bytes = bits256_of_rows(part, l);
-                    put_columns(bytes, &mut blocks[at + 4 * l..], stride);
+                    put_bytes(bytes, &mut blocks[at + 4 * l..], stride);
                 }
             }
         }
@@ -198,12 +198,9 @@ fn bits256(masks: &[u8], r: usize, l: usize) -> u32 {
     })
 }
 
-/// Half a byte of each row.
-type Nibbles = [u8; TILE_ROWS];
-
-/// Mask `i` of a unit's masks, row by row.
+/// Mask `i` of a unit's masks: the nibble of each row.
 #[inline(always)]
-fn nibbles_at(masks: &[u8], i: usize) -> Nibbles {
+fn nibbles_at(masks: &[u8], i: usize) -> [u8; TILE_ROWS] {
     let mut nibbles = [0; TILE_ROWS];
     for (two, byte) in nibbles.as_chunks_mut::<2>().0.iter_mut().zip(&masks[8 * i..][..8]) {
         *two = [byte & 15, byte >> 4];
@@ -211,7 +208,7 @@ fn nibbles_at(masks: &[u8], i: usize) -> Nibbles {
     nibbles
 }
 
-/// [`bits32`] of all rows: four bytes of each, column by column. (Loops over rows are what compilers vectorise.)
+/// [`bits32`] of all rows: four bytes of each, column by column. Compilers vectorise loops over rows.
 #[inline(never)]
 fn bits32_of_rows(masks: &[u8]) -> [[u8; TILE_ROWS]; 4] {
     // Eight bits are two masks of low nibbles, or of high ones.
@@ -237,9 +234,9 @@ fn bits256_of_rows(masks: &[u8], l: usize) -> [[u8; TILE_ROWS]; 4] {
     bytes
 }
 
-/// Four bytes of each row, column by column, to the rows' blocks.
+/// Writes four bytes of each row, which are given column by column, to the rows' blocks.
 #[inline(always)]
-fn put_columns(bytes: [[u8; TILE_ROWS]; 4], blocks: &mut [u8], stride: usize) {
+fn put_bytes(bytes: [[u8; TILE_ROWS]; 4], blocks: &mut [u8], stride: usize) {
     for r in 0..TILE_ROWS {
         blocks[r * stride..][..4].copy_from_slice(&bytes.map(|column| column[r]));
     }
@@ -259,13 +256,6 @@ fn scatter<const N: usize>(blocks: &[u8], stride: usize, count: usize, part: &mu
 /// The inverse of [`scatter`].
 #[inline(never)]
 fn gather<const N: usize>(part: &[u8], count: usize, blocks: &mut [u8], stride: usize) {
-    if count == 1 {
-        // What most types begin with: one scale.
-        for (r, from) in part.as_chunks::<N>().0.iter().enumerate() {
-            blocks[r * stride..][..N].copy_from_slice(from);
-        }
-        return;
-    }
     for r in 0..TILE_ROWS {
         let to = blocks[r * stride..][..N * count].chunks_exact_mut(N);
         for (to, from) in to.zip(part.chunks_exact(TILE_ROWS * N)) {

@@ -44,7 +44,7 @@ pub(crate) struct WorkSize {
 }
 
 impl WorkSize {
-    /// f32 elements in which a thread keeps products.
+    /// f32 elements of the buffer in which a thread keeps products.
     fn room_for_products(&self, batch: usize) -> usize {
         // A dense part keeps those of two matrices for each token, and a mixture that of each slot and of its shared network.
         parallel::room_for_products((2 * batch).max(self.experts.slots(batch) + batch))

@@ -47,9 +47,9 @@ unsafe impl Threads for PoolThreads<'_> {
 }
 
 impl KernelScratch for Scratch {
-    /// There is room for the largest calls of the model.
-    fn with_products(&mut self, room: usize, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
-        f(&mut self.matmul, &mut self.products[..room]);
+    /// The buffer was made for the largest calls of the model.
+    fn with_products(&mut self, count: usize, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
+        f(&mut self.matmul, &mut self.products[..count]);
     }
 
     /// It was made for the largest calls of the model.

@@ -234,6 +234,10 @@ impl DenseWeights {
                 rows.for_each(|row| vec::add_assign(isa, row, &bias[columns.clone()]));
             }
         };
+        let add_biases = |columns: &Range<usize>, [gate, up]: [&mut [f32]; 2]| {
+            add_bias(&self.gate_bias, columns, gate);
+            add_bias(&self.up_bias, columns, up);
+        };
         let to = (&mut b.activated, ActivationFormats::of([self.down.kind()]));
         // The values of a token are packed with the products that they come from, unless they depend on all of its products.
         match (gate, spec.deviations) {
@@ -247,8 +251,7 @@ impl DenseWeights {
             }
             (Some(gate), None) => {
                 let join = |columns: Range<usize>, [gate, up]: [&mut [f32]; 2]| {
-                    add_bias(&self.gate_bias, &columns, gate);
-                    add_bias(&self.up_bias, &columns, up);
+                    add_biases(&columns, [gate, up]);
                     spec.activation.apply(isa, gate, up);
                 };
                 let to = Packing::new(acts, width, to, &mut b.gate);
@@ -256,11 +259,10 @@ impl DenseWeights {
             }
             (Some(gate), Some(deviations)) => {
                 let outputs = [Rows::new(&mut b.gate, width), Rows::new(&mut b.up, width)];
-                let join = |_: usize, columns: Range<usize>, [gate, up]: [&mut [f32]; 2]| {
-                    add_bias(&self.gate_bias, &columns, gate);
-                    add_bias(&self.up_bias, &columns, up);
+                let then = |_: usize, columns: Range<usize>, products: [&mut [f32]; 2]| {
+                    add_biases(&columns, products);
                 };
-                compute.multiply([[&gate, &up]], [outputs], acts, threads, Some(&join));
+                compute.multiply([[&gate, &up]], [outputs], acts, threads, Some(&then));
                 let rows = [Rows::new(&mut b.gate, width), Rows::new(&mut b.up, width)];
                 let (acts, formats) = to;
                 compute.pack(
