@@ -146,6 +146,7 @@ agree: models build .venv/stamp
 	$(VENV) -m evidence make codebooks --check
 	$(VENV) -m evidence make dequant-vectors --check
 	$(VENV) -m evidence make quantize-vectors --check
+	$(VENV) -m evidence check inlined
 	$(VENV) -m evidence check gguf $(SMOLLM2) $(GEMMA3)
 	$(VENV) -m evidence check safetensors $(SILERO)
 	$(VENV) -m evidence check torch

@@ -94,6 +94,7 @@ COMMANDS = (
     Command("check gpu-jax", BY_HAND, OWN, "run by `check gpu`", "the custom call in JAX on GPUs", "gpu.check_jax"),
     Command("check gpu-models", BY_HAND, OWN, "run by `check gpu`", "whole models on a GPU beside CPU devices and llama.cpp", "gpu.check_models"),
     Command("check hub", CI, VENV, BUILD, "`alight pull` beside the Python package huggingface_hub, in one cache"),
+    Command("check inlined", CI, ANY, f"{BUILD}, nm", "no SIMD instruction is a function that is called, which makes kernels ten times as slow"),
     Command("check install", CI, ANY, "curl or wget", "scripts/install.sh against a local server: what it installs, and that nothing is ever half there"),
     Command("check page", CI, VENV, f"{BUILD}, {MODELS}", "the page of `alight serve` in a real browser, where this machine has chromedriver"),
     Command("check litmus", BY_HAND, ANY, "scripts/build_dartagnan.sh, Java", "the protocol of the collective among GPUs under PTX's memory model, with mistakes that it must find"),

@@ -6,7 +6,7 @@
 
 #![cfg_attr(not(test), allow(dead_code, unused_macros, unused_imports))]
 
-use super::BlockFormat;
+use super::{BlockFormat, TileGroup};
 use crate::tiles::TILE_ROWS;
 use crate::tiles::fields;
 
@@ -54,12 +54,12 @@ macro_rules! decoded {
     (@ TilesAvx2 $ty:ident) => {
         #[cfg(target_arch = "x86_64")]
         impl $crate::blocks::avx2_tiles::TilesAvx2 for $ty {
-            type Group = $crate::blocks::decoded::TileGroup<8>;
+            type Group = $crate::blocks::TileGroup<8>;
 
             #[inline(always)]
             unsafe fn begin(unit: *const u8, g: usize, half: usize) -> Self::Group {
                 // SAFETY: by the trait's contract.
-                unsafe { $crate::blocks::decoded::tile_group::<Self, 8>(unit, g, 8 * half) }
+                unsafe { $crate::blocks::decoded::tile_group_at::<Self, 8>(unit, g, 8 * half) }
             }
 
             #[inline(always)]
@@ -90,13 +90,13 @@ macro_rules! decoded {
         #[cfg(target_arch = "x86_64")]
         impl $crate::blocks::avx512_tiles::TilesAvx512 for $ty {
             const PHASES: usize = 1;
-            type Head = [$crate::blocks::decoded::TileGroup<16>; <$ty>::BLOCK / 32];
+            type Head = [$crate::blocks::TileGroup<16>; <$ty>::BLOCK / 32];
 
             #[inline(always)]
             unsafe fn head(unit: *const u8) -> Self::Head {
                 // SAFETY: by the trait's contract.
                 std::array::from_fn(|g| unsafe {
-                    $crate::blocks::decoded::tile_group::<Self, 16>(unit, g, 0)
+                    $crate::blocks::decoded::tile_group_at::<Self, 16>(unit, g, 0)
                 })
             }
 
@@ -135,12 +135,12 @@ macro_rules! decoded {
     (@ TilesNeon $ty:ident) => {
         #[cfg(target_arch = "aarch64")]
         impl $crate::blocks::neon_tiles::TilesNeon for $ty {
-            type Group = $crate::blocks::decoded::TileGroup<8>;
+            type Group = $crate::blocks::TileGroup<8>;
 
             #[inline(always)]
             unsafe fn begin(unit: *const u8, g: usize, half: usize) -> Self::Group {
                 // SAFETY: by the trait's contract.
-                unsafe { $crate::blocks::decoded::tile_group::<Self, 8>(unit, g, 8 * half) }
+                unsafe { $crate::blocks::decoded::tile_group_at::<Self, 8>(unit, g, 8 * half) }
             }
 
             #[inline(always)]
@@ -182,28 +182,14 @@ unsafe fn group<Q: BlockFormat>(blocks: *const u8, b: usize) -> super::Group32 {
     Q::group(block, b % per)
 }
 
-/// `R` rows × 32 weights of a unit of a tile.
-#[derive(Clone, Copy)]
-pub(crate) struct TileGroup<const R: usize> {
-    /// Lines of four codes of each row.
-    pub q: [[[u8; 4]; R]; 8],
-    d: [[f32; R]; 2],
-    m: [[f32; R]; 2],
-}
-
 /// Group `g` of rows `first .. first + R` of a unit.
-///
-/// # Safety
-/// `unit` points to a whole unit.
 #[inline(always)]
-pub(crate) unsafe fn tile_group<Q: BlockFormat, const R: usize>(
-    unit: *const u8,
+pub(crate) fn tile_group<Q: BlockFormat, const R: usize>(
+    unit: &[u8],
     g: usize,
     first: usize,
 ) -> TileGroup<R> {
-    // SAFETY: by the caller's promise.
-    let unit = unsafe { std::slice::from_raw_parts(unit, TILE_ROWS * Q::BYTES) };
-    let mut out = TileGroup { q: [[[0; 4]; R]; 8], d: [[0.0; R]; 2], m: [[0.0; R]; 2] };
+    let mut out = TileGroup::NONE;
     let mut block = [0; super::MAX_BYTES];
     for r in 0..R {
         fields::row(Q::FIELDS, unit, first + r, &mut block[..Q::BYTES]);
@@ -216,6 +202,22 @@ pub(crate) unsafe fn tile_group<Q: BlockFormat, const R: usize>(
         }
     }
     out
+}
+
+/// As [`tile_group`], where a unit is an address.
+///
+/// # Safety
+/// `unit` points to a whole unit.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[inline(always)]
+pub(crate) unsafe fn tile_group_at<Q: BlockFormat, const R: usize>(
+    unit: *const u8,
+    g: usize,
+    first: usize,
+) -> TileGroup<R> {
+    // SAFETY: by the caller's promise.
+    let unit = unsafe { std::slice::from_raw_parts(unit, TILE_ROWS * Q::BYTES) };
+    tile_group::<Q, R>(unit, g, first)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -453,7 +455,7 @@ mod tests {
         // SAFETY: groups of the unit.
         unsafe {
             for (g, half) in (0..Q::BLOCK / 32).flat_map(|g| [(g, 0), (g, 1)]) {
-                let derived = tile_group::<Q, 8>(unit.as_ptr(), g, 8 * half);
+                let derived = tile_group::<Q, 8>(unit, g, 8 * half);
                 let hook = <Q as TilesAvx2>::begin(unit.as_ptr(), g, half);
                 for (j, q) in derived.q.iter().enumerate() {
                     let line = <Q as TilesAvx2>::line(unit.as_ptr(), &hook, g, j, half);
@@ -504,7 +506,7 @@ mod tests {
         unsafe {
             let head = <Q as TilesAvx512>::head(unit.as_ptr());
             for g in 0..Q::BLOCK / 32 {
-                let derived = tile_group::<Q, 16>(unit.as_ptr(), g, 0);
+                let derived = tile_group::<Q, TILE_ROWS>(unit, g, 0);
                 for (j, q) in derived.q.iter().enumerate() {
                     let at = unit.as_ptr();
                     let line = match g % Q::PHASES {

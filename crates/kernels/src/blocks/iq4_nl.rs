@@ -3,8 +3,10 @@
 //!
 //! Source: ggml's `block_iq4_nl`. Dequantising is checked against the `gguf` package bit for bit.
 
-use super::shared::{IQ4_CODES, f16_at, looked_up};
-use super::{BlockFormat, Group32, ScaleField};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use super::shared::IQ4_CODES;
+use super::shared::{codes, f16_at, iq4_code};
+use super::{BlockFormat, Group32, ScaleField, TileGroup, nibbles_32};
 use crate::half::{f16_to_f32, f32_to_f16};
 use crate::quantize::{levels, simple};
 use crate::tiles::fields::{Field, halves, lines};
@@ -23,7 +25,12 @@ impl BlockFormat for Iq4Nl {
 
     #[inline(always)]
     fn group(b: &[u8], _: usize) -> Group32 {
-        Group32 { q: looked_up(&IQ4_CODES, &b[2..18]), d: [f16_at(b, 0); 2], m: [0.0; 2] }
+        Group32 { q: codes(&b[2..18], iq4_code), d: [f16_at(b, 0); 2], m: [0.0; 2] }
+    }
+
+    #[inline(always)]
+    fn tile_group(unit: &[u8], _: usize, to: &mut TileGroup) {
+        nibbles_32::tile_group::<Self>(unit, to);
     }
 
     const QUANTIZES: bool = true;
@@ -38,7 +45,12 @@ impl BlockFormat for Iq4Nl {
     }
 }
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-impl super::nibbles_32::Nibbles32 for Iq4Nl {
+impl nibbles_32::Nibbles32 for Iq4Nl {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     const CODES: Option<&'static [u8; 16]> = Some(&IQ4_CODES);
+
+    #[inline(always)]
+    fn code(nibble: u8) -> u8 {
+        iq4_code(nibble)
+    }
 }

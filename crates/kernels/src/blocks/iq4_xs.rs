@@ -6,15 +6,22 @@
 //!
 //! Source: ggml's `block_iq4_xs`. Dequantising is checked against the `gguf` package bit for bit.
 
-use super::shared::{IQ4_CODES, f16_at, looked_up};
-use super::{BlockFormat, Group32, ScaleField};
+use super::shared::{codes, f16_at, iq4_code};
+use super::tile_groups::{self, each};
+use super::{BlockFormat, Group32, ScaleField, TileGroup};
 use crate::half::{f16_to_f32, f32_to_f16};
 use crate::quantize::search::group_of;
 use crate::quantize::{levels, simple};
-use crate::tiles::fields::{Field, bytes, halves, lines};
+use crate::tiles::TILE_ROWS;
+use crate::tiles::fields::{Field, bytes, halves, lines, offset};
 use alight_types::GgmlType;
 
 pub(crate) struct Iq4Xs;
+
+/// Where a unit has both parts of its scales and its lines.
+const HIGH: usize = offset(Iq4Xs::FIELDS, 1);
+const LOW: usize = offset(Iq4Xs::FIELDS, 2);
+const LINES: usize = offset(Iq4Xs::FIELDS, 3);
 
 impl BlockFormat for Iq4Xs {
     const TYPE: GgmlType = GgmlType::IQ4_XS;
@@ -28,7 +35,16 @@ impl BlockFormat for Iq4Xs {
     #[inline(always)]
     fn group(b: &[u8], g: usize) -> Group32 {
         let d = f16_at(b, 0) * scale(u16::from_le_bytes([b[2], b[3]]), b[4 + g / 2], g);
-        Group32 { q: looked_up(&IQ4_CODES, &b[8 + 16 * g..][..16]), d: [d; 2], m: [0.0; 2] }
+        Group32 { q: codes(&b[8 + 16 * g..][..16], iq4_code), d: [d; 2], m: [0.0; 2] }
+    }
+
+    #[inline(always)]
+    fn tile_group(unit: &[u8], g: usize, to: &mut TileGroup) {
+        tile_groups::nibbles(unit, LINES, 4 * g, &mut to.q, iq4_code);
+        let d = tile_groups::halves(unit, 0);
+        let high = tile_groups::words(unit, HIGH);
+        let low = tile_groups::bytes(unit, LOW + TILE_ROWS * (g / 2));
+        to.d = [each(|r| d[r] * scale(high[r], low[r], g)); 2];
     }
 
     const QUANTIZES: bool = true;
@@ -72,7 +88,7 @@ fn scale(high: u16, low: u8, g: usize) -> f32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Iq4Xs, scale};
+    use super::{HIGH, Iq4Xs, LINES, LOW, scale};
     use crate::blocks::BlockFormat;
     use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at};
     use crate::blocks::avx2_tiles::{self, TilesAvx2};
@@ -80,7 +96,6 @@ mod x86 {
     use crate::blocks::avx512_tiles::{self, TilesAvx512};
     use crate::blocks::shared::IQ4_CODES;
     use crate::tiles::TILE_ROWS;
-    use crate::tiles::fields::offset;
     use std::arch::x86_64::*;
 
     impl RowsAvx2 for Iq4Xs {
@@ -153,11 +168,6 @@ mod x86 {
         }
     }
 
-    /// Where a unit has both parts of its scales and its lines.
-    const HIGH: usize = offset(Iq4Xs::FIELDS, 1);
-    const LOW: usize = offset(Iq4Xs::FIELDS, 2);
-    const LINES: usize = offset(Iq4Xs::FIELDS, 3);
-
     impl TilesAvx2 for Iq4Xs {
         type Group = ();
 
@@ -227,13 +237,12 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod neon {
-    use super::{Iq4Xs, scale};
+    use super::{HIGH, Iq4Xs, LINES, LOW, scale};
     use crate::blocks::BlockFormat;
     use crate::blocks::neon_rows::{self, RowsNeon, f16_at, floats_s8};
     use crate::blocks::neon_tiles::{self, TilesNeon, times};
     use crate::blocks::shared::IQ4_CODES;
     use crate::tiles::TILE_ROWS;
-    use crate::tiles::fields::offset;
     use std::arch::aarch64::*;
 
     impl RowsNeon for Iq4Xs {
@@ -249,11 +258,6 @@ mod neon {
             }
         }
     }
-
-    /// Where a unit has both parts of its scales and its lines.
-    const HIGH: usize = offset(Iq4Xs::FIELDS, 1);
-    const LOW: usize = offset(Iq4Xs::FIELDS, 2);
-    const LINES: usize = offset(Iq4Xs::FIELDS, 3);
 
     impl TilesNeon for Iq4Xs {
         type Group = ();

@@ -3,7 +3,7 @@
 //! A type's file holds everything that is particular to it: the formula and where it is from, its
 //! geometry, the parts of a packed tile, the portable decoding of 32 weights, and what makes it
 //! fast: how AVX2, AVX-512 and NEON read rows ([`avx2_rows`], [`avx512_rows`], `neon_rows`) and tiles ([`avx2_tiles`],
-//! [`avx512_tiles`], `neon_tiles`), and how floats are made into it. What is left to [`decoded!`](decoded) is
+//! [`avx512_tiles`], `neon_tiles`, and portable code: [`tile_groups`]), and how floats are made into it. What is left to [`decoded!`](decoded) is
 //! derived from the portable decoding, so that a type works on every SIMD level, in rows and in
 //! tiles, on the day it is added; hooks then make it fast, by measurement.
 //! `docs/how-to/block-type.md` says how to add one.
@@ -32,17 +32,19 @@ mod neon_tests;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon_tiles;
 mod nibbles_256;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod nibbles_32;
 #[cfg(target_arch = "x86_64")]
 mod plain_tiles;
 mod shared;
+mod tile_groups;
 
 use crate::half::f32_to_f16;
+use crate::tiles::TILE_ROWS;
 use crate::tiles::fields::Field;
 use alight_types::GgmlType;
 pub(crate) use shared::IQ4_CODES;
 use std::fmt;
+pub(crate) use tile_groups::{Line, TileGroup};
 
 /// Declares the block types: for each its file, its [`WeightType`] and its place in `with_block!`. Those under
 /// `rows` have no packed form.
@@ -185,6 +187,13 @@ pub(crate) trait BlockFormat: Sized {
 
     /// Unpacks weights `32·g .. 32·g + 32` of a block.
     fn group(block: &[u8], g: usize) -> Group32;
+
+    /// Unpacks weights `32·g .. 32·g + 32` of every row of a unit of a tile, for the portable products: what [`group`](Self::group)
+    /// gives, row by row, until the type has a faster way. The offsets of `to` stay as they are if the type has none.
+    #[inline(always)]
+    fn tile_group(unit: &[u8], g: usize, to: &mut TileGroup) {
+        *to = decoded::tile_group::<Self, TILE_ROWS>(unit, g, 0);
+    }
 
     /// Whether floats can be made into this type.
     const QUANTIZES: bool = false;

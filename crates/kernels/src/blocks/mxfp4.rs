@@ -6,16 +6,25 @@
 //! Source: OCP Microscaling Formats 1.0; ggml's `block_mxfp4`. Dequantising is checked against the
 //! `gguf` package bit for bit.
 
-use super::shared::looked_up;
-use super::{BlockFormat, Group32, ScaleField};
+use super::shared::codes;
+use super::tile_groups::{self, each};
+use super::{BlockFormat, Group32, ScaleField, TileGroup};
 use crate::quantize::simple;
-use crate::tiles::fields::{Field, bytes, lines};
+use crate::tiles::fields::{Field, bytes, lines, offset};
 use alight_types::GgmlType;
 
 pub(crate) struct Mxfp4;
 
 /// The codes: K + 12.
 pub(super) const CODES: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+
+/// [`CODES`] of a nibble by arithmetic, of which loops become vectors.
+#[inline(always)]
+pub(super) fn code(nibble: u8) -> u8 {
+    let m = nibble & 7;
+    let k = m + u8::from(m > 4) + u8::from(m > 5) + 3 * u8::from(m > 6);
+    if nibble < 8 { 12 + k } else { 12 - k }
+}
 
 /// 2^(e − 128): the exponent field is e − 1; below that, the subnormals 2^−128 and 2^−127.
 #[inline(always)]
@@ -25,6 +34,9 @@ const fn scale(e: u8) -> f32 {
         _ => (e as u32 - 1) << 23,
     })
 }
+
+/// Where a unit has its lines.
+const LINES: usize = offset(Mxfp4::FIELDS, 1);
 
 impl BlockFormat for Mxfp4 {
     const TYPE: GgmlType = GgmlType::MXFP4;
@@ -37,8 +49,15 @@ impl BlockFormat for Mxfp4 {
 
     #[inline(always)]
     fn group(b: &[u8], _: usize) -> Group32 {
-        let q = looked_up(&CODES, &b[1..17]);
+        let q = codes(&b[1..17], code);
         Group32 { q, d: [scale(b[0]); 2], m: [0.0; 2] }
+    }
+
+    #[inline(always)]
+    fn tile_group(unit: &[u8], _: usize, to: &mut TileGroup) {
+        tile_groups::nibbles(unit, LINES, 0, &mut to.q, code);
+        let e = tile_groups::bytes(unit, 0);
+        to.d = [each(|r| scale(e[r])); 2];
     }
 
     const QUANTIZES: bool = true;
@@ -61,14 +80,13 @@ impl BlockFormat for Mxfp4 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{CODES, Mxfp4, scale};
+    use super::{CODES, LINES, Mxfp4, scale};
     use crate::blocks::BlockFormat;
     use crate::blocks::avx2_rows::{self, RowsAvx2};
     use crate::blocks::avx2_tiles;
     use crate::blocks::avx512_rows::{self, RowsAvx512, Table, load, nibble_table, nibbles};
     use crate::blocks::avx512_tiles;
     use crate::blocks::plain_tiles::PlainTiles;
-    use crate::tiles::fields::offset;
     use std::arch::x86_64::*;
 
     /// Eight [`scale`]s.
@@ -151,9 +169,6 @@ mod x86 {
         }
     }
 
-    /// Where a unit has its lines.
-    const LINES: usize = offset(Mxfp4::FIELDS, 1);
-
     impl PlainTiles for Mxfp4 {
         #[inline(always)]
         unsafe fn scales256(unit: *const u8, half: usize) -> avx2_tiles::Scales {
@@ -195,11 +210,10 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod neon {
-    use super::{CODES, Mxfp4, scale};
+    use super::{CODES, LINES, Mxfp4, scale};
     use crate::blocks::BlockFormat;
     use crate::blocks::neon_rows::{self, RowsNeon};
     use crate::blocks::neon_tiles::{self, TilesNeon};
-    use crate::tiles::fields::offset;
     use std::arch::aarch64::*;
 
     /// Four [`scale`]s.
@@ -227,9 +241,6 @@ mod neon {
             }
         }
     }
-
-    /// Where a unit has its lines.
-    const LINES: usize = offset(Mxfp4::FIELDS, 1);
 
     impl TilesNeon for Mxfp4 {
         type Group = ();

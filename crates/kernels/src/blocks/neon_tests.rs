@@ -37,11 +37,12 @@ fn rows<Q: RowsNeon>(row: &[u8]) {
 }
 
 fn units<Q: TilesNeon>(unit: &[u8]) {
-    let (ty, unit) = (Q::TYPE, unit.as_ptr());
+    let ty = Q::TYPE;
     for (g, half) in (0..Q::BLOCK / 32).flat_map(|g| [(g, 0), (g, 1)]) {
+        let derived = tile_group::<Q, 8>(unit, g, 8 * half);
+        let unit = unit.as_ptr();
         // SAFETY: groups of the unit; every aarch64 has NEON.
         unsafe {
-            let derived = tile_group::<Q, 8>(unit, g, 8 * half);
             let hook = Q::begin(unit, g, half);
             for (j, q) in derived.q.iter().enumerate() {
                 let line = Q::line(unit, &hook, g, j, half);

@@ -1,8 +1,46 @@
 //! Q4_K and Q5_K: blocks of 256 weights with scales and minima of 6 bits, and 128 bytes of nibbles, perhaps
 //! after 256 fifth bits; and how AVX2, AVX-512 and NEON read them. Where the parts are, the type's fields say.
 
+use super::BlockFormat;
+use super::tile_groups::{TileGroup, add_fifth, bytes, each, halves, line};
+use crate::tiles::TILE_ROWS;
+use crate::tiles::fields::{NibblePlaces, mask256};
+
 /// Such a block type: its codes have `BITS` bits, 4 or 5.
 pub(crate) struct Nibbles256<const BITS: u32>;
+
+impl<const BITS: u32> Nibbles256<BITS>
+where
+    Self: BlockFormat,
+{
+    /// Where its nibbles and its fifth bits are.
+    const AT: NibblePlaces = NibblePlaces::of(Self::FIELDS);
+
+    /// What [`BlockFormat::tile_group`] does.
+    #[inline(always)]
+    pub(super) fn group_of_tile(unit: &[u8], g: usize, to: &mut TileGroup) {
+        for (j, q) in to.q.iter_mut().enumerate() {
+            let (l, from) = (8 * (g / 2) + j, g % 2 * 4);
+            line(unit, Self::AT.lines, l, q, |byte| byte >> from & 15);
+            if let Some(masks) = Self::AT.masks {
+                add_fifth(unit, masks, mask256(g, j), q);
+            }
+        }
+        // Byte i of the twelve, of all rows: see `scale_min_k` in `shared` for the bits.
+        let at = |i: usize| bytes(unit, 64 + TILE_ROWS * i);
+        let (sc, min) = if g < 4 {
+            (each(|r| at(g)[r] & 63), each(|r| at(g + 4)[r] & 63))
+        } else {
+            (
+                each(|r| at(g + 4)[r] & 15 | at(g - 4)[r] >> 6 << 4),
+                each(|r| at(g + 4)[r] >> 4 | at(g)[r] >> 6 << 4),
+            )
+        };
+        let (d, dmin) = (halves(unit, 0), halves(unit, 32));
+        to.d = [each(|r| d[r] * f32::from(sc[r])); 2];
+        to.m = [each(|r| -(dmin[r] * f32::from(min[r]))); 2];
+    }
+}
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
@@ -12,16 +50,8 @@ mod x86 {
     use crate::blocks::avx2_tiles::{self, TilesAvx2, scales_k};
     use crate::blocks::avx512_rows::{self, RowsAvx512, group_k, low_high};
     use crate::blocks::avx512_tiles::{self, HeadK, TilesAvx512, nibbles_k};
-    use crate::tiles::fields::{NibblePlaces, mask256};
+    use crate::tiles::fields::mask256;
     use std::arch::x86_64::*;
-
-    impl<const BITS: u32> Nibbles256<BITS>
-    where
-        Self: BlockFormat,
-    {
-        /// Where its nibbles and its fifth bits are.
-        const AT: NibblePlaces = NibblePlaces::of(Self::FIELDS);
-    }
 
     impl<const BITS: u32> RowsAvx2 for Nibbles256<BITS>
     where
@@ -170,16 +200,8 @@ mod neon {
     use crate::blocks::neon_rows::{self, RowsNeon};
     use crate::blocks::neon_tiles::{self, TilesNeon, scales_k};
     use crate::blocks::shared::scale_and_offset_k;
-    use crate::tiles::fields::{NibblePlaces, mask256};
+    use crate::tiles::fields::mask256;
     use std::arch::aarch64::*;
-
-    impl<const BITS: u32> Nibbles256<BITS>
-    where
-        Self: BlockFormat,
-    {
-        /// Where its nibbles and its fifth bits are.
-        const AT: NibblePlaces = NibblePlaces::of(Self::FIELDS);
-    }
 
     impl<const BITS: u32> RowsNeon for Nibbles256<BITS>
     where

@@ -1,10 +1,11 @@
-//! How AVX2, AVX-512 and NEON read Q4_0, Q4_1, Q5_0, Q5_1 and IQ4_NL: blocks of 32 weights that begin with an f16 scale,
-//! perhaps an f16 offset, and end with 16 bytes of nibbles, perhaps after 32 fifth bits. Where these are, the
-//! type's fields say.
+//! How tiles of Q4_0, Q4_1, Q5_0, Q5_1 and IQ4_NL are read, and their rows by AVX2, AVX-512 and NEON: blocks of 32 weights that
+//! begin with an f16 scale, perhaps an f16 offset, and end with 16 bytes of nibbles, perhaps after 32 fifth bits. Where these are,
+//! the type's fields say.
 
 use super::BlockFormat;
 #[cfg(target_arch = "x86_64")]
 use super::avx512_rows::{Table, nibble_table, scale_table};
+use super::tile_groups::{TileGroup, add_fifth, halves, nibbles};
 use crate::tiles::fields::NibblePlaces;
 
 /// A block type that is so.
@@ -12,12 +13,34 @@ pub(super) trait Nibbles32: BlockFormat {
     /// Where its nibbles and its fifth bits are.
     const AT: NibblePlaces = NibblePlaces::of(Self::FIELDS);
     /// What stands for each nibble, where it is not the nibble itself.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     const CODES: Option<&'static [u8; 16]> = None;
     /// Positions of the scales of eight blocks, and of the nibbles of two.
     #[cfg(target_arch = "x86_64")]
     const SCALE_TABLE: &'static Table = &scale_table(Self::BYTES);
     #[cfg(target_arch = "x86_64")]
     const NIBBLE_TABLE: &'static Table = &nibble_table(Self::BYTES, Self::AT.nibbles);
+
+    /// What stands for a nibble, by arithmetic.
+    #[inline(always)]
+    fn code(nibble: u8) -> u8 {
+        nibble
+    }
+}
+
+/// What [`BlockFormat::tile_group`] does.
+#[inline(always)]
+pub(super) fn tile_group<Q: Nibbles32>(unit: &[u8], to: &mut TileGroup) {
+    nibbles(unit, Q::AT.lines, 0, &mut to.q, Q::code);
+    if let Some(masks) = Q::AT.masks {
+        for (j, q) in to.q.iter_mut().enumerate() {
+            add_fifth(unit, masks, mask(j), q);
+        }
+    }
+    to.d = [halves(unit, 0); 2];
+    if Q::OFFSETS != 0 {
+        to.m = [halves(unit, 32); 2];
+    }
 }
 
 /// The mask that has the fifth bits of line `j`.

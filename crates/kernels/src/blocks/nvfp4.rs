@@ -8,9 +8,11 @@
 //!
 //! Source: ggml's `block_nvfp4`; dequantising is checked against the `gguf` package bit for bit. Read only.
 
-use super::mxfp4::CODES;
-use super::{BlockFormat, Group32, ScaleField};
-use crate::tiles::fields::{Field, bytes, lines};
+use super::mxfp4::code;
+use super::tile_groups::{self, each, line};
+use super::{BlockFormat, Group32, ScaleField, TileGroup};
+use crate::tiles::TILE_ROWS;
+use crate::tiles::fields::{Field, bytes, lines, offset};
 use alight_types::GgmlType;
 
 pub(crate) struct Nvfp4;
@@ -24,6 +26,15 @@ const fn scale(e: u8) -> f32 {
         e => f32::from_bits(((e as u32) << 20) + (119 << 23)),
     }
 }
+
+/// The line that has weights `4j ..` of group `g`, and the first bit of their nibbles.
+#[inline(always)]
+fn line_of(g: usize, j: usize) -> (usize, usize) {
+    (4 * g + j / 4 * 2 + j % 2, j % 4 / 2 * 4)
+}
+
+/// Where a unit has its lines.
+const LINES: usize = offset(Nvfp4::FIELDS, 1);
 
 impl BlockFormat for Nvfp4 {
     const TYPE: GgmlType = GgmlType::NVFP4;
@@ -40,22 +51,34 @@ impl BlockFormat for Nvfp4 {
         let nibbles = &b[4 + 16 * g..][..16];
         let q = std::array::from_fn(|i| {
             let byte = nibbles[i / 16 * 8 + i % 8];
-            CODES[usize::from(byte >> (i / 8 % 2 * 4) & 15)]
+            code(byte >> (i / 8 % 2 * 4) & 15)
         });
         Group32 { q, d: [scale(b[2 * g]), scale(b[2 * g + 1])], m: [0.0; 2] }
+    }
+
+    #[inline(always)]
+    fn tile_group(unit: &[u8], g: usize, to: &mut TileGroup) {
+        for (j, q) in to.q.iter_mut().enumerate() {
+            let (l, from) = line_of(g, j);
+            line(unit, LINES, l, q, |byte| code(byte >> from & 15));
+        }
+        for (h, d) in to.d.iter_mut().enumerate() {
+            let e = tile_groups::bytes(unit, TILE_ROWS * (2 * g + h));
+            *d = each(|r| scale(e[r]));
+        }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{CODES, Nvfp4, scale};
+    use super::{LINES, Nvfp4, line_of, scale};
     use crate::blocks::BlockFormat;
     use crate::blocks::avx2_rows::{self, RowsAvx2};
     use crate::blocks::avx2_tiles::{self, TilesAvx2};
     use crate::blocks::avx512_rows::{self, RowsAvx512};
     use crate::blocks::avx512_tiles::{self, TilesAvx512};
+    use crate::blocks::mxfp4::CODES;
     use crate::tiles::TILE_ROWS;
-    use crate::tiles::fields::offset;
     use std::arch::x86_64::*;
 
     /// Eight [`scale`]s of bytes in lanes.
@@ -140,15 +163,6 @@ mod x86 {
         }
     }
 
-    /// Where a unit has its lines.
-    const LINES: usize = offset(Nvfp4::FIELDS, 1);
-
-    /// The line that has weights `4j ..` of group `g`, and whether in high nibbles.
-    #[inline(always)]
-    fn line_of(g: usize, j: usize) -> (usize, bool) {
-        (4 * g + j / 4 * 2 + j % 2, j % 4 >= 2)
-    }
-
     impl TilesAvx2 for Nvfp4 {
         type Group = ();
 
@@ -159,20 +173,22 @@ mod x86 {
         unsafe fn scales(unit: *const u8, _: &(), g: usize, half: usize) -> avx2_tiles::Scales {
             // SAFETY: by the trait's contract.
             unsafe {
-                let scaled = |part: usize| {
-                    let e = unit.add(TILE_ROWS * (2 * g + part) + 8 * half);
-                    scales256(_mm256_cvtepu8_epi32(_mm_loadl_epi64(e.cast())))
-                };
-                avx2_tiles::Scales { d: [scaled(0), scaled(1)], m: [_mm256_setzero_ps(); 2] }
+                let at = |part: usize| unit.add(TILE_ROWS * (2 * g + part) + 8 * half);
+                let [first, second] = [at(0), at(1)];
+                let first = _mm256_cvtepu8_epi32(_mm_loadl_epi64(first.cast()));
+                let second = _mm256_cvtepu8_epi32(_mm_loadl_epi64(second.cast()));
+                // Not in a closure, which would be code of its own, without the level's features.
+                let d = [scales256(first), scales256(second)];
+                avx2_tiles::Scales { d, m: [_mm256_setzero_ps(); 2] }
             }
         }
 
         #[inline(always)]
         unsafe fn line(unit: *const u8, _: &(), g: usize, j: usize, half: usize) -> __m256i {
-            let (l, high) = line_of(g, j);
+            let (l, from) = line_of(g, j);
             // SAFETY: by the trait's contract.
             unsafe {
-                let nibbles = avx2_tiles::nibbles(unit.add(LINES), l, half, 4 * usize::from(high));
+                let nibbles = avx2_tiles::nibbles(unit.add(LINES), l, half, from);
                 avx2_rows::looked_up(&CODES, nibbles)
             }
         }
@@ -199,11 +215,11 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn line<const P: usize>(unit: *const u8, _: &(), g: usize, j: usize) -> __m512i {
-            let (l, high) = line_of(g, j);
+            let (l, from) = line_of(g, j);
             // SAFETY: by the trait's contract.
             unsafe {
                 let v = avx512_tiles::load(unit.add(LINES + 64 * l));
-                let nibbles = if high { avx512_tiles::high(v) } else { avx512_tiles::low(v) };
+                let nibbles = if from == 4 { avx512_tiles::high(v) } else { avx512_tiles::low(v) };
                 avx512_rows::looked_up(&CODES, nibbles)
             }
         }

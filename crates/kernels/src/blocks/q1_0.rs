@@ -4,12 +4,16 @@
 //! Source: the specification's formula (ggml's `block_q1_0`).
 
 use super::shared::f16_at;
-use super::{BlockFormat, Group32, ScaleField};
+use super::tile_groups::{self, each};
+use super::{BlockFormat, Group32, ScaleField, TileGroup};
 use crate::quantize::simple;
-use crate::tiles::fields::{Field, halves, lines};
+use crate::tiles::fields::{Field, bits_of, halves, lines, offset};
 use alight_types::GgmlType;
 
 pub(crate) struct Q1_0;
+
+/// Where a unit has its lines: one for each group.
+const LINES: usize = offset(Q1_0::FIELDS, 1);
 
 impl BlockFormat for Q1_0 {
     const TYPE: GgmlType = GgmlType::Q1_0;
@@ -25,6 +29,16 @@ impl BlockFormat for Q1_0 {
         let bits = &b[2 + 4 * g..][..4];
         let q = std::array::from_fn(|i| (bits[i / 8] >> (i % 8) & 1) << 1);
         Group32 { q, d: [f16_at(b, 0); 2], m: [0.0; 2] }
+    }
+
+    #[inline(always)]
+    fn tile_group(unit: &[u8], g: usize, to: &mut TileGroup) {
+        let bits = tile_groups::numbers(unit, LINES, g);
+        // Bits 4j .. of a row, each in a byte of its own, as bit 1.
+        for (j, q) in to.q.iter_mut().enumerate() {
+            *q = each(|r| (bits_of(bits[r] >> (4 * j) & 15) << 1).to_le_bytes());
+        }
+        to.d = [tile_groups::halves(unit, 0); 2];
     }
 
     const QUANTIZES: bool = true;
@@ -45,13 +59,12 @@ impl BlockFormat for Q1_0 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::Q1_0;
+    use super::{LINES, Q1_0};
     use crate::blocks::BlockFormat;
     use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at, set_bits};
     use crate::blocks::avx2_tiles::{self, TilesAvx2};
     use crate::blocks::avx512_rows::{self, RowsAvx512};
     use crate::blocks::avx512_tiles::{self, TilesAvx512};
-    use crate::tiles::fields::offset;
     use std::arch::x86_64::*;
 
     impl RowsAvx2 for Q1_0 {
@@ -86,9 +99,6 @@ mod x86 {
             }
         }
     }
-
-    /// Where a unit has its lines: one for each group.
-    const LINES: usize = offset(Q1_0::FIELDS, 1);
 
     impl TilesAvx2 for Q1_0 {
         type Group = ();

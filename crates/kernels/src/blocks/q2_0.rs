@@ -4,12 +4,16 @@
 //! Source: the specification's formula (ggml's `block_q2_0`).
 
 use super::shared::f16_at;
-use super::{BlockFormat, Group32, ScaleField};
+use super::tile_groups::{self, each};
+use super::{BlockFormat, Group32, ScaleField, TileGroup};
 use crate::quantize::simple;
-use crate::tiles::fields::{Field, halves, lines};
+use crate::tiles::fields::{Field, halves, lines, offset};
 use alight_types::GgmlType;
 
 pub(crate) struct Q2_0;
+
+/// Where a unit has its lines: two for each group.
+const LINES: usize = offset(Q2_0::FIELDS, 1);
 
 impl BlockFormat for Q2_0 {
     const TYPE: GgmlType = GgmlType::Q2_0;
@@ -27,6 +31,19 @@ impl BlockFormat for Q2_0 {
         Group32 { q, d: [f16_at(b, 0); 2], m: [0.0; 2] }
     }
 
+    #[inline(always)]
+    fn tile_group(unit: &[u8], g: usize, to: &mut TileGroup) {
+        for (j, q) in to.q.iter_mut().enumerate() {
+            // Byte j of a row, whose bit pairs become bytes.
+            let bytes = tile_groups::numbers(unit, LINES, 2 * g + j / 4);
+            *q = each(|r| {
+                let byte = bytes[r] >> (8 * (j % 4)) & 255;
+                ((byte | byte << 6 | byte << 12 | byte << 18) & 0x0303_0303).to_le_bytes()
+            });
+        }
+        to.d = [tile_groups::halves(unit, 0); 2];
+    }
+
     const QUANTIZES: bool = true;
 
     /// As the reference (ggml), bit for bit.
@@ -41,13 +58,12 @@ impl BlockFormat for Q2_0 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::Q2_0;
+    use super::{LINES, Q2_0};
     use crate::blocks::BlockFormat;
     use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at};
     use crate::blocks::avx2_tiles::{self, TilesAvx2};
     use crate::blocks::avx512_rows::{self, RowsAvx512};
     use crate::blocks::avx512_tiles::{self, TilesAvx512};
-    use crate::tiles::fields::offset;
     use std::arch::x86_64::*;
 
     /// The lowest byte of eight lanes → its four bit pairs, in as many bytes.
@@ -104,9 +120,6 @@ mod x86 {
             }
         }
     }
-
-    /// Where a unit has its lines: two for each group.
-    const LINES: usize = offset(Q2_0::FIELDS, 1);
 
     impl TilesAvx2 for Q2_0 {
         type Group = ();

@@ -5,12 +5,18 @@
 //! Source: ggml's `block_q2_K`; dequantising is checked against the `gguf` package bit for bit.
 
 use super::shared::{f16_at, pairs};
-use super::{BlockFormat, Group32, ScaleField};
+use super::tile_groups::{self, each};
+use super::{BlockFormat, Group32, ScaleField, TileGroup};
 use crate::quantize::{search, simple};
-use crate::tiles::fields::{Field, bytes, halves, lines};
+use crate::tiles::TILE_ROWS;
+use crate::tiles::fields::{Field, bytes, halves, lines, offset};
 use alight_types::GgmlType;
 
 pub(crate) struct Q2K;
+
+/// Where a unit has its scales and its lines.
+const SCALES: usize = offset(Q2K::FIELDS, 1);
+const LINES: usize = offset(Q2K::FIELDS, 2);
 
 impl BlockFormat for Q2K {
     const TYPE: GgmlType = GgmlType::Q2_K;
@@ -32,6 +38,17 @@ impl BlockFormat for Q2K {
         }
     }
 
+    #[inline(always)]
+    fn tile_group(unit: &[u8], g: usize, to: &mut TileGroup) {
+        tile_groups::pairs(unit, LINES, g, &mut to.q);
+        let (d, dmin) = (tile_groups::halves(unit, 0), tile_groups::halves(unit, 32));
+        for h in 0..2 {
+            let s = tile_groups::bytes(unit, SCALES + TILE_ROWS * (2 * g + h));
+            to.d[h] = each(|r| d[r] * f32::from(s[r] & 15));
+            to.m[h] = each(|r| -(dmin[r] * f32::from(s[r] >> 4)));
+        }
+    }
+
     const QUANTIZES: bool = true;
 
     /// A search with no larger error than llama.cpp's.
@@ -49,7 +66,7 @@ impl BlockFormat for Q2K {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::Q2K;
+    use super::{LINES, Q2K, SCALES};
     use crate::blocks::BlockFormat;
     use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at, pairs};
     use crate::blocks::avx2_tiles::{self, TilesAvx2};
@@ -57,7 +74,6 @@ mod x86 {
     use crate::blocks::avx512_tiles::{self, TilesAvx512};
     use crate::half::f16_to_f32;
     use crate::tiles::TILE_ROWS;
-    use crate::tiles::fields::offset;
     use std::arch::x86_64::*;
 
     impl RowsAvx2 for Q2K {
@@ -101,10 +117,6 @@ mod x86 {
             unsafe { avx512_rows::pairs(at.add(16), j) }
         }
     }
-
-    /// Where a unit has its scales and its lines.
-    const SCALES: usize = offset(Q2K::FIELDS, 1);
-    const LINES: usize = offset(Q2K::FIELDS, 2);
 
     impl TilesAvx2 for Q2K {
         type Group = ();

@@ -6,12 +6,19 @@
 //! Source: ggml's `block_q3_K`; dequantising is checked against the `gguf` package bit for bit.
 
 use super::shared::{f16_at, pairs};
-use super::{BlockFormat, Group32, ScaleField};
+use super::tile_groups::{self, add_bits, each};
+use super::{BlockFormat, Group32, ScaleField, TileGroup};
 use crate::quantize::{search, simple};
-use crate::tiles::fields::{Field, bytes, halves, lines};
+use crate::tiles::TILE_ROWS;
+use crate::tiles::fields::{Field, bytes, halves, lines, offset};
 use alight_types::GgmlType;
 
 pub(crate) struct Q3K;
+
+/// Where a unit has its scales, its lines of third bits and its lines of bit pairs.
+const SCALES: usize = offset(Q3K::FIELDS, 1);
+const THIRD: usize = offset(Q3K::FIELDS, 2);
+const LINES: usize = offset(Q3K::FIELDS, 3);
 
 impl BlockFormat for Q3K {
     const TYPE: GgmlType = GgmlType::Q3_K;
@@ -31,6 +38,23 @@ impl BlockFormat for Q3K {
         let d = f16_at(b, 108);
         let d = [2 * g, 2 * g + 1].map(|k| d * f32::from(scale(&b[96..108], k)));
         Group32 { q, d, m: [0.0; 2] }
+    }
+
+    #[inline(always)]
+    fn tile_group(unit: &[u8], g: usize, to: &mut TileGroup) {
+        tile_groups::pairs(unit, LINES, g, &mut to.q);
+        for (j, q) in to.q.iter_mut().enumerate() {
+            add_bits(unit, THIRD, j, q, |byte| (byte >> g & 1) << 2);
+        }
+        let d = tile_groups::halves(unit, 0);
+        for (h, to) in to.d.iter_mut().enumerate() {
+            // As in `scale`, of all rows.
+            let k = 2 * g + h;
+            let byte = |i: usize| tile_groups::bytes(unit, SCALES + TILE_ROWS * i);
+            let low = each(|r| byte(k % 8)[r] >> (k / 8 * 4) & 15);
+            let high = each(|r| byte(8 + k % 4)[r] >> (k / 4 * 2) & 3);
+            *to = each(|r| d[r] * f32::from((low[r] | high[r] << 4) as i8 - 32));
+        }
     }
 
     const QUANTIZES: bool = true;
@@ -66,14 +90,13 @@ fn scale(s: &[u8], k: usize) -> i8 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Q3K, scale};
+    use super::{LINES, Q3K, SCALES, THIRD, scale};
     use crate::blocks::BlockFormat;
     use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at, shr};
     use crate::blocks::avx2_tiles::{self, TilesAvx2};
     use crate::blocks::avx512_rows::{self, RowsAvx512};
     use crate::blocks::avx512_tiles::{self, TilesAvx512};
     use crate::tiles::TILE_ROWS;
-    use crate::tiles::fields::offset;
     use std::arch::x86_64::*;
 
     impl RowsAvx2 for Q3K {
@@ -130,11 +153,6 @@ mod x86 {
             }
         }
     }
-
-    /// Where a unit has its scales, its lines of third bits and its lines of bit pairs.
-    const SCALES: usize = offset(Q3K::FIELDS, 1);
-    const THIRD: usize = offset(Q3K::FIELDS, 2);
-    const LINES: usize = offset(Q3K::FIELDS, 3);
 
     impl TilesAvx2 for Q3K {
         type Group = ();

@@ -6,7 +6,7 @@
 
 use super::nibbles_256::Nibbles256;
 use super::shared::scale_and_offset_k;
-use super::{BlockFormat, Group32, ScaleField};
+use super::{BlockFormat, Group32, ScaleField, TileGroup};
 use crate::quantize::search;
 use crate::tiles::fields::{Field, bytes, halves, lines};
 use alight_types::GgmlType;
@@ -31,6 +31,11 @@ impl BlockFormat for Q4K {
             *q = (b >> (4 * (g & 1))) & 15;
         }
         Group32 { q, d: [d; 2], m: [m; 2] }
+    }
+
+    #[inline(always)]
+    fn tile_group(unit: &[u8], g: usize, to: &mut TileGroup) {
+        Self::group_of_tile(unit, g, to);
     }
 
     const QUANTIZES: bool = true;

@@ -4,7 +4,7 @@
 //! Source: ggml's block structs; dequantising is checked against the `gguf` package bit for bit.
 
 use super::shared::{f16_at, nibbles_and_fifth};
-use super::{BlockFormat, Group32, ScaleField};
+use super::{BlockFormat, Group32, ScaleField, TileGroup, nibbles_32};
 use crate::quantize::{search, simple};
 use crate::tiles::fields::{Field, halves, lines};
 use alight_types::GgmlType;
@@ -26,6 +26,11 @@ impl BlockFormat for Q5_1 {
         Group32 { q, d: [f16_at(b, 0); 2], m: [f16_at(b, 2); 2] }
     }
 
+    #[inline(always)]
+    fn tile_group(unit: &[u8], _: usize, to: &mut TileGroup) {
+        nibbles_32::tile_group::<Self>(unit, to);
+    }
+
     const QUANTIZES: bool = true;
 
     /// As the reference (ggml, and the `gguf` package), bit for bit.
@@ -37,5 +42,4 @@ impl BlockFormat for Q5_1 {
     }
 }
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-impl super::nibbles_32::Nibbles32 for Q5_1 {}
+impl nibbles_32::Nibbles32 for Q5_1 {}

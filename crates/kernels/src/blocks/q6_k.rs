@@ -6,12 +6,19 @@
 //! Source: ggml's block structs; dequantising is checked against the `gguf` package bit for bit.
 
 use super::shared::f16_at;
-use super::{BlockFormat, Group32, ScaleField};
+use super::tile_groups::{self, add_bits, each, line};
+use super::{BlockFormat, Group32, ScaleField, TileGroup};
 use crate::quantize::search::{Signed, signed};
-use crate::tiles::fields::{Field, bytes, halves, lines};
+use crate::tiles::TILE_ROWS;
+use crate::tiles::fields::{Field, bytes, halves, lines, offset};
 use alight_types::GgmlType;
 
 pub(crate) struct Q6K;
+
+/// Where a unit has its scales, its lines of bit pairs and its lines of nibbles.
+const SCALES: usize = offset(Q6K::FIELDS, 1);
+const PAIRS: usize = offset(Q6K::FIELDS, 2);
+const LINES: usize = offset(Q6K::FIELDS, 3);
 
 impl BlockFormat for Q6K {
     const TYPE: GgmlType = GgmlType::Q6_K;
@@ -35,6 +42,21 @@ impl BlockFormat for Q6K {
         let d = f16_at(b, 208);
         let sc = [b[192 + 2 * g] as i8, b[193 + 2 * g] as i8];
         Group32 { q, d: [d * sc[0] as f32, d * sc[1] as f32], m: [0.0; 2] }
+    }
+
+    #[inline(always)]
+    fn tile_group(unit: &[u8], g: usize, to: &mut TileGroup) {
+        let (half, g4) = (g / 4, g % 4);
+        for (j, q) in to.q.iter_mut().enumerate() {
+            let l = 16 * half + 8 * (g4 % 2) + j;
+            line(unit, LINES, l, q, |byte| byte >> (g4 / 2 * 4) & 15);
+            add_bits(unit, PAIRS, 8 * half + j, q, |byte| (byte >> (2 * g4) & 3) << 4);
+        }
+        let d = tile_groups::halves(unit, 0);
+        for (h, to) in to.d.iter_mut().enumerate() {
+            let scales = tile_groups::bytes(unit, SCALES + TILE_ROWS * (2 * g + h));
+            *to = each(|r| d[r] * f32::from(scales[r] as i8));
+        }
     }
 
     const QUANTIZES: bool = true;
@@ -61,7 +83,7 @@ impl BlockFormat for Q6K {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::Q6K;
+    use super::{LINES, PAIRS, Q6K, SCALES};
     use crate::blocks::BlockFormat;
     use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at, shr};
     use crate::blocks::avx2_tiles::{self, TilesAvx2};
@@ -69,7 +91,6 @@ mod x86 {
     use crate::blocks::avx512_tiles::{self, TilesAvx512};
     use crate::half::f16_to_f32;
     use crate::tiles::TILE_ROWS;
-    use crate::tiles::fields::offset;
     use std::arch::x86_64::*;
 
     impl RowsAvx2 for Q6K {
@@ -158,11 +179,6 @@ mod x86 {
         }
     }
 
-    /// Where a unit has its scales, its lines of bit pairs and its lines of nibbles.
-    const SCALES: usize = offset(Q6K::FIELDS, 1);
-    const PAIRS: usize = offset(Q6K::FIELDS, 2);
-    const LINES: usize = offset(Q6K::FIELDS, 3);
-
     impl TilesAvx2 for Q6K {
         type Group = ();
 
@@ -246,12 +262,11 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod neon {
-    use super::Q6K;
+    use super::{LINES, PAIRS, Q6K, SCALES};
     use crate::blocks::BlockFormat;
     use crate::blocks::neon_rows::{self, RowsNeon, f16_at, floats_s8};
     use crate::blocks::neon_tiles::{self, TilesNeon, times};
     use crate::tiles::TILE_ROWS;
-    use crate::tiles::fields::offset;
     use std::arch::aarch64::*;
 
     impl RowsNeon for Q6K {
@@ -297,11 +312,6 @@ mod neon {
         // SAFETY: the callers' CPU has NEON.
         unsafe { [vsliq_n_u8::<4>(q[0], h[0]), vsliq_n_u8::<4>(q[1], h[1])] }
     }
-
-    /// Where a unit has its scales, its lines of bit pairs and its lines of nibbles.
-    const SCALES: usize = offset(Q6K::FIELDS, 1);
-    const PAIRS: usize = offset(Q6K::FIELDS, 2);
-    const LINES: usize = offset(Q6K::FIELDS, 3);
 
     impl TilesNeon for Q6K {
         type Group = ();

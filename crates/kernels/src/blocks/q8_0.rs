@@ -3,12 +3,16 @@
 //! Source: ggml's block structs; dequantising is checked against the `gguf` package bit for bit.
 
 use super::shared::f16_at;
-use super::{BlockFormat, Group32, ScaleField};
+use super::tile_groups::{self, line};
+use super::{BlockFormat, Group32, ScaleField, TileGroup};
 use crate::quantize::simple;
-use crate::tiles::fields::{Field, halves};
+use crate::tiles::fields::{Field, halves, offset};
 use alight_types::GgmlType;
 
 pub(crate) struct Q8_0;
+
+/// Where a unit has its lines.
+const LINES: usize = offset(Q8_0::FIELDS, 1);
 
 impl BlockFormat for Q8_0 {
     const TYPE: GgmlType = GgmlType::Q8_0;
@@ -28,6 +32,14 @@ impl BlockFormat for Q8_0 {
         Group32 { q, d: [f16_at(b, 0); 2], m: [0.0; 2] }
     }
 
+    #[inline(always)]
+    fn tile_group(unit: &[u8], _: usize, to: &mut TileGroup) {
+        for (j, q) in to.q.iter_mut().enumerate() {
+            line(unit, LINES, j, q, |byte| byte);
+        }
+        to.d = [tile_groups::halves(unit, 0); 2];
+    }
+
     const QUANTIZES: bool = true;
 
     /// As the reference (ggml, and the `gguf` package), bit for bit.
@@ -39,13 +51,12 @@ impl BlockFormat for Q8_0 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::Q8_0;
+    use super::{LINES, Q8_0};
     use crate::blocks::BlockFormat;
     use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at};
     use crate::blocks::avx512_rows::{self, RowsAvx512};
     use crate::blocks::avx512_tiles;
     use crate::blocks::plain_tiles::PlainTiles;
-    use crate::tiles::fields::offset;
     use std::arch::x86_64::*;
 
     impl RowsAvx2 for Q8_0 {
@@ -120,9 +131,6 @@ mod x86 {
         }
     }
 
-    /// Where a unit has its lines.
-    const LINES: usize = offset(Q8_0::FIELDS, 1);
-
     impl PlainTiles for Q8_0 {
         #[inline(always)]
         unsafe fn line256(unit: *const u8, j: usize, half: usize) -> __m256i {
@@ -140,11 +148,10 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod neon {
-    use super::Q8_0;
+    use super::{LINES, Q8_0};
     use crate::blocks::BlockFormat;
     use crate::blocks::neon_rows::{self, RowsNeon, f16_at};
     use crate::blocks::neon_tiles::{self, TilesNeon};
-    use crate::tiles::fields::offset;
     use std::arch::aarch64::*;
 
     impl RowsNeon for Q8_0 {
@@ -159,9 +166,6 @@ mod neon {
             }
         }
     }
-
-    /// Where a unit has its lines.
-    const LINES: usize = offset(Q8_0::FIELDS, 1);
 
     impl TilesNeon for Q8_0 {
         type Group = ();

@@ -11,18 +11,18 @@ pub(super) fn f16_at(b: &[u8], i: usize) -> f32 {
 /// 16 bytes of nibbles: byte `j` holds weight `j` (low) and `j + 16` (high).
 #[inline(always)]
 pub(super) fn nibbles(qs: &[u8]) -> [u8; 32] {
-    let mut q = [0; 32];
-    for j in 0..16 {
-        q[j] = qs[j] & 15;
-        q[j + 16] = qs[j] >> 4;
-    }
-    q
+    codes(qs, |nibble| nibble)
 }
 
-/// As [`nibbles`], each looked up in a table.
+/// As [`nibbles`], each as the code that stands for it.
 #[inline(always)]
-pub(super) fn looked_up(table: &[u8; 16], qs: &[u8]) -> [u8; 32] {
-    nibbles(qs).map(|q| table[usize::from(q)])
+pub(super) fn codes(qs: &[u8], code: impl Fn(u8) -> u8) -> [u8; 32] {
+    let mut q = [0; 32];
+    for j in 0..16 {
+        q[j] = code(qs[j] & 15);
+        q[j + 16] = code(qs[j] >> 4);
+    }
+    q
 }
 
 /// Group `g` of 32 weights of 64 bytes of bit pairs: a half of 128 weights has 32 bytes, of which pair `t` of
@@ -40,6 +40,18 @@ pub(super) fn pairs(qs: &[u8], g: usize) -> [u8; 32] {
 /// 53, 69, 89 and 113, plus the zero point of 127.
 pub(crate) const IQ4_CODES: [u8; 16] =
     [0, 23, 44, 62, 78, 92, 105, 117, 128, 140, 152, 165, 180, 196, 216, 240];
+
+/// The code of a nibble: [`IQ4_CODES`] as the sum of the steps up to it, since loops of comparisons and additions become vectors,
+/// and those of tables do not.
+#[inline(always)]
+pub(super) fn iq4_code(nibble: u8) -> u8 {
+    macro_rules! steps {
+        ($($i:literal)*) => {
+            $(if nibble >= $i { IQ4_CODES[$i] - IQ4_CODES[$i - 1] } else { 0 } +)* 0
+        };
+    }
+    IQ4_CODES[0] + steps!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+}
 
 /// As [`nibbles`], with bit `i` of `qh` as the fifth bit of weight `i`.
 #[inline(always)]

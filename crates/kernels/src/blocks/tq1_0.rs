@@ -5,12 +5,17 @@
 //! Source: ggml's `block_tq1_0`; dequantising is checked against the `gguf` package bit for bit.
 
 use super::shared::f16_at;
-use super::{BlockFormat, Group32, ScaleField};
+use super::tile_groups::{self, line};
+use super::{BlockFormat, Group32, ScaleField, TileGroup};
 use crate::quantize::simple;
-use crate::tiles::fields::{Field, halves, lines};
+use crate::tiles::TILE_ROWS;
+use crate::tiles::fields::{Field, halves, lines, offset};
 use alight_types::GgmlType;
 
 pub(crate) struct Tq1_0;
+
+/// Where a unit has its lines: those of the first 48 bytes, then that of the last 4.
+const LINES: usize = offset(Tq1_0::FIELDS, 1);
 
 impl BlockFormat for Tq1_0 {
     const TYPE: GgmlType = GgmlType::TQ1_0;
@@ -25,10 +30,18 @@ impl BlockFormat for Tq1_0 {
     fn group(b: &[u8], g: usize) -> Group32 {
         let q = std::array::from_fn(|i| {
             let (byte, power) = place(32 * g + i);
-            let fraction = b[byte].wrapping_mul(power as u8);
-            ((u16::from(fraction) * 3) >> 8) as u8
+            digit(b[byte], power)
         });
         Group32 { q, d: [f16_at(b, 52); 2], m: [0.0; 2] }
+    }
+
+    #[inline(always)]
+    fn tile_group(unit: &[u8], g: usize, to: &mut TileGroup) {
+        for (j, q) in to.q.iter_mut().enumerate() {
+            let (at, power) = line_of(g, j);
+            line(unit, at, 0, q, |byte| digit(byte, power));
+        }
+        to.d = [tile_groups::halves(unit, 0); 2];
     }
 
     const QUANTIZES: bool = true;
@@ -49,6 +62,19 @@ impl BlockFormat for Tq1_0 {
     }
 }
 
+/// The q of a byte that `power` belongs to.
+#[inline(always)]
+const fn digit(byte: u8, power: u16) -> u8 {
+    ((byte.wrapping_mul(power as u8) as u16 * 3) >> 8) as u8
+}
+
+/// Where a unit has line `j` of group `g`, and its power.
+#[inline(always)]
+const fn line_of(g: usize, j: usize) -> (usize, u16) {
+    let (byte, power) = place(32 * g + 4 * j);
+    (LINES + TILE_ROWS * byte, power)
+}
+
 /// Which byte weight `i` is in, and 3ⁿ where it has q number `n` of it.
 #[inline(always)]
 const fn place(i: usize) -> (usize, u16) {
@@ -64,13 +90,12 @@ const fn place(i: usize) -> (usize, u16) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Tq1_0, place};
+    use super::{Tq1_0, line_of, place};
     use crate::blocks::BlockFormat;
     use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at};
     use crate::blocks::avx2_tiles::{self, TilesAvx2};
     use crate::blocks::avx512_rows::{self, RowsAvx512, Table};
     use crate::blocks::avx512_tiles::{self, TilesAvx512};
-    use crate::tiles::fields::offset;
     use std::arch::x86_64::*;
 
     /// The bytes of weights `64j ..`, for each j.
@@ -165,16 +190,6 @@ mod x86 {
         }
     }
 
-    /// Where a unit has its lines: those of the first 48 bytes, then that of the last 4.
-    const LINES: usize = offset(Tq1_0::FIELDS, 1);
-
-    /// Where a unit has line `j` of group `g`, and its power.
-    #[inline(always)]
-    fn line_of(g: usize, j: usize) -> (usize, i16) {
-        let (byte, power) = place(32 * g + 4 * j);
-        (LINES + 16 * byte, power as i16)
-    }
-
     impl TilesAvx2 for Tq1_0 {
         type Group = ();
 
@@ -193,7 +208,7 @@ mod x86 {
             // SAFETY: by the trait's contract.
             unsafe {
                 let v = _mm256_loadu_si256(unit.add(at + 32 * half).cast());
-                digits256(v, _mm256_set1_epi16(power))
+                digits256(v, _mm256_set1_epi16(power as i16))
             }
         }
     }
@@ -215,7 +230,7 @@ mod x86 {
         unsafe fn line<const P: usize>(unit: *const u8, _: &(), g: usize, j: usize) -> __m512i {
             let (at, power) = line_of(g, j);
             // SAFETY: by the trait's contract.
-            unsafe { digits512(avx512_tiles::load(unit.add(at)), _mm512_set1_epi16(power)) }
+            unsafe { digits512(avx512_tiles::load(unit.add(at)), _mm512_set1_epi16(power as i16)) }
         }
     }
 }

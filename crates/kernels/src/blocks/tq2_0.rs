@@ -4,12 +4,15 @@
 //! Source: ggml's `block_tq2_0`; dequantising is checked against the `gguf` package bit for bit.
 
 use super::shared::{f16_at, pairs};
-use super::{BlockFormat, Group32, ScaleField};
+use super::{BlockFormat, Group32, ScaleField, TileGroup, tile_groups};
 use crate::quantize::simple;
-use crate::tiles::fields::{Field, halves, lines};
+use crate::tiles::fields::{Field, halves, lines, offset};
 use alight_types::GgmlType;
 
 pub(crate) struct Tq2_0;
+
+/// Where a unit has its lines.
+const LINES: usize = offset(Tq2_0::FIELDS, 1);
 
 impl BlockFormat for Tq2_0 {
     const TYPE: GgmlType = GgmlType::TQ2_0;
@@ -25,6 +28,12 @@ impl BlockFormat for Tq2_0 {
         Group32 { q: pairs(&b[..64], g), d: [f16_at(b, 64); 2], m: [0.0; 2] }
     }
 
+    #[inline(always)]
+    fn tile_group(unit: &[u8], g: usize, to: &mut TileGroup) {
+        tile_groups::pairs(unit, LINES, g, &mut to.q);
+        to.d = [tile_groups::halves(unit, 0); 2];
+    }
+
     const QUANTIZES: bool = true;
 
     /// As the reference (ggml), bit for bit.
@@ -37,13 +46,12 @@ impl BlockFormat for Tq2_0 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::Tq2_0;
+    use super::{LINES, Tq2_0};
     use crate::blocks::BlockFormat;
     use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at};
     use crate::blocks::avx2_tiles::{self, TilesAvx2};
     use crate::blocks::avx512_rows::{self, RowsAvx512};
     use crate::blocks::avx512_tiles::{self, TilesAvx512};
-    use crate::tiles::fields::offset;
     use std::arch::x86_64::*;
 
     impl RowsAvx2 for Tq2_0 {
@@ -73,9 +81,6 @@ mod x86 {
             unsafe { avx512_rows::pairs(at, j) }
         }
     }
-
-    /// Where a unit has its lines.
-    const LINES: usize = offset(Tq2_0::FIELDS, 1);
 
     impl TilesAvx2 for Tq2_0 {
         type Group = ();

@@ -33,7 +33,6 @@ pub(crate) const fn lines(at: usize, count: usize) -> Field {
 }
 
 /// Where a type that ends with nibbles has them, and its fifth bits if it has any.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[derive(Clone, Copy)]
 pub(crate) struct NibblePlaces {
     /// Byte of the block where its nibbles begin.
@@ -46,7 +45,6 @@ pub(crate) struct NibblePlaces {
     pub masks: Option<usize>,
 }
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 impl NibblePlaces {
     pub(crate) const fn of(fields: &[Field]) -> NibblePlaces {
         let last = fields.len() - 1;
@@ -308,7 +306,6 @@ fn square(from: &[u8], fs: usize, to: &mut [u8], ts: usize) {
 
 impl Field {
     /// Byte of the block where it begins.
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) const fn at(&self) -> usize {
         match *self {
             Elements { at, .. } | Signed { at, .. } | Bits32 { at } | Bits256 { at } => at,
@@ -366,7 +363,7 @@ const fn nibble(bytes: u32) -> u32 {
 
 /// The inverse of [`nibble`].
 #[inline(always)]
-const fn bits_of(nibble: u32) -> u32 {
+pub(crate) const fn bits_of(nibble: u32) -> u32 {
     nibble.wrapping_mul(1 | 1 << 7 | 1 << 14 | 1 << 21) & 0x0101_0101
 }
 

@@ -1,6 +1,6 @@
 //! Portable dot products: the meaning that the SIMD levels must reproduce, in loops that compilers vectorise for any CPU.
 
-use crate::blocks::{BlockFormat, Group32, WeightType, with_block};
+use crate::blocks::{BlockFormat, Group32, Line, TileGroup, WeightType, with_block, with_tiles};
 use crate::half::{bf16_to_f32, f16_to_f32};
 use crate::matmul::sizes::cut_at_multiples;
 use crate::matmul::{Matrix, Output, Tokens};
@@ -14,74 +14,130 @@ const TOKENS: usize = 4;
 /// As for `dot::rows`.
 pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
     let ty = w.weight_type();
-    // Blocks are unpacked from a tile for all of its rows.
+    // Tiles are multiplied whole.
     let together = if w.layout() == Layout::Tiles { TILE_ROWS } else { 1 };
-    let mut unpacked = [0; TILE_ROWS * MOST_BYTES];
     for first in (0..x.tokens()).step_by(TOKENS) {
         let count = TOKENS.min(x.tokens() - first);
         let mut some = [x.one(first); TOKENS];
         for (i, one) in some[..count].iter_mut().enumerate() {
             *one = x.one(first + i);
         }
+        let some = &some[..count];
         for Range { start: r, end } in cut_at_multiples(rows.clone(), together) {
+            // Of the row, or of those of its tile.
             let mut sums = [[0f32; TILE_ROWS]; TOKENS];
-            with_block!(
-                ty,
-                Q => quantized::<Q>(w, r..end, &some[..count], &mut unpacked, &mut sums),
-                for (x, sums) in some[..count].iter().zip(&mut sums) {
-                    match w.layout() {
-                        Layout::Rows => sums[0] = float(ty, w.row(r), x.float(0)),
-                        Layout::Tiles => float_tile(w, r, x.float(0), &mut sums[..end - r]),
+            match w.layout() {
+                Layout::Rows => with_block!(
+                    ty,
+                    Q => row::<Q>(w, r, some, &mut sums),
+                    for (x, sums) in some.iter().zip(&mut sums) {
+                        sums[0] = float(ty, w.row(r), x.float(0));
                     }
-                }
-            );
+                ),
+                Layout::Tiles => with_tiles!(
+                    ty,
+                    Q => tile::<Q>(w, r / TILE_ROWS, some, &mut sums),
+                    for (x, sums) in some.iter().zip(&mut sums) {
+                        float_tile(w, r / TILE_ROWS, x.float(0), sums);
+                    }
+                ),
+            }
             for (t, sums) in sums[..count].iter().enumerate() {
                 // SAFETY: the elements are ours by the caller's promise.
                 let out = unsafe { out.row_mut(first + t, r..end) };
-                out.copy_from_slice(&sums[..end - r]);
+                out.copy_from_slice(&sums[r % together..][..end - r]);
             }
         }
     }
 }
 
-/// Bytes that 256 weights take at most.
-const MOST_BYTES: usize = 288;
-
-/// Σ_g a_g Σ_b (d_b·Σ (q − ZERO)·x + m_b·Σ x), g over 256 values, b over 32 or 16, of rows of one tile, or of one row.
-/// The blocks of a tile are unpacked into `unpacked`.
+/// Σ_g a_g Σ_b (d_b·Σ (q − ZERO)·x + m_b·Σ x), g over 256 values, b over 32 or 16, of a row.
 #[inline(never)]
-fn quantized<Q: BlockFormat>(
+fn row<Q: BlockFormat>(
     w: &Matrix<'_>,
-    rows: Range<usize>,
+    r: usize,
     x: &[Tokens<'_>],
-    unpacked: &mut [u8; TILE_ROWS * MOST_BYTES],
     sums: &mut [[f32; TILE_ROWS]; TOKENS],
 ) {
-    const { assert!(256 / Q::BLOCK * Q::BYTES <= MOST_BYTES) };
     let cols = x[0].cols();
     let mut words = Words { q: [[0; 16]; 16], d: [0.0; 16], m: [0.0; 16] };
     for g in 0..cols.div_ceil(256) {
         let blocks = 256 * g / Q::BLOCK..cols.min(256 * g + 256) / Q::BLOCK;
-        if w.layout() == Layout::Tiles {
-            let units = unpacked.chunks_exact_mut(TILE_ROWS * Q::BYTES);
-            for (at, unit) in blocks.clone().zip(units) {
-                w.unpack_unit::<Q>(rows.start / TILE_ROWS, at, unit);
+        words.unpack::<Q>(&w.row(r)[blocks.start * Q::BYTES..], blocks.len());
+        for (x, sums) in x.iter().zip(&mut *sums) {
+            sums[0] += match Q::OFFSETS {
+                0 => words.products::<0>(g, x),
+                1 => words.products::<1>(g, x),
+                _ => words.products::<2>(g, x),
+            };
+        }
+    }
+}
+
+/// As [`row`], of all rows of tile `i`: the operations of each, and their order, are the same.
+#[inline(never)]
+fn tile<Q: BlockFormat>(
+    w: &Matrix<'_>,
+    i: usize,
+    x: &[Tokens<'_>],
+    sums: &mut [[f32; TILE_ROWS]; TOKENS],
+) {
+    let (groups, per_unit) = (x[0].cols() / 32, Q::BLOCK / 32);
+    let mut acc = [[0f32; TILE_ROWS]; TOKENS];
+    let mut unpacked = TileGroup::NONE;
+    for (n, unit) in w.tile(i).chunks_exact(TILE_ROWS * Q::BYTES).enumerate() {
+        for g in 0..per_unit {
+            let b = per_unit * n + g;
+            unpack_group::<Q>(unit, g, &mut unpacked);
+            for (t, x) in x.iter().enumerate() {
+                match Q::OFFSETS {
+                    0 => add_group::<0>(&unpacked, Q::ZERO, b, x, &mut acc[t]),
+                    1 => add_group::<1>(&unpacked, Q::ZERO, b, x, &mut acc[t]),
+                    _ => add_group::<2>(&unpacked, Q::ZERO, b, x, &mut acc[t]),
+                }
+                if b % 8 == 7 || b + 1 == groups {
+                    for (sum, acc) in sums[t].iter_mut().zip(&mut acc[t]) {
+                        *sum += x.scale()[b / 8] * std::mem::take(acc);
+                    }
+                }
             }
         }
-        for (i, r) in rows.clone().enumerate() {
-            // The first block of the row, and how far it is to the next.
-            let (first, apart) = match w.layout() {
-                Layout::Rows => (&w.row(r)[blocks.start * Q::BYTES..], Q::BYTES),
-                Layout::Tiles => (&unpacked[r % TILE_ROWS * Q::BYTES..], TILE_ROWS * Q::BYTES),
-            };
-            words.unpack::<Q>(first, apart, blocks.len());
-            for (x, sums) in x.iter().zip(&mut *sums) {
-                sums[i] += match Q::OFFSETS {
-                    0 => words.products::<0>(g, x),
-                    1 => words.products::<1>(g, x),
-                    _ => words.products::<2>(g, x),
-                };
+    }
+}
+
+/// Group `g` of a unit: code of its own for each, in which shifts and places are constants.
+#[inline(never)]
+fn unpack_group<Q: BlockFormat>(unit: &[u8], g: usize, to: &mut TileGroup) {
+    macro_rules! one_of {
+        ($($g:literal)*) => {
+            match g {
+                $($g if $g < Q::BLOCK / 32 => Q::tile_group(unit, $g, to),)*
+                _ => unreachable!("group {g} of a unit"),
             }
+        };
+    }
+    one_of!(0 1 2 3 4 5 6 7)
+}
+
+/// Adds the products of group `b` of each row with a token. A function of its own for all types, which have `OFFSETS` for 32 weights.
+#[inline(never)]
+fn add_group<const OFFSETS: usize>(
+    w: &TileGroup,
+    zero: i32,
+    b: usize,
+    x: &Tokens<'_>,
+    acc: &mut [f32; TILE_ROWS],
+) {
+    let (halves, xq) = (w.q.as_chunks::<4>().0, x.q16()[32 * b..].as_chunks::<16>().0);
+    let (first, second) =
+        (sums_of_rows(&halves[0], zero, &xq[0]), sums_of_rows(&halves[1], zero, &xq[1]));
+    for r in 0..TILE_ROWS {
+        acc[r] += w.d[0][r] * first[r] as f32 + w.d[1][r] * second[r] as f32;
+    }
+    let sums = &x.sums_for(OFFSETS)[OFFSETS * b..][..OFFSETS];
+    for (h, sum) in sums.iter().enumerate() {
+        for r in 0..TILE_ROWS {
+            acc[r] += w.m[h][r] * sum;
         }
     }
 }
@@ -96,13 +152,12 @@ struct Words {
 }
 
 impl Words {
-    /// `count` blocks, which begin so many bytes `apart`. A function of its own, so that the compiler knows that no store changes a block: it
-    /// would otherwise make what all groups of a block have in common for each of them.
+    /// `count` blocks. A function of its own, so that the compiler knows that no store changes a block: it would otherwise make what all
+    /// groups of a block have in common for each of them.
     #[inline(never)]
-    fn unpack<Q: BlockFormat>(&mut self, blocks: &[u8], apart: usize, count: usize) {
+    fn unpack<Q: BlockFormat>(&mut self, blocks: &[u8], count: usize) {
         let per_block = Q::BLOCK / 32;
-        for n in 0..count {
-            let block = &blocks[n * apart..][..Q::BYTES];
+        for (n, block) in blocks.chunks_exact(Q::BYTES).take(count).enumerate() {
             // A copy for each group, in which it is a constant: so its shifts and the places of its scales are, too.
             macro_rules! put {
                 ($($b:literal)*) => {
@@ -249,18 +304,75 @@ fn four_sums_by_loops(w: &[[i16; 16]; 4], x: &[[i16; 16]; 4]) -> [i32; 4] {
     sums
 }
 
-/// As [`float`], for rows from row `r` on, which are of one tile.
+/// Σ (q − zero)·x of four lines of each row.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn sums_of_rows(lines: &[Line; 4], zero: i32, x: &[i16; 16]) -> [i32; TILE_ROWS] {
+    use std::arch::x86_64::*;
+    let mut out = [0; TILE_ROWS];
+    // SAFETY: whole registers of the arrays; SSE2 is part of the architecture.
+    unsafe {
+        // Of each line two pairs of activations for every row: those of its even and of its odd columns.
+        let mut pairs = [[_mm_setzero_si128(); 2]; 4];
+        for (l, pairs) in pairs.iter_mut().enumerate() {
+            let four = _mm_loadl_epi64(x.as_ptr().add(4 * l).cast());
+            let sorted = _mm_shufflelo_epi16::<0b11_01_10_00>(four);
+            *pairs = [_mm_shuffle_epi32::<0>(sorted), _mm_shuffle_epi32::<0b01_01_01_01>(sorted)];
+        }
+        let even = _mm_set1_epi16(255);
+        // What zero points make of the activations, in every lane.
+        let zeros = |at: usize| {
+            _mm_madd_epi16(_mm_loadu_si128(x[at..].as_ptr().cast()), _mm_set1_epi16(zero as i16))
+        };
+        let of_zeros = _mm_add_epi32(zeros(0), zeros(8));
+        let of_zeros = _mm_add_epi32(of_zeros, _mm_shuffle_epi32::<0b01_00_11_10>(of_zeros));
+        let of_zeros = _mm_add_epi32(of_zeros, _mm_shuffle_epi32::<0b10_11_00_01>(of_zeros));
+        for r in (0..TILE_ROWS).step_by(4) {
+            let mut sums = _mm_sub_epi32(_mm_setzero_si128(), of_zeros);
+            for (line, [x_even, x_odd]) in lines.iter().zip(pairs) {
+                let codes = _mm_loadu_si128(line[r..].as_ptr().cast());
+                let even = _mm_madd_epi16(_mm_and_si128(codes, even), x_even);
+                let odd = _mm_madd_epi16(_mm_srli_epi16::<8>(codes), x_odd);
+                sums = _mm_add_epi32(sums, _mm_add_epi32(even, odd));
+            }
+            _mm_storeu_si128(out[r..].as_mut_ptr().cast(), sums);
+        }
+    }
+    out
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn sums_of_rows(lines: &[Line; 4], zero: i32, x: &[i16; 16]) -> [i32; TILE_ROWS] {
+    sums_of_rows_by_loops(lines, zero, x)
+}
+
+/// What [`sums_of_rows`] computes.
+#[cfg(any(test, not(target_arch = "x86_64")))]
+#[inline(always)]
+fn sums_of_rows_by_loops(lines: &[Line; 4], zero: i32, x: &[i16; 16]) -> [i32; TILE_ROWS] {
+    let mut sums = [0; TILE_ROWS];
+    for (line, x) in lines.iter().zip(x.as_chunks::<4>().0) {
+        for (sum, codes) in sums.iter_mut().zip(line) {
+            for (code, x) in codes.iter().zip(x) {
+                *sum += (i32::from(*code) - zero) * i32::from(*x);
+            }
+        }
+    }
+    sums
+}
+
+/// As [`float`], of all rows of tile `i`.
 #[inline(never)]
-fn float_tile(w: &Matrix<'_>, r: usize, x: &[f32], out: &mut [f32]) {
+fn float_tile(w: &Matrix<'_>, i: usize, x: &[f32], out: &mut [f32; TILE_ROWS]) {
     let mut sums = [[0f32; TILE_ROWS]; 8];
     for (k, &x) in x.iter().enumerate() {
-        let w = w.tile_floats(r / TILE_ROWS, k);
-        for (sum, w) in sums[k % 8].iter_mut().zip(w) {
+        for (sum, w) in sums[k % 8].iter_mut().zip(w.tile_floats(i, k)) {
             *sum += w * x;
         }
     }
-    for (i, out) in out.iter_mut().enumerate() {
-        *out = sums.iter().map(|sums| sums[r % TILE_ROWS + i]).sum();
+    for (r, out) in out.iter_mut().enumerate() {
+        *out = sums.iter().map(|sums| sums[r]).sum();
     }
 }
 
@@ -313,6 +425,16 @@ mod tests {
                 widen(&codes, zero, &mut words);
                 widen_by_loops(&codes, zero, &mut expected);
                 assert_eq!(words, expected, "{codes:?} less {zero}");
+            }
+            let byte = |l: usize, r: usize, c: usize| (n * 7 + l * 61 + r * 17 + c * 255) as u8;
+            let lines: [Line; 4] = std::array::from_fn(|l| {
+                std::array::from_fn(|r| std::array::from_fn(|c| byte(l, r, c)))
+            });
+            for x in ends(5 * n) {
+                for zero in [0, 8, 128] {
+                    let expected = sums_of_rows_by_loops(&lines, zero, &x);
+                    assert_eq!(sums_of_rows(&lines, zero, &x), expected);
+                }
             }
         }
     }

@@ -612,7 +612,11 @@ impl<C: Column> Tile for C {
                     }
                 }
             }
-            acc.map(|[a, b, c, d]| _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)))
+            let mut sums = [_mm512_setzero_ps(); T];
+            for (sum, [a, b, c, d]) in sums.iter_mut().zip(acc) {
+                *sum = _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d));
+            }
+            sums
         }
     }
 

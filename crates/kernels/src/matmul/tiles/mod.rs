@@ -2,7 +2,7 @@
 //!
 //! With AVX-512 VNNI a tile is multiplied in place, by a few tokens of 16 bits or by a register block of
 //! twelve of 8; for long prompts it is made into a panel of bytes, where that is faster. With AVX2 and NEON
-//! it is multiplied in place by tokens of 16 bits; for the others, and in portable code always, weights
+//! it is multiplied in place by tokens of 16 bits, and so it is in portable code (`dot/scalar.rs`); for the others weights
 //! are unpacked by the same code as canonical ones, which only reads them from elsewhere.
 
 /// What AVX2 and NEON have around `quantized` and `float`, the sums of a tile's rows for some tokens of 16 bits.

@@ -1,0 +1,147 @@
+//! How portable code reads tiles: 32 weights of every row of a unit at once.
+//!
+//! All of it are loops over the bytes of a line or over the rows, which compilers make vectors of on any CPU. (They do not of
+//! `array::map` and `array::from_fn`, whose closures stay calls.)
+
+use crate::half::f16_to_f32;
+use crate::tiles::TILE_ROWS;
+
+/// `R` rows × 32 weights of a unit of a tile: the [`Group32`](super::Group32) of each.
+#[derive(Clone, Copy)]
+pub(crate) struct TileGroup<const R: usize = TILE_ROWS> {
+    /// Lines of four codes of each row.
+    pub q: [Line<R>; 8],
+    /// The scales of the first and of the second 16 weights of each row.
+    pub d: [[f32; R]; 2],
+    /// The offsets, likewise; zeros where the type has none.
+    pub m: [[f32; R]; 2],
+}
+
+/// Four codes of each row.
+pub(crate) type Line<const R: usize = TILE_ROWS> = [[u8; 4]; R];
+
+impl<const R: usize> TileGroup<R> {
+    /// No weights.
+    pub(crate) const NONE: TileGroup<R> =
+        TileGroup { q: [[[0; 4]; R]; 8], d: [[0.0; R]; 2], m: [[0.0; R]; 2] };
+}
+
+/// Makes codes of line `l` of those at byte `at` of a unit: each is what `code` makes of its byte.
+#[inline(always)]
+pub(super) fn line(unit: &[u8], at: usize, l: usize, q: &mut Line, code: impl Fn(u8) -> u8) {
+    let bytes = &unit[at + size_of::<Line>() * l..][..size_of::<Line>()];
+    for (q, byte) in q.as_flattened_mut().iter_mut().zip(bytes) {
+        *q = code(*byte);
+    }
+}
+
+/// Adds upper bits to codes: those that `bits` makes of the bytes of line `l` of those at byte `at` of a unit.
+#[inline(always)]
+pub(super) fn add_bits(unit: &[u8], at: usize, l: usize, q: &mut Line, bits: impl Fn(u8) -> u8) {
+    let bytes = &unit[at + size_of::<Line>() * l..][..size_of::<Line>()];
+    for (q, byte) in q.as_flattened_mut().iter_mut().zip(bytes) {
+        *q |= bits(*byte);
+    }
+}
+
+/// Group `g` of a field of bit pairs, see `pairs` in [`shared`](super::shared).
+#[inline(always)]
+pub(super) fn pairs(unit: &[u8], at: usize, g: usize, q: &mut [Line; 8]) {
+    for (j, q) in q.iter_mut().enumerate() {
+        line(unit, at, 8 * (g / 4) + j, q, |byte| byte >> (2 * (g % 4)) & 3);
+    }
+}
+
+/// Codes of 16 bytes of nibbles of each row: four lines from line `l` of those at byte `at` of a unit on, of which the low nibbles come first.
+#[inline(always)]
+pub(super) fn nibbles(
+    unit: &[u8],
+    at: usize,
+    l: usize,
+    q: &mut [Line; 8],
+    code: impl Fn(u8) -> u8,
+) {
+    for i in 0..4 {
+        line(unit, at, l + i, &mut q[i], |byte| code(byte & 15));
+        line(unit, at, l + i, &mut q[4 + i], |byte| code(byte >> 4));
+    }
+}
+
+/// Adds fifth bits to a line's codes: mask `i` of those at byte `at` of a unit.
+#[inline(always)]
+pub(super) fn add_fifth(unit: &[u8], at: usize, i: usize, q: &mut Line) {
+    let (eights, _) = q.as_flattened_mut().as_chunks_mut::<8>();
+    for (codes, bits) in eights.iter_mut().zip(&unit[at + 8 * i..][..8]) {
+        // Bit b in byte b; what is not 0 then carries into the byte's highest bit, and no further.
+        let bits = (u64::from(*bits) * 0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
+        let fifth = ((bits + 0x7f7f_7f7f_7f7f_7f7f) >> 3) & 0x1010_1010_1010_1010;
+        *codes = (u64::from_le_bytes(*codes) | fifth).to_le_bytes();
+    }
+}
+
+/// Line `l` of those at byte `at` of a unit, four bytes of each row as a number.
+#[inline(always)]
+pub(super) fn numbers(unit: &[u8], at: usize, l: usize) -> [u32; TILE_ROWS] {
+    let line: &Line = &unit[at + size_of::<Line>() * l..].as_chunks().0.as_chunks().0[0];
+    each(|r| u32::from_le_bytes(line[r]))
+}
+
+/// A number for each row.
+#[inline(always)]
+pub(super) fn each<T: Copy + Default>(of_row: impl Fn(usize) -> T) -> [T; TILE_ROWS] {
+    let mut all = [T::default(); TILE_ROWS];
+    for (r, one) in all.iter_mut().enumerate() {
+        *one = of_row(r);
+    }
+    all
+}
+
+/// A byte of each row, from byte `at` of a unit on.
+#[inline(always)]
+pub(super) fn bytes(unit: &[u8], at: usize) -> &[u8; TILE_ROWS] {
+    &unit[at..].as_chunks().0[0]
+}
+
+/// A word of each row, likewise.
+#[inline(always)]
+pub(super) fn words(unit: &[u8], at: usize) -> [u16; TILE_ROWS] {
+    let pairs: &[[u8; 2]; TILE_ROWS] = &unit[at..].as_chunks().0.as_chunks().0[0];
+    each(|r| u16::from_le_bytes(pairs[r]))
+}
+
+/// An f16 of each row, likewise.
+#[inline(always)]
+pub(super) fn halves(unit: &[u8], at: usize) -> [f32; TILE_ROWS] {
+    let words = words(unit, at);
+    each(|r| f16_to_f32(words[r]))
+}
+
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod tests {
+    use super::*;
+    use crate::blocks::{BlockFormat, WeightType, decoded, with_tiles};
+    use crate::tiles::{pack, packable};
+
+    /// What is fast gives what the types' portable decoding gives, row by row.
+    #[test]
+    fn groups_of_tiles_are_the_groups_of_their_rows() {
+        let packed = |ty: &WeightType| !ty.is_float() && packable(*ty, TILE_ROWS, ty.block_len());
+        for ty in WeightType::ALL.into_iter().filter(packed) {
+            let canonical = decoded::samples::blocks(ty, TILE_ROWS);
+            let mut unit = vec![0; canonical.len()];
+            pack(ty, ty.block_len(), &canonical, &mut unit);
+            with_tiles!(
+                ty,
+                Q => for g in 0..Q::BLOCK / 32 {
+                    let expected = decoded::tile_group::<Q, TILE_ROWS>(&unit, g, 0);
+                    let mut group = TileGroup::NONE;
+                    Q::tile_group(&unit, g, &mut group);
+                    assert_eq!(group.q, expected.q, "{ty} codes of group {g}");
+                    assert_eq!(group.d, expected.d, "{ty} scales of group {g}");
+                    assert_eq!(group.m, expected.m, "{ty} offsets of group {g}");
+                },
+                unreachable!()
+            );
+        }
+    }
+}
