@@ -13,8 +13,8 @@ use crate::map::Map;
 /// Address space of this process that reads as zeros. A page of it takes memory when it is first written.
 ///
 /// Parts of files can be put into it ([`put`](Reservation::put)): they are read where they lie, from the page cache, which all
-/// processes share, and what is written over them stays in this process. Huge pages are declined: one of them would take memory for
-/// much that is not written yet.
+/// processes share, and what is written over them stays in this process. Huge pages are declined, since one of them would take memory for
+/// much that is not written yet, but where its owner [asks for them](Reservation::ask_for_huge_pages).
 #[derive(Debug)]
 pub struct Reservation {
     start: NonNull<u8>,
@@ -68,6 +68,19 @@ impl Reservation {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as `bytes`; all pages may be written, those of files are this process's own copies then.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// Asks the system for huge pages of what is not written yet from byte `from` on. It need not give them.
+    pub fn ask_for_huge_pages(&mut self, from: usize) {
+        let from = from.next_multiple_of(fault::page_size()).min(self.len);
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        // SAFETY: advice on memory of ours; it changes no contents. Kernels without huge pages refuse it, which is no error.
+        unsafe {
+            let start = self.start.as_ptr().add(from);
+            libc::madvise(start.cast(), self.len - from, libc::MADV_HUGEPAGE);
+        }
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let _ = from;
     }
 
     /// Puts the bytes `offset..offset + len` of a file at `at`, in place of what is there. Nothing is read. A file that is cut short

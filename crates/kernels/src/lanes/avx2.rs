@@ -27,7 +27,7 @@ impl Lanes for Avx2 {
         fn splat(x: f32) -> __m256 = _mm256_set1_ps(x);
         fn load(p: *const f32) -> __m256 = _mm256_loadu_ps(p);
         fn store(p: *mut f32, v: __m256) -> () = _mm256_storeu_ps(p, v);
-        fn prefetch(p: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(p.cast());
+        fn prefetch(p: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(p.cast());
         fn load_i8(p: *const i8) -> __m256 = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
         fn load_n(p: *const f32, n: usize) -> __m256 = _mm256_maskload_ps(p, first(n));
         fn store_n(p: *mut f32, v: __m256, n: usize) -> () = _mm256_maskstore_ps(p, first(n), v);

@@ -27,7 +27,7 @@ impl Lanes for Avx512 {
         fn splat(x: f32) -> __m512 = _mm512_set1_ps(x);
         fn load(p: *const f32) -> __m512 = _mm512_loadu_ps(p);
         fn store(p: *mut f32, v: __m512) -> () = _mm512_storeu_ps(p, v);
-        fn prefetch(p: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(p.cast());
+        fn prefetch(p: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(p.cast());
         fn load_i8(p: *const i8) -> __m512 = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())));
         fn load_n(p: *const f32, n: usize) -> __m512 = _mm512_maskz_loadu_ps(first(n), p);
         fn store_n(p: *mut f32, v: __m512, n: usize) -> () = _mm512_mask_storeu_ps(p, first(n), v);

@@ -55,7 +55,8 @@ pub(crate) trait Lanes {
     unsafe fn load_n(p: *const f32, n: usize) -> Self::V;
     /// The first `n < N` elements, nothing beyond.
     unsafe fn store_n(p: *mut f32, v: Self::V, n: usize);
-    /// Asks for the line of the first-level cache that has this byte, which need not exist.
+    /// Asks for the line that has this byte, which need not exist, into the second-level cache: more lines can be on their way there than to
+    /// the first level, where a core waits for some 12 to 24 at a time.
     unsafe fn prefetch(p: *const u8);
     /// f16 bits, widened.
     unsafe fn load_f16(p: *const u16) -> Self::V;

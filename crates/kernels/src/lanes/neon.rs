@@ -36,7 +36,7 @@ impl Lanes for Neon {
         };
         // The function for it (`_prefetch`) is unstable in Rust 1.95. A prefetch never faults.
         fn prefetch(p: *const u8) -> () =
-            asm!("prfm pldl1keep, [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
+            asm!("prfm pldl2keep, [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
         fn load_i8(p: *const i8) -> V = {
             let v = vmovl_s8(vld1_s8(p));
             [vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))), vcvtq_f32_s32(vmovl_high_s16(v))]

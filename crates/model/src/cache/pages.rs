@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use alight_kernels::attention::{KvCache, KvShape, KvWriter, PAGE_UNIT, PageTable};
 
-use alight_pages::{Map, MapError};
+use alight_pages::{HUGE_PAGE, Map, MapError};
 
 use super::CacheError;
 use super::zeroed::Zeroed;
@@ -21,6 +21,10 @@ const ALIGNMENT: usize = 4096;
 
 /// What a page counts for at least when it is asked how many fit into some memory.
 const LEAST_BYTES: usize = 1 << 16;
+
+/// The first bytes are in small pages of the system: a short prompt would wait until a huge one is cleared. So are all bytes where a
+/// page of positions takes more than a huge page, since the last page of a sequence would be cleared for positions that it never has.
+const SMALL_PAGES_BYTES: usize = 4 << 20;
 
 /// The shape of a layer's keys and values in a page, and where both are in it.
 type LayerPages = (KvShape, [usize; 2]);
@@ -69,7 +73,11 @@ impl Pages {
         let stride = end.div_ceil(alignment).saturating_mul(alignment);
         let spare = spare / stride.saturating_mul(size_of::<u16>()).max(LEAST_BYTES);
         let count = positions.div_ceil(POSITIONS).saturating_add(spare);
-        let memory = Zeroed::new(stride.saturating_mul(count).saturating_mul(2))?;
+        let mut memory = Zeroed::new(stride.saturating_mul(count).saturating_mul(2))?;
+        // To attend to a long text reads all of it for each token, and small pages take up to a tenth of that.
+        if stride.saturating_mul(size_of::<u16>()) <= HUGE_PAGE {
+            memory.ask_for_huge_pages(SMALL_PAGES_BYTES);
+        }
         let (uses, free) = (vec![0; 2 * count], Vec::with_capacity(count));
         let own = count as u32;
         Ok(Pages { layers, memory, stride, uses, free, fresh: 0, own, of_files: Vec::new() })

@@ -39,6 +39,13 @@ impl<T: Plain> Zeroed<T> {
         Ok(Zeroed { memory, len, of: PhantomData })
     }
 
+    /// Asks for huge pages of what begins at byte `from`.
+    pub(super) fn ask_for_huge_pages(&mut self, from: usize) {
+        if let Some(memory) = &mut self.memory {
+            memory.ask_for_huge_pages(from);
+        }
+    }
+
     pub(super) fn get(&self) -> &[T] {
         let Some(memory) = &self.memory else { return &[] };
         // SAFETY: any bytes are values of the type.
