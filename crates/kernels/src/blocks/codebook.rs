@@ -73,6 +73,12 @@ pub(super) const fn fours<const N: usize>(book: &[u16; N], levels: [u8; 8]) -> [
 /// The levels of all IQ2 types; the fourth does not occur.
 pub(super) const IQ2_LEVELS: [u8; 4] = [8, 25, 43, 0];
 
+/// The four entries of a group. (Of `array::from_fn` the compiler may make a function that calls a closure.)
+#[inline(always)]
+pub(super) fn four(entry: impl Fn(usize) -> u64) -> [u64; 4] {
+    [entry(0), entry(1), entry(2), entry(3)]
+}
+
 /// Eight weights of a code book of fours.
 #[inline(always)]
 pub(super) fn two_fours<const N: usize>(book: &[u32; N], i: usize, j: usize) -> u64 {

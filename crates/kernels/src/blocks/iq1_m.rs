@@ -5,7 +5,7 @@
 //!
 //! Source: ggml's `block_iq1_m`. Dequantising is checked against the `gguf` package bit for bit. Read only, and not packed.
 
-use super::codebook::{Codebook, codebook, group, nibble_at, u16_at};
+use super::codebook::{Codebook, codebook, four, group, nibble_at, u16_at};
 use super::iq1_s::{BOOK, shift};
 use super::{BlockFormat, Group32, ScaleField};
 use crate::half::f16_to_f32;
@@ -32,7 +32,7 @@ impl Codebook for Iq1M {
 
     #[inline(always)]
     fn entries(b: &[u8], g: usize) -> [u64; 4] {
-        std::array::from_fn(|i| {
+        four(|i| {
             let bits = usize::from(nibble_at(b, 32 + 2 * g, i));
             BOOK[usize::from(b[4 * g + i]) | (bits & 7) << 8] + shift(bits & 8 != 0)
         })

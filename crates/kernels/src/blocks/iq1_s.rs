@@ -5,7 +5,7 @@
 //!
 //! Source: ggml's `block_iq1_s`. Dequantising is checked against the `gguf` package bit for bit. Read only, and not packed.
 
-use super::codebook::{Codebook, codebook, eights, group, u16_at};
+use super::codebook::{Codebook, codebook, eights, four, group, u16_at};
 use super::shared::f16_at;
 use super::{BlockFormat, Group32, ScaleField, grids};
 use alight_types::GgmlType;
@@ -42,7 +42,7 @@ impl Codebook for Iq1S {
     fn entries(b: &[u8], g: usize) -> [u64; 4] {
         let bits = usize::from(u16_at(b, 34 + 2 * g));
         let index = |i: usize| usize::from(b[2 + 4 * g + i]) | (bits >> (3 * i) & 7) << 8;
-        std::array::from_fn(|i| BOOK[index(i)] + shift(bits >> 15 != 0))
+        four(|i| BOOK[index(i)] + shift(bits >> 15 != 0))
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@
 //!
 //! Source: ggml's `block_iq2_s`. Dequantising is checked against the `gguf` package bit for bit. Read only, and not packed.
 
-use super::codebook::{Codebook, IQ2_LEVELS, codebook, eights, group, nibble_at, u32_at};
+use super::codebook::{Codebook, IQ2_LEVELS, codebook, eights, four, group, nibble_at, u32_at};
 use super::shared::f16_at;
 use super::{BlockFormat, Group32, ScaleField, grids};
 use alight_types::GgmlType;
@@ -31,7 +31,7 @@ impl Codebook for Iq2S {
     #[inline(always)]
     fn entries(b: &[u8], g: usize) -> [u64; 4] {
         let high = usize::from(b[66 + g]);
-        std::array::from_fn(|i| BOOK[usize::from(b[2 + 4 * g + i]) | (high >> (2 * i) & 3) << 8])
+        four(|i| BOOK[usize::from(b[2 + 4 * g + i]) | (high >> (2 * i) & 3) << 8])
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@
 //! Source: ggml's `block_iq2_xs`. Dequantising is checked against the `gguf` package bit for bit. Read only, and not packed.
 
 use super::codebook::{
-    Codebook, IQ2_LEVELS, codebook, eights, group, nibble_at, signs_of_codes, u16_at,
+    Codebook, IQ2_LEVELS, codebook, eights, four, group, nibble_at, signs_of_codes, u16_at,
 };
 use super::shared::f16_at;
 use super::{BlockFormat, Group32, ScaleField, grids};
@@ -32,7 +32,7 @@ impl BlockFormat for Iq2Xs {
 impl Codebook for Iq2Xs {
     #[inline(always)]
     fn entries(b: &[u8], g: usize) -> [u64; 4] {
-        std::array::from_fn(|i| BOOK[usize::from(u16_at(b, 2 + 8 * g + 2 * i) & 511)])
+        four(|i| BOOK[usize::from(u16_at(b, 2 + 8 * g + 2 * i) & 511)])
     }
 
     #[inline(always)]

@@ -5,7 +5,9 @@
 //!
 //! Source: ggml's `block_iq2_xxs`. Dequantising is checked against the `gguf` package bit for bit. Read only, and not packed.
 
-use super::codebook::{Codebook, IQ2_LEVELS, codebook, eights, group, signs_of_codes, u32_at};
+use super::codebook::{
+    Codebook, IQ2_LEVELS, codebook, eights, four, group, signs_of_codes, u32_at,
+};
 use super::shared::f16_at;
 use super::{BlockFormat, Group32, ScaleField, grids};
 use alight_types::GgmlType;
@@ -31,7 +33,7 @@ impl BlockFormat for Iq2Xxs {
 impl Codebook for Iq2Xxs {
     #[inline(always)]
     fn entries(b: &[u8], g: usize) -> [u64; 4] {
-        std::array::from_fn(|i| BOOK[usize::from(b[2 + 8 * g + i])])
+        four(|i| BOOK[usize::from(b[2 + 8 * g + i])])
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@
 //!
 //! Source: ggml's `block_iq3_xxs`. Dequantising is checked against the `gguf` package bit for bit. Read only, and not packed.
 
-use super::codebook::{Codebook, codebook, fours, group, signs_of_codes, two_fours, u32_at};
+use super::codebook::{Codebook, codebook, four, fours, group, signs_of_codes, two_fours, u32_at};
 use super::shared::f16_at;
 use super::{BlockFormat, Group32, ScaleField, grids};
 use alight_types::GgmlType;
@@ -31,7 +31,7 @@ impl Codebook for Iq3Xxs {
     #[inline(always)]
     fn entries(b: &[u8], g: usize) -> [u64; 4] {
         let index = |i: usize| usize::from(b[2 + 8 * g + i]);
-        std::array::from_fn(|i| two_fours(&BOOK, index(2 * i), index(2 * i + 1)))
+        four(|i| two_fours(&BOOK, index(2 * i), index(2 * i + 1)))
     }
 
     #[inline(always)]

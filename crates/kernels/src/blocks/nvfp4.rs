@@ -49,10 +49,11 @@ impl BlockFormat for Nvfp4 {
     #[inline(always)]
     fn group(b: &[u8], g: usize) -> Group32 {
         let nibbles = &b[4 + 16 * g..][..16];
-        let q = std::array::from_fn(|i| {
+        let mut q = [0; 32];
+        for (i, q) in q.iter_mut().enumerate() {
             let byte = nibbles[i / 16 * 8 + i % 8];
-            code(byte >> (i / 8 % 2 * 4) & 15)
-        });
+            *q = code(byte >> (i / 8 % 2 * 4) & 15);
+        }
         Group32 { q, d: [scale(b[2 * g]), scale(b[2 * g + 1])], m: [0.0; 2] }
     }
 

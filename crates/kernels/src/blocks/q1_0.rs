@@ -27,7 +27,10 @@ impl BlockFormat for Q1_0 {
     #[inline(always)]
     fn group(b: &[u8], g: usize) -> Group32 {
         let bits = &b[2 + 4 * g..][..4];
-        let q = std::array::from_fn(|i| (bits[i / 8] >> (i % 8) & 1) << 1);
+        let mut q = [0; 32];
+        for (i, q) in q.iter_mut().enumerate() {
+            *q = (bits[i / 8] >> (i % 8) & 1) << 1;
+        }
         Group32 { q, d: [f16_at(b, 0); 2], m: [0.0; 2] }
     }
 

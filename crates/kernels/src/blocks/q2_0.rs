@@ -27,7 +27,10 @@ impl BlockFormat for Q2_0 {
     #[inline(always)]
     fn group(b: &[u8], g: usize) -> Group32 {
         let pairs = &b[2 + 8 * g..][..8];
-        let q = std::array::from_fn(|i| pairs[i / 4] >> (2 * (i % 4)) & 3);
+        let mut q = [0; 32];
+        for (i, q) in q.iter_mut().enumerate() {
+            *q = pairs[i / 4] >> (2 * (i % 4)) & 3;
+        }
         Group32 { q, d: [f16_at(b, 0); 2], m: [0.0; 2] }
     }
 

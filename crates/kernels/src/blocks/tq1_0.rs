@@ -28,10 +28,11 @@ impl BlockFormat for Tq1_0 {
 
     #[inline(always)]
     fn group(b: &[u8], g: usize) -> Group32 {
-        let q = std::array::from_fn(|i| {
+        let mut q = [0; 32];
+        for (i, q) in q.iter_mut().enumerate() {
             let (byte, power) = place(32 * g + i);
-            digit(b[byte], power)
-        });
+            *q = digit(b[byte], power);
+        }
         Group32 { q, d: [f16_at(b, 52); 2], m: [0.0; 2] }
     }
 

@@ -157,7 +157,8 @@ impl Words {
     #[inline(never)]
     fn unpack<Q: BlockFormat>(&mut self, blocks: &[u8], count: usize) {
         let per_block = Q::BLOCK / 32;
-        for (n, block) in blocks.chunks_exact(Q::BYTES).take(count).enumerate() {
+        for n in 0..count {
+            let block = &blocks[n * Q::BYTES..][..Q::BYTES];
             // A copy for each group, in which it is a constant: so its shifts and the places of its scales are, too.
             macro_rules! put {
                 ($($b:literal)*) => {
@@ -364,10 +365,11 @@ fn sums_of_rows_by_loops(lines: &[Line; 4], zero: i32, x: &[i16; 16]) -> [i32; T
 
 /// As [`float`], of all rows of tile `i`.
 #[inline(never)]
-fn float_tile(w: &Matrix<'_>, i: usize, x: &[f32], out: &mut [f32; TILE_ROWS]) {
+fn float_tile(w: &Matrix<'_>, i: usize, x: &[f32], out: &mut [f32]) {
     let mut sums = [[0f32; TILE_ROWS]; 8];
     for (k, &x) in x.iter().enumerate() {
-        for (sum, w) in sums[k % 8].iter_mut().zip(w.tile_floats(i, k)) {
+        let w = w.tile_floats(i, k);
+        for (sum, w) in sums[k % 8].iter_mut().zip(w) {
             *sum += w * x;
         }
     }
