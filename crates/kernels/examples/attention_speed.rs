@@ -1,16 +1,14 @@
 //! Speed of the attention kernels on one thread, per SIMD level: `cargo run --release -p alight-kernels
 //! --example attention_speed [decode|stream|prefill]`.
 //!
-//! The least time of many repetitions of each piece, since others use the machine too. `decode`
-//! repeats one piece whose keys and values stay in the cache; `stream` walks all layers, more than
-//! the caches hold, and adds up the least time of every piece; `prefill` repeats the last tile of a
-//! 512-token prompt.
+//! The least time of many repetitions, since others use the machine too. `decode` repeats one piece whose keys and values stay in the
+//! cache; `prefill` repeats the last tile of a 512-token prompt. `stream` walks all layers, more than the caches hold, and tells the
+//! median time of a walk: what memory gives changes from piece to piece, and the least of each would be a walk that never was.
 
 #[path = "support/sample.rs"]
 mod sample;
 
 use std::hint::black_box;
-use std::time::Instant;
 
 use alight_kernels::Isa;
 use alight_kernels::attention::{
@@ -19,7 +17,7 @@ use alight_kernels::attention::{
     partial_len, tile_tokens,
 };
 use alight_kernels::half::f32_to_f16;
-use sample::{Sample, time};
+use sample::Sample;
 
 struct Model {
     name: &'static str,
@@ -140,10 +138,7 @@ fn stream(m: &Model, isa: Isa) {
     let params = params(m);
     let pos = m.shape.capacity - 1;
     let visible = params.visible(pos);
-    let mut pieces = vec![f64::INFINITY; m.layers * m.shape.kv_heads * partials.len() / one];
-    let begin = Instant::now();
-    while begin.elapsed().as_secs_f64() < 1.0 {
-        let mut piece = pieces.iter_mut();
+    let walk = || {
         for (k, v) in k.chunks(m.shape.k_len()).zip(v.chunks(m.shape.v_len())) {
             let cache = KvCache::new(m.shape, k, v);
             for kv_head in 0..m.shape.kv_heads {
@@ -154,9 +149,7 @@ fn stream(m: &Model, isa: Isa) {
                     let partial = &mut partials[used..used + one];
                     let (params, cache) = (&params, &cache);
                     let call = Partial { params, cache, kv_head, q, pos, keys };
-                    let seconds = time(|| attend_partial(isa, &call, partial, &mut scratch));
-                    let piece = piece.next().expect("a time per piece");
-                    *piece = piece.min(seconds);
+                    attend_partial(isa, &call, partial, &mut scratch);
                     used += one;
                 }
                 let n = m.group * m.shape.v_dim;
@@ -165,8 +158,8 @@ fn stream(m: &Model, isa: Isa) {
             }
         }
         black_box(&mut out);
-    }
-    let t: f64 = pieces.iter().filter(|t| t.is_finite()).sum();
+    };
+    let t = Sample::for_seconds(1.0, walk).median();
     let elements = visible.len() * (m.shape.k_dim + m.shape.v_dim) * m.shape.kv_heads * m.layers;
     println!(
         "stream  {:20} {isa:7} {:4} positions {:7.3} ms  {:6.1} GB/s  ({} MB)",
