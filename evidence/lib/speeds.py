@@ -289,6 +289,10 @@ SPEEDS = {
         "Tokens per second with AVX2, 2026-11-27",
         [f"{AVX2}, 2 threads; peers' shares by the ratios of the table.", "What the multipliers allow was not measured."],
         TOKENS, WITH_IK, ratio_columns(limited=True), LOOKS),
+    "speed-zen4-later.svg": Speeds(
+        "Tokens per second on Zen 4, once more",
+        ["2 threads of 2 cores of an AMD EPYC of the Zen 4 kind, 2026-11-29, medians; peers' shares by the ratios of the table"],
+        "Zen 4 once more", WITH_IK, ratio_columns(limited=True), LOOKS),
     "speed-intel.svg": Speeds(
         "Tokens per second with AVX-512 on Intel, as shares of the limit",
         ["2 threads of an Intel Xeon with AVX-512 VNNI, 2026-11-27; peers' shares by the ratios of the table"],

@@ -15,16 +15,24 @@ use alight_types::GgmlType;
 
 pub(crate) struct Mxfp4;
 
-/// The codes: K + 12.
-pub(super) const CODES: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
-
-/// [`CODES`] of a nibble by arithmetic, of which loops become vectors.
+/// The code of a nibble, K + 12: by arithmetic, since loops of that become vectors, and those of lookups do not.
 #[inline(always)]
-pub(super) fn code(nibble: u8) -> u8 {
+pub(super) const fn code(nibble: u8) -> u8 {
     let m = nibble & 7;
-    let k = m + u8::from(m > 4) + u8::from(m > 5) + 3 * u8::from(m > 6);
+    let k = m + (m > 4) as u8 + (m > 5) as u8 + 3 * (m > 6) as u8;
     if nibble < 8 { 12 + k } else { 12 - k }
 }
+
+/// The codes of all nibbles.
+pub(super) const CODES: [u8; 16] = {
+    let mut codes = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        codes[i] = code(i as u8);
+        i += 1;
+    }
+    codes
+};
 
 /// 2^(e − 128): the exponent field is e − 1; below that, the subnormals 2^−128 and 2^−127.
 #[inline(always)]
