@@ -1,7 +1,7 @@
 //! How portable code reads tiles: 32 weights of every row of a unit at once.
 //!
-//! All of it are loops over the bytes of a line or over the rows, which compilers make vectors of on any CPU. (They do not of
-//! `array::map` and `array::from_fn`, whose closures stay calls.)
+//! Everything here is a loop over the bytes of a line or over the rows, of which compilers make vectors on any CPU. (The closures of
+//! `array::map` and `array::from_fn` may stay calls.)
 
 use crate::half::f16_to_f32;
 use crate::tiles::TILE_ROWS;
