@@ -240,8 +240,10 @@ def test_a_mesh_whose_axes_are_explicit(folder):
     tokens = np.array(prompts_of(tiny, [5]))
     [found, wanted] = [jax.jit(model.forward)(model.params, tokens, model.empty_cache())[0] for model in models]
     assert found.shape == (1, 5, 401) and bits(found) == bits(wanted)
-    eager, _ = models[0].forward(models[0].params, tokens, models[0].empty_cache())
-    assert bits(eager) == bits(wanted)
+    # Operation by operation, too. XLA joins other operations there than in one program, and on some CPUs (Zen 4) the last bits differ by that.
+    [eager, others] = [model.forward(model.params, tokens, model.empty_cache())[0] for model in models]
+    assert bits(eager) == bits(others)
+    np.testing.assert_allclose(eager, wanted, rtol=0, atol=1e-5)
 
 
 def test_ends_and_draws(folder):
