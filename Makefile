@@ -26,10 +26,7 @@ find_py := sh scripts/need.sh python && py=$$(sh scripts/find_python.sh)
 for_pyo3 := $(find_py) && export PYO3_PYTHON="$$py"
 
 .DELETE_ON_ERROR:
-# But for the parts of `make test` that may run beside each other.
-ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
-endif
 .SUFFIXES:
 
 .PHONY: help
@@ -37,7 +34,8 @@ help: ## this list
 	@echo "make run      build, fetch a small model (98 MB, once) and let it answer; PROMPT=\"...\" asks something else"
 	@echo "make build    build the release binary, $(ALIGHT)"
 	@echo "make rusage   build the static 'rusage', which tells what a command cost (Linux)"
-	@echo "make test     everything that CI runs: format, lints, tests, agreement with llama.cpp on two real models"
+	@echo "make test     what CI runs: format, lints, tests, agreement with llama.cpp; what has passed with the same inputs is not run again"
+	@echo "make test-all all that this machine can show: JAX in full, programs for GPUs compiled, a browser, converters, other systems"
 	@echo "make bench    speed, start, memory and a busy neighbour on this machine; beside llama.cpp after 'make bench-peer'"
 	@echo "make python   build the Python wheel, with the command in it; 'make test-python' tests it in a virtual environment"
 	@echo "make test-gpu      all that one GPU can show of the collective; 'make bench-gpu' how long it takes; 'make cuda' compiles it only"
@@ -60,16 +58,22 @@ help: ## this list
 
 # --- run ---------------------------------------------------------------------------------------
 
+# Without grammars and HTTPS, of which an answer needs neither, unless a program with them is there: they are a fifth of the build.
 .PHONY: run
-run: need-rust $(SMOLLM2) build
+run: need-rust $(SMOLLM2)
+	@if test -e $(COMPLETE); then $(call build,); else $(call build,--no-default-features); fi
 	@$(ALIGHT) run $(SMOLLM2) "$$PROMPT"
 export PROMPT
 
 # One program of the whole workspace. With `-p alight`, what it depends on would have the features that this one package
-# asks for, not those of `make unit` and of the examples that `make agree` builds, and would be built once for each.
+# asks for, not those of the tests, and would be built once for each.
+build = cargo build --release --locked --workspace --bin alight $(1)
+# Says that the program has all features.
+COMPLETE := $(TARGET_DIR)/release/.complete
 .PHONY: build
 build: need-rust
-	@cargo build --release --locked --workspace --bin alight
+	@$(call build,)
+	@touch $(COMPLETE)
 
 # One static file, small itself, since the size of what it measures begins with its own.
 RUSAGE_TARGET ?= $(shell uname -m)-unknown-linux-musl
@@ -97,17 +101,16 @@ deb:
 
 # --- test --------------------------------------------------------------------------------------
 
-# In this order: the quickest complaint first. What is fetched is fetched while the compiler works; what takes one core at a
-# time runs two at a time, and what each part says is shown when it is done (where make is new enough to do that).
-GROUPED := $(if $(filter output-sync,$(.FEATURES)),--output-sync=line)
-.PHONY: test
-test: need-rust need-rust-tools need-python fmt
-	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j2 lint fetched unit loom
-	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j2 $(GROUPED) compile-cuda test-python agree test-aot test-cross test-install
-
-# All that the tests need from outside.
-.PHONY: fetched
-fetched: models .venv/stamp bindings/python/.venv/stamp $(if $(filter Linux,$(shell uname -s)),.venv-cuda/stamp)
+# The steps are in evidence/steps.py, and `python -m evidence test --list` names them. AGAIN=1 also runs those that have passed before with the
+# same inputs, ONLY="PART ..." those alone that have PART in their name, and what they need.
+proof = $(for_pyo3) && $$py -m evidence test $(1) $(if $(AGAIN),--again) $(if $(ONLY),--only $(ONLY))
+.PHONY: test test-all
+test: need-rust need-rust-tools need-python
+	@$(call proof,)
+	@touch $(COMPLETE)
+test-all: need-rust need-rust-tools need-python
+	@$(call proof,--all)
+	@touch $(COMPLETE)
 
 .PHONY: fmt
 fmt:
@@ -115,101 +118,45 @@ fmt:
 # The registry of block types is a macro, into which cargo fmt does not look.
 	rustfmt --check --edition 2024 crates/kernels/src/blocks/*.rs
 
-.PHONY: lint
-lint:
-	@$(find_py) && $$py -S -m evidence selftest && $$py -S -m evidence check docs && \
-		$$py -S -m evidence make pictures --check && $$py -m evidence check features && \
-		$$py -m evidence check macos
-	@$(for_pyo3) && cargo clippy --workspace --all-targets --locked -- -D warnings
-
-# The kernel for GPUs compiles without one. `make cuda` says what all its variants take; what it needs is 90 MB, once.
-.PHONY: compile-cuda
-ifeq ($(shell uname -s),Linux)
-compile-cuda: .venv-cuda/stamp
-	@.venv-cuda/bin/python -m evidence check cuda --stamp .venv-cuda/compiled
-else
-compile-cuda:
-	@echo "the kernel for GPUs is not compiled here: NVRTC is for Linux"
-endif
-
-.PHONY: unit
-unit: models .venv/stamp
-	@$(for_pyo3) && cargo test --workspace --locked
-
 # With loom's locks and threads in the place of the standard library's, which the whole crate is built for: apart from the rest.
 .PHONY: loom
 loom: need-rust
 	@RUSTFLAGS="$$RUSTFLAGS --cfg loom" cargo test --quiet --locked -p alight-pages --lib --target-dir $(TARGET_DIR)/loom slots::orders
 
-.PHONY: agree
-agree: models build .venv/stamp
-	$(VENV) -m evidence make codebooks --check
-	$(VENV) -m evidence make dequant-vectors --check
-	$(VENV) -m evidence make quantize-vectors --check
-	$(VENV) -m evidence check inlined
-	$(VENV) -m evidence check gguf $(SMOLLM2) $(GEMMA3)
-	$(VENV) -m evidence check safetensors $(SILERO)
-	$(VENV) -m evidence check torch
-	$(VENV) -m evidence check packed --model smollm2
-	$(VENV) -m evidence check routing
-	$(VENV) -m evidence check convert
-	$(VENV) -m evidence check convert-faults
-	$(VENV) -m evidence check clients
-	$(VENV) -m evidence check hub
-	$(VENV) -m evidence check page
-	$(VENV) -m evidence agree tokens
-	$(VENV) -m evidence agree architectures --step 4 --quiet
-	$(VENV) -m evidence agree greedy --live 3 --quiet
+# What the tests of kernels, which are built as a release is, leave out for speed: overflows of their arithmetic, and debug assertions.
+.PHONY: checked
+checked: need-rust
+	@cargo test --quiet --locked -p alight-kernels -p alight-model --tests
 
 # With the package that `make test-python` has installed.
 .PHONY: agree-jax
 agree-jax: models build .venv/stamp
 	$(PYTHON_VENV)/bin/python -m evidence agree jax --quick --quiet
 
-# Runs what `make cross` has built and this machine can run; says what is missing, and does without.
-.PHONY: test-cross
-test-cross:
-	@$(find_py) && $$py -m evidence check cross
-
-# Builds nothing: the archive that it installs has a script in the place of the program.
-.PHONY: test-install
-test-install:
-	@$(find_py) && $$py -m evidence check install
-
 # --- python ------------------------------------------------------------------------------------
 
 PYTHON_VENV := bindings/python/.venv
 
-# Into $(2)/, with the command of profile $(1) and the extension of profile $(3). maturin takes scripts from alight.data.
-wheel = mkdir -p bindings/python/alight.data/scripts $(2) && rm -f $(2)/*.whl \
-	&& { strip -o bindings/python/alight.data/scripts/alight $(TARGET_DIR)/$(1)/alight 2>/dev/null \
-		|| cp $(TARGET_DIR)/$(1)/alight bindings/python/alight.data/scripts/alight; } \
-	&& $(PYTHON_VENV)/bin/maturin build --quiet --locked --profile $(3) --manifest-path bindings/python/Cargo.toml \
-		--interpreter $(PYTHON_VENV)/bin/python --out $(2)
+# Into $(1)/, of the profile and with the features of everything else, so that what has been built is used. maturin takes scripts from alight.data.
+wheel = mkdir -p bindings/python/alight.data/scripts $(1) && rm -f $(1)/*.whl \
+	&& { strip -o bindings/python/alight.data/scripts/alight $(ALIGHT) 2>/dev/null || cp $(ALIGHT) bindings/python/alight.data/scripts/alight; } \
+	&& $(PYTHON_VENV)/bin/maturin build --quiet --locked --release --manifest-path bindings/python/Cargo.toml \
+		--interpreter $(PYTHON_VENV)/bin/python --out $(1)
 
 .PHONY: python
 python: build $(PYTHON_VENV)/stamp
-	@$(call wheel,release,$(TARGET_DIR)/wheels,python)
+	@$(for_pyo3) && $(call wheel,$(TARGET_DIR)/wheels)
 	@ls $(TARGET_DIR)/wheels/*.whl
 
-# What is in the wheel, and when the one that is installed was made.
-PYTHON_PARTS := crates bindings/python/src bindings/python/python bindings/python/Cargo.toml bindings/python/pyproject.toml \
-	bindings/python/README.md Cargo.toml Cargo.lock
-INSTALLED := $(PYTHON_VENV)/installed
-
-# Of the profile and the features of `make unit`, so that what that has built is used (with an example, the features are those
-# of the tests). The wheel is made again if something in it is newer than the one that is installed.
-unit_bin = cargo build --quiet --locked --workspace --bin alight --example tokenize
+# The wheel of the program that was built, in the environment of the tests.
+.PHONY: installed-wheel
+installed-wheel: $(PYTHON_VENV)/stamp
+	@$(for_pyo3) && $(call wheel,$(TARGET_DIR)/wheels) && $$py -m pip --python $(PYTHON_VENV)/bin/python install --quiet \
+		--disable-pip-version-check --no-deps --no-index --force-reinstall $(TARGET_DIR)/wheels/*.whl
 
 .PHONY: test-python
-test-python: need-rust models $(PYTHON_VENV)/stamp
-	@if test -n "$$(find $(PYTHON_PARTS) -type f -newer $(INSTALLED) -not -name '*.pyc' -not -name '*.so' 2>&1 | head -1)"; then \
-		touch $(INSTALLED).new && $(unit_bin) && $(call wheel,debug,$(TARGET_DIR)/wheels-test,dev) && \
-		$(find_py) && $$py -m pip --python $(PYTHON_VENV)/bin/python install --quiet --disable-pip-version-check --no-deps \
-			--no-index --force-reinstall $(TARGET_DIR)/wheels-test/*.whl && \
-		mv $(INSTALLED).new $(INSTALLED); \
-	fi
-	@cd bindings/python && .venv/bin/python -m pytest
+test-python: models build installed-wheel
+	@cd bindings/python && .venv/bin/python -m pytest -n 2 --dist loadfile
 
 $(PYTHON_VENV)/stamp: bindings/python/requirements.txt
 	@$(find_py) && rm -rf $(PYTHON_VENV) && echo "installing JAX and what else the Python tests need into $(PYTHON_VENV)" >&2 && \
@@ -232,20 +179,17 @@ cuda: .venv-cuda/stamp
 	@touch $@
 
 # What XLA makes of our programs on GPUs, without one. Installs its compiler, 1.3 GB, once.
-.PHONY: aot-gpu test-aot
-aot-gpu: need-rust
-	@$(for_pyo3) && cargo build --quiet --locked -p alight-python && $$py -m evidence check aot-gpu
-# On one of the machines, with the package that `make test-python` has installed.
-test-aot: test-python
-	@$(find_py) && $$py -m evidence check aot-gpu --machines 1 --stamp .venv-aot/compiled
+.PHONY: aot-gpu
+aot-gpu: test-python
+	@$(find_py) && $$py -m evidence check aot-gpu
 
 # What the checks need on a machine with a GPU and without a Rust toolchain: .gpu/, to be carried there.
 .PHONY: gpu-files
 gpu-files: need-rust
 	@cargo build --release --locked -p alight-xla --example cuda_check
-	@$(for_pyo3) && cargo build --profile python --locked -p alight-python
+	@$(for_pyo3) && cargo build --release --locked -p alight-python
 	@mkdir -p .gpu && strip -o .gpu/cuda_check $(TARGET_DIR)/release/examples/cuda_check \
-		&& strip -o .gpu/_alight.abi3.so $(TARGET_DIR)/python/lib_alight.so && ls -l .gpu
+		&& strip -o .gpu/_alight.abi3.so $(TARGET_DIR)/release/lib_alight.so && ls -l .gpu
 
 # Not part of `make test`: they need a GPU, a Python with jax's CUDA wheels (PYTHON), and .gpu/, which is made if cargo is there.
 PYTHON ?= python3
@@ -320,7 +264,7 @@ fuzz: need-rust need-fuzz .venv/stamp
 # What reads a file that changes meanwhile, under Miri, which sees every read of bytes that another thread writes.
 .PHONY: sanitize
 sanitize: need-rust need-miri
-	cargo +nightly miri test --locked -p alight-formats --test changing --target-dir $(TARGET_DIR)/miri
+	cargo +nightly miri test --locked -p alight-formats --test integration --target-dir $(TARGET_DIR)/miri changing::
 
 # --- what the others stand on ------------------------------------------------------------------
 

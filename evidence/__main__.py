@@ -15,8 +15,7 @@ def table(markdown: bool = False) -> str:
     rows = [["command", "run by", "Python", "needs", "what it shows"]]
     for command in COMMANDS:
         name = f"`{command.name}`" if markdown else command.name
-        runs = command.runs if command.runs in ("CI", "by hand") else f"make {command.runs}"
-        rows.append([name, runs, command.python, command.needs, command.summary])
+        rows.append([name, command.runs, command.python, command.needs, command.summary])
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     lines = []
     for row in rows:
@@ -53,9 +52,14 @@ def main(argv: list[str]) -> int:
             readme = Path(__file__).with_name("README.md")
             readme.write_text(readme.read_text().partition("| command |")[0] + table(markdown=True) + "\n")
             return 0
-        print("python -m evidence GROUP NAME [options]; --help after a name explains it\n", file=sys.stderr)
+        print("python -m evidence GROUP NAME [options]; --help after a name explains it\n"
+              "python -m evidence test [--all]: the steps of `make test`, or of `make test-all`\n", file=sys.stderr)
         print(table())
         return 0
+    if argv[0] == "test":
+        from evidence import proof, steps
+
+        return proof.main(steps.steps, argv[1:])
     if argv[0] == "selftest":
         from evidence.selftest import selftest
 
@@ -63,7 +67,7 @@ def main(argv: list[str]) -> int:
     asked = " ".join(argv[:2])
     found = next((command for command in COMMANDS if command.name == asked), None)
     if not found:
-        near = [command.name for command in COMMANDS if command.name.startswith(argv[0] + " ")] or [*GROUPS, "list", "selftest"]
+        near = [command.name for command in COMMANDS if command.name.startswith(argv[0] + " ")] or [*GROUPS, "list", "selftest", "test"]
         print(f"python -m evidence: there is no `{asked}`; there is: {', '.join(near)}", file=sys.stderr)
         return 2
     try:

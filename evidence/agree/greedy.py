@@ -176,6 +176,7 @@ def show(prompt: str) -> str:
 def add_arguments(parser) -> None:
     parser.add_argument("--model", action="append", choices=list(LIMIT), help="default: both")
     parser.add_argument("--live", type=int, default=0, metavar="N", help="also run llama.cpp on N prompts per model")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="ask every N-th prompt")
     parser.add_argument("--record", action="store_true", help="run llama.cpp on all prompts and write the files")
     parser.add_argument("--exact", type=Path, default=common.ROOT / "target/accuracy",
                         help="where the F32 files are or go (--record)")
@@ -214,8 +215,8 @@ def run(args) -> int:
             for prompt, answer in answers:
                 check("llama.cpp now and recorded", prompt, answer["tokens"], golden[prompt], limit)
             common.say(f"{name}: llama.cpp ran {len(chosen)} prompts in {time.monotonic() - start:.1f} s")
-        follow[name] = {"alight": 0, "llama.cpp": 0, "prompts": len(golden)}
-        for prompt in prompts(name):
+        follow[name] = {"alight": 0, "llama.cpp": 0, "prompts": len(prompts(name)[:: args.every])}
+        for prompt in prompts(name)[:: args.every]:
             if prompt not in golden:
                 raise SystemExit(f"{file} lacks a prompt: make it again with --record")
             theirs = golden[prompt]

@@ -9,7 +9,7 @@ For every source (Hugging Face, Meta, ggml/ggmf/ggjt of all eras, each in severa
   `alight run` and in llama.cpp (as the library xllamacpp), greedily, for several prompts.
 Then conversions with --type against the `gguf` package's quantisation bit for bit, and GGUF sources: one file and shards.
 
-    .venv/bin/python -m evidence check convert                            the small models, as `make test` does
+    .venv/bin/python -m evidence check convert                            the small models, as `make test-all` does
     .venv/bin/python -m evidence check convert --model smollm2 gemma3     the real ones: minutes, 3 GB of disk
 
 Ends with status 1 if anything differs.

@@ -22,6 +22,7 @@ import sys
 import zlib
 from pathlib import Path
 
+from evidence.lib import common
 from evidence.lib.common import ROOT
 from evidence.lib.lazy import lazily
 
@@ -30,8 +31,8 @@ np = lazily("numpy")
 
 def weight_types():
     """The types that have kernels, without F32: name -> (weights of a block, bytes of a block, [(kind of a scale, at byte)])."""
-    command = ["cargo", "run", "-q", "--locked", "-p", "alight-kernels", "--example", "weight_types"]
-    lines = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    told = subprocess.run([common.example("weight_types")], check=True, stdout=subprocess.PIPE, text=True)
+    lines = told.stdout.splitlines()
     found = {}
     for line in lines:
         name, _, weights, size, *fields = line.split()

@@ -4,6 +4,7 @@
 //!
 //!     cargo +nightly run --manifest-path fuzz/Cargo.toml --example seeds
 
+#[allow(dead_code)]
 #[path = "../../crates/formats/tests/legacy/mod.rs"]
 mod legacy;
 
@@ -18,9 +19,10 @@ use alight_formats::packed::{EXPERTS_KEY, LAYOUT, LAYOUT_KEY, LAYOUT_VERSION_KEY
 use alight_formats::safetensors::Dtype;
 
 #[allow(dead_code)]
-#[path = "../../crates/formats/tests/support/torch.rs"]
+#[path = "../../crates/formats/tests/support/torch_files.rs"]
 mod torch_support;
 
+#[allow(dead_code)]
 #[path = "../../crates/formats/tests/support/sentencepiece.rs"]
 mod sentencepiece;
 

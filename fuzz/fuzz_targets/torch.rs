@@ -7,7 +7,7 @@ use alight_formats::torch::parse;
 use libfuzzer_sys::fuzz_target;
 
 #[allow(dead_code)]
-#[path = "../../crates/formats/tests/support/torch.rs"]
+#[path = "../../crates/formats/tests/support/torch_files.rs"]
 mod support;
 
 fn check(bytes: &[u8]) {

@@ -55,6 +55,30 @@ def _few_maps():
         gc.collect()
 
 
+# What `make test` runs of these tests, by the beginning of their names (`pytest -m smoke`); `make test-all` runs all. Each kind of mistake that they see
+# has one of the quick ones here: the package, what files have, answers, arrays in place, the collective and its bits, one small model in JAX.
+SMOKE = (
+    "test_package.py::test_the_command_comes", "test_open.py::", "test_read.py::", "test_numpy.py::", "test_model.py::", "test_ffi.py::", "test_tools.py::",
+    "test_generate.py::test_what_a_model_is", "test_generate.py::test_an_answer_is_that_of_the_command", "test_generate.py::test_tokens_and_text",
+    "test_generate.py::test_errors", "test_generate.py::test_threads_share_a_model", "test_compute.py::", "test_load.py::",
+    "test_collective.py::test_numbers_are_the_oracles", "test_collective.py::test_beside_psum_after_64_layers[2]", "test_collective.py::test_what_cannot_work",
+    "test_models.py::test_what_the_native_engine_says[llama]", "test_models.py::test_mistakes_are_seen[none of attn_q]", "test_models.py::test_nothing_is_copied",
+    "test_models.py::test_generation", "test_models.py::test_a_file_that_is_cut_short", "test_batch.py::test_forward_is_what_logits_says",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Marks what is in `SMOKE`, each of which has to be there."""
+    for item in items:
+        name = f"{item.path.name}::{item.name}"
+        if name.startswith(SMOKE):
+            item.add_marker(pytest.mark.smoke)
+    files = {item.path.name for item in items}
+    lost = [one for one in SMOKE if one.split("::")[0] in files and not any(f"{item.path.name}::{item.name}".startswith(one) for item in items)]
+    if lost and len(files) > 1:
+        raise pytest.UsageError(f"SMOKE in conftest.py names tests that there are not: {', '.join(lost)}")
+
+
 ROOT = Path(__file__).resolve().parents[3]
 MODELS = Path(os.environ.get("ALIGHT_MODELS") or ROOT / "models")
 # The model that answers.

@@ -136,13 +136,13 @@ impl Command {
     }
 }
 
-/// The version, the commit that it was built of, and the kernels that this CPU would run.
+/// The version, the commit that it was built of, the kernels that this CPU would run, and the features that the program lacks.
 fn long_version() -> &'static str {
     use std::sync::OnceLock;
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {
         format!(
-            "{}\ncommit: {}\nkernels: {} (of {})",
+            "{}\ncommit: {}\nkernels: {} (of {}){}",
             env!("CARGO_PKG_VERSION"),
             env!("ALIGHT_COMMIT"),
             alight_kernels::Isa::best(),
@@ -151,6 +151,12 @@ fn long_version() -> &'static str {
                 .map(ToString::to_string)
                 .collect::<Vec<_>>()
                 .join(", "),
+            match (cfg!(feature = "grammar"), cfg!(feature = "tls")) {
+                (true, true) => "",
+                (false, true) => "\nbuilt without grammars",
+                (true, false) => "\nbuilt without HTTPS",
+                (false, false) => "\nbuilt without grammars and HTTPS",
+            },
         )
     })
 }

@@ -1,27 +1,18 @@
 //! `alight batch`: the forms of lines, results, errors of single lines, order, what an answer depends on, and runs that are cut
 //! and go on.
 
-#[path = "support/http.rs"]
-mod http;
-#[path = "support/pty.rs"]
-mod pty;
-#[path = "support/said.rs"]
-mod said;
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use http::Serving;
-use said::{CONTROL, OWN, TEXT};
 use serde_json::{Value, json};
-use support::{
-    Done, PATIENCE, alight, command, done, ended, kill, smollm2, text, with_stdin, write,
+
+use crate::support::http::Serving;
+use crate::support::said::{self, CONTROL, OWN, TEXT};
+use crate::support::{
+    Done, PATIENCE, alight, command, done, ended, kill, pty, smollm2, text, wild, with_stdin, write,
 };
 
 /// Thinking, an answer, and the call of a tool.

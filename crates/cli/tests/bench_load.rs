@@ -1,16 +1,12 @@
 //! `alight bench load` packs the model for itself, and leaves nothing of that, whatever ends it.
 #![cfg(target_os = "linux")]
 
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{PATIENCE, alight, command, ended, kill};
+use crate::support::{PATIENCE, alight, command, ended, kill, wild};
 
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();

@@ -1,11 +1,9 @@
 //! A chat on a pseudo-terminal, held by `chat_pty.py`. Without the model file or Python the test
 //! says so and passes.
 
-mod support;
-
 use std::process::Command;
 
-use support::smollm2;
+use crate::support::smollm2;
 
 #[test]
 fn a_chat_on_a_terminal() {

@@ -1,13 +1,11 @@
 //! The command line as a whole: help, versions, completions, usage errors, paths that are not
 //! models, what goes to which stream.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 
-use support::{alight, command, done};
+use crate::support::{self, alight, command, done};
 
 const COMMANDS: [&str; 7] =
     ["run", "batch", "inspect", "tokenize", "perplexity", "bench", "completions"];
@@ -384,19 +382,11 @@ fn a_full_disk_is_an_error_and_a_closed_pipe_is_not() {
 fn alight_rusage_becomes_the_program_that_stands_beside_it() {
     let dir = tempfile::tempdir().unwrap();
     let own = dir.path().join("alight");
-    // By another process: a file that this one has written cannot be run while a process that another test has just begun has it open.
-    let copy = |from: &Path, to: &Path| {
-        assert!(std::process::Command::new("cp").args([from, to]).status().unwrap().success());
-    };
-    copy(Path::new(env!("CARGO_BIN_EXE_alight")), &own);
+    support::copy_program(Path::new(env!("CARGO_BIN_EXE_alight")), &own);
     let run = |args: &[&str]| done(std::process::Command::new(&own).args(args).output().unwrap());
     run(&["rusage", "true"]).fails(1, &["there is no", "rusage'", "cargo install"]);
-    let script = "#!/bin/sh\nfor word; do echo \"[$word]\"; done; exit 7\n";
-    let (written, other) = (dir.path().join("written"), dir.path().join("rusage"));
-    fs::write(&written, script).unwrap();
-    use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(&written, fs::Permissions::from_mode(0o755)).unwrap();
-    copy(&written, &other);
+    let other = dir.path().join("rusage");
+    support::script(&other, "for word; do echo \"[$word]\"; done; exit 7");
     let did = run(&["rusage", "-n", "2", "--help", "--", "a b", "-x"]);
     assert_eq!(
         (did.status, did.stdout.as_str()),

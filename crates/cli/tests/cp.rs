@@ -1,14 +1,13 @@
 //! `alight cp`: what it says, what it refuses, and that neither Ctrl-C nor a kill leaves anything.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{alight, command, done, names, text};
 use tempfile::TempDir;
+
+use crate::support::{alight, command, done, names, text};
 
 /// A folder on a disk (not in memory).
 fn folder() -> TempDir {
@@ -222,7 +221,8 @@ fn on_a_terminal_there_is_a_bar() {
         from.display(),
         to.display()
     );
-    let output = Command::new("script").args(["-qec", &line, "/dev/null"]).output();
+    let output =
+        Command::new("script").env("TERM", "xterm").args(["-qec", &line, "/dev/null"]).output();
     let Ok(output) = output else { return eprintln!("skipped: no script(1)") };
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{shown}");

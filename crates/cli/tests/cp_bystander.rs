@@ -2,9 +2,6 @@
 //! memory than the file has bytes, what another file has cached stays, and plain `cp` destroys it.
 #![cfg(target_os = "linux")]
 
-#[path = "../src/bench/experts/group.rs"]
-mod group;
-
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -12,8 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use alight_pages::{CacheProbe, evict, residency};
-use group::Group;
 use tempfile::TempDir;
+
+use crate::support::group::Group;
 
 const MIB: u64 = 1 << 20;
 /// The group's memory, the copied file, and the bystander.

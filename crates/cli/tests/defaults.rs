@@ -1,12 +1,6 @@
 //! Defaults that the user has set: the command line counts more than the environment, and that more than the file.
 
-#[path = "support/said.rs"]
-mod said;
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
-use support::{Done, command, done, write};
+use crate::support::{self, Done, command, done, said, wild, write};
 
 /// What `run` does with a prompt, and these words, variables and settings.
 fn run(words: &[&str], variables: &[(&str, &str)], file: &str) -> Done {

@@ -2,39 +2,18 @@
 //! of whatever the engine's process sends; and what it says where that cannot be. The engine itself is tested from
 //! Python (`bindings/python/tests`).
 
-#[path = "support/pty.rs"]
-mod pty;
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pty::Pty;
 use serde_json::Value;
-use support::{Done, PATIENCE, alight, command, done, ended, kill, text};
 
-/// One test at a time: a program that a child of another test still holds open for writing cannot be run.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::support::pty::Pty;
+use crate::support::{Done, PATIENCE, alight, command, done, ended, kill, script, text, wild};
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
-}
-
-/// A program in place of Python.
-fn script(path: &Path, text: &str) -> PathBuf {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    path.to_owned()
 }
 
 fn run(python: &Path, args: &[&str]) -> Done {
@@ -97,7 +76,6 @@ read -r end"#;
 
 #[test]
 fn the_engine_is_told_all_that_it_needs_and_its_tokens_are_the_answer() {
-    let _alone = alone();
     let fake = Fake::new(AAA);
     let args = ["--tp", "4", "-p", "aa", "-n", "7", "--temperature", "0", "-s", "7", "-c", "33"];
     let more = ["--weights=bf16", "--top-k", "1", "--raw", "--no-cache"];
@@ -128,7 +106,6 @@ fn the_engine_is_told_all_that_it_needs_and_its_tokens_are_the_answer() {
 
 #[test]
 fn reports_tell_of_the_engine() {
-    let _alone = alone();
     let fake = Fake::new(AAA);
     let told = fake.run(&["aa", "--raw", "--json", "--seed", "5", "--stats"]).succeeds();
     let line: Value = serde_json::from_str(&told.stdout).unwrap();
@@ -167,7 +144,6 @@ fn reports_tell_of_the_engine() {
 
 #[test]
 fn whatever_the_engine_sends_is_an_answer_or_an_error() {
-    let _alone = alone();
     let long = "head -c 3000000 /dev/zero | tr '\\0' x";
     let ready = "ready; read -r answer; ";
     for (does, said) in [
@@ -205,7 +181,6 @@ fn whatever_the_engine_sends_is_an_answer_or_an_error() {
 
 #[test]
 fn what_is_wrong_with_the_file_or_the_prompt_is_told_without_the_engine() {
-    let _alone = alone();
     let fake = Fake::new("cat");
     run(&fake.python, &["/nowhere/m.gguf", "Hi"]).fails(1, &["'/nowhere/m.gguf' does not exist"]);
     fs::write(fake.folder.path().join("text"), "Once upon a time").unwrap();
@@ -218,7 +193,6 @@ fn what_is_wrong_with_the_file_or_the_prompt_is_told_without_the_engine() {
 /// Whatever ends the command: the end of its pipe is all that tells the engine.
 #[test]
 fn the_engine_ends_with_the_command() {
-    let _alone = alone();
     let fake = Fake::new("ready; echo begun > begun; cat > orders; echo alone > alone");
     for signal in [libc::SIGKILL, libc::SIGTERM] {
         for name in ["begun", "alone"] {
@@ -234,7 +208,6 @@ fn the_engine_ends_with_the_command() {
 
 #[test]
 fn ctrl_c_is_the_commands_alone() {
-    let _alone = alone();
     // The engine would be ended by the signal, if it were not ignored there.
     let endless = "kill -INT $$; ready; read -r answer; echo '{\"kept\":0}'
         while :; do echo '{\"token\":3}'; done";
@@ -256,7 +229,6 @@ fn ctrl_c_is_the_commands_alone() {
 
 #[test]
 fn a_chat_goes_on_after_an_answer_that_was_stopped() {
-    let _alone = alone();
     let does = r#"ready; read -r answer; echo '{"kept":0}'
         ( while :; do echo '{"token":3}'; done ) & endless=$!
         read -r stop; kill $endless; wait $endless; echo '"done"'
@@ -283,7 +255,6 @@ fn a_chat_goes_on_after_an_answer_that_was_stopped() {
 
 #[test]
 fn what_the_engine_does_not_have_is_refused_by_name() {
-    let _alone = alone();
     let python = Path::new("/nothing");
     for (args, name) in [
         (&["--threads", "2"][..], "--threads"),
@@ -319,7 +290,6 @@ fn what_the_engine_does_not_have_is_refused_by_name() {
 
 #[test]
 fn without_the_package_it_says_what_to_do() {
-    let _alone = alone();
     let advice = ["pip install target/wheels/alight-*.whl jax", "ALIGHT_PYTHON"];
     let nothing = run(Path::new("/nowhere/python"), &["m.gguf", "Hi"]);
     nothing.fails(1, &[&advice[..], &["'/nowhere/python'", "no such program"]].concat());
@@ -342,7 +312,6 @@ fn printed(program: &str, args: &[&str]) -> Option<String> {
 
 #[test]
 fn nothing_in_the_current_folder_is_executed() {
-    let _alone = alone();
     const REAL: &str = "import sys; print(sys.executable if sys.version_info >= (3, 11) else '')";
     let Some(real) = printed("python3", &["-c", REAL]).filter(|path| !path.is_empty()) else {
         eprintln!("skipped: python3 is not there, or older than 3.11");
@@ -397,7 +366,6 @@ fn nothing_in_the_current_folder_is_executed() {
 
 #[test]
 fn a_python_that_is_too_old_is_told_so() {
-    let _alone = alone();
     let older = ["python3.10", "python3.9", "python3.8", "python3.7", "python3.6", "python2.7"];
     let found: Vec<String> = older
         .iter()
@@ -416,7 +384,6 @@ fn a_python_that_is_too_old_is_told_so() {
 
 #[test]
 fn the_virtual_environment_around_the_command_comes_before_the_path() {
-    let _alone = alone();
     let folder = folder();
     let bin = folder.path().join("venv/bin");
     let model = wild::model(folder.path());
@@ -444,7 +411,6 @@ const SHOW: &str = r#"test "$1" = -c && shift 7 && printf '%s\n' "$@""#;
 
 #[test]
 fn the_benchmark_of_the_collective_is_pythons() {
-    let _alone = alone();
     let folder = folder();
     let python = script(&folder.path().join("python"), SHOW);
     let ask = |args: &[&str], python: &Path| {

@@ -2,21 +2,16 @@
 //! that the model does not fit into: it answers as in all of the memory, and what another process has cached stays.
 #![cfg(target_os = "linux")]
 
-#[path = "../src/bench/experts/group.rs"]
-mod group;
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::fs::{self, File};
 use std::io::Read;
 use std::process::{Child, Stdio};
 
 use alight_pages::{CacheProbe, evict, residency};
-use group::Group;
 use serde_json::Value;
-use support::{alight, command, done, ended, kill, write};
-use wild::{Moe, Spec};
+
+use crate::support::group::Group;
+use crate::support::wild::{self, Moe, Spec};
+use crate::support::{alight, command, done, ended, kill, write};
 
 const MIB: u64 = 1 << 20;
 /// What the process may take, of which 96 MiB are for what a program has anyway.

@@ -1,11 +1,8 @@
 //! What people type who know llama.cpp, where it is more than one option by itself: `llama_cpp.rs` has those.
 
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use serde_json::Value;
-use support::alight;
+
+use crate::support::{self, alight, wild};
 
 fn with<'a>(model: &'a str, options: &[&'a str]) -> Vec<&'a str> {
     let all = ["run", model, "--temp", "0", "-n", "4", "--ignore-eos", "--raw", "aaa", "--json"];

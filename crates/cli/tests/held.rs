@@ -1,22 +1,13 @@
 //! Answers of `alight run` that are held to a schema or a grammar: what they are, that they are the server's, and what is refused.
 
-#[path = "support/http.rs"]
-mod http;
-#[path = "support/pty.rs"]
-mod pty;
-#[path = "support/said.rs"]
-mod said;
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::path::Path;
 
-use http::Serving;
-use pty::Pty;
-use said::{OWN, TEXT};
 use serde_json::{Value, json};
-use support::{Done, alight, command, done, write};
+
+use crate::support::http::Serving;
+use crate::support::pty::Pty;
+use crate::support::said::{self, OWN, TEXT};
+use crate::support::{self, Done, alight, command, done, wild, write};
 
 /// A schema that tells a pet from most other things.
 const PET: &str = r#"{

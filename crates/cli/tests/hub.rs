@@ -1,23 +1,16 @@
 //! Models of a hub through the command: `pull`, `list`, `rm`, and `hf.co/…` and `-hf` where a model is given. The hub is
 //! that of the tests of `crates/hub`; what it does when it lies is tested there.
 
-#[path = "../../hub/tests/support/mod.rs"]
-mod fake;
-#[path = "support/pty.rs"]
-mod pty;
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use fake::{COMMIT, FakeHub, REPO, bytes, sha256};
 use serde_json::Value;
-use support::{Done, command, done, ended, kill};
+
+use crate::support::fake_hub::{COMMIT, FakeHub, REPO, bytes, sha256};
+use crate::support::{self, Done, command, done, ended, kill, pty, wild};
 
 /// A hub, and an empty cache.
 struct Case {

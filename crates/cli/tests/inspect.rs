@@ -1,15 +1,14 @@
 //! `alight inspect` on files made here: complete, escaped, and not dependent on what alight can
 //! compute.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
 use serde_json::{Value, json};
-use support::{alight, smollm2, source};
+
+use crate::support::{alight, smollm2, source};
 
 fn write(path: &Path, builder: &Builder) -> String {
     fs::write(path, builder.file(|_, _| ())).unwrap();

@@ -1,16 +1,13 @@
 //! `alight inspect` on llama.cpp's files before GGUF, made here: parts are found by each other, and what
 //! is missing is said.
 
-#[path = "../../formats/tests/legacy/mod.rs"]
-mod legacy;
-mod support;
-
 use std::fs;
 use std::path::Path;
 
-use legacy::{File, KINDS};
 use serde_json::{Value, json};
-use support::alight;
+
+use crate::support::alight;
+use crate::support::legacy::{File, KINDS};
 
 fn write(path: &Path, file: &File) -> String {
     fs::write(path, file.bytes()).unwrap();

@@ -1,13 +1,12 @@
 //! `alight inspect` of safetensors: a file under any name, a folder, an index; and what other commands
 //! say of them.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 
 use serde_json::json;
-use support::{alight, inspect_json, write};
+
+use crate::support::{alight, inspect_json, write};
 
 /// A file of F16 matrices of 2 rows and 3 columns with these names, and metadata.
 fn file(names: &[&str]) -> Vec<u8> {

@@ -1,13 +1,10 @@
 //! `alight inspect` of torch's files: one, a folder of several with what lies beside models, and those
 //! that are refused.
 
-#[path = "../../formats/tests/support/torch.rs"]
-mod files;
-mod support;
-
-use files::{PLAIN, Pickle, dict_of, file, model};
 use serde_json::json;
-use support::{alight, inspect_json, write};
+
+use crate::support::torch_files::{PLAIN, Pickle, dict_of, file, model};
+use crate::support::{alight, inspect_json, write};
 
 #[test]
 fn a_file_under_any_name_is_listed_whole() {

@@ -1,14 +1,10 @@
 //! Input without end or measure: texts, names and numbers are refused, or shown, in bounded memory.
 
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use support::{alight, command, done, inspect_json, write};
+use crate::support::{alight, command, done, inspect_json, wild, write};
 
 /// Runs in 4 GiB of address space, so that a test that fails does not take the machine's memory.
 fn limited(args: &[&str]) -> Command {

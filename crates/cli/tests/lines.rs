@@ -1,13 +1,7 @@
 //! What a person types in a chat: nothing of it is lost, and it is not mixed into answers.
 
-#[path = "support/pty.rs"]
-mod pty;
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
-use pty::Pty;
-use support::{command, text};
+use crate::support::pty::Pty;
+use crate::support::{command, text, wild};
 
 /// A chat with a model of a few words, told how long its prompts and answers are.
 fn chat(model: &str, more: &[&str]) -> Pty {

@@ -6,20 +6,15 @@
 //! most often, with those that people give to its server (October 2026). All others are in `data/llama_cpp_options.txt`, a line for
 //! each, with an `X` for each value.
 
-#[path = "support/http.rs"]
-mod http;
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use http::Serving;
 use serde_json::{Value, json};
-use support::{Done, alight, command, done, write};
 use tempfile::TempDir;
+
+use crate::support::http::Serving;
+use crate::support::{Done, alight, command, done, wild, write};
 
 /// A model in a folder of its own, and in a hub's cache.
 struct Case {

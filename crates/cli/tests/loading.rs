@@ -1,23 +1,16 @@
 //! A model that is not in memory yet: a terminal is told how far it has come while an answer waits for it, and a pipe is not.
 #![cfg(target_os = "linux")]
 
-#[path = "support/held.rs"]
-mod held;
-#[path = "support/pty.rs"]
-mod pty;
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use alight_formats::GgmlType;
-use held::{Held, hold};
-use pty::Pty;
-use support::{alight, command, done, write};
+
+use crate::support::held::{Held, hold};
+use crate::support::pty::Pty;
+use crate::support::{alight, command, done, wild, write};
 
 /// From there on the file does not come: half of it.
 const HALF: u32 = 12 << 20;

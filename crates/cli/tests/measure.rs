@@ -2,16 +2,13 @@
 //! a model is no distance from itself. Agreement with llama.cpp's figures: `python -m evidence agree accuracy`.
 //! Without the model file the tests say so and pass.
 
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use support::{alight, smollm2};
-use wild::{Moe, Spec};
+
+use crate::support::wild::{self, Moe, Spec};
+use crate::support::{alight, smollm2};
 
 /// A file with a text of some 700 tokens.
 fn text(dir: &Path) -> String {

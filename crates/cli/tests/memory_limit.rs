@@ -2,21 +2,16 @@
 //! numbers, before anything is read, and the process is not killed in the middle; a map of the file runs.
 #![cfg(target_os = "linux")]
 
-#[path = "../src/bench/experts/group.rs"]
-mod group;
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Stdio;
 
 use alight_formats::GgmlType;
 use alight_pages::evict;
-use group::Group;
-use support::{alight, done};
-use wild::Spec;
+
+use crate::support::group::Group;
+use crate::support::wild::{self, Spec};
+use crate::support::{self, alight, done};
 
 const LIMIT: u64 = 96 << 20;
 

@@ -3,19 +3,12 @@
 //! system calls, which binds root as well.
 #![cfg(target_os = "linux")]
 
-#[path = "../../pages/tests/common/refuse.rs"]
-#[allow(dead_code)] // this file uses a part of it
-mod refuse;
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use support::{Done, command, done, source, text};
+use crate::support::{self, Done, command, done, refuse, source, text, wild};
 
 /// The command without any thread but its first.
 fn alone(args: &[&str]) -> Command {

@@ -3,16 +3,17 @@
 //! read what it is made of.
 #![cfg(target_os = "linux")]
 
-mod support;
-
 use std::fs::{self, File, FileTimes};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use support::{Done, Stopped, alight, command, done, ended, names, smollm2, source, text, write};
 use tempfile::TempDir;
+
+use crate::support::{
+    Done, Stopped, alight, command, done, ended, names, smollm2, source, text, write,
+};
 
 /// A folder on a disk (not in memory).
 fn folder() -> TempDir {

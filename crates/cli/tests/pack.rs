@@ -1,10 +1,6 @@
 //! `alight pack` and `alight unpack`: what they say, what they refuse, and that neither a kill, nor a
 //! full disk, nor Ctrl-C costs a file or leaves one.
 
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{alight, command, done, names, smollm2, source, text};
+use crate::support::{self, alight, command, done, names, smollm2, source, text, wild};
 
 #[test]
 fn there_and_back() {

@@ -1,14 +1,12 @@
 //! `alight run --cache` and `alight cache`: the answer is the same, from a file or not, and a file that is of no use is said and ignored.
 
-#[path = "support/pty.rs"]
-mod pty;
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use support::*;
+
+use crate::support::pty;
+use crate::support::*;
 
 /// A prompt of some hundred tokens.
 fn prompt() -> String {

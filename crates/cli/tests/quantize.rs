@@ -1,8 +1,6 @@
 //! `alight quantize` on a real model.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 
 #[test]
 fn a_real_model_answers_as_before() {

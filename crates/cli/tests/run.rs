@@ -1,14 +1,13 @@
 //! `alight run` on the real models: streams, exit statuses, prompts, signals, JSON.
 //! Without the model files the tests say so and pass.
 
-mod support;
-
 use std::fs;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use support::{alight, command, done, gemma3, smollm2, with_stdin};
+
+use crate::support::{alight, command, done, gemma3, smollm2, with_stdin};
 
 /// The parsed line of `--json`.
 fn json(args: &[&str], stdin: &[u8]) -> Value {

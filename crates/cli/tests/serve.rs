@@ -1,19 +1,12 @@
 //! `alight serve` over real sockets: answers, streams, errors, who may ask, clients that leave, and the end.
 
-#[path = "support/http.rs"]
-mod http;
-#[path = "support/said.rs"]
-mod said;
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::collections::BTreeMap;
 
-use http::Serving;
-use said::{CONTROL, OWN, TEXT};
 use serde_json::{Map, Value, json};
-use support::{alight, gemma3, kill, smollm2, write};
+
+use crate::support::http::Serving;
+use crate::support::said::{self, CONTROL, OWN, TEXT};
+use crate::support::{self, alight, gemma3, kill, smollm2, write};
 
 /// Thinking, an answer, and the call of a tool.
 const SAID: [(&str, i32); 8] = [

@@ -1,14 +1,6 @@
 //! What `alight serve` keeps of prompts in files that a client names, what it gives back when nothing is asked of it, and what it is
 //! given: a socket, a template.
 
-#[path = "support/http.rs"]
-mod http;
-#[path = "support/said.rs"]
-mod said;
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -16,10 +8,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use http::{Answer, Serving};
-use said::{OWN, TEXT};
 use serde_json::{Value, json};
-use support::{alight, write};
+
+use crate::support::http::{Answer, Serving};
+use crate::support::said::{self, OWN, TEXT};
+use crate::support::{self, alight, write};
 
 const SAID: [(&str, i32); 3] = [("<think>", OWN), ("Yes", TEXT), (". No.", TEXT)];
 

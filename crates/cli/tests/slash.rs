@@ -1,14 +1,10 @@
 //! The commands of a chat, and how it looks: on a real model through a pseudo-terminal.
 //! Without the model file the tests say so and pass.
 
-#[path = "support/pty.rs"]
-mod pty;
-mod support;
-
 use std::fs;
 
-use pty::Pty;
-use support::{command, smollm2};
+use crate::support::pty::Pty;
+use crate::support::{self, command, smollm2};
 
 /// A chat whose answers are short and always the same, without colours, and where it begins.
 fn chat(model: &str, more: &[&str]) -> Pty {

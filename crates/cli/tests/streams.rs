@@ -1,14 +1,10 @@
 //! Streams that are closed or full, and signals that are to stay ignored.
 
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::fs;
 use std::io::{PipeReader, PipeWriter, Read};
 use std::process::{Child, Command, Stdio};
 
-use support::{Done, command, done, ended, kill, signals};
+use crate::support::{self, Done, command, done, ended, kill, signals, wild};
 
 /// What the program does with a stdout that a shell arranges, as in `>/dev/full`.
 fn with_stdout(arranged: &str, args: &[&str]) -> Done {

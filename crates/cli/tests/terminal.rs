@@ -1,19 +1,13 @@
 //! What reaches a terminal, and how it is left: nothing that a model or a file made up drives it, and no
 //! end of the program leaves it as the line editor had it. Pipes get every byte.
 
-#[path = "support/pty.rs"]
-mod pty;
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 
-use pty::Pty;
-use support::{alight, command, kill, write};
-use wild::WILD;
+use crate::support::pty::Pty;
+use crate::support::wild::{self, WILD};
+use crate::support::{alight, command, kill, write};
 
 /// An answer of a few hundred tokens, of which each is there.
 const WILDLY: [&str; 10] =

@@ -1,17 +1,9 @@
 //! How thinking is shown: dimmed on a terminal, between tags elsewhere, left out with `--no-thinking`; and that nothing of
 //! it is lost otherwise.
 
-#[path = "support/pty.rs"]
-mod pty;
-#[path = "support/said.rs"]
-mod said;
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
-use pty::Pty;
-use said::{CONTROL, OWN, TEXT};
-use support::{alight, command};
+use crate::support::pty::Pty;
+use crate::support::said::{self, CONTROL, OWN, TEXT};
+use crate::support::{alight, command};
 
 /// The marks are words of the vocabulary, as Qwen has them.
 const TAGS: [(&str, i32); 6] = [

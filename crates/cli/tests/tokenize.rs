@@ -1,21 +1,16 @@
 //! `alight tokenize`: its forms, its text, and that it reads no weights. Which tokens a text has is the tokenizer's, which is tested in
 //! `alight-text` and beside other programs.
 
-#[path = "support/pty.rs"]
-mod pty;
-mod support;
-#[path = "support/wild.rs"]
-mod wild;
-
 use std::fs::File;
 use std::path::Path;
 use std::process::Stdio;
 
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
-use pty::Pty;
 use serde_json::{Value, json};
-use support::{alight, command, done, with_stdin, write};
+
+use crate::support::pty::Pty;
+use crate::support::{alight, command, done, wild, with_stdin, write};
 
 /// A control token, texts that are not seen, and bytes that are parts of a character, behind `<unk>`, `<s>` and `</s>`.
 const TOKENS: [(&str, i32); 13] = [

@@ -2,10 +2,6 @@
 
 #![cfg(target_os = "linux")]
 
-#[path = "support/pty.rs"]
-mod pty;
-mod support;
-
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -15,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
-use pty::Pty;
 use serde_json::Value;
-use support::{PATIENCE, alight, command, ended, kill};
+
+use crate::support::pty::Pty;
+use crate::support::{PATIENCE, alight, command, ended, kill};
 
 /// A model of three layers on a disk. The page cache of a filesystem in memory cannot be emptied.
 fn model(folder: &Path) -> String {

@@ -1,11 +1,10 @@
 //! Sequences of calls, and everything that can be wrong with one.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
 use alight_collective::{Algorithm, Args, CollectiveError, Element, Options, Spec, ThreadGroup};
-use common::{Inputs, Random, call, ranks};
+
+use crate::common::{self, Inputs, Random, call, ranks};
 
 fn spec(rows: usize, hidden: usize) -> Spec {
     Spec {

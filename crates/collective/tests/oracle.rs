@@ -1,11 +1,10 @@
 //! Results against f64 arithmetic with the roundings of docs/explanation/collective.md, on every SIMD level and algorithm; and the same bits
 //! on all of them and on all ranks.
 
-mod common;
-
 use alight_collective::{Algorithm, Element, Options, Spec};
 use alight_kernels::Isa;
-use common::{Inputs, numbers, ordinal, round, run, run_placed};
+
+use crate::common::{Inputs, numbers, ordinal, round, run, run_placed};
 
 /// `[new residual, normed]` of a call.
 fn oracle(spec: &Spec, inputs: &Inputs) -> [Vec<f64>; 2] {

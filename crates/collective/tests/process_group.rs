@@ -2,8 +2,6 @@
 //! processes, and what happens when one is killed: `bindings/python/tests/test_processes.py`.
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +9,8 @@ use std::time::{Duration, Instant};
 use alight_collective::{
     CollectiveError, Element, Key, Options, ProcessGroup, ProcessGroupOptions, SharedSegment, Spec,
 };
-use common::{Inputs, Random};
+
+use crate::common::{self, Inputs, Random};
 
 const SPEC: Spec = Spec {
     rows: 5,

@@ -1,8 +1,6 @@
 //! Folders of Hugging Face's, of every architecture and form of configuration: where each weight ends
 //! up, told by its value, and an output that should be the embedding.
 
-mod folders;
-
 use std::fs;
 use std::ops::ControlFlow;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,7 +12,7 @@ use alight_formats::gguf;
 use alight_pages::ReplaceError;
 use serde_json::{Map, Value, json};
 
-use folders::{STEP, Tensor, byte, convert, is_packed, temporary, write_folder};
+use crate::folders::{STEP, Tensor, byte, convert, is_packed, temporary, write_folder};
 
 /// The tensors of a case of `python -m evidence make hf-models`, and its configuration.
 fn case(name: &str) -> (Vec<Tensor>, Value) {

@@ -1,8 +1,6 @@
 //! Where rows, columns and matrices of Hugging Face's tensors are in GGUF's, of architectures that have another order, and matrices
 //! of F8.
 
-mod folders;
-
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -11,7 +9,7 @@ use alight_convert::{Conversion, Options, QuantizationMix, Request};
 use alight_formats::{GgmlType, gguf};
 use serde_json::{Map, Value, json};
 
-use folders::{STEP, Tensor, convert, spm, temporary, write_folder};
+use crate::folders::{STEP, Tensor, convert, spm, temporary, write_folder};
 
 /// A folder of these tensors, of `config` and what all have.
 fn made(folder: &Path, shapes: &[(&str, &[usize])], config: Value) -> (Vec<Tensor>, Vec<u8>) {

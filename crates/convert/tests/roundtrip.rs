@@ -1,8 +1,6 @@
 //! `unpack` gives back what `pack` was given, bit for bit: on files of every type, shape, version and
 //! alignment, with junk in their padding, and on the real models. What is packed is what it should be.
 
-mod support;
-
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -14,7 +12,8 @@ use alight_formats::packed::has_tiles;
 use alight_kernels::{WeightType, tiles};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use support::*;
+
+use crate::support::*;
 
 /// A file that is in order but as strange as a file may be.
 #[derive(Clone, Debug)]

@@ -1,8 +1,6 @@
 //! What is copied where, what is refused, and that nothing is left of what fails.
 #![cfg(target_os = "linux")]
 
-mod support;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -11,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use alight_copy::{CopyError, Event, Options, Progress, copy};
-use support::{folder, names, recursively, run, simply};
+
+use crate::support::{self, folder, names, recursively, run, simply};
 
 #[test]
 fn under_a_name_or_into_a_folder() {

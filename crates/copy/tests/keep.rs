@@ -1,8 +1,6 @@
 //! What belongs to a file besides its bytes is kept.
 #![cfg(target_os = "linux")]
 
-mod support;
-
 use std::fs::{self, File, FileTimes, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::Path;
@@ -10,7 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use alight_copy::NotKept;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
-use support::{as_nobody, folder, is_root, recursively, simply};
+
+use crate::support::{self, as_nobody, folder, is_root, recursively, simply};
 
 fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();

@@ -1,14 +1,13 @@
 //! Folders with everything in them.
 #![cfg(target_os = "linux")]
 
-mod support;
-
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use alight_copy::Options;
-use support::{folder, is_root, names, recursively, run, simply};
+
+use crate::support::{self, folder, is_root, names, recursively, run, simply};
 
 fn tree(at: &Path) {
     fs::create_dir_all(at.join("deep/deeper")).unwrap();

@@ -5,18 +5,15 @@
 //! there the bytes are atomics, so a plain read of one that another thread writes would be a data race,
 //! and text that is not UTF-8 any more undefined behaviour.
 
-mod legacy;
-#[path = "support/mod.rs"]
-mod raw;
-#[path = "support/torch.rs"]
-mod torch_files;
-
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::thread;
 
 use alight_formats::gguf::write::Builder;
 use alight_formats::{Header, Source, ggml, gguf, safetensors, torch};
+
+use crate::legacy;
+use crate::support::{raw, torch_files};
 
 /// How often each file is parsed while it changes.
 const TIMES: usize = if cfg!(miri) { 4 } else { 3000 };

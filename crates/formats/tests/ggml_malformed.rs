@@ -1,23 +1,17 @@
 //! Class 11 of the list of malformed inputs (and 7, cut files): every lie of a legacy file or of a set
 //! of parts has its own error, which names the place, what was found and what was expected.
 
-mod legacy;
-#[path = "support/memory.rs"]
-mod memory;
-#[path = "support/refused.rs"]
-#[macro_use]
-mod refused;
-
 use alight_formats::Source;
 use alight_formats::ggml::parts::{PartsError as P, check_replicas, count, merge};
 use alight_formats::ggml::{
     self, Era, Ggml, GgmlError as E, GgmlField, LegacyType, LegacyTypeError, MAX_LAYERS,
     MAX_TENSORS, MAX_TOKEN, MAX_VOCAB, MAX_VOCAB_BYTES, Magic,
 };
-use legacy::*;
-use memory::within;
 use proptest::prelude::*;
-use refused::{refused, says};
+
+use crate::legacy::*;
+use crate::support::memory::within;
+use crate::support::refused::{refused, says, table};
 
 /// Parses and checks that this took little memory: some fixed tables, and so much per byte of the
 /// file as its densest content (empty tokens of 4 bytes each, in a vector that grows) needs.

@@ -1,18 +1,13 @@
 //! Classes 1 to 7 of the list of malformed inputs: every lie has its own error, which names the
 //! place, what was found and what was expected; none takes memory out of proportion to the file.
 
-#[path = "support/memory.rs"]
-mod memory;
-#[path = "support/refused.rs"]
-#[macro_use]
-mod refused;
-mod support;
-
 use alight_formats::gguf::{Gguf, GgufError as E, GgufField, MAX_HEADER, ValueType, parse};
 use alight_formats::packed::{PACKED_BASE, packed_id};
 use alight_formats::{GgmlType, TypeError};
-use refused::refused;
-use support::*;
+
+use crate::support::memory;
+use crate::support::raw::*;
+use crate::support::refused::{refused, table};
 
 /// Parses and checks that this took little memory: some fixed tables, and so much per byte of the
 /// file as its densest content (tensors of 33 bytes each) needs.

@@ -2,12 +2,11 @@
 //! the SHA-256 of every tensor's bytes. `tests/data/safetensors_py.json` is written by
 //! `python -m evidence check safetensors --write`; the file is fetched by `make models`.
 
-#[path = "support/safetensors_dump.rs"]
-mod safetensors_dump;
-
 use std::path::PathBuf;
 
 use serde_json::Value;
+
+use crate::support::safetensors_dump;
 
 const EXPECTED: &str = include_str!("data/safetensors_py.json");
 

@@ -1,8 +1,6 @@
 //! What the builder writes, the parser reads back the same; and whatever is done to such a file, the
 //! parser answers and does not panic.
 
-mod support;
-
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::{Builder, New};
 use alight_formats::gguf::{Gguf, Value, parse};
@@ -11,6 +9,8 @@ use alight_formats::packed::{
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
+
+use crate::support::raw;
 
 /// A metadata value that owns its content.
 #[derive(Clone, Debug, PartialEq)]
@@ -323,7 +323,7 @@ proptest! {
         entries in 0..4_u64,
         rest in vec(any::<u8>(), 0..300),
     ) {
-        let bytes = support::Raw::new(version, tensors, entries).put(&rest).done();
+        let bytes = raw::Raw::new(version, tensors, entries).put(&rest).done();
         if let Ok(file) = parse(&bytes) {
             use_all(&file, &bytes);
         }
@@ -332,7 +332,7 @@ proptest! {
 
 #[test]
 fn every_byte_of_a_small_file_may_take_every_value() {
-    let good = support::small();
+    let good = raw::small();
     let mut accepted = 0;
     for at in 0..good.len() {
         let mut bytes = good.clone();

@@ -1,12 +1,6 @@
 //! Class 14 of the list of malformed inputs: every lie in a safetensors file or an index has its own
 //! error, which names the tensor, what was found and what was expected; and what is in order is read.
 
-#[path = "support/memory.rs"]
-mod memory;
-#[path = "support/refused.rs"]
-#[macro_use]
-mod refused;
-
 use std::borrow::Cow;
 
 use alight_formats::safetensors::{
@@ -14,7 +8,9 @@ use alight_formats::safetensors::{
     SafeTensorsError as E, Shard, ShardName, merge, parse, parse_index, whole,
 };
 use proptest::prelude::*;
-use refused::{refused, says};
+
+use crate::support::memory;
+use crate::support::refused::{refused, says, table};
 
 /// Parses and checks that this took little memory for what was read.
 fn measured(bytes: &[u8]) -> Result<SafeTensors<'_>, E> {

@@ -1,20 +1,14 @@
 //! Hugging Face's `tokenizer.json`: what is in order is read, every lie has its error, and no bytes
 //! are too much.
 
-#[path = "support/memory.rs"]
-mod memory;
-#[path = "support/refused.rs"]
-#[macro_use]
-mod refused;
-#[path = "support/tokenizer_json.rs"]
-mod samples;
-
 use alight_formats::tokenizer::{
     self, Kind, Model, TokenType as T, TokenizerError as E, Vocabulary,
 };
 use proptest::prelude::*;
-use refused::{refused, says};
-use samples::{OVER_BYTES, REWRITTEN, UNIGRAM};
+
+use crate::support::memory;
+use crate::support::refused::{refused, says, table};
+use crate::support::tokenizer_json::{OVER_BYTES, REWRITTEN, UNIGRAM};
 
 /// Reads and checks that this took little memory for what was read.
 fn measured(file: &[u8]) -> Result<Vocabulary<'_>, E> {

@@ -1,18 +1,14 @@
 //! SentencePiece's models: what is in order is read, every lie has its error, and no bytes are too much.
 
-#[path = "support/memory.rs"]
-mod memory;
-#[path = "support/sentencepiece.rs"]
-mod model;
-#[path = "support/refused.rs"]
-#[macro_use]
-mod refused;
-
 use alight_formats::tokenizer::sentencepiece::{Kind, SentencePiece, parse};
 use alight_formats::tokenizer::{self, Model, TokenType, TokenizerError as E};
-use model::{bytes, double, float, least, normalizer, number, piece, small, trainer, varint};
 use proptest::prelude::*;
-use refused::{refused, says};
+
+use crate::support::memory;
+use crate::support::refused::{refused, says, table};
+use crate::support::sentencepiece::{
+    bytes, double, float, least, normalizer, number, piece, small, trainer, varint,
+};
 
 /// Parses and checks that this took little memory for what was read.
 fn measured(file: &[u8]) -> Result<SentencePiece<'_>, E> {

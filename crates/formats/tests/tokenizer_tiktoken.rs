@@ -1,17 +1,13 @@
 //! Files of ranks: what is in order is read, every lie has its error, and no bytes are too much.
 
-#[path = "support/memory.rs"]
-mod memory;
-#[path = "support/refused.rs"]
-#[macro_use]
-mod refused;
-
 use alight_formats::tokenizer::tiktoken::{LLAMA3, Ranks, parse};
 use alight_formats::tokenizer::{self, Kind, TokenizerError as E};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
-use refused::{refused, says};
+
+use crate::support::memory;
+use crate::support::refused::{refused, says, table};
 
 fn measured(file: &[u8]) -> Result<Ranks, E> {
     memory::within(64 * 1024 + 32 * file.len(), || parse(file))

@@ -1,19 +1,11 @@
 //! Class 13 of the list of malformed inputs, pickles: every lie has its own error, nothing is
 //! executed, and no bomb goes off.
 
-#[path = "support/torch_check.rs"]
-mod check;
-#[path = "support/memory.rs"]
-mod memory;
-#[path = "support/refused.rs"]
-#[macro_use]
-mod refused;
-#[path = "support/torch.rs"]
-mod support;
-
 use alight_formats::torch::{Dtype, PickleError as P, Scalar, TorchError as E, pickle};
-use check::{fails, measured};
-use support::*;
+
+use crate::support::refused::table;
+use crate::support::torch_check::{fails, measured};
+use crate::support::torch_files::*;
 
 /// A file with the pickle that `build` writes after PROTO; `build` writes STOP, too.
 fn pickled(build: impl FnOnce(&mut Pickle)) -> Vec<u8> {

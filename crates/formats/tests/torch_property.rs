@@ -1,21 +1,13 @@
 //! Whatever the bytes, the reader of torch's files does not panic, takes memory in proportion, and
 //! what it accepts is as it promises. What is in order is read as it was written.
 
-#[path = "support/torch_check.rs"]
-mod check;
-#[path = "support/memory.rs"]
-mod memory;
-#[path = "support/refused.rs"]
-mod refused;
-#[path = "support/torch.rs"]
-mod support;
-
 use std::collections::HashSet;
 
-use check::measured;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
-use support::*;
+
+use crate::support::torch_check::measured;
+use crate::support::torch_files::*;
 
 /// What holds of every file that is accepted.
 fn check(bytes: &[u8]) {

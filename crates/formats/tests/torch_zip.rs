@@ -1,19 +1,11 @@
 //! Class 12 of the list of malformed inputs, zips: every lie has its own error.
 
-#[path = "support/torch_check.rs"]
-mod check;
-#[path = "support/memory.rs"]
-mod memory;
-#[path = "support/refused.rs"]
-mod refused;
-#[path = "support/torch.rs"]
-mod support;
-
 use alight_formats::Header;
 use alight_formats::torch::zip::MAX_DIRECTORY;
 use alight_formats::torch::{TorchError as E, ZipError as Z};
-use check::{fails, measured};
-use support::*;
+
+use crate::support::torch_check::{fails, measured};
+use crate::support::torch_files::*;
 
 /// A file with one tensor of 24 bytes.
 fn plain() -> Archive {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use ureq::http::uri::{Scheme, Uri};
 use ureq::http::{HeaderMap, Response};
+#[cfg(feature = "tls")]
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
@@ -111,8 +112,9 @@ impl Client {
             .timeout_per_read(Some(SILENCE))
             .timeout_per_write(Some(SILENCE))
             .timeout_recv_response(Some(2 * SILENCE))
-            .user_agent(concat!("alight/", env!("CARGO_PKG_VERSION")))
-            .tls_config(TlsConfig::builder().root_certs(certificates(&hub)).build());
+            .user_agent(concat!("alight/", env!("CARGO_PKG_VERSION")));
+        #[cfg(feature = "tls")]
+        let config = config.tls_config(TlsConfig::builder().root_certs(certificates(&hub)).build());
         let agent = config.build().new_agent();
         let (endpoint, token) = (settings.endpoint.clone(), settings.token.clone());
         Ok(Client { agent, endpoint, hub, token, pause, answered: AtomicBool::new(false) })
@@ -146,6 +148,9 @@ impl Client {
             let wrong = |problem: &str| answer(&url, problem);
             let uri: Uri = url.parse().map_err(|_| wrong("a redirect leads to no address"))?;
             let origin = Origin::of(&uri).ok_or_else(|| wrong("a redirect leads to no address"))?;
+            if cfg!(not(feature = "tls")) && origin.0 == Scheme::HTTPS {
+                return Err(HubError::NoTls { url: shown(&url) }.into());
+            }
             let of_hub = origin == self.hub;
             let mut request = match method {
                 Method::Get => self.agent.get(&uri),
@@ -241,6 +246,7 @@ impl Origin {
 }
 
 /// What the system trusts, and what Mozilla does where the system says nothing.
+#[cfg(feature = "tls")]
 fn certificates(hub: &Origin) -> RootCerts {
     // Reading a hundred files takes milliseconds.
     if hub.0 == Scheme::HTTP {
@@ -293,6 +299,7 @@ fn lost(url: &str, error: &ureq::Error) -> Trouble {
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
             untrusted(url, error).into()
         }
+        #[cfg(feature = "tls")]
         ureq::Error::Rustls(error) => untrusted(url, error).into(),
         ureq::Error::Io(error) => Trouble::Again(unreachable(url, error), None),
         ureq::Error::Timeout(_) | ureq::Error::ConnectionFailed => {

@@ -133,6 +133,14 @@ pub enum HubError {
         /// What is wrong.
         problem: String,
     },
+    /// The program was built without the feature `tls`.
+    #[error(
+        "{url}: this program was built without HTTPS; `make build` and `cargo install` build it with it"
+    )]
+    NoTls {
+        /// What was asked for, without its query.
+        url: String,
+    },
     /// The hub fails, again and again.
     #[error("{url}: the server answers with status {status}; try again later")]
     Status {

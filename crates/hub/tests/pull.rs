@@ -1,7 +1,5 @@
 //! Pulls from a hub that does what hubs do, and from one that does not.
 
-mod support;
-
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -9,7 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use alight_hub::{Event, Hub, HubError, Name, Pulled, Settings};
-use support::{COMMIT, FakeHub, REPO, bytes, sha256};
+
+use crate::support::{COMMIT, FakeHub, REPO, bytes, sha256};
 
 /// Bytes of a piece, as the crate has it.
 const PIECE: usize = 8 << 20;

@@ -36,6 +36,8 @@ mod blocks;
 pub mod dequant;
 pub mod gate;
 pub mod half;
+#[doc(hidden)]
+pub mod internals;
 pub mod isa;
 mod lanes;
 pub mod matmul;

@@ -196,29 +196,3 @@ unsafe fn read_avx512(buffer: &[u8]) -> u64 {
     }
     _mm512_reduce_or_epi64(sum) as u64
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reading_sees_every_byte() {
-        for isa in Isa::available() {
-            let mut buffer = vec![0u8; 4096];
-            assert_eq!(read(isa, &buffer), 0);
-            for at in [0, 63, 2000, 4095] {
-                buffer[at] = 1;
-                assert_ne!(read(isa, &buffer), 0, "{isa} {at}");
-                buffer[at] = 0;
-            }
-        }
-    }
-
-    #[test]
-    fn products_take_time_in_proportion() {
-        for isa in Isa::available() {
-            assert_eq!(int8_macs(isa, 20), 2 * int8_macs(isa, 10));
-            std::hint::black_box(int8_products(isa, 100));
-        }
-    }
-}

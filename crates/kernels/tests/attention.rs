@@ -1,7 +1,5 @@
 //! Attention against a float64 oracle, every SIMD level, random shapes, windows and splits.
 
-mod common;
-
 use alight_kernels::attention::{
     AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
     Partial, Queries, Tile, Window, attend_merge, attend_partial, attend_tile, kv_store,
@@ -9,7 +7,8 @@ use alight_kernels::attention::{
 };
 use alight_kernels::half::{f16_to_f32, f32_to_f16};
 use alight_kernels::{Isa, WeightType, dequantize_row, quantize_row};
-use common::Rng;
+
+use crate::common::Rng;
 
 struct Case {
     shape: KvShape,

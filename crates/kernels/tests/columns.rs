@@ -1,16 +1,15 @@
 //! Some columns of a matrix, in place: the same bits as of a matrix that has only those, on every SIMD level, in both
 //! layouts, for one token and for several.
 
-mod common;
-
 use alight_kernels::matmul::MatrixError;
 use alight_kernels::tiles::{pack, packable};
 use alight_kernels::{
     ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
     WeightType, matmul,
 };
-use common::{Rng, random_blocks};
 use std::ops::Range;
+
+use crate::common::{Rng, random_blocks};
 
 /// The bytes of `columns` of canonical rows, copied.
 fn copied(ty: WeightType, blocks: &[u8], cols: usize, columns: &Range<usize>) -> Vec<u8> {

@@ -1,7 +1,5 @@
 //! Norm, rope, gates, softmax and vector operations against float64, every SIMD level, every tail.
 
-mod common;
-
 use alight_kernels::Isa;
 use alight_kernels::gate::{
     clamped_silu_mul, gelu_tanh, gelu_tanh_mul, relu_squared, silu, silu_mul,
@@ -12,7 +10,8 @@ use alight_kernels::rope::{
 };
 use alight_kernels::softmax::softmax;
 use alight_kernels::vec::{add_assign, add_times, argmax, dot, scale, softcap};
-use common::Rng;
+
+use crate::common::Rng;
 
 /// The smallest normal number, rounded up: exp may be 0 where it is below.
 const LEAST: f64 = 1.18e-38;

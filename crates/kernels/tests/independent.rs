@@ -1,7 +1,5 @@
 //! What a row gets does not depend on the rows beside it: products of mixed sets of activations, and attention, bit for bit.
 
-mod common;
-
 use alight_kernels::attention::{
     AttentionLimits, AttentionParams, AttentionScratch, KvCache, KvShape, KvType, KvWriter,
     PageTable, Window, kv_store, tile_tokens,
@@ -14,8 +12,9 @@ use alight_kernels::{
     ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
     WeightType, matmul,
 };
-use common::{Rng, levels, random_blocks};
 use std::ops::Range;
+
+use crate::common::{Rng, levels, random_blocks};
 
 struct Own {
     matmul: MatmulScratch,

@@ -2,15 +2,14 @@
 //! the activations allows, and the SIMD levels against scalar, which must agree much closer since
 //! they round the activations alike.
 
-mod common;
-
 use alight_kernels::{
     ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
     SimdLevel, WeightType, dequantize_row, matmul,
     tiles::{pack, packable},
 };
-use common::{Rng, few, random_blocks, uniform};
 use std::ops::Range;
+
+use crate::common::{Rng, few, random_blocks, uniform};
 
 /// Activations as networks have them: mostly small, a few large.
 fn random_activations(rng: &mut Rng, n: usize) -> Vec<f32> {
@@ -398,6 +397,82 @@ fn finished_products_are_scaled() {
             }
         }
     }
+}
+
+/// Integers that are as large as they may be and beside that, whose sums f32 holds, are summed exactly: those of 8 bits on every level, those of
+/// 16 bits on the portable one, since others have sums of bytes before, which are larger.
+#[test]
+fn whole_numbers_have_exact_products() {
+    let mut rng = Rng(8);
+    let (rows, cols) = (32, 256);
+    for (ty, zero, codes) in [
+        (WeightType::Q8_0, 0, -128..=127),
+        (WeightType::Q4_0, 8, -8..=7),
+        (WeightType::Q4_1, 0, 0..=15),
+    ] {
+        for (turn, tokens) in (0..40).flat_map(|turn| [(turn, 1), (turn, 7)]) {
+            // One token has 16 bits, of which few large ones fit a sum; the others have 8.
+            let most = if tokens == 1 { 32512 } else { 127 };
+            let ends = [-most, 1 - most, -127, -1, 0, 1, 127, most - 1, most];
+            let (low, high): (i32, i32) = codes.clone().into_inner();
+            let code_ends = [low, low + 1, 0, 1, high - 1, high];
+            let mut w: Vec<i32> = (0..rows * cols).map(|_| rng.pick(&code_ends)).collect();
+            let mut x: Vec<i32> = (0..tokens * cols).map(|_| rng.pick(&ends)).collect();
+            for (i, x) in x.iter_mut().enumerate().filter(|(i, _)| i % 32 == 0) {
+                // The scale of every group is 1.
+                *x = if i / 32 % 2 == 0 { most } else { -most };
+            }
+            if tokens == 1 {
+                // Two pairs of neighbours in each row.
+                for (i, w) in w.iter_mut().enumerate() {
+                    let (r, k) = (i / cols, i % cols);
+                    let pairs = [(7 * r + turn) % 128, (13 * r + 5 * turn) % 128];
+                    *w *= i32::from(pairs.contains(&(k / 2)));
+                }
+            }
+            let blocks: Vec<u8> =
+                w.chunks_exact(32).flat_map(|w| whole_block(ty, zero, w)).collect();
+            let case = Case {
+                ty,
+                layout: Layout::Rows,
+                rows,
+                cols,
+                tokens,
+                blocks,
+                x: x.iter().map(|x| *x as f32).collect(),
+                bound: vec![],
+                exact: vec![],
+                brain: vec![],
+            };
+            let sum = |x: &[i32], w: &[i32]| -> i32 { x.iter().zip(w).map(|(x, w)| x * w).sum() };
+            let expected: Vec<f32> = x
+                .chunks_exact(cols)
+                .flat_map(|x| w.chunks_exact(cols).map(move |w| sum(x, w)))
+                .map(|sum| sum as f32)
+                .collect();
+            let levels = if tokens == 1 { vec![Isa::SCALAR] } else { Isa::available() };
+            for case in [case.packed().unwrap(), case] {
+                for &isa in &levels {
+                    let what = format!("{ty} {:?} {isa}, {tokens} tokens", case.layout);
+                    assert_eq!(case.run(isa, 0..rows), expected, "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// 32 whole numbers as a block with a scale of 1, and no offset.
+fn whole_block(ty: WeightType, zero: i32, w: &[i32]) -> Vec<u8> {
+    let mut block = vec![0; ty.block_bytes()];
+    block[..2].copy_from_slice(&alight_kernels::half::f32_to_f16(1.0).to_le_bytes());
+    let codes = block.len() - if ty == WeightType::Q8_0 { 32 } else { 16 };
+    for (i, w) in w.iter().enumerate() {
+        match ty {
+            WeightType::Q8_0 => block[codes + i] = *w as u8,
+            _ => block[codes + i % 16] |= ((w + zero) as u8) << (i / 16 * 4),
+        }
+    }
+    block
 }
 
 #[test]

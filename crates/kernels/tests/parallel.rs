@@ -1,8 +1,6 @@
 //! Work cut into units: whichever threads take them, in whichever parts and order, the bits are those
 //! of the kernels called for everything at once.
 
-mod common;
-
 use alight_kernels::attention::{
     AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
     KvWriter, Queries, Tile, Window, attend_tile, kv_store,
@@ -17,8 +15,9 @@ use alight_kernels::{
     ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
     WeightType, matmul, tiles,
 };
-use common::{Rng, random_blocks};
 use std::ops::Range;
+
+use crate::common::{Rng, random_blocks};
 
 /// Real threads, each of which takes every so many parts of `step` units; the last parts first if
 /// `backwards`.

@@ -1,12 +1,11 @@
 //! Recurrent mixers beside their formulas in f64, and one token at a time beside many.
 
-mod common;
-
 use alight_kernels::Isa;
 use alight_kernels::parallel::{Cost, DeltaRule, Rows, Scratch, StateSpace, Threads};
 use alight_kernels::recurrent::{COLUMNS, Filter, convolve};
-use common::Rng;
 use std::ops::Range;
+
+use crate::common::Rng;
 
 struct NoScratch;
 

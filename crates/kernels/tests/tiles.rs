@@ -1,10 +1,9 @@
 //! The packed layout: there and back without a bit changed, and read as what it was.
 
-mod common;
-
 use alight_kernels::tiles::{TILE_ROWS, pack, packable, unpack};
 use alight_kernels::{Layout, Matrix, WeightType};
-use common::{Rng, random_blocks};
+
+use crate::common::{Rng, random_blocks};
 
 fn types() -> impl Iterator<Item = WeightType> {
     WeightType::ALL.into_iter().filter(|ty| packable(*ty, TILE_ROWS, ty.block_len()))

@@ -1,13 +1,12 @@
 //! Keys and values of 8 bits: a little less exact than those of 16, and as independent of everything else.
 
-mod common;
-
 use alight_kernels::Isa;
 use alight_model::{
     Engine, EngineOptions, Event, KvType, Model, ModelError, OpenOptions, Precision, PromptFolder,
     Request, Session, SessionOptions,
 };
-use common::{Latent, Spec, tokens};
+
+use crate::common::{self, Latent, Spec, tokens};
 
 const CACHE: KvType = KvType::Q8_0;
 

@@ -4,8 +4,6 @@
 //! The victim is a process of its own (this test again), so that its end can be looked at; this process
 //! is the neighbour. The test opens a model as every caller does: only the file is made for the test.
 
-mod common;
-
 use std::fs::{File, OpenOptions as Files};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +11,8 @@ use std::process::{Command, Stdio};
 
 use alight_formats::gguf;
 use alight_model::{Load, Model, OpenOptions, Repack, Session, SessionOptions};
-use common::{Random, Spec};
+
+use crate::common::{Random, Spec};
 
 /// Tells a process that it is the victim, and of which file.
 const FILE: &str = "ALIGHT_TEST_CHANGING_FILE";
@@ -86,7 +85,7 @@ fn model(folder: &Path) -> (PathBuf, std::ops::Range<usize>, usize) {
 fn beside(path: &Path, mut write: impl FnMut(&File, u64)) {
     let file = Files::new().write(true).open(path).unwrap();
     let mut victim = Command::new(std::env::current_exe().unwrap())
-        .args(["victim", "--exact", "--nocapture"])
+        .args(["changing::victim", "--exact", "--nocapture"])
         .env(FILE, path)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

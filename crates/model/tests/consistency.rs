@@ -2,11 +2,10 @@
 //! SIMD levels of kernels (within the rounding of 8-bit activations), cut and continued sequences; and
 //! the limits of a session.
 
-mod common;
-
 use alight_kernels::Isa;
 use alight_model::{Model, ModelError, OpenOptions, Precision, Session, SessionOptions};
-use common::{Spec, distance, divergence, tokens};
+
+use crate::common::{self, Spec, distance, divergence, tokens};
 
 fn real_or_small(folder: &tempfile::TempDir) -> Vec<std::path::PathBuf> {
     let mut all = vec![

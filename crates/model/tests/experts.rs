@@ -1,13 +1,6 @@
 //! Experts that are read when they are chosen: an answer has the same bits with any memory, and a file that cannot be read is an error
 //! that names it.
 
-mod common;
-#[cfg(target_os = "linux")]
-#[path = "common/disk.rs"]
-mod disk;
-#[path = "common/packed.rs"]
-mod packed;
-
 use std::path::Path;
 
 use alight_formats::GgmlType;
@@ -18,8 +11,11 @@ use alight_model::{
     Repack, Request, SamplerOptions, Session, SessionOptions, SlotOptions,
 };
 use alight_pages::evict;
-use common::{Moe, Spec, tokens};
-use packed::{new, packed};
+
+use crate::common::{Moe, Spec, tokens};
+#[cfg(target_os = "linux")]
+use crate::disk;
+use crate::packed::{new, packed};
 
 fn open(path: &Path, threads: usize, memory: Option<u64>) -> Result<Model, ModelError> {
     Model::open(path, &OpenOptions { threads: Some(threads), memory, ..OpenOptions::default() })

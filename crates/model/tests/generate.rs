@@ -1,14 +1,13 @@
 //! The token loop: how it ends, and what the session holds afterwards.
 
-mod common;
-
 use std::ops::ControlFlow;
 
 use alight_model::{
     Finish, GenerateOptions, Generated, Model, OpenOptions, Sampler, SamplerOptions, Session,
     SessionOptions, generate,
 };
-use common::Spec;
+
+use crate::common::Spec;
 
 fn greedy(
     session: &mut Session<'_>,

@@ -1,14 +1,13 @@
 //! Class 9 of the malformed inputs: headers that parse and mean nothing. Every one is a typed error
 //! that names the key or tensor, what was found and what was expected.
 
-mod common;
-
 use std::path::Path;
 
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
 use alight_model::{Model, ModelError, OpenOptions};
-use common::Spec;
+
+use crate::common::{self, Spec};
 
 /// Opening must fail with a message that has all of these parts, and the file's name.
 fn refused(bytes: &[u8], parts: &[&str]) {

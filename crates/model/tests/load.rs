@@ -1,14 +1,13 @@
 //! The ways in which weights reach memory: all of them give the same bits, leave nothing to be
 //! brought later, and fail with the file's name.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use alight_formats::GgmlType;
 use alight_model::{Load, Model, ModelError, OpenOptions, Repack, Session, SessionOptions};
-use common::{Moe, Spec, tokens};
+
+use crate::common::{self, Moe, Spec, tokens};
 
 /// Every way that keeps the layout, or (if `repack`) changes it.
 fn ways(repack: Repack) -> Vec<OpenOptions> {

@@ -1,9 +1,8 @@
 //! Models that rotate long sequences by other factors than short ones: what comes out depends on the tokens alone.
 
-mod common;
-
 use alight_model::{Model, OpenOptions, Session, SessionOptions};
-use common::{Spec, distance, tokens};
+
+use crate::common::{Spec, distance, tokens};
 
 /// The longest sequence that is short.
 const ORIGINAL: usize = 32;

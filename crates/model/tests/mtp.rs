@@ -1,7 +1,5 @@
 //! A layer that predicts the token after the next one proposes tokens, and changes nothing.
 
-mod common;
-
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -12,7 +10,8 @@ use alight_model::{
     Engine, EngineOptions, Event, GenerateOptions, Model, OpenOptions, Repack, Request, Sampler,
     SamplerOptions, Session, SessionOptions, Speculate, generate,
 };
-use common::{Spec, tokens};
+
+use crate::common::{Spec, tokens};
 
 /// What generating gives: the tokens with what follows them, in bits; and the steps that it took.
 fn answer(

@@ -1,8 +1,6 @@
 //! An answer does not depend on its neighbours: tokens and logits of many requests that are computed together, in random order,
 //! with others that come and are cancelled, are those of each request alone, bit for bit.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +12,8 @@ use alight_model::{
     Engine, EngineOptions, Event, Finish, Model, ModelError, OpenOptions, Request, RequestId,
     Sampler, SamplerOptions, Session, SessionOptions,
 };
-use common::{Spec, tokens};
+
+use crate::common::{self, Spec, tokens};
 
 /// Tokens of an answer, and a hash of the bits of the logits that each was chosen by.
 type Answer = Vec<(u32, u64)>;

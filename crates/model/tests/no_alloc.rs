@@ -2,6 +2,7 @@
 //! allocator itself, on all threads. It counts for the whole process, so it is a program of its own
 //! without the test harness, whose main thread allocates when it reports.
 
+#[allow(dead_code)] // other tests use the rest
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

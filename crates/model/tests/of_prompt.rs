@@ -1,7 +1,5 @@
 //! What an engine says of the tokens of prompts: their logits, their embedding, how far it is; and answers that are constrained.
 
-mod common;
-
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -12,7 +10,8 @@ use alight_model::{
     OpenOptions, Pooling, Request, RequestId, Sampler, SamplerOptions, Session, SessionOptions,
     Speculate, generate_constrained,
 };
-use common::{Spec, tokens};
+
+use crate::common::{Spec, tokens};
 
 fn models(folder: &Path) -> Vec<Model> {
     let quantised = |ty, spec| Spec { ty, ..spec }.write(folder).0;

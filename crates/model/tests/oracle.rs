@@ -5,15 +5,14 @@
 //! F32 weights nothing but float32 arithmetic differs, so the tolerance is tight: each of the
 //! features tested moves logits by a hundred times as much or more.
 
-mod common;
-
 use std::collections::HashMap;
 
 use alight_formats::GgmlType;
 use alight_kernels::half::{f16_to_f32, f32_to_f16};
 use alight_kernels::{Isa, WeightType};
 use alight_model::{Model, OpenOptions, Session, SessionOptions};
-use common::{Latent, Moe, Scaling, Spec, distance, tokens};
+
+use crate::common::{Latent, Moe, Scaling, Spec, distance, tokens};
 
 /// Logits `[tokens][vocab]` of a model, by the definition.
 struct Oracle<'s> {

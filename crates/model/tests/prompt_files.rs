@@ -1,8 +1,6 @@
 //! A prompt that comes from a file gives the answer that it gives without, bit for bit; a file that is of no use, for whatever reason, costs
 //! nothing but its time.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +12,8 @@ use alight_model::{
     Engine, EngineOptions, Event, Model, ModelError, OpenOptions, Precision, PromptFileError,
     PromptFolder, PromptWriteError, Repack, Request, Restored, Session, SessionOptions,
 };
-use common::{Spec, tokens};
+
+use crate::common::{self, Spec, tokens};
 
 fn open(path: &Path) -> Model {
     Model::open(path, &OpenOptions { threads: Some(2), ..OpenOptions::default() }).unwrap()

@@ -1,9 +1,8 @@
 //! Models with recurrent layers: fed in any parts, cut and continued.
 
-mod common;
-
 use alight_model::{Model, OpenOptions, Session, SessionOptions};
-use common::{Spec, distance, tokens};
+
+use crate::common::{Spec, distance, tokens};
 
 /// Calls `check` with a model of each kind of recurrent layers.
 fn each(check: impl Fn(&Model)) {

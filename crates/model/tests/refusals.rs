@@ -2,15 +2,13 @@
 //! Each refusal is real, in a child process that has it.
 #![cfg(target_os = "linux")]
 
-mod common;
-#[path = "../../pages/tests/common/refuse.rs"]
-mod refuse;
-
 use std::path::Path;
 
 use alight_formats::gguf;
 use alight_model::{Load, Model, ModelError, OpenOptions, Repack, Session, SessionOptions};
-use common::Spec;
+
+use crate::common::{self, Spec};
+use crate::refuse;
 
 fn logits(path: &Path, options: &OpenOptions) -> Result<Vec<f32>, ModelError> {
     let model = Model::open(path, options)?;
@@ -54,7 +52,7 @@ fn child_without_threads() {
 fn without_threads_a_model_runs_on_one() {
     let folder = tempfile::tempdir().unwrap();
     let (path, _) = Spec::llama().write(folder.path());
-    refuse::run("child_without_threads", path.to_str().unwrap());
+    refuse::run("refusals::child_without_threads", path.to_str().unwrap());
 }
 
 #[test]

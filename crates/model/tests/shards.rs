@@ -1,10 +1,9 @@
 //! A model in two files is the same model as in one, whichever of the files is named.
 
-mod common;
-
 use alight_formats::GgmlType;
 use alight_model::{Model, OpenOptions, Session, SessionOptions};
-use common::Spec;
+
+use crate::common::{self, Spec};
 
 fn logits(path: &std::path::Path) -> Vec<f32> {
     let model =

@@ -1,7 +1,5 @@
 //! Drafts change nothing: tokens, ends and what the cache holds are those of plain decoding, bit for bit, for every length of drafts.
 
-mod common;
-
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +10,8 @@ use alight_model::{
     Engine, EngineOptions, Event, Finish, GenerateOptions, Generated, Model, OpenOptions, Repack,
     Request, Sampler, SamplerOptions, Session, SessionOptions, Speculate, generate,
 };
-use common::{Spec, tokens};
+
+use crate::common::{self, Spec, tokens};
 
 /// What a call gives: the tokens, how it ended, the position, and the bits of the logits of what would follow.
 #[derive(Debug, PartialEq)]

@@ -1,8 +1,6 @@
 //! Copies on a plain disk: the same bytes and holes by every way, and the page cache as it was.
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use std::fs::{self, File, OpenOptions};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
@@ -11,12 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use alight_pages::copy::{CopyError, Fallback, Method, Options, Verified, verify};
 use alight_pages::{CacheProbe, evict, residency};
-use common::copying::{
+use proptest::prelude::*;
+
+use crate::common::copying::{
     METHODS, allocated, assert_same, by, cached_pages, copy, copy_and, half_warm, segments,
     stays_half_warm,
 };
-use common::{contents, disk_folder, on_disk, write};
-use proptest::prelude::*;
+use crate::common::{contents, disk_folder, on_disk, write};
 
 /// Whether pages of files in this folder can be counted and given up: on an overlay, or on a kernel
 /// without such calls, a test of what is cached says nothing.

@@ -2,18 +2,17 @@
 //! filesystem's tools installed); what is skipped is said.
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use alight_pages::copy::{CopyError, Fallback, Method, Options, Reflink};
-use common::copying::{
+
+use crate::common::copying::{
     METHODS, allocated, assert_same, by, cached_pages, copy, segments, stays_half_warm,
 };
-use common::mounts::{Mounted, bare, in_a_file};
-use common::{contents, disk_folder, write};
+use crate::common::mounts::{Mounted, bare, in_a_file};
+use crate::common::{self, contents, disk_folder, write};
 
 const LEN: usize = (20 << 20) + 777;
 

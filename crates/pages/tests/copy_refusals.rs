@@ -3,16 +3,15 @@
 //! refused, not when something is broken, and only before it has copied anything.
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use std::fs::File;
 use std::ops::ControlFlow;
 
 use alight_pages::copy::{Fallback, Method, Options, Report};
 use alight_pages::evict;
-use common::copying::{assert_same, by, copy, copy_and, stays_half_warm};
-use common::on_disk;
-use common::refuse::{forbid, run};
+
+use crate::common::copying::{assert_same, by, copy, copy_and, stays_half_warm};
+use crate::common::refuse::{forbid, run};
+use crate::common::{self, on_disk};
 
 const LEN: usize = (20 << 20) + 777;
 
@@ -99,7 +98,10 @@ fn child_that_is_refused_half_way() {
 
 /// Runs a child; the line in which it says how it went, unless it was skipped.
 fn child(name: &str, refused: &str) -> Option<String> {
-    run(name, refused).lines().find(|line| line.ends_with(" end")).map(str::to_owned)
+    run(&format!("copy_refusals::{name}"), refused)
+        .lines()
+        .find(|line| line.ends_with(" end"))
+        .map(str::to_owned)
 }
 
 /// Whether copies of this folder go around the page cache by themselves (and are not shared).

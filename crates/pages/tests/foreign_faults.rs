@@ -1,5 +1,5 @@
 //! A SIGBUS that has nothing to do with our maps does what it would have done without us. Each case
-//! runs in a child process: this test binary again, with the case named in the environment.
+//! runs in a child process: this program again, with the case named in the environment.
 
 #![cfg(target_os = "linux")]
 
@@ -17,10 +17,10 @@ use alight_pages::{Map, MapError};
 const CASE: &str = "ALIGHT_PAGES_TEST_CASE";
 const LEN: usize = 1 << 20;
 
-/// Runs the test `name` in a child with `case`. A child that hangs is killed.
+/// Runs the test `name` of this file in a child with `case`. A child that hangs is killed.
 fn child(name: &str, case: &str) -> ExitStatus {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .args(["--exact", &format!("foreign_faults::{name}"), "--nocapture", "--test-threads=1"])
         .env(CASE, case)
         .stdout(Stdio::null())
         .stderr(Stdio::null())

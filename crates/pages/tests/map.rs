@@ -65,14 +65,10 @@ fn ranges_are_populated_and_advised_wherever_they_lie() {
     map.check().unwrap();
 }
 
-/// Pages of the map that are resident in this process, by `mincore`'s neighbour in /proc.
+/// Bytes of the map that are in this process's page table.
 #[cfg(target_os = "linux")]
 fn resident(map: &Map) -> usize {
-    let start = format!("{:x}-", map.bytes().as_ptr() as usize);
-    let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
-    let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&start));
-    let line = lines.find(|line| line.starts_with("Rss:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+    crate::common::resident(map.bytes().as_ptr_range())
 }
 
 #[test]

@@ -1,16 +1,19 @@
 //! Memory: regions, and what of a map is given back and locked, as the kernel accounts for it.
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use std::fs;
 use std::ops::Range;
 
 use alight_pages::{Map, Region};
-use common::{contents, on_disk};
 
-/// Bytes of `field` (Rss, Locked) within the addresses of `bytes`, by /proc/self/smaps.
-fn accounted(bytes: &[u8], field: &str) -> usize {
+use crate::common::{self, contents, on_disk};
+
+fn resident(bytes: &[u8]) -> usize {
+    common::resident(bytes.as_ptr_range())
+}
+
+/// Bytes that are locked within the addresses of `bytes`, by /proc/self/smaps.
+fn locked(bytes: &[u8]) -> usize {
     let ours = bytes.as_ptr_range();
     let ours = ours.start as usize..ours.end as usize;
     let (mut within, mut sum) = (false, 0);
@@ -20,7 +23,7 @@ fn accounted(bytes: &[u8], field: &str) -> usize {
         if let Some((start, end)) = first.split_once('-') {
             let at = |text| usize::from_str_radix(text, 16).unwrap();
             within = at(start) < ours.end && ours.start < at(end);
-        } else if within && first.strip_suffix(':') == Some(field) {
+        } else if within && first == "Locked:" {
             sum += words.next().unwrap().parse::<usize>().unwrap() * 1024;
         }
     }
@@ -38,7 +41,7 @@ fn a_region_is_aligned_zero_and_free_until_touched() {
     let region = Region::new(1 << 40).unwrap();
     assert_eq!((region.len(), region.is_empty()), (1 << 40, false));
     assert!((region.as_mut_ptr() as usize).is_multiple_of(2 << 20));
-    assert_eq!(accounted(&region.bytes()[..1 << 30], "Rss"), 0);
+    assert_eq!(resident(&region.bytes()[..1 << 30]), 0);
     assert_eq!(region.bytes()[(1 << 40) - 1], 0);
     let empty = Region::new(0).unwrap();
     assert!(empty.is_empty() && empty.bytes().is_empty());
@@ -72,7 +75,7 @@ fn threads_fill_a_region_part_by_part_and_it_goes_when_dropped() {
     });
     let filled = region.bytes().chunks(PART).zip(1..).all(|(part, i)| part.iter().all(|b| *b == i));
     assert!(filled);
-    assert!(accounted(region.bytes(), "Rss") >= 4 * PART);
+    assert!(resident(region.bytes()) >= 4 * PART);
 }
 
 #[test]
@@ -81,8 +84,8 @@ fn a_locked_region_is_locked() {
     if let Err(error) = region.lock() {
         return eprintln!("skipped: {error}");
     }
-    assert_eq!(accounted(region.bytes(), "Rss"), 1 << 20);
-    assert_eq!(accounted(region.bytes(), "Locked"), 1 << 20);
+    assert_eq!(resident(region.bytes()), 1 << 20);
+    assert_eq!(locked(region.bytes()), 1 << 20);
     Region::new(0).unwrap().lock().unwrap();
 }
 
@@ -96,9 +99,9 @@ fn what_is_given_back_is_whole_pages_and_the_map_stays_valid() {
     let whole = 41 * page;
     let given = |range: Range<usize>, bytes: usize| {
         map.populate(0..len).unwrap();
-        assert_eq!(accounted(map.bytes(), "Rss"), whole);
+        assert_eq!(resident(map.bytes()), whole);
         assert_eq!(map.give_back(range.clone()), bytes, "{range:?}");
-        assert_eq!(accounted(map.bytes(), "Rss"), whole - bytes, "{range:?}");
+        assert_eq!(resident(map.bytes()), whole - bytes, "{range:?}");
         assert!(map.bytes() == expected);
         map.check().unwrap();
     };
@@ -132,19 +135,19 @@ fn what_is_locked_is_not_given_back() {
         }
     }
     map.populate(0..len).unwrap();
-    assert_eq!(accounted(map.bytes(), "Locked"), 3 * page);
+    assert_eq!(locked(map.bytes()), 3 * page);
     assert_eq!(map.give_back(4 * page..6 * page), 0);
     assert_eq!(map.give_back(0..len), 13 * page);
-    assert_eq!(accounted(map.bytes(), "Rss"), 3 * page);
+    assert_eq!(resident(map.bytes()), 3 * page);
     // Page 5 stays as long as one of its two does.
     map.unlock(4 * page..5 * page + 10);
-    assert_eq!(accounted(map.bytes(), "Locked"), 2 * page);
+    assert_eq!(locked(map.bytes()), 2 * page);
     assert_eq!(map.give_back(0..len), 14 * page);
-    assert_eq!(accounted(map.bytes(), "Rss"), 2 * page);
+    assert_eq!(resident(map.bytes()), 2 * page);
     map.unlock(0..usize::MAX);
-    assert_eq!(accounted(map.bytes(), "Locked"), 0);
+    assert_eq!(locked(map.bytes()), 0);
     assert_eq!(map.give_back(0..len), len);
-    assert_eq!(accounted(map.bytes(), "Rss"), 0);
+    assert_eq!(resident(map.bytes()), 0);
     assert!(map.bytes() == expected);
     // Locks and unlocks that are about nothing.
     map.lock(7..7).unwrap();

@@ -2,8 +2,6 @@
 //! that there is. The refusal is real, in a child process that has it.
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use std::fs::File;
 use std::num::NonZero;
 use std::ops::{ControlFlow, Range};
@@ -12,8 +10,9 @@ use alight_pages::Threads;
 use alight_pages::assemble::{Maker, assemble};
 use alight_pages::copy;
 use alight_pages::transfer::{Method, Piece};
-use common::refuse::{forbid, run};
-use common::{compare, contents, on_disk, options};
+
+use crate::common::refuse::{forbid, run};
+use crate::common::{compare, contents, on_disk, options};
 
 const LEN: usize = 70_000_001;
 
@@ -76,5 +75,5 @@ fn child_without_threads() {
 
 #[test]
 fn without_threads_everything_is_done_by_one() {
-    run("child_without_threads", "");
+    run("no_threads::child_without_threads", "");
 }

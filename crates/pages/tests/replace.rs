@@ -131,7 +131,8 @@ fn killed_in_the_middle_it_leaves_the_old_file_and_nothing_else() {
     let dest = folder.path().join("packed");
     fs::write(&dest, b"old").unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "child_that_is_killed_while_it_writes", "--nocapture"])
+        .args(["--ignored", "--exact", "replace::child_that_is_killed_while_it_writes"])
+        .arg("--nocapture")
         .env("REPLACE_DEST", &dest)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -282,22 +282,10 @@ fn what_is_read_ahead_is_read_once() {
     }
 }
 
-/// Bytes of a region that are in memory, by the kernel's own count.
 #[cfg(target_os = "linux")]
 fn resident(slots: &Slots) -> usize {
-    let (start, _) = slots.memory();
-    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-    let mut inside = false;
-    for line in maps.lines() {
-        let first = line.split(' ').next().unwrap();
-        if let Some((from, to)) = first.split_once('-') {
-            let [from, to] = [from, to].map(|at| usize::from_str_radix(at, 16).unwrap());
-            inside = (from..to).contains(&(start as usize));
-        } else if let (true, Some(size)) = (inside, line.strip_prefix("Rss:")) {
-            return size.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024;
-        }
-    }
-    panic!("no mapping has {start:?}");
+    let (start, len) = slots.memory();
+    crate::common::resident(start.cast_const()..start.wrapping_add(len))
 }
 
 /// With less memory there are fewer slots, whose memory goes back; with more there are more again. The bytes are always those of the file.

@@ -1,16 +1,15 @@
 //! What a transfer brings: exactly the bytes of the file, whatever the ranges, places and engines.
 
-mod common;
-
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use alight_pages::Region;
 use alight_pages::transfer::{Engine, Method, Options, Piece, TransferError, transfer};
-use common::{compare, contents, on_disk, uneven_pieces};
 use proptest::prelude::*;
 use tempfile::TempDir;
+
+use crate::common::{self, compare, contents, on_disk, uneven_pieces};
 
 const LEN: usize = 3 * 1024 * 1024 + 1234;
 

@@ -2,16 +2,15 @@
 //! (as root, with the filesystem's tools installed); what is skipped is said.
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use alight_pages::transfer::{Engine, Fallback, Method, Piece, Report};
 use alight_pages::{CacheProbe, Region, evict, residency};
-use common::mounts::{Mounted, in_a_file};
-use common::{compare, contents, options, uneven_pieces};
+
+use crate::common::mounts::{Mounted, in_a_file};
+use crate::common::{self, compare, contents, options, uneven_pieces};
 
 const LEN: usize = 2_000_003;
 

@@ -4,14 +4,13 @@
 //! Mounting takes root; elsewhere these tests are skipped, and say so.
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use alight_pages::transfer::{Engine, Fallback, Method, TransferError};
-use common::fuse::{Asked, Behaviour, Fuse};
-use common::{compare, contents, options, uneven_pieces};
+
+use crate::common::fuse::{Asked, Behaviour, Fuse};
+use crate::common::{compare, contents, options, uneven_pieces};
 
 const LEN: usize = 400_000;
 

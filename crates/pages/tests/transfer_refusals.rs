@@ -2,12 +2,11 @@
 //! have it), and locked memory. Each refusal is real, in a child process that has it.
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use alight_pages::transfer::{Engine, Fallback, Method, Piece, Report};
 use alight_pages::{Map, Region};
-use common::refuse::{forbid, run};
-use common::{compare, contents, on_disk, options};
+
+use crate::common::refuse::{forbid, run};
+use crate::common::{compare, contents, on_disk, options};
 
 const LEN: usize = 3_000_001;
 
@@ -43,17 +42,19 @@ fn child_whose_io_uring_is_refused() {
     assert!(report.fallbacks[0].to_string().starts_with("io_uring is refused"));
 }
 
+const URING_REFUSED: &str = "transfer_refusals::child_whose_io_uring_is_refused";
+
 #[test]
 fn without_io_uring_threads_read() {
     for errno in [libc::EPERM, libc::ENOSYS, libc::ENOMEM] {
-        run("child_whose_io_uring_is_refused", &format!("{} {errno}", libc::SYS_io_uring_setup));
+        run(URING_REFUSED, &format!("{} {errno}", libc::SYS_io_uring_setup));
     }
 }
 
 #[test]
 fn with_half_of_io_uring_threads_read() {
     for call in [libc::SYS_io_uring_register, libc::SYS_io_uring_enter] {
-        run("child_whose_io_uring_is_refused", &format!("{call} {}", libc::EPERM));
+        run(URING_REFUSED, &format!("{call} {}", libc::EPERM));
     }
 }
 
@@ -116,6 +117,6 @@ fn limit() -> u64 {
 #[test]
 fn without_locked_memory_slots_are_used_as_they_are_and_locks_say_what_to_do() {
     for limit in ["0", "131072"] {
-        run("child_that_may_not_lock_memory", limit);
+        run("transfer_refusals::child_that_may_not_lock_memory", limit);
     }
 }

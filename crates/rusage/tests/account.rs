@@ -2,13 +2,13 @@
 
 #![cfg(target_os = "linux")]
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
+
+use crate::support;
 
 const MIB: u64 = 1 << 20;
 

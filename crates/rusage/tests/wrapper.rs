@@ -2,8 +2,6 @@
 
 #![cfg(unix)]
 
-mod support;
-
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +11,8 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{rusage, with_plain_signals};
+
+use crate::support::{rusage, with_plain_signals};
 
 fn run(arguments: &[&str]) -> Output {
     rusage().args(arguments).output().unwrap()
@@ -31,10 +30,13 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
+/// Another process makes it: a file that this one has written cannot be run while a process that another test has just begun has it open.
 fn script(folder: &Path, name: &str, text: &str) -> PathBuf {
-    let path = folder.join(name);
-    fs::write(&path, text).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let (path, written) = (folder.join(name), folder.join("written"));
+    fs::write(&written, text).unwrap();
+    fs::set_permissions(&written, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(Command::new("cp").args([&written, &path]).status().unwrap().success());
+    fs::remove_file(written).unwrap();
     path
 }
 

@@ -2,45 +2,9 @@
 //! a thread with 256 KiB of stack, under an allocator that counts: whatever happens is an error or
 //! a text, within the bounds that `template` states.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
 use alight_text::{ChatError, ChatTemplate};
 
-struct Counting;
-
-static HELD: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-fn count(more: usize, less: usize) {
-    let held = HELD.fetch_add(more, Relaxed) + more - less;
-    HELD.fetch_sub(less, Relaxed);
-    PEAK.fetch_max(held, Relaxed);
-}
-
-// SAFETY: everything is passed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size(), 0);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        count(0, layout.size());
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        count(new_size, layout.size());
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(ptr, layout, new_size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use crate::memory::peak;
 
 /// What is promised: 64 MiB and 16 times the source and conversation, doubled while something
 /// grows, and 128 bytes for each byte of the source for what it is compiled into.
@@ -52,9 +16,7 @@ const STACK: usize = 256 << 10;
 
 /// Compiles, renders and drops, within the bounds.
 fn render(source: &str) -> Result<String, ChatError> {
-    let before = HELD.load(Relaxed);
-    PEAK.store(before, Relaxed);
-    let result = std::thread::scope(|scope| {
+    let (result, peak) = std::thread::scope(|scope| {
         let work = || {
             let context = serde_json::json!({
                 "messages": [{"role": "user", "content": "Hello"}],
@@ -63,9 +25,8 @@ fn render(source: &str) -> Result<String, ChatError> {
             ChatTemplate::new(source, "", "")?.render_context(context.as_object().unwrap())
         };
         let thread = std::thread::Builder::new().stack_size(STACK);
-        thread.spawn_scoped(scope, work).unwrap().join().unwrap()
+        thread.spawn_scoped(scope, move || peak(work)).unwrap().join().unwrap()
     });
-    let peak = PEAK.load(Relaxed).saturating_sub(before);
     let start: String = source.chars().take(80).collect();
     assert!(peak <= allowed(source.len()), "{peak} bytes for {start}");
     result

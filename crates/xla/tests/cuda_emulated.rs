@@ -2,14 +2,12 @@
 //! driver, and everything that a GPU must show is checked on it. Skipped where there is no C++ compiler.
 #![cfg(target_os = "linux")]
 
-mod cuda_checks;
-mod emulator;
-
 use std::process::Command;
 
 use alight_xla::cuda::blocks::{Sizes, TYPES};
-use cuda_checks::{Checked, Extent, adversaries, agreement, blocks, controls};
-use emulator::{compile, emulated};
+
+use crate::cuda_checks::{Checked, Extent, adversaries, agreement, blocks, controls};
+use crate::emulator::{self, compile, emulated};
 
 const EXTENT: Extent = Extent { ranks: 8, calls: 400, replays: 300, large: false };
 

@@ -1,12 +1,7 @@
 //! Programs with CUDA graphs, in the order that XLA has, among emulated GPUs whose driver is as strict as CUDA may be: what takes memory,
-//! as a graph does that is instantiated, waits for every kernel that waits for another rank. In one test, since its parts share what the
-//! emulated driver counts.
+//! as a graph does that is instantiated, waits for every kernel that waits for another rank. In one test with a process of its own,
+//! since its parts share what the emulated driver counts.
 #![cfg(target_os = "linux")]
-
-mod cuda_checks;
-mod emulator;
-mod frames;
-mod xla_gpu;
 
 use std::ffi::c_int;
 use std::sync::Mutex;
@@ -16,11 +11,13 @@ use std::time::{Duration, Instant};
 use alight_collective::{Element, Spec};
 use alight_xla::cuda::{Driver, accounts};
 use alight_xla::{Stage, api};
-use cuda_checks::Ranks;
-use cuda_checks::oracle::{Inputs, numbers};
-use emulator::{calls_that_waited, graphs, refuse_memory};
-use xla_gpu::Program;
-use xla_gpu::executable::{Executable, Late, Run, run_one_after_another};
+
+use crate::alone::is_alone;
+use crate::cuda_checks::oracle::{Inputs, numbers};
+use crate::cuda_checks::{self, Ranks};
+use crate::emulator::{self, calls_that_waited, graphs, refuse_memory};
+use crate::xla_gpu::Program;
+use crate::xla_gpu::executable::{Executable, Late, Run, run_one_after_another};
 
 /// By how much a host is late, and how long ranks wait where that is an error.
 const LATE: Duration = Duration::from_millis(300);
@@ -206,7 +203,7 @@ fn memory_is_freed_while_a_rank_is_late(spec: &Spec) {
 
 #[test]
 fn programs_with_graphs() {
-    if !emulator::emulated() {
+    if !emulator::emulated() || !is_alone("cuda_graphs::programs_with_graphs") {
         return;
     }
     let spec = cuda_checks::small(3);

@@ -1,11 +1,6 @@
 //! The custom call for GPUs as XLA calls it, among eight emulated GPUs with a stream each: stages, results, graphs, errors, and the
-//! trial at the start. In one test, since the emulated driver is told by the environment what to play.
+//! trial at the start. In one test with a process of its own, since the emulated driver is told by the environment what to play.
 #![cfg(target_os = "linux")]
-
-mod cuda_checks;
-mod emulator;
-mod frames;
-mod xla_gpu;
 
 use std::ffi::c_int;
 use std::ptr::{null, null_mut};
@@ -17,8 +12,12 @@ use alight_kernels::{WeightType, dequantize_row};
 use alight_xla::api::{self, data_type};
 use alight_xla::cuda::{CudaError, Driver, accounts, errors, probe};
 use alight_xla::{Stage, targets};
-use cuda_checks::oracle::{Inputs, numbers};
-use xla_gpu::{Array, Attribute, Context, Program, call_with, named};
+
+use crate::alone::is_alone;
+use crate::cuda_checks;
+use crate::cuda_checks::oracle::{Inputs, numbers};
+use crate::emulator;
+use crate::xla_gpu::{Array, Attribute, Context, Program, call_with, named};
 
 fn metadata() {
     let all: Vec<_> = targets().into_iter().filter(|target| target.platform == "CUDA").collect();
@@ -469,7 +468,7 @@ fn play(peers: &str) {
 
 #[test]
 fn the_custom_call() {
-    if !emulator::emulated() {
+    if !emulator::emulated() || !is_alone("cuda_handler::the_custom_call") {
         return;
     }
     let spec = cuda_checks::small(3);

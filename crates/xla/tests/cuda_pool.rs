@@ -2,9 +2,6 @@
 //! memory; and errors, after which everything goes on or says so.
 #![cfg(target_os = "linux")]
 
-mod cuda_checks;
-mod emulator;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::fs::File;
@@ -15,9 +12,10 @@ use alight_pages::slots::{SlotOptions, Slots};
 use alight_xla::cuda::blocks::TYPES;
 use alight_xla::cuda::pool::{Pool, PoolError};
 use alight_xla::cuda::{Driver, chosen};
-use cuda_checks::blocks::Random;
-use cuda_checks::pool::{Case, EXPERTS, LAYERS, address, every_budget, wrong_tables};
-use emulator::{be_late, emulated, fail_after, only_locked};
+
+use crate::cuda_checks::blocks::Random;
+use crate::cuda_checks::pool::{Case, EXPERTS, LAYERS, address, every_budget, wrong_tables};
+use crate::emulator::{self, be_late, emulated, fail_after, only_locked};
 
 const GPU: i64 = 2;
 

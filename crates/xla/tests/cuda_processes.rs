@@ -2,11 +2,6 @@
 //! with the test `child`, and the parent hands round what they tell each other, as JAX's collectives do.
 #![cfg(target_os = "linux")]
 
-mod cuda_checks;
-mod emulator;
-mod frames;
-mod xla_gpu;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -16,9 +11,12 @@ use alight_collective::{Element, Spec};
 use alight_xla::Stage;
 use alight_xla::api::code;
 use alight_xla::cuda::{CudaError, Driver, Shareable, arena, errors};
-use cuda_checks::oracle::{Inputs, numbers};
-use xla_gpu::executable::{Executable, Late, Run};
-use xla_gpu::{Attributes, Program};
+
+use crate::cuda_checks;
+use crate::cuda_checks::oracle::{Inputs, numbers};
+use crate::emulator;
+use crate::xla_gpu::executable::{Executable, Late, Run};
+use crate::xla_gpu::{Attributes, Program};
 
 /// What a child of the test is told by the environment: case, number, count, GPUs.
 const CHILD: &str = "ALIGHT_TEST_CHILD";
@@ -43,7 +41,7 @@ fn run(case: &str, count: usize, gpus: usize, more: &[(&str, &str)]) -> Option<V
     for number in 0..count {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["--exact", "child", "--nocapture"])
+            .args(["--exact", "cuda_processes::child", "--nocapture"])
             .env(CHILD, format!("{case} {number} {count} {gpus}"))
             .envs(more.iter().copied())
             .stdin(Stdio::piped())

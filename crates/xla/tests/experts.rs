@@ -1,10 +1,6 @@
 //! Experts as XLA calls them, by a stand-in for XLA: those in a store give the bits of those in the file, on every rank, however they
 //! lie in it and whatever of them is in memory; and what names no store, or no place, is an error.
 
-mod frames;
-#[allow(dead_code)] // other tests use the rest
-mod standin;
-
 use std::fs::File;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -14,7 +10,8 @@ use alight_kernels::WeightType;
 use alight_pages::slots::{SlotOptions, SlotsError};
 use alight_xla::api::data_type;
 use alight_xla::store::{Stack, Store};
-use standin::{Array, Attr, Call, Threads};
+
+use crate::standin::{Array, Attr, Call, Threads};
 
 const TY: WeightType = WeightType::Q8_0;
 const EXPERTS: usize = 9;

@@ -1,8 +1,6 @@
 //! The handlers as XLA calls them, by a stand-in for XLA: metadata, a state, two devices, and arguments that cannot work.
 //! With the real one: `bindings/python/tests/test_collective.py`.
 
-mod frames;
-
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -10,6 +8,8 @@ use std::sync::atomic::Ordering;
 
 use alight_xla::api::{self, data_type};
 use alight_xla::{Stage, targets};
+
+use crate::frames;
 
 /// What the stand-in keeps for a call: XLA's context.
 struct Context {

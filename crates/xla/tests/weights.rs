@@ -2,9 +2,6 @@
 //! threads that come when they like; and whatever a place, an attribute or a shape says, nothing outside is read.
 //! With the real one, and real models: `bindings/python/tests/test_native.py`.
 
-mod frames;
-mod standin;
-
 use alight_kernels::attention::{
     AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
     Queries, Tile, Window, attend_tile, kv_store,
@@ -15,7 +12,8 @@ use alight_kernels::{
     WeightType, matmul,
 };
 use alight_xla::api::{code, data_type};
-use standin::{Array, Attr, Call, Threads};
+
+use crate::standin::{Array, Attr, Call, Threads};
 
 const ALL: [Threads; 5] =
     [Threads::None, Threads::Inline, Threads::Late, Threads::Real, Threads::Slow];

@@ -1,5 +1,4 @@
 //! A running server, and a client that sends what it is told to and no more.
-#![allow(dead_code)] // each test file uses its own part of this
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -8,7 +7,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::support::{PATIENCE, command, ended, kill};
+use super::{PATIENCE, command, ended, kill};
 
 /// `alight serve`, until it is dropped.
 pub struct Serving {

@@ -1,9 +1,30 @@
 //! Running the program from tests.
-#![allow(dead_code)] // each test file uses its own part of this
+
+#[path = "../../../hub/tests/support/mod.rs"]
+pub mod fake_hub;
+#[path = "../../src/bench/experts/group.rs"]
+pub mod group;
+#[cfg(target_os = "linux")]
+pub mod held;
+pub mod http;
+#[path = "../../../formats/tests/legacy/mod.rs"]
+#[allow(dead_code)] // some of it is for the tests of formats alone
+pub mod legacy;
+pub mod pty;
+#[cfg(target_os = "linux")]
+#[path = "../../../pages/tests/common/refuse.rs"]
+#[allow(dead_code)] // some of it is for the tests of pages alone
+pub mod refuse;
+pub mod said;
+#[path = "../../../formats/tests/support/torch_files.rs"]
+#[allow(dead_code)] // as above
+pub mod torch_files;
+pub mod wild;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -130,6 +151,11 @@ impl Done {
     }
 }
 
+/// Whether all there is to show is to be shown, as by `make test-all`, or what sees nearly every mistake in a third of the time.
+pub fn everything() -> bool {
+    std::env::var_os("ALIGHT_TEST_ALL").is_some()
+}
+
 /// Where the real models are.
 fn models() -> PathBuf {
     let workspace = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -169,6 +195,23 @@ pub fn write(folder: &Path, name: &str, bytes: impl AsRef<[u8]>) -> String {
     let path = folder.join(name);
     fs::write(&path, bytes).unwrap();
     path.to_str().unwrap().to_owned()
+}
+
+/// Copies a program. Another process does: a file that this one has written cannot be run while a process that another test has just begun
+/// has it open.
+pub fn copy_program(from: &Path, to: &Path) {
+    assert!(Command::new("cp").args([from, to]).status().unwrap().success());
+}
+
+/// Makes a program of a shell's script.
+pub fn script(path: &Path, text: &str) -> PathBuf {
+    let written = path.with_extension("written");
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&written, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&written, fs::Permissions::from_mode(0o755)).unwrap();
+    copy_program(&written, path);
+    fs::remove_file(written).unwrap();
+    path.to_owned()
 }
 
 /// A path as an argument.

@@ -1,18 +1,18 @@
 //! The program on a pseudo-terminal of its own, as a person has it.
-#![allow(dead_code)] // each test file uses its own part of this
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Instant;
 
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::pty::{grantpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, tcgetattr};
 
-use super::support::{PATIENCE, ended};
+use super::{PATIENCE, ended};
 
 /// A program that has a terminal.
 pub struct Pty {
@@ -31,11 +31,16 @@ pub struct Pty {
 impl Pty {
     /// Starts it with the terminal as stdin, stderr, and stdout if that is not set to something else.
     pub fn start(mut command: Command, stdout: Option<Stdio>) -> Pty {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        // By the standard library, which closes it in all that other tests start meanwhile: they would keep the terminal.
+        let open = |name: &str| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).custom_flags(libc::O_NOCTTY).open(name).unwrap()
+        };
+        let master = open("/dev/ptmx");
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
-        let slave = OpenOptions::new().read(true).write(true).open(name).unwrap();
+        let slave = open(&name);
         let own = |file: &File| -> OwnedFd { file.as_fd().try_clone_to_owned().unwrap() };
         command.stdin(own(&slave)).stderr(own(&slave));
         command.stdout(stdout.unwrap_or_else(|| own(&slave).into()));
@@ -48,7 +53,6 @@ impl Pty {
         // SAFETY: two system calls, which are allowed between fork and exec.
         unsafe { command.pre_exec(terminal) };
         let child = command.spawn().unwrap();
-        let master = File::from(master);
         let mut reader = master.try_clone().unwrap();
         let (send, pieces) = channel();
         std::thread::spawn(move || {

@@ -1,5 +1,4 @@
 //! Tiny models whose answers are fixed in advance: tests of the command know what is generated, token by token.
-#![allow(dead_code)] // each test file uses its own part of this
 
 use std::path::Path;
 
@@ -46,5 +45,5 @@ pub fn model(folder: &Path, tokens: &[(&str, i32)], short: usize) -> String {
             }
         }
     });
-    super::support::write(folder, "said.gguf", file)
+    super::write(folder, "said.gguf", file)
 }

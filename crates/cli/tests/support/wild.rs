@@ -1,9 +1,9 @@
 //! A small model whose tokens would drive a terminal.
-#![allow(dead_code, unused_imports)] // each test file uses its own part of this
 
 use std::path::Path;
 
 #[path = "../../../model/tests/common/mod.rs"]
+#[allow(dead_code)] // some of it is for the tests of models alone
 mod common;
 
 use alight_formats::GgmlType;
@@ -37,7 +37,7 @@ pub fn model_of(folder: &Path, spec: Spec) -> String {
             weight.copy_from_slice(&(0.2 * random.signed()).to_le_bytes());
         }
     });
-    super::support::write(folder, "wild.gguf", file)
+    super::write(folder, "wild.gguf", file)
 }
 
 /// Such a model of other extents.

@@ -1,5 +1,4 @@
 //! Random arguments, numbers of bytes, and a group of threads.
-#![allow(dead_code)]
 
 use alight_collective::{Args, CollectiveError, Element, Options, Spec, ThreadGroup};
 use alight_kernels::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};

@@ -1,5 +1,4 @@
 //! What the tests share.
-#![allow(dead_code)] // each test file uses its own part of this
 
 use std::fs;
 use std::ops::ControlFlow;

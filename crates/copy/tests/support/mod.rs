@@ -1,5 +1,4 @@
 //! Copies as the tests make them.
-#![allow(dead_code)] // each test file uses its own part of this
 
 use std::fs;
 use std::ops::ControlFlow;

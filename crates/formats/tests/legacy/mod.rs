@@ -1,7 +1,5 @@
 //! Builds legacy files, right ones and wrong ones, for tests and for the seeds of the fuzzer.
 
-#![allow(dead_code)] // not every user needs all of it
-
 /// A file that can be changed before it is written.
 #[derive(Clone)]
 pub struct File {

@@ -1,4 +1,4 @@
-//! Counts the memory that a call takes, of its own thread. A test binary of this module has its allocator.
+//! Counts the memory that a call takes, of its own thread. A program with this module has its allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -35,13 +35,18 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Calls `what` and checks that it never held more than `allowed` bytes.
-#[track_caller]
-pub fn within<T>(allowed: usize, what: impl FnOnce() -> T) -> T {
+/// Calls `what`; what it returns, and the most bytes that it held.
+pub fn peak<T>(what: impl FnOnce() -> T) -> (T, usize) {
     let before = HELD.get().0;
     HELD.set((before, before));
     let result = what();
-    let peak = HELD.get().1.saturating_sub(before);
+    (result, HELD.get().1.saturating_sub(before))
+}
+
+/// Calls `what` and checks that it never held more than `allowed` bytes.
+#[track_caller]
+pub fn within<T>(allowed: usize, what: impl FnOnce() -> T) -> T {
+    let (result, peak) = peak(what);
     assert!(peak <= allowed, "{peak} bytes of memory, {allowed} are allowed");
     result
 }

@@ -1,7 +1,5 @@
 //! Files that are refused: by the right error, with a message that helps.
 
-#![allow(dead_code, unused_macros)] // each test binary uses its part
-
 use std::fmt::Debug;
 
 /// A message is bounded and printable, and holds all of `words`.
@@ -36,3 +34,4 @@ macro_rules! table {
         $(fails($what, &$bytes, |error| matches!(error, $pattern $(if $guard)?), &[$($word),*]);)*
     };
 }
+pub(crate) use table;

@@ -1,8 +1,6 @@
 //! Writes SentencePiece's models without any check, so that tests can lie in every field. Small and
 //! separate from what is tested.
 
-#![allow(dead_code)] // each test binary uses its part
-
 pub fn varint(mut value: u64) -> Vec<u8> {
     let mut out = Vec::new();
     while value >= 0x80 {

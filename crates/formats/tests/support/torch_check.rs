@@ -1,7 +1,5 @@
 //! Parses files of torch's and checks what must hold of every result.
 
-#![allow(dead_code)] // each test binary uses its part
-
 use alight_formats::torch::{Torch, TorchError, parse};
 
 /// Parses and checks that this took memory in proportion to the file: a pickle's densest content is

@@ -1,5 +1,4 @@
 //! A hub in threads of the test: its API, files in git and beside it, the other server that bytes come from, and what goes wrong.
-#![allow(dead_code)]
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -70,7 +69,6 @@ pub struct Plan {
 /// Both servers, which run until the test ends.
 pub struct FakeHub {
     pub endpoint: String,
-    pub cdn: String,
     plan: Arc<Mutex<Plan>>,
 }
 
@@ -97,8 +95,8 @@ impl FakeHub {
         let plan = Plan { commit: COMMIT.to_owned(), ..Plan::default() };
         let plan = Arc::new(Mutex::new(plan));
         let cdn = serve(plan.clone(), true, String::new());
-        let endpoint = serve(plan.clone(), false, cdn.clone());
-        let hub = FakeHub { endpoint, cdn, plan };
+        let endpoint = serve(plan.clone(), false, cdn);
+        let hub = FakeHub { endpoint, plan };
         for (path, bytes) in files {
             hub.add(path, bytes.clone(), true);
         }

@@ -21,14 +21,12 @@ pub(crate) mod avx512_rows;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512_tiles;
 mod codebook;
-mod decoded;
+pub(crate) mod decoded;
 mod grids;
 #[cfg(target_arch = "aarch64")]
 mod neon_derived;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon_rows;
-#[cfg(all(test, target_arch = "aarch64"))]
-mod neon_tests;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon_tiles;
 mod nibbles_256;

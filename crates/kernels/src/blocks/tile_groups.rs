@@ -115,33 +115,3 @@ pub(super) fn halves(unit: &[u8], at: usize) -> [f32; TILE_ROWS] {
     let words = words(unit, at);
     each(|r| f16_to_f32(words[r]))
 }
-
-#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
-mod tests {
-    use super::*;
-    use crate::blocks::{BlockFormat, WeightType, decoded, with_tiles};
-    use crate::tiles::{pack, packable};
-
-    /// What is fast gives what the types' portable decoding gives, row by row.
-    #[test]
-    fn groups_of_tiles_are_the_groups_of_their_rows() {
-        let packed = |ty: &WeightType| !ty.is_float() && packable(*ty, TILE_ROWS, ty.block_len());
-        for ty in WeightType::ALL.into_iter().filter(packed) {
-            let canonical = decoded::samples::blocks(ty, TILE_ROWS);
-            let mut unit = vec![0; canonical.len()];
-            pack(ty, ty.block_len(), &canonical, &mut unit);
-            with_tiles!(
-                ty,
-                Q => for g in 0..Q::BLOCK / 32 {
-                    let expected = decoded::tile_group::<Q, TILE_ROWS>(&unit, g, 0);
-                    let mut group = TileGroup::NONE;
-                    Q::tile_group(&unit, g, &mut group);
-                    assert_eq!(group.q, expected.q, "{ty} codes of group {g}");
-                    assert_eq!(group.d, expected.d, "{ty} scales of group {g}");
-                    assert_eq!(group.m, expected.m, "{ty} offsets of group {g}");
-                },
-                unreachable!()
-            );
-        }
-    }
-}

@@ -1,7 +1,5 @@
 //! Shared by the tests: a small deterministic random number generator, and random weights.
 
-#![allow(dead_code)]
-
 use alight_kernels::{Isa, ScaleField, WeightType};
 
 /// Whether less has to do, since an emulator runs the tests: set by `evidence check aarch64` and `check x86-levels`.

@@ -1,7 +1,7 @@
 //! Filesystems in files.
 
 #[path = "../../../pages/tests/common/mounts.rs"]
-#[allow(dead_code)]
+#[allow(dead_code)] // `bare` is for the tests of pages
 pub mod mounts;
 
 /// A folder on the disk.

@@ -1,17 +1,18 @@
 //! What several tests of transfers need.
-#![allow(dead_code)] // not each of them needs all
 
 #[cfg(target_os = "linux")]
 pub mod copying;
 #[cfg(target_os = "linux")]
 pub mod fuse;
 #[cfg(target_os = "linux")]
+#[allow(dead_code)] // `image` is for the tests of models
 pub mod mounts;
 #[cfg(target_os = "linux")]
 pub mod refuse;
 
 use std::fs::File;
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
@@ -91,4 +92,19 @@ pub fn compare(
     assert!(seen.iter().all(|count| count.load(SeqCst) == 1), "every piece, once");
     assert_eq!(report.bytes, pieces.iter().map(|p| p.range().end - p.range().start).sum::<u64>());
     Ok(report)
+}
+
+/// Bytes at these addresses that are in memory, as the page tables have it: to the page, since the kernel takes this memory and that of another
+/// test for one mapping where they meet.
+#[cfg(target_os = "linux")]
+pub fn resident(at: Range<*const u8>) -> usize {
+    use std::os::unix::fs::FileExt;
+    let page = alight_pages::page_size();
+    let (first, end) = (at.start as usize / page, (at.end as usize).div_ceil(page));
+    // A number for each page of the address space, whose highest bit says that the page is there.
+    let mut numbers = vec![0; 8 * (end - first)];
+    let table = File::open("/proc/self/pagemap").unwrap();
+    table.read_exact_at(&mut numbers, 8 * first as u64).unwrap();
+    let numbers = numbers.as_chunks().0.iter().map(|bytes| u64::from_ne_bytes(*bytes));
+    numbers.filter(|number| number >> 63 == 1).count() * page
 }

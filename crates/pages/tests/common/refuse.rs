@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-/// Runs the test `child` of this file in a process of its own, with `argument` in its environment;
-/// returns what it said.
+/// Runs the test `child`, a name with its file's before it, in a process of its own with `argument` in
+/// its environment; returns what it said.
 pub fn run(child: &str, argument: &str) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", child, "--nocapture"])

@@ -9,7 +9,6 @@ pub fn rusage() -> Command {
 }
 
 /// The same for any other program.
-#[allow(dead_code)] // each test file uses its own part of this
 pub fn with_plain_signals(mut command: Command) -> Command {
     use std::os::unix::process::CommandExt;
 

@@ -109,7 +109,7 @@ impl fmt::Debug for Beside {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "grammar"))]
 mod tests {
     use super::super::{Compiler, Part, Wanted};
     use super::*;

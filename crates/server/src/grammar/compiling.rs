@@ -85,7 +85,7 @@ pub(super) fn compile(compiler: &Arc<Compiler>, wanted: Wanted) -> Result<Gramma
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "grammar"))]
 mod tests {
     use std::fmt::Write;
 

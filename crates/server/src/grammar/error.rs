@@ -29,6 +29,11 @@ pub enum NoGrammar {
     /// It costs too much.
     #[error("it makes no grammar: it takes more than {} s to compile: make it simpler", LONGEST.as_secs())]
     TooSlow,
+    /// The program was built without the feature `grammar`.
+    #[error(
+        "this program was built without grammars; `make build` and `cargo install` build it with them"
+    )]
+    NotBuilt,
     /// Nothing would end an answer.
     #[error("the model has no token that ends an answer")]
     NoEnd,
@@ -55,7 +60,7 @@ impl NoGrammar {
     /// The same of a field of a body.
     pub(super) fn of_field(self, param: &'static str) -> NotHeld {
         match self {
-            NoGrammar::NoEnd | NoGrammar::Tokens(_) => {
+            NoGrammar::NotBuilt | NoGrammar::NoEnd | NoGrammar::Tokens(_) => {
                 Refusal::unsupported(param, self.to_string()).into()
             }
             why if why.is_of_what_was_asked() => Refusal::invalid(param, why.to_string()).into(),

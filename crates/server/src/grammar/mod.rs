@@ -8,19 +8,22 @@
 
 mod beside;
 mod calls;
+#[cfg(feature = "grammar")]
+mod compiler;
+#[cfg(not(feature = "grammar"))]
+#[path = "no_compiler.rs"]
+mod compiler;
 mod compiling;
 mod error;
+#[cfg(feature = "grammar")]
 mod gbnf;
 mod marks;
+#[cfg(feature = "grammar")]
 mod size;
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use alight_text::{Tokenizer, Vocabulary};
-use llguidance::api::TopLevelGrammar;
-use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{Matcher, ParserFactory};
+use alight_text::Vocabulary;
 use serde_json::{Map, Value, json};
 
 use crate::body::fields::{Fields, kind};
@@ -29,6 +32,8 @@ use crate::body::refusal::Refusal;
 pub use self::beside::{Beside, Masks};
 pub use self::calls::Calls;
 pub(crate) use self::calls::{of_calls, of_strict_calls};
+pub use self::compiler::Compiler;
+use self::compiler::{Grammar, Mask};
 pub(crate) use self::compiling::MOST_COMPILED;
 pub use self::error::{NoGrammar, NotHeld};
 use self::marks::Marks;
@@ -37,7 +42,7 @@ use self::marks::Marks;
 /// to compile an expression grows with the square of its length.
 const SCHEMA: usize = 256 << 10;
 const GRAMMAR: usize = 32 << 10;
-const REGEX: usize = size::PATTERN;
+const REGEX: usize = 4096;
 
 /// What a grammar of llama-server begins with if it is not GBNF but llguidance's Lark.
 const LARK: &str = "%llguidance";
@@ -62,98 +67,6 @@ impl Grammars {
         let grammar = compiler.and_then(|compiler| compiling::compile(compiler, wanted));
         grammar.map_err(|why| why.of_field(param))
     }
-}
-
-/// Compiles schemas and grammars for the tokens of a model.
-pub struct Compiler {
-    factory: ParserFactory,
-    /// The token that ends an answer, and all that do.
-    end: u32,
-    ends: Arc<[u32]>,
-}
-
-impl Compiler {
-    /// For the tokens of a model.
-    ///
-    /// # Errors
-    /// No answer of the model can be held to anything.
-    pub fn new(tokenizer: &Tokenizer) -> Result<Compiler, NoGrammar> {
-        let vocab = tokenizer.vocab_size() as u32;
-        let end = tokenizer.eos().or(tokenizer.ends().first().copied());
-        let end = end.ok_or(NoGrammar::NoEnd)?;
-        let words: Vec<Vec<u8>> = (0..vocab)
-            .map(|id| {
-                let mut bytes = Vec::new();
-                if tokenizer.is_control(id) || tokenizer.is_end(id) {
-                    // So that no text is taken for it.
-                    bytes.push(TokTrie::SPECIAL_TOKEN_MARKER);
-                    bytes.extend_from_slice(tokenizer.token_text(id));
-                } else {
-                    tokenizer.decode_bytes(id, &mut bytes);
-                }
-                bytes
-            })
-            .collect();
-        Compiler::of_words(&words, end, tokenizer.ends().into())
-    }
-
-    /// For tokens of these bytes, one of which ends an answer, as do some others.
-    fn of_words(words: &[Vec<u8>], end: u32, ends: Arc<[u32]>) -> Result<Compiler, NoGrammar> {
-        let trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, end), words);
-        let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-        let mut factory = ParserFactory::new_simple(&tokens)
-            .map_err(|error| NoGrammar::Tokens(error.to_string()))?;
-        factory.quiet();
-        factory.limits_mut().verbose_errors = false;
-        factory.limits_mut().max_lexer_states = 50_000;
-        // JSON and programming languages need some hundreds for a token, and a grammar that can read a text in very many ways all there are.
-        factory.limits_mut().step_max_items = 5_000;
-        Ok(Compiler { factory, end, ends })
-    }
-
-    /// For tokens that are a byte each, and one that ends.
-    #[cfg(test)]
-    fn of_bytes() -> Compiler {
-        let words = (0..=255).map(|byte| vec![byte]).chain([b"\xff<end>".to_vec()]);
-        let end = 256;
-        Compiler::of_words(&words.collect::<Vec<_>>(), end, [end].into()).unwrap()
-    }
-
-    fn compile(&self, wanted: Wanted) -> Result<Grammar, String> {
-        let grammar = match wanted {
-            Wanted::Schema { mut schema, strict } => {
-                size::check(&schema)?;
-                with_rules(&mut schema, strict);
-                TopLevelGrammar::from_json_schema(schema)
-            }
-            Wanted::Gbnf(text) => of_lark(gbnf::lark(&text)?)?,
-            Wanted::Lark(text) | Wanted::Calls(text) => of_lark(text)?,
-            Wanted::Regex(regex) => TopLevelGrammar::from_regex(&regex),
-        };
-        let parser = self.factory.create_parser(grammar);
-        let parser = parser.map_err(|error| error.to_string())?;
-        let matcher = Matcher::new(Ok(parser));
-        let mut grammar = Grammar { matcher, end: self.end, ends: self.ends.clone() };
-        // One with which no answer can begin is a mistake that is told before there is an answer.
-        grammar.mask().map_err(|why| {
-            format!("no answer can begin with it ({})", why.lines().next().unwrap_or_default())
-        })?;
-        Ok(grammar)
-    }
-}
-
-/// How JSON of a schema is written.
-fn with_rules(schema: &mut Value, strict: bool) {
-    if let Some(object) = schema.as_object_mut() {
-        // A small model may write blanks for ever. What llguidance does not know of a schema is left out, unless the client insists.
-        let how = json!({"whitespace_flexible": false, "lenient": !strict});
-        object.insert("x-guidance".to_owned(), how);
-    }
-}
-
-fn of_lark(text: String) -> Result<TopLevelGrammar, String> {
-    size::check_grammar(&text)?;
-    Ok(TopLevelGrammar::from_lark(text))
 }
 
 /// What of an answer is held to a grammar.
@@ -190,71 +103,6 @@ impl Held {
         match &mut self.0 {
             Part::Whole(grammar) | Part::WholeOrCalls(grammar) => grammar.accept(token),
             Part::Behind(marks) => marks.accept(token),
-        }
-    }
-}
-
-/// A grammar, and how far a text of it has come.
-pub(crate) struct Grammar {
-    matcher: Matcher,
-    end: u32,
-    ends: Arc<[u32]>,
-}
-
-impl Clone for Grammar {
-    fn clone(&self) -> Grammar {
-        Grammar { matcher: self.matcher.deep_clone(), end: self.end, ends: self.ends.clone() }
-    }
-}
-
-impl fmt::Debug for Grammar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Grammar").finish_non_exhaustive()
-    }
-}
-
-impl Grammar {
-    fn mask(&mut self) -> Result<Mask, Box<str>> {
-        let allowed = self.matcher.compute_mask_or_eos().map_err(|e| e.to_string())?;
-        let ends = allowed.is_allowed(self.end).then(|| self.ends.clone());
-        Ok(Mask { allowed, ends })
-    }
-
-    fn accept(&mut self, token: u32) {
-        // If it fails, so does the next mask.
-        let _ = self.matcher.consume_token(token);
-    }
-
-    /// Goes on by a text. Returns whether it may begin so.
-    fn accept_text(&mut self, text: &[u8]) -> bool {
-        let Ok(tokens) = self.matcher.tok_env().map(|tokens| tokens.tokenize_bytes(text)) else {
-            return false;
-        };
-        self.matcher.try_consume_tokens(&tokens).is_ok_and(|n| n == tokens.len())
-    }
-
-    /// Whether nothing can follow.
-    fn has_ended(&self) -> bool {
-        self.matcher.is_stopped() && !self.matcher.is_error()
-    }
-}
-
-/// Which tokens may come next.
-struct Mask {
-    allowed: SimpleVob,
-    /// The tokens that end an answer, if it may end here.
-    ends: Option<Arc<[u32]>>,
-}
-
-impl Mask {
-    /// Sets the logits `[vocab]` of all other tokens to −∞.
-    fn apply(&self, logits: &mut [f32]) {
-        let ends = self.ends.as_deref().unwrap_or(&[]);
-        for (id, logit) in logits.iter_mut().enumerate() {
-            let allowed = id < self.allowed.len() && self.allowed.get(id);
-            if !(allowed || ends.contains(&(id as u32))) {
-                *logit = f32::NEG_INFINITY;
-            }
         }
     }
 }
@@ -384,6 +232,15 @@ pub fn take(
     Ok(Some(Held(Part::Whole(grammars.compiled(param, wanted)?))))
 }
 
+/// How JSON of a schema is written.
+fn with_rules(schema: &mut Value, strict: bool) {
+    if let Some(object) = schema.as_object_mut() {
+        // A small model may write blanks for ever. What llguidance does not know of a schema is left out, unless the client insists.
+        let how = json!({"whitespace_flexible": false, "lenient": !strict});
+        object.insert("x-guidance".to_owned(), how);
+    }
+}
+
 /// A grammar of llama-server: GBNF, or Lark behind its mark.
 fn of_grammar(text: String) -> Wanted {
     if text.starts_with(LARK) { Wanted::Lark(text) } else { Wanted::Gbnf(text) }
@@ -416,46 +273,6 @@ fn of_format(mut format: Map<String, Value>) -> Result<Option<Wanted>, Refusal> 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_not_known_of_a_schema_is_left_out_unless_the_client_insists() {
-        let compiler = Compiler::of_bytes();
-        for schema in [
-            json!({"type": "array", "items": {"type": "string"}, "uniqueItems": true}),
-            json!({"type": "string", "format": "password"}),
-            json!({"not": {"type": "string"}}),
-            json!({"type": "object", "propertyNames": {"pattern": "^a"}}),
-            json!({"type": "object", "dependentRequired": {"a": ["b"]}}),
-            json!({"type": "integer", "if": {"minimum": 3}, "then": {"maximum": 5}}),
-            json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}),
-        ] {
-            for strict in [false, true] {
-                let held = compiler.compile(Wanted::Schema { schema: schema.clone(), strict });
-                assert_eq!(held.is_err(), strict, "{schema} {:?}", held.err());
-            }
-        }
-        // Nothing has this one; it is refused while nothing was answered.
-        for strict in [false, true] {
-            let schema = json!({"$ref": "#"});
-            assert!(compiler.compile(Wanted::Schema { schema, strict }).is_err());
-        }
-    }
-
-    /// Each rule is twice the next. With a few more, they would take gigabytes.
-    #[test]
-    fn rules_of_rules_are_not_too_many() {
-        let compiler = Compiler::of_bytes();
-        let rules = |n: usize, is: &str, name: fn(usize) -> String| {
-            let twice = |i| format!("{}{is}{} {}\n", name(i), name(i + 1), name(i + 1));
-            (0..n).map(twice).collect::<String>() + &format!("{}{is}\"a\"?\n", name(n))
-        };
-        for (n, fits) in [(4, true), (13, false), (16, false), (40, false)] {
-            let gbnf = format!("root ::= r0\n{}", rules(n, " ::= ", |i| format!("r{i}")));
-            assert_eq!(compiler.compile(Wanted::Gbnf(gbnf)).is_ok(), fits, "{n}");
-            let lark = format!("{LARK} {{}}\nstart: A0\n{}", rules(n, ": ", |i| format!("A{i}")));
-            assert_eq!(compiler.compile(Wanted::Lark(lark)).is_ok(), fits, "{n}");
-        }
-    }
 
     #[test]
     fn a_schema_is_strict_where_its_client_says_so() {

@@ -7,12 +7,11 @@ use std::ops::Range;
 
 use serde_json::{Deserializer, Value};
 
+use super::REGEX as PATTERN;
 use crate::http::decoded;
 
 /// Most values that a schema may have with what is merged copied.
 const MOST: u64 = 200_000;
-/// Most bytes of a pattern: the time to compile one grows with its square.
-pub(super) const PATTERN: usize = 4096;
 /// Most parts of a terminal, with those of the terminals that it names. Of one that may end after each of n parts, two tokens make n² / 2.
 const PARTS: u64 = 8000;
 /// What may stand beside a reference without being merged with what it refers to.

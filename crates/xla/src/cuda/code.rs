@@ -102,13 +102,13 @@ pub(super) fn architecture(driver: &Driver, ordinal: i64) -> Result<(i32, i32), 
 mod tests {
     use super::*;
 
-    /// With the compiler that `make compile-cuda` installs, where it has.
+    /// With the compiler that `make cuda` installs, where it has.
     #[test]
     fn the_library_compiles_kernels() {
         let venv = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv-cuda/lib");
         let python = std::fs::read_dir(venv).into_iter().flatten().flatten().next();
         let Some(python) = python else {
-            return println!("skipped: no .venv-cuda, make compile-cuda makes it");
+            return println!("skipped: no .venv-cuda, make cuda makes it");
         };
         nvrtc::look_in(vec![python.path().join("site-packages/nvidia/cu13/lib")]);
         nvrtc::available().unwrap();

@@ -1,6 +1,7 @@
 //! What is right: f64 arithmetic with the roundings of docs/explanation/collective.md, and the collective among threads, by bits.
 
 #[path = "../../../collective/tests/common/mod.rs"]
+#[allow(dead_code)] // some of it is for the tests of the collective alone
 mod common;
 
 use alight_collective::{Options, Spec};

@@ -1,5 +1,4 @@
 //! A stand-in for XLA that calls the custom calls for GPUs, stage by stage, on devices with a stream each.
-#![allow(dead_code)]
 
 pub mod executable;
 

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A control group for memory, gone with its last process.
 pub struct Group(pub PathBuf);
@@ -12,7 +13,9 @@ impl Group {
     /// A group in which so many bytes may be used; or why there is none: this takes the right to make groups,
     /// and the controller for memory.
     pub fn make(limit: u64) -> Result<Group, String> {
-        let name = format!("alight-group-{}", std::process::id());
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("alight-group-{}-{number}", std::process::id());
         let mut reasons = Vec::new();
         // Version 1, where it is mounted; version 2.
         for (root, file) in [

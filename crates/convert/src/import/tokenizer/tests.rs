@@ -13,6 +13,7 @@ use super::config::Config;
 use super::{Tokens, read, template};
 
 #[path = "../../../../formats/tests/support/sentencepiece.rs"]
+#[allow(dead_code)] // some of it is for the tests of formats alone
 mod model;
 
 /// A folder of these files.

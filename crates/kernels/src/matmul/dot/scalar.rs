@@ -252,16 +252,10 @@ fn widen(codes: &[u8; 16], zero: i16, to: &mut [i16; 16]) {
     }
 }
 
+/// What the instructions compute.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn widen(codes: &[u8; 16], zero: i16, to: &mut [i16; 16]) {
-    widen_by_loops(codes, zero, to);
-}
-
-/// What [`widen`] computes.
-#[cfg(any(test, not(target_arch = "x86_64")))]
-#[inline(always)]
-fn widen_by_loops(codes: &[u8; 16], zero: i16, to: &mut [i16; 16]) {
     for (to, code) in to.iter_mut().zip(codes) {
         *to = i16::from(*code) - zero;
     }
@@ -286,16 +280,10 @@ fn four_sums(w: &[[i16; 16]; 4], x: &[[i16; 16]; 4]) -> [i32; 4] {
     }
 }
 
+/// What the instructions compute.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn four_sums(w: &[[i16; 16]; 4], x: &[[i16; 16]; 4]) -> [i32; 4] {
-    four_sums_by_loops(w, x)
-}
-
-/// What [`four_sums`] computes.
-#[cfg(any(test, not(target_arch = "x86_64")))]
-#[inline(always)]
-fn four_sums_by_loops(w: &[[i16; 16]; 4], x: &[[i16; 16]; 4]) -> [i32; 4] {
     let mut sums = [0; 4];
     for (sum, (w, x)) in sums.iter_mut().zip(w.iter().zip(x)) {
         for i in 0..16 {
@@ -342,16 +330,10 @@ fn sums_of_rows(lines: &[Line; 4], zero: i32, x: &[i16; 16]) -> [i32; TILE_ROWS]
     out
 }
 
+/// What the instructions compute.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn sums_of_rows(lines: &[Line; 4], zero: i32, x: &[i16; 16]) -> [i32; TILE_ROWS] {
-    sums_of_rows_by_loops(lines, zero, x)
-}
-
-/// What [`sums_of_rows`] computes.
-#[cfg(any(test, not(target_arch = "x86_64")))]
-#[inline(always)]
-fn sums_of_rows_by_loops(lines: &[Line; 4], zero: i32, x: &[i16; 16]) -> [i32; TILE_ROWS] {
     let mut sums = [0; TILE_ROWS];
     for (line, x) in lines.iter().zip(x.as_chunks::<4>().0) {
         for (sum, codes) in sums.iter_mut().zip(line) {
@@ -402,42 +384,4 @@ fn eight_sums<const B: usize>(row: &[u8], x: &[f32], value: impl Fn([u8; B]) -> 
         sums[i] += value(*w) * x;
     }
     sums.iter().sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Numbers that fill their bits, and those beside them.
-    fn ends(n: usize) -> [[i16; 16]; 4] {
-        let ends = [-32512, -32511, -128, -1, 0, 1, 127, 128, 32511, 32512];
-        let value = |i: usize| ends[(i * 7 + n * (1 + i / 10)) % ends.len()];
-        std::array::from_fn(|i| std::array::from_fn(|j| value(16 * i + j)))
-    }
-
-    #[test]
-    fn instructions_compute_what_loops_do() {
-        for n in 0..100 {
-            // A code less its zero point is a signed byte.
-            let w = ends(n).map(|w| w.map(|v| v.clamp(-128, 127)));
-            assert_eq!(four_sums(&w, &ends(3 * n)), four_sums_by_loops(&w, &ends(3 * n)));
-            let codes = w[n % 4].map(|v| (v + 128) as u8);
-            for zero in [0, 8, 128] {
-                let (mut words, mut expected) = ([1; 16], [2; 16]);
-                widen(&codes, zero, &mut words);
-                widen_by_loops(&codes, zero, &mut expected);
-                assert_eq!(words, expected, "{codes:?} less {zero}");
-            }
-            let byte = |l: usize, r: usize, c: usize| (n * 7 + l * 61 + r * 17 + c * 255) as u8;
-            let lines: [Line; 4] = std::array::from_fn(|l| {
-                std::array::from_fn(|r| std::array::from_fn(|c| byte(l, r, c)))
-            });
-            for x in ends(5 * n) {
-                for zero in [0, 8, 128] {
-                    let expected = sums_of_rows_by_loops(&lines, zero, &x);
-                    assert_eq!(sums_of_rows(&lines, zero, &x), expected);
-                }
-            }
-        }
-    }
 }

@@ -210,16 +210,10 @@ fn add_pairs(sums: &mut [i32; LANES], w: &[i16; 2 * LANES], x: [i16; 2]) {
     }
 }
 
+/// What the instructions compute.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn add_pairs(sums: &mut [i32; LANES], w: &[i16; 2 * LANES], x: [i16; 2]) {
-    add_pairs_by_loops(sums, w, x);
-}
-
-/// What [`add_pairs`] computes.
-#[cfg(any(test, not(target_arch = "x86_64")))]
-#[inline(always)]
-fn add_pairs_by_loops(sums: &mut [i32; LANES], w: &[i16; 2 * LANES], x: [i16; 2]) {
     for i in 0..LANES {
         for h in 0..2 {
             sums[i] += i32::from(w[2 * i + h]) * i32::from(x[h]);
@@ -277,23 +271,6 @@ pub(super) unsafe fn multiply_float(
         }
         for (out, acc) in out.iter_mut().zip(acc) {
             *out = if k.start == 0 { acc } else { *out + acc };
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pairs_are_summed_as_by_loops() {
-        let ends = [-128, -127, -1, 0, 1, 126, 127];
-        for (n, x) in ends.into_iter().flat_map(|a| ends.map(|b| [a, b])).enumerate() {
-            let w = std::array::from_fn(|i| ends[(3 * i + n) % ends.len()]);
-            let (mut sums, mut expected) = ([-7, 0, 1 << 20, 5], [-7, 0, 1 << 20, 5]);
-            add_pairs(&mut sums, &w, x);
-            add_pairs_by_loops(&mut expected, &w, x);
-            assert_eq!(sums, expected, "{w:?} {x:?}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The layer beside an ordinary network of one layer, whose embeddings are what the layer's input should be.
 
 #[path = "../../../tests/common/mod.rs"]
+#[allow(dead_code)] // some of it is for other tests alone
 mod common;
 
 use std::collections::HashMap;

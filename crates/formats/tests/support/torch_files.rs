@@ -1,8 +1,6 @@
 //! Writes torch's zips and pickles without any check, so that tests can lie in every field. Small
 //! and separate from what is tested: written from APPNOTE.TXT and pickletools.
 
-#![allow(dead_code)] // each test binary uses its part
-
 /// One entry of a zip. Patches are bytes over the finished headers: (place in the header, bytes).
 #[derive(Clone, Default)]
 pub struct Entry {

@@ -1,0 +1,46 @@
+//! The tests of this crate from outside, in one program: a program for each file has to be linked, and that took most of the time
+//! of `make test`.
+//!
+//! The tests of all files run at the same time in the same process. So a test changes nothing that belongs to the process, such as
+//! its environment, current folder, signal handlers or limits, and counts nothing of it, such as its memory or its open files: it
+//! looks at its own thread, memory and files, or it starts a process.
+
+mod support;
+
+mod batch;
+mod bench_load;
+mod chat;
+mod command;
+mod cp;
+mod cp_bystander;
+mod defaults;
+mod engine;
+mod experts;
+mod habits;
+mod held;
+mod hub;
+mod inspect;
+mod inspect_ggml;
+mod inspect_safetensors;
+mod inspect_torch;
+mod limits;
+mod lines;
+mod llama_cpp;
+mod load;
+mod loading;
+mod measure;
+mod memory_limit;
+mod no_threads;
+mod outputs;
+mod pack;
+mod prompt_cache;
+mod quantize;
+mod run;
+mod serve;
+mod serve_keeps;
+mod slash;
+mod streams;
+mod terminal;
+mod thinking;
+mod tokenize;
+mod watch;

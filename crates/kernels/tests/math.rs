@@ -1,0 +1,119 @@
+//! The functions of the SIMD levels: within the units of the last place that they state, and right where numbers end.
+
+use alight_kernels::gate::{gelu_tanh, silu};
+use alight_kernels::vec::softcap;
+use alight_kernels::{Isa, internals};
+
+/// `e^x` is 0 for smaller `x`, see `lanes/math.rs`.
+const LEAST: f32 = -87.336_5;
+
+/// A function of a slice, in place.
+type Function = fn(Isa, &mut [f32]);
+
+fn exp(isa: Isa, x: &mut [f32]) {
+    internals::exp(isa, false, x);
+}
+
+/// For what is not positive.
+fn exp_negative(isa: Isa, x: &mut [f32]) {
+    internals::exp(isa, true, x);
+}
+
+fn tanh(isa: Isa, x: &mut [f32]) {
+    softcap(isa, x, 1.0);
+}
+
+fn run(isa: Isa, input: &[f32], f: Function) -> Vec<f32> {
+    let mut output = input.to_vec();
+    f(isa, &mut output);
+    output
+}
+
+fn levels() -> impl Iterator<Item = Isa> {
+    Isa::available().into_iter().filter(|&i| i != Isa::SCALAR)
+}
+
+/// Every 9973rd pattern of both signs, and the numbers between -20 and 20 more densely.
+fn inputs() -> Vec<f32> {
+    let patterns = (0..u32::MAX).step_by(9973).map(f32::from_bits).filter(|x| !x.is_nan());
+    let middle = (-200_000..200_000).map(|i| i as f32 * 1.000_37e-4);
+    patterns.chain(middle).collect()
+}
+
+/// Distance in units of the last place of the exact value, no smaller than a subnormal's. Infinity counts as 2^128.
+fn ulps(found: f32, exact: f64) -> f64 {
+    let finite =
+        if found.is_infinite() { 2f64.powi(128).copysign(found as f64) } else { found as f64 };
+    if found.is_infinite() && exact.abs() > 2f64.powi(128) {
+        return 0.0;
+    }
+    let exponent = exact.abs().log2().floor().clamp(-126.0, 127.0);
+    (finite - exact).abs() / 2f64.powf(exponent - 23.0)
+}
+
+fn check(f: Function, inputs: &[f32], limit: impl Fn(f32) -> f64, exact: impl Fn(f64) -> f64) {
+    for isa in levels() {
+        for (&x, &y) in inputs.iter().zip(&run(isa, inputs, f)) {
+            let error = ulps(y, exact(x as f64));
+            assert!(error <= limit(x), "{isa}: f({x:e}) = {y:e}, {error} ulp off");
+        }
+    }
+}
+
+/// e^x, where it is not subnormal.
+fn exp_or_zero(x: f64) -> f64 {
+    let e = x.exp();
+    if e < f64::from(f32::MIN_POSITIVE) { 0.0 } else { e }
+}
+
+#[test]
+fn exp_is_within_1_ulp_and_right_at_extremes() {
+    check(exp, &inputs(), |_| 1.0, exp_or_zero);
+    let negative: Vec<f32> = inputs().into_iter().filter(|x| *x <= 0.0).collect();
+    check(exp_negative, &negative, |_| 1.0, exp_or_zero);
+    // All numbers near the one below which it is 0.
+    let near = (-400..400).map(|i| f32::from_bits(LEAST.to_bits().wrapping_add_signed(i)));
+    let near: Vec<f32> = near.collect();
+    for isa in levels() {
+        for f in [exp as Function, exp_negative] {
+            for (x, y) in near.iter().zip(run(isa, &near, f)) {
+                let least = f64::from(f32::MIN_POSITIVE);
+                assert!(!y.is_subnormal(), "{isa}: e^{x} = {y:e}");
+                assert!(y != 0.0 || f64::from(*x).exp() <= 1.0001 * least, "{isa}: e^{x} = 0");
+            }
+            let y = run(isa, &[f32::NEG_INFINITY, -1e30, -0.0, 0.0, f32::NAN, -f32::NAN], f);
+            assert_eq!(y[..4], [0.0, 0.0, 1.0, 1.0], "{isa}");
+            assert!(y[4].is_nan() && y[5].is_nan(), "{isa}");
+        }
+        assert_eq!(run(isa, &[f32::INFINITY, 88.8, 1e30], exp), [f32::INFINITY; 3]);
+    }
+}
+
+#[test]
+fn tanh_is_within_1_5_ulp_and_right_at_extremes() {
+    check(tanh, &inputs(), |_| 1.5, f64::tanh);
+    for isa in levels() {
+        let y = run(isa, &[f32::NEG_INFINITY, f32::INFINITY, -0.0, f32::NAN], tanh);
+        assert_eq!(y[..2], [-1.0, 1.0], "{isa}");
+        assert!(y[2] == 0.0 && y[2].is_sign_negative() && y[3].is_nan(), "{isa}");
+    }
+}
+
+#[test]
+fn gates_are_as_exact_as_stated_and_right_at_extremes() {
+    // x / (1 + e^-v) for `v` of the sign of `x`.
+    let times_sigmoid =
+        |x: f64, v: f64| x * exp_or_zero(v.min(0.0)) / (1.0 + exp_or_zero(-v.abs()));
+    check(silu, &inputs(), |_| 4.0, |x| times_sigmoid(x, x));
+    let twice_u = |x: f64| 2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+    let limit =
+        |x: f32| if x > -1.0 { 4.0 } else { 4.0 + 4.0 * twice_u(x as f64).abs().min(104.0) };
+    check(gelu_tanh, &inputs(), limit, |x| times_sigmoid(x, twice_u(x)));
+    for isa in levels() {
+        for f in [silu as Function, gelu_tanh] {
+            let y = run(isa, &[f32::NEG_INFINITY, -1e38, f32::INFINITY, 1e38, f32::NAN], f);
+            assert!(y[0] == 0.0 && y[1] == 0.0, "{isa} {y:?}");
+            assert!(y[2] == f32::INFINITY && y[3] == 1e38 && y[4].is_nan(), "{isa} {y:?}");
+        }
+    }
+}

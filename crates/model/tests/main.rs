@@ -1,0 +1,40 @@
+//! The tests of this crate from outside, in one program: a program for each file has to be linked, and that took most of the time
+//! of `make test`.
+//!
+//! The tests of all files run at the same time in the same process. So a test changes nothing that belongs to the process, such as
+//! its environment, current folder, signal handlers or limits, and counts nothing of it, such as its memory or its open files: it
+//! looks at its own thread, memory and files, or it starts a process.
+//! What needs this process for itself is another program, in `Cargo.toml`.
+
+mod common;
+#[cfg(target_os = "linux")]
+#[path = "common/disk.rs"]
+mod disk;
+#[path = "common/packed.rs"]
+mod packed;
+#[cfg(target_os = "linux")]
+#[path = "../../pages/tests/common/refuse.rs"]
+mod refuse;
+
+mod cache_type;
+mod changing;
+mod consistency;
+mod expert_traces;
+mod experts;
+mod generate;
+mod greedy_agreement;
+mod hostile;
+mod load;
+mod long_context;
+mod mtp;
+mod neighbours;
+mod of_prompt;
+mod oracle;
+mod pool;
+mod pool_idle;
+mod prompt_files;
+mod recurrent;
+mod refusals;
+mod sampler_behaviour;
+mod shards;
+mod speculate;

@@ -1,0 +1,56 @@
+//! In the place of `compiler.rs`, in a program that is built without the feature `grammar`: there is no compiler, and so none of what it makes.
+
+use std::convert::Infallible;
+
+use alight_text::Tokenizer;
+
+use super::Wanted;
+use super::error::NoGrammar;
+
+/// Cannot be made.
+pub struct Compiler(Infallible);
+
+impl Compiler {
+    /// Refuses.
+    ///
+    /// # Errors
+    /// Always: nothing here can compile a grammar.
+    pub fn new(_: &Tokenizer) -> Result<Compiler, NoGrammar> {
+        Err(NoGrammar::NotBuilt)
+    }
+
+    pub(super) fn compile(&self, _: Wanted) -> Result<Grammar, String> {
+        match self.0 {}
+    }
+}
+
+/// Cannot be made.
+#[derive(Clone, Debug)]
+pub(crate) struct Grammar(Infallible);
+
+impl Grammar {
+    pub(super) fn mask(&mut self) -> Result<Mask, Box<str>> {
+        match self.0 {}
+    }
+
+    pub(super) fn accept(&mut self, _: u32) {
+        match self.0 {}
+    }
+
+    pub(super) fn accept_text(&mut self, _: &[u8]) -> bool {
+        match self.0 {}
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        match self.0 {}
+    }
+}
+
+/// Cannot be made.
+pub(super) struct Mask(Infallible);
+
+impl Mask {
+    pub(super) fn apply(&self, _: &mut [f32]) {
+        match self.0 {}
+    }
+}
