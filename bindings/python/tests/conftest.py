@@ -24,16 +24,93 @@ import pytest
 from alight._alight import WEIGHT_TYPES
 from alight.jax import _cache
 
-# What XLA has compiled for these tests is kept for the next time, in the virtual environment, by JAX's own cache. Of this
-# process alone: in one that a test starts, it would stand in for the cache of this package, which is tested there.
+# What compilers have made for these tests is kept for the next time, in the virtual environment; JAX's own cache does it for XLA. Processes that
+# tests start keep it only if they are given KEEP: in others, it would stand in for the cache of this package, which is tested there.
 COMPILED = Path(sys.prefix) / "compiled" / hashlib.sha256(_cache.processor().encode()).hexdigest()[:16]
+KEEP = {}
 if sys.prefix != sys.base_prefix and os.access(sys.prefix, os.W_OK):
+    KEEP = {"JAX_COMPILATION_CACHE_DIR": str(COMPILED), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     jax.config.update("jax_compilation_cache_dir", str(COMPILED))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+def mypy(name, folder, *arguments):
+    """Runs mypy in a folder. What it has found out about other packages is kept under a name, since no two may write to one place."""
+    kept = COMPILED.parent / f"mypy-{name}" if KEEP else "/dev/null"
+    command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={kept}", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+
 
 MOST_MAPS = 20_000
 """Of 65,530 that Linux lets a process have. A program that XLA has compiled keeps several for as long as JAX caches it, and XLA ends the process when
 it gets no more."""
+
+
+TOGETHER = {"test_continuous.py": "test_batch.py"}
+"""Files of tests that use the models of another one."""
+LONGEST = ("test_models.py", "test_batch.py", "test_continuous.py", "test_gpu_blocks.py")
+"""They come first, so that no worker is left alone with one of them."""
+
+
+# What `make test` runs, by the beginning of names; `make test-all` runs all. Of each kind of mistake that the tests see, one that is quick to look for.
+SMOKE = (
+    # What is installed, and what its pages and examples say.
+    "test_package.py::test_the_command_comes", "test_package.py::test_jax_is_an_extra", "test_docs.py::test_every",
+    "test_docs.py::test_an_example_runs[examples/python/stream.py]",
+    # What is in files, and what is wrong with one; models of the hub; tokens.
+    "test_open.py::", "test_read.py::test_parts", "test_read.py::test_ranges", "test_read.py::test_floats_are_the_reference[rows-Q4_K]",
+    "test_read.py::test_floats_are_the_reference[tiles-Q4_K]", "test_hub.py::test_a_name", "test_hub.py::test_what_is_not", "test_model.py::",
+    "test_tools.py::",
+    # Answers of the native engine: the command's, in pieces, from several threads, and errors by their types.
+    "test_generate.py::test_what_a_model_is", "test_generate.py::test_an_answer_is_that_of_the_command", "test_generate.py::test_chat",
+    "test_generate.py::test_errors", "test_generate.py::test_help", "test_generate.py::test_a_file_that_is_cut_short",
+    "test_generate.py::test_several_threads", "test_generate.py::test_streams_that_are_left", "test_generate.py::test_ctrl_c_ends_an_answer[stream]",
+    "test_compute.py::test_the_next_token", "test_compute.py::test_errors", "test_compute.py::test_numbers_outlive",
+    # Arrays in place.
+    "test_numpy.py::test_plain", "test_numpy.py::test_blocks_are_floats[Q4_K]", "test_numpy.py::test_what_numpy", "test_numpy.py::test_dlpack",
+    "test_numpy.py::test_jax_takes_tensors", "test_load.py::test_arrays", "test_load.py::test_what", "test_load.py::test_shards_over_devices[rows",
+    "test_load.py::test_each_device", "test_load.py::test_a_file_cut_short", "test_upload.py::test_the_same_arrays", "test_memory.py::test_opening",
+    # The interface of XLA; the collective beside an oracle and beside psum, on one process's devices and on GPUs.
+    "test_ffi.py::", "test_collective.py::test_numbers_are_the_oracles", "test_collective.py::test_groups_of_a_mesh", "test_collective.py::test_without",
+    "test_collective.py::test_what_cannot_work", "test_meet.py::test_what_cannot_work", "test_meet.py::test_programs_of_checks", "test_cuda.py::",
+    # Kernels on the bytes of a file, attention and sampling, each beside float64.
+    "test_native.py::test_embed", "test_native.py::test_rows_of_every_rank[SmolLM2", "test_experts.py::test_what_float64_says[2-3]",
+    "test_experts.py::test_a_store_changes_no_bit[True-3]", "test_gpu_blocks.py::test_calls_are_lowered", "test_attention.py::test_what_is_seen",
+    "test_attention.py::test_pages", "test_sample.py::test_any_number", "test_sample.py::test_draws_are_as_likely_as_the_stages_say[0]", "test_cut.py::",
+    # A small model in JAX beside the native engine, on several devices, with others in a batch; what is refused; programs that are kept; the command.
+    "test_models.py::test_what_the_native_engine_says[llama]", "test_models.py::test_any_number_of_ranks[tiny0", "test_models.py::test_a_launch_ends",
+    "test_models.py::test_a_file_that_is_cut_short", "test_models.py::test_what_cannot_work", "test_models.py::test_a_number_beside",
+    "test_models.py::test_every_architecture", "test_batch.py::test_every_sequence_is_as_it_is_alone[llama", "test_batch.py::test_what_cannot_work",
+    "test_huggingface.py::test_every_device", "test_huggingface.py::test_what_is_not", "test_cache.py::test_a_program", "test_cache.py::test_a_broken",
+    "test_run.py::test_the_answer_is_all", "test_run.py::test_processes_have",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(config, items):
+    """Marks what is in `SMOKE`, each of which has to be there."""
+    names = {item: f"{item.path.name}::{item.name}" for item in items}
+    for item, name in names.items():
+        if name.startswith(SMOKE):
+            item.add_marker(pytest.mark.smoke)
+    lost = [one for one in SMOKE if not any(name.startswith(one) for name in names.values())]
+    # Who asks for some tests has not lost the others.
+    if lost and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        raise pytest.UsageError(f"SMOKE in conftest.py names tests that there are not: {', '.join(lost)}")
+    order = {name: at for at, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With several workers (`-n 2`) a file of tests is of one of them: its tests share models, and what is compiled for these."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            name = nodeid.partition("::")[0].rpartition("/")[2]
+            return TOGETHER.get(name, name)
+
+    config.option.loadscopereorder = False
+    return Files(config, log)
 
 
 @contextlib.contextmanager
@@ -55,28 +132,12 @@ def _few_maps():
         gc.collect()
 
 
-# What `make test` runs of these tests, by the beginning of their names (`pytest -m smoke`); `make test-all` runs all. Each kind of mistake that they see
-# has one of the quick ones here: the package, what files have, answers, arrays in place, the collective and its bits, one small model in JAX.
-SMOKE = (
-    "test_package.py::test_the_command_comes", "test_open.py::", "test_read.py::", "test_numpy.py::", "test_model.py::", "test_ffi.py::", "test_tools.py::",
-    "test_generate.py::test_what_a_model_is", "test_generate.py::test_an_answer_is_that_of_the_command", "test_generate.py::test_tokens_and_text",
-    "test_generate.py::test_errors", "test_generate.py::test_threads_share_a_model", "test_compute.py::", "test_load.py::",
-    "test_collective.py::test_numbers_are_the_oracles", "test_collective.py::test_beside_psum_after_64_layers[2]", "test_collective.py::test_what_cannot_work",
-    "test_models.py::test_what_the_native_engine_says[llama]", "test_models.py::test_mistakes_are_seen[none of attn_q]", "test_models.py::test_nothing_is_copied",
-    "test_models.py::test_generation", "test_models.py::test_a_file_that_is_cut_short", "test_batch.py::test_forward_is_what_logits_says",
-)
-
-
-def pytest_collection_modifyitems(items):
-    """Marks what is in `SMOKE`, each of which has to be there."""
-    for item in items:
-        name = f"{item.path.name}::{item.name}"
-        if name.startswith(SMOKE):
-            item.add_marker(pytest.mark.smoke)
-    files = {item.path.name for item in items}
-    lost = [one for one in SMOKE if one.split("::")[0] in files and not any(f"{item.path.name}::{item.name}".startswith(one) for item in items)]
-    if lost and len(files) > 1:
-        raise pytest.UsageError(f"SMOKE in conftest.py names tests that there are not: {', '.join(lost)}")
+@pytest.fixture
+def compiled_quickly():
+    """XLA optimises little, which takes a third less: for programs of which it is asked what they are made of and how they are called, and no bits."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -158,6 +219,12 @@ def write_safetensors(path, tensors, padding=0):
 
 
 @pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """For models that several files of tests share."""
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="session")
 def every_type(tmp_path_factory):
     """A GGUF file with a matrix of each type that can be converted: its path, and what is in it."""
     rng = np.random.default_rng(1)
@@ -183,9 +250,9 @@ def packed(every_type, command):
     return path
 
 
-def in_process(code, *args):
+def in_process(code, *args, **environment):
     """Runs code in a Python of its own, and returns what it prints."""
-    run = subprocess.run([sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, timeout=120)
+    run = subprocess.run([sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, timeout=300, env=os.environ | environment)
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from alight.jax.models import _programs
+from conftest import KEEP, in_process
 from evidence.bench import jax_decode
 from evidence.gpu import bench_models
 from evidence.lib import flashinfer_peer
@@ -28,8 +29,8 @@ echo "{\\"avg_latency\\": $(awk "BEGIN { print 0.008 + 0.002 * $tokens }")}" > "
 """
 
 
-SETTINGS = {"no graphs": 3, "psum in graphs": 2, "XLA's one-shot kernel": 2}
-"""Three of them, and how many variants each has."""
+SETTINGS = {"no graphs": 3, "psum in graphs": 2}
+"""Two of them, and how many variants each has."""
 
 
 TORCH = """
@@ -75,11 +76,16 @@ def with_flashinfer(folder, text=FLASHINFER):
     return str(folder / "python")
 
 
+# Times are nobody's here.
+ENVIRONMENT = KEEP | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+
+
 def run(folder, *options, vllm=VLLM):
     (folder / "vllm").write_text(vllm)
     (folder / "vllm").chmod(0o755)
-    env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PATH": f"{folder}:{os.environ['PATH']}"}
-    command = [sys.executable, "-m", "evidence", "bench", "jax-decode", "--shape", "small", "--turns", "1", "--tokens", "5", "--steps", "4", *options]
+    env = os.environ | ENVIRONMENT | {"PATH": f"{folder}:{os.environ['PATH']}"}
+    small = ["--shape", "small", "--layers", "1", "--turns", "1", "--tokens", "5", "--steps", "4"]
+    command = [sys.executable, "-m", "evidence", "bench", "jax-decode", *small, *options]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
@@ -96,7 +102,7 @@ def test_on_cpu_devices(tmp_path):
 def test_what_gpus_are_measured_with(tmp_path):
     """With XLA's flags of each setting, which CPU devices take and do nothing with; with vLLM; and with FlashInfer."""
     python = with_flashinfer(tmp_path)
-    said, told = run(tmp_path, "--tp", "2", "--gpus", "--layers", "1", "--flashinfer", python, "--settings", *SETTINGS)
+    said, told = run(tmp_path, "--tp", "2", "--gpus", "--flashinfer", python, "--settings", *SETTINGS)
     tables = [[cell.strip() for cell in line.strip("| \n").split("|")] for line in said.splitlines() if line.startswith("| small")]
     rows, calls = ([row for row in tables if len(row) == width] for width in (6, 4))
     assert {row[0] for row in rows} == {"small shape, 1 layers"}
@@ -105,13 +111,21 @@ def test_what_gpus_are_measured_with(tmp_path):
         assert sum(name.endswith(f" GPUs, {setting}") for name in names) == count, names
     assert rows[-1][1:3] == ["vLLM, 2 GPUs", "2.00"] and rows[-1][-1] == "10"
     shares = [row[4] for row in rows if row[1].startswith(("fused", "psum"))]
-    assert len(shares) == 4 and all(share.endswith(" %") for share in shares)
+    assert len(shares) == 3 and all(share.endswith(" %") for share in shares)
     # What a graph of 100 calls takes, and a row for each of ours that there is a step without.
     assert [row[2:] for row in calls if row[1] == "FlashInfer by itself, 2 GPUs"] == [["1", "10.0 (10.0–10.0)"], ["8", "10.0 (10.0–10.0)"]]
     assert [row[1] for row in calls[:-2]] == [
-        "fused, 2 GPUs, no graphs", "psum, 2 GPUs, no graphs", "psum, 2 GPUs, psum in graphs", "psum, 2 GPUs, XLA's one-shot kernel"
+        "fused, 2 GPUs, no graphs", "psum, 2 GPUs, no graphs", "psum, 2 GPUs, psum in graphs"
     ]  # fmt: skip
-    assert "FlashInfer is left out" not in told
+    assert "left out" not in told
+
+
+def test_xla_knows_the_flags_of_every_setting():
+    """It ends the process that has another."""
+    flags = " ".join(flags for flags, _ in jax_decode.SETTINGS.values())
+    assert in_process("import jax; print(jax.default_backend())", XLA_FLAGS=flags, JAX_PLATFORMS="cpu") == "cpu"
+    with pytest.raises(AssertionError, match="Unknown flag"):
+        in_process("import jax; print(jax.default_backend())", XLA_FLAGS=f"{flags} --xla_no_flag=1", JAX_PLATFORMS="cpu")
 
 
 def test_the_baseline_in_graphs_has_what_models_have_and_collectives():
@@ -138,10 +152,13 @@ def test_flashinfer_is_left_out_by_name_where_it_cannot_be_had(what, tmp_path, c
     assert told.count("\n") == 1 and "FlashInfer is left out: " in told and reason in told
 
 
-def test_a_peer_that_fails_is_left_out(tmp_path):
-    broken = "#!/bin/sh\necho no GPU >&2\nexit 1\n"
-    said, told = run(tmp_path, "--tp", "1", "--gpus", "--settings", "NCCL's symmetric buffers", vllm=broken)
-    assert "vLLM is left out: no GPU" in told and "vLLM" not in said
+def test_a_peer_that_fails_is_left_out(tmp_path, monkeypatch, capsys):
+    (tmp_path / "vllm").write_text("#!/bin/sh\necho no GPU >&2\nexit 1\n")
+    (tmp_path / "vllm").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    asked = argparse.Namespace(prompt=32, tokens=5, turns=1)
+    assert jax_decode.vllm(asked, jax_decode.SHAPES["small"], 1) is None
+    assert capsys.readouterr().err == "vLLM is left out: no GPU\n"
 
 
 LLAMA_BENCH = """#!/bin/sh

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import PATH, ROOT
+from conftest import KEEP, PATH, ROOT, mypy
 from evidence.lib.common import TARGET
 
 TUTORIAL = "docs/tutorial/first-ten-minutes.md"
@@ -97,14 +97,14 @@ def test_an_example_runs(example, tmp_path):
         case ".sh":
             command = ["sh", path]
         case ".rs":
-            # What `cargo test` has built, if that was before.
-            build = ["cargo", "build", "--quiet", "--locked", "--workspace", "--example", path.stem]
+            # As everything else is built, so that little is left to do.
+            build = ["cargo", "build", "--release", "--quiet", "--locked", "--workspace", "--example", path.stem]
             subprocess.run(build, check=True, cwd=ROOT)
-            command = [TARGET / "debug/examples" / path.stem]
+            command = [TARGET / "release/examples" / path.stem]
     if path.name == "server.sh":
         need("curl")
     more = [str(free_port())] if path.name == "server.sh" else ARGUMENTS.get(path.name, [])
-    run = subprocess.run([*command, PATH, *more], input="\n".join(lines), capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment())
+    run = subprocess.run([*command, PATH, *more], input="\n".join(lines), capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment(**KEEP))
     assert run.returncode == 0, run.stdout + run.stderr
     assert re.search(expected, run.stdout.strip()), run.stdout + run.stderr
 
@@ -117,17 +117,10 @@ def test_every_example_is_run_and_listed():
         assert name in EXAMPLES and f"({os.path.relpath(path, ROOT / 'examples')})" in listed, name
 
 
-def typed(path, code):
-    """What mypy says of it."""
-    path.write_text(code)
-    return subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir=/dev/null", path], capture_output=True, text=True).stdout
-
-
 def test_types(tmp_path):
     shown = blocks_of("docs/reference/python.md").replace("async def both():", "async def both() -> list[alight.Completion]:")
-    assert "no issues found" in typed(tmp_path / "shown.py", shown)
-    wrong = typed(
-        tmp_path / "wrong.py",
+    (tmp_path / "shown.py").write_text(shown)
+    (tmp_path / "wrong.py").write_text(
         """
 import alight
 model = alight.Model("model.gguf")
@@ -138,7 +131,9 @@ model.chat("text")
 alight.Model("model.gguf", load="slowly")
 """,
     )
-    assert [int(line.split(":")[1]) for line in wrong.splitlines() if ": error: " in line] == [4, 5, 6, 7, 8], wrong
+    said = mypy("docs", tmp_path, "shown.py", "wrong.py").stdout
+    errors = [line.split(":")[:2] for line in said.splitlines() if ": error: " in line]
+    assert errors == [["wrong.py", str(line)] for line in (4, 5, 6, 7, 8)] and "checked 2 source files" in said, said
 
 
 def test_every_class_and_option_is_in_the_documentation():

@@ -134,13 +134,14 @@ def test_chat_goes_through_the_template(model, run):
 def test_ctrl_c_ends_a_list_of_pieces():
     """Nothing of Python's runs in `list` that would look at signals, and here no piece has to be waited for."""
     code = """
-import ctypes, itertools, os, signal, sys, time
+import ctypes, itertools, os, signal, sys
 import alight
 model = alight.Model(sys.argv[1], threads=1)
 [token] = model.tokenize(" a", add_bos=False)
 stream = model.stream("Once", raw=True, logit_bias={token: 1000.0}, temperature=0, max_tokens=20)
 next(stream)
-time.sleep(4)
+# Meanwhile all of it has been made: this is longer, and they are computed side by side.
+model.generate("Once", raw=True, temperature=0, max_tokens=40, ignore_eos=True)
 press = map(ctypes.CDLL(None).kill, [os.getpid()], [int(signal.SIGINT)])
 try:
     list(itertools.chain(press, stream))

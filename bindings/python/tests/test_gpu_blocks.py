@@ -94,9 +94,9 @@ def stand_in(monkeypatch):
     ],
     ids=lambda one: getattr(one, "name", one),
 )  # fmt: skip
-def test_a_model_computes_with_blocks_as_with_floats(tiny, ranks, unroll, tmp_path, stand_in):
+def test_a_model_computes_with_blocks_as_with_floats(tiny, ranks, unroll, tmp_path, stand_in, compiled_quickly):
     path = tiny_models.write(tiny, tmp_path / "model.gguf")
-    ids = np.random.default_rng(0).integers(3, tiny.vocab, 29).tolist()
+    ids = np.random.default_rng(0).integers(3, tiny.vocab, 25).tolist()
     options = {"context": 64, "tp": ranks, "chunks": (1, 8, 16), "unroll": unroll}
     floats = load_model(path, weights="f32", **options)
     assert not stand_in
@@ -104,8 +104,8 @@ def test_a_model_computes_with_blocks_as_with_floats(tiny, ranks, unroll, tmp_pa
     assert np.abs(blocks.logits(ids) - floats.logits(ids)).max() < 2e-4
     # A chunk of 16 makes matrices floats, steps of decoding do not.
     assert {what for what, _ in stand_in} == {"rows"}
-    chosen = [list(model.generate(ids, max_tokens=9, sampling=Sampling.greedy())) for model in (blocks, floats)]
-    assert chosen[0] == chosen[1]
+    chosen = list(blocks.generate(ids, max_tokens=7, sampling=Sampling.greedy()))
+    assert chosen == floats.logits(ids + chosen)[len(ids) - 1 : -1].argmax(axis=1).tolist()
     assert {kind for what, kind in stand_in if what == "product"} <= set(GPU_WEIGHT_TYPES)
     assert ("product", blocks.params["weights"]["output"].type) in stand_in
     # Experts that are blocks in all of a layer's matrices are multiplied as such.

@@ -54,7 +54,8 @@ NATIVE = [hashable(m) for m, _ in architectures.CASES if m.arch not in {tiny.arc
     Tiny("ernie4_5, two lists of factors", "ernie4_5", long_context=(32, 1.2)),
 ]
 LLAMA, GEMMA2, QWEN3MOE, GPT_OSS = NETWORKS[0], NETWORKS[3], NETWORKS[-3], NETWORKS[-1]
-LENGTH = 48
+LENGTH = 52
+"""Two chunks of 32, the last one not full; and so are the twelve tokens more that tests ask for: a model needs a program for one length of chunks."""
 TOLERANCE = 0.02
 """Of log-probabilities: keys and values are float16, which two orders of summing round differently now and then."""
 
@@ -159,44 +160,50 @@ def test_what_the_native_engine_says(tiny, folder, command):
 @pytest.mark.parametrize(
     ("tiny", "weights", "counts"), [
         (LLAMA, "native", (1, 3)),
-        (GEMMA2, "native", (1, 2, 4, 8)),
-        (GEMMA2, "f32", (1, 2, 4, 8)),
-        (QWEN3MOE, "native", (1, 2, 3)),
-        (QWEN3MOE, "f32", (1, 2, 3)),
-        (GPT_OSS, "native", (1, 2, 3)),
-        (GPT_OSS, "f32", (1, 2, 3)),
+        (GEMMA2, "native", (2, 4)),
+        (GEMMA2, "f32", (2, 8)),
+        (QWEN3MOE, "native", (3,)),
+        (QWEN3MOE, "f32", (2, 3)),
+        (GPT_OSS, "native", (2, 3)),
+        (GPT_OSS, "f32", (3,)),
     ],
 )
 def test_any_number_of_ranks(tiny, weights, counts, folder):
-    prompt = ids_of(tiny)
-    wanted = loaded(folder, tiny, weights="f32", context=96).logits(prompt)
-    tokens = []
+    """Beside one rank with float32, which `test_what_the_native_engine_says` looks at."""
+    prompt, exact = ids_of(tiny), loaded(folder, tiny, weights="f32", context=96)
+    wanted = exact.logits(prompt)
     for ranks in counts:
         model = loaded(folder, tiny, tp=ranks, weights=weights, context=96)
         assert model.tp == ranks
-        tokens.append(list(model.generate(prompt, max_tokens=12, sampling=Sampling.greedy())))
-        if ranks != 4:
-            assert apart(wanted, model.logits(prompt)) < TOLERANCE
-    assert all(one == tokens[0] for one in tokens) and len(set(tokens[0])) > 4
-    assert tokens[0][0] == wanted[-1].argmax()
+        assert apart(wanted, model.logits(prompt)) < TOLERANCE
+        tokens = list(model.generate(prompt, max_tokens=12, sampling=Sampling.greedy()))
+        assert tokens == exact.logits(prompt + tokens)[LENGTH - 1 : -1].argmax(axis=1).tolist() and len(set(tokens)) > 4
+
+
+EVERY_SAMPLING = (Sampling.greedy(), Sampling(seed=3), Sampling(top_k=0, seed=4))
 
 
 @pytest.mark.parametrize(
-    ("tiny", "weights", "counts"),
-    [(LLAMA, "f32", (3,)), (GEMMA2, "f32", (1, 2)), (GEMMA2, "native", (2,)), (GPT_OSS, "f32", (2,)), (GPT_OSS, "native", (3,))],
+    ("tiny", "weights", "ranks", "samplings"),
+    [
+        (LLAMA, "f32", 3, EVERY_SAMPLING[:1]),
+        (GEMMA2, "f32", 1, EVERY_SAMPLING[:1]),
+        (GEMMA2, "f32", 2, EVERY_SAMPLING),
+        (GEMMA2, "native", 2, EVERY_SAMPLING[:1]),
+        (GPT_OSS, "f32", 2, EVERY_SAMPLING[1:2]),
+        (GPT_OSS, "native", 3, EVERY_SAMPLING[1:2]),
+    ],
 )
-def test_layers_one_after_the_other_are_the_loop(tiny, weights, counts, folder):
-    """As on GPUs, where the embedding's sum and the sampler's gathering go through the collective, too."""
+def test_layers_one_after_the_other_are_the_loop(tiny, weights, ranks, samplings, folder):
+    """As on GPUs, where the embedding's sum and the sampler's gathering go through the collective, too. Sampling is the same for all networks."""
     prompt = ids_of(tiny)
     looped = loaded(folder, tiny, weights=weights, context=96)
-    wanted = looped.logits(prompt)
-    for ranks in counts:
-        model = loaded(folder, tiny, tp=ranks, weights=weights, context=96, unroll=True)
-        assert isinstance(model._params["matrices"], tuple) and len(model._params["norms"]) == tiny.layers
-        assert apart(wanted, model.logits(prompt)) < TOLERANCE
-        for sampling in (Sampling.greedy(), Sampling(seed=3), Sampling(top_k=0, seed=4)):
-            tokens, same = (list(one.generate(prompt, max_tokens=12, sampling=sampling)) for one in (model, looped))
-            assert tokens == same
+    model = loaded(folder, tiny, tp=ranks, weights=weights, context=96, unroll=True)
+    assert isinstance(model._params["matrices"], tuple) and len(model._params["norms"]) == tiny.layers
+    assert apart(looped.logits(prompt), model.logits(prompt)) < TOLERANCE
+    for sampling in samplings:
+        tokens, same = (list(one.generate(prompt, max_tokens=12, sampling=sampling)) for one in (model, looped))
+        assert tokens == same
 
 
 MISTAKES = {
@@ -259,10 +266,9 @@ def test_tiles(experts, name, folder, tmp_path, command):
     assert apart(*found) < TOLERANCE
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-@pytest.mark.parametrize("form", ["gguf", "packed"])
+@pytest.mark.parametrize(("form", "ranks"), [("gguf", 3), ("packed", 1)])
 def test_a_mixture_in_less_memory(form, ranks, folder, tmp_path, command):
-    """The same bits as with all of it in memory."""
+    """The same bits as with all of it in memory. Both forms on any number of ranks are in `test_experts.py`."""
     tiny = hashable(QWEN3MOE, name="large", layers=4, embd=128, heads=4, head_dim=32, experts=8, used=2, expert_ff=128, kind="Q8_0")
     path = written(folder, tiny)
     if form == "packed":
@@ -301,10 +307,10 @@ def test_bfloat16(folder, monkeypatch):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_float32_is_float32_in_the_cache_too(ranks, folder):
     """Its rounding to float16 was the largest error of all: 0.01 in a logit."""
-    model, prompt = loaded(folder, LLAMA, tp=ranks, weights="f32", context=96), ids_of(LLAMA, 45)
+    model, prompt = loaded(folder, LLAMA, tp=ranks, weights="f32", context=96), ids_of(LLAMA)
     cache = model.empty_cache()
     wide = dataclasses.replace(cache, keys=cache.keys.astype(jnp.float32), values=cache.values.astype(jnp.float32))
-    wanted, _ = model.forward(model.params, jnp.array([prompt]), wide)
+    wanted, _ = jax.jit(model.forward)(model.params, jnp.array([prompt]), wide)
     assert np.abs(model.logits(prompt) - np.asarray(wanted)[0]).max() < 1e-4
     assert all(one.dtype == jnp.float32 for one in (*model._programs.empty(), *model._programs.empty_pages(2)))
     halves = loaded(folder, LLAMA, tp=ranks, weights="bf16", context=96)._programs.empty()
@@ -496,7 +502,7 @@ def test_the_default_device_comes_first(folder):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_nothing_is_copied(ranks, folder):
+def test_nothing_is_copied(ranks, folder, compiled_quickly):
     """A launch needs little memory of its own: neither the file nor the cache is copied in it."""
     tiny = dataclasses.replace(LLAMA, name="large", embd=512, ff=1024, head_dim=64, heads=8)
     path = written(folder, tiny)

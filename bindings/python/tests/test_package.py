@@ -5,6 +5,7 @@ import sys
 from importlib import metadata
 
 import alight
+from conftest import mypy
 
 
 def test_the_command_comes_with_the_package(command):
@@ -29,9 +30,5 @@ def test_stubs_say_what_is_there(tmp_path):
         cwd=tmp_path,
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    run = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--cache-dir=/dev/null", "-p", "alight"],
-        capture_output=True,
-        text=True,
-    )
+    run = mypy("package", tmp_path, "-p", "alight")
     assert run.returncode == 0, run.stdout + run.stderr
