@@ -151,7 +151,10 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
         }
     };
     // SAFETY: the caller's features and lengths; the parts are sized for these rows.
-    unsafe { stream::<S>(params, cache, kv_head, &state, parts.keys, parts.values) }
+    unsafe {
+        let (state, keys, values) = (&state, parts.keys, parts.values);
+        S::outline(Stream { params, cache, kv_head, state, keys, values });
+    }
     if widen {
         let (m, l) = parts.ml.split_at(padded_rows(rows));
         for (r, row) in partial.chunks_exact_mut(stride).enumerate() {
@@ -209,7 +212,10 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
         scores: parts.scores.as_mut_ptr(),
     };
     // SAFETY: the caller's features and lengths; the parts are sized for these rows.
-    unsafe { stream::<S>(params, cache, kv_head, &state, parts.keys, parts.values) }
+    unsafe {
+        let (state, keys, values) = (&state, parts.keys, parts.values);
+        S::outline(Stream { params, cache, kv_head, state, keys, values });
+    }
     for (i, t) in tokens.clone().enumerate() {
         for (j, h) in heads.clone().enumerate() {
             let r = i * group + j;
@@ -230,11 +236,32 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
     }
 }
 
-/// All blocks of `state.keys` for all rows.
+/// All blocks of `state.keys` for all rows: a function that both halves share.
 ///
 /// # Safety
-/// The CPU has the features of `S`; `state` describes memory that exists; `keys` and `values` hold a
-/// block of f32 (values padded to 16).
+/// To run it, `state` has to describe memory that exists, and `keys` and `values` to hold a block of f32 (values padded to 16).
+struct Stream<'a> {
+    params: &'a AttentionParams,
+    cache: &'a KvCache<'a>,
+    kv_head: usize,
+    state: &'a Rows,
+    keys: &'a mut [f32],
+    values: &'a mut [f32],
+}
+
+impl Outlined for Stream<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Lanes>(self) {
+        let Stream { params, cache, kv_head, state, keys, values } = self;
+        // SAFETY: by the caller's promise.
+        unsafe { stream::<S>(params, cache, kv_head, state, keys, values) }
+    }
+}
+
+/// # Safety
+/// As for [`Stream`]; the CPU has the features of `S`.
 #[inline(always)]
 unsafe fn stream<S: Lanes>(
     params: &AttentionParams,

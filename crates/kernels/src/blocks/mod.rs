@@ -204,6 +204,66 @@ pub(crate) trait BlockFormat: Sized {
     }
 }
 
+/// How weights are made of codes, of which types the formula is the same. Once its codes are in a panel, nothing else of a type matters: products
+/// with panels are functions of a formula, not of a type.
+pub(crate) trait Formula {
+    /// [`BlockFormat::SCALES`].
+    const SCALES: usize;
+    /// [`BlockFormat::OFFSETS`].
+    const OFFSETS: usize;
+    /// Whether there is a [`BlockFormat::ZERO`]. How large it is, the panel knows.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    const ZERO: bool;
+}
+
+/// The formula with so many scales and offsets for 32 weights, and with a zero point or without.
+pub(crate) struct FormulaOf<const SCALES: usize, const OFFSETS: usize, const ZERO: bool>;
+
+impl<const SCALES: usize, const OFFSETS: usize, const ZERO: bool> Formula
+    for FormulaOf<SCALES, OFFSETS, ZERO>
+{
+    const SCALES: usize = SCALES;
+    const OFFSETS: usize = OFFSETS;
+    const ZERO: bool = ZERO;
+}
+
+/// The number of a type's formula. (Before it makes code of what depends on a number, the compiler leaves out what belongs to others.)
+pub(crate) const fn formula_number<Q: BlockFormat>() -> u8 {
+    match (Q::SCALES, Q::OFFSETS, Q::ZERO != 0) {
+        (1, 0, true) => 0,
+        (1, 1, false) => 1,
+        (2, 0, true) => 2,
+        (2, 2, false) => 3,
+        _ => panic!("a new formula, which takes a line here and one in `with_formula!`"),
+    }
+}
+
+/// Runs `$body` with `$f` standing for the [`Formula`] of block type `$q`.
+macro_rules! with_formula {
+    ($q:ty, $f:ident => $body:expr) => {{
+        use $crate::blocks::{FormulaOf, formula_number};
+        match const { formula_number::<$q>() } {
+            0 => {
+                type $f = FormulaOf<1, 0, true>;
+                $body
+            }
+            1 => {
+                type $f = FormulaOf<1, 1, false>;
+                $body
+            }
+            2 => {
+                type $f = FormulaOf<2, 0, true>;
+                $body
+            }
+            _ => {
+                type $f = FormulaOf<2, 2, false>;
+                $body
+            }
+        }
+    }};
+}
+pub(crate) use with_formula;
+
 /// Whether products of the SIMD levels keep a scale and an offset for every 16 weights rather
 /// than for every 32.
 #[cfg(target_arch = "x86_64")]
@@ -214,15 +274,19 @@ pub(crate) const fn per_16<Q: BlockFormat>() -> bool {
 /// What must be true of every type's constants.
 const fn check<Q: BlockFormat>() {
     assert!(256 % Q::BLOCK == 0 && Q::BLOCK % 32 == 0);
-    assert!(Q::BYTES <= MAX_BYTES);
+    assert!(Q::BYTES <= MAX_BYTES && 256 / Q::BLOCK * Q::BYTES <= MAX_BYTES_OF_256);
     assert!(Q::ZERO >= 0 && Q::ZERO <= 128 && Q::MAX_CODE - Q::ZERO <= 127 && Q::MAX_CODE <= 255);
     assert!(Q::SCALES == 1 || Q::SCALES == 2);
     assert!(Q::OFFSETS <= 2);
+    formula_number::<Q>();
     assert!(alight_types::packed::has_tiles(Q::TYPE) != Q::FIELDS.is_empty());
 }
 
 /// No block has more bytes.
 pub(crate) const MAX_BYTES: usize = 256;
+
+/// No 256 weights have more bytes. (Those of Q8_0 have as many.)
+pub(crate) const MAX_BYTES_OF_256: usize = 272;
 
 /// A scale at a fixed place of a block. Blocks of random bytes with these replaced have weights of a
 /// sensible size: tests and scripts make them so.

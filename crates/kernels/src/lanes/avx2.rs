@@ -14,13 +14,19 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn outline<F: Outlined>(f: F) -> F::Output {
         #[target_feature(enable = "avx2,fma,f16c")]
-        #[inline(never)]
         fn with_features<F: Outlined>(f: F) -> F::Output {
             // SAFETY: this function has the features.
             unsafe { f.run::<Avx2>() }
         }
-        // SAFETY: the caller runs on a CPU with the level's features.
-        unsafe { with_features(f) }
+        // Between the two, because `inline(never)` of a function that has features is lost on callers that have none, as this one has
+        // before it is inlined (Rust 1.95).
+        #[inline(never)]
+        unsafe fn apart<F: Outlined>(f: F) -> F::Output {
+            // SAFETY: the caller runs on a CPU with the level's features.
+            unsafe { with_features(f) }
+        }
+        // SAFETY: as above.
+        unsafe { apart(f) }
     }
 
     ops! {

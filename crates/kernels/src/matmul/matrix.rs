@@ -290,11 +290,10 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Blocks `at` of the rows of tile `i`, one after the other.
-    #[inline(always)]
-    pub(super) fn unpack_unit<Q: BlockFormat>(&self, i: usize, at: usize, blocks: &mut [u8]) {
-        let unit = TILE_ROWS * Q::BYTES;
-        fields::unpack(Q::FIELDS, &self.tile(i)[at * unit..][..unit], blocks, Q::BYTES);
+    /// Blocks `at` of `bytes` of the rows of tile `i`.
+    pub(super) fn unit(&self, i: usize, at: usize, bytes: usize) -> &'a [u8] {
+        let unit = TILE_ROWS * bytes;
+        &self.tile(i)[at * unit..][..unit]
     }
 
     /// Block `i` of row `r`: in place, or out of a tile, whose bits of this row go to `buffer`.
@@ -308,8 +307,7 @@ impl<'a> Matrix<'a> {
         match self.layout {
             Layout::Rows => &self.row(r)[i * Q::BYTES..][..Q::BYTES],
             Layout::Tiles => {
-                let unit = TILE_ROWS * Q::BYTES;
-                let unit = &self.tile(r / TILE_ROWS)[i * unit..][..unit];
+                let unit = self.unit(r / TILE_ROWS, i, Q::BYTES);
                 let block = &mut buffer[..Q::BYTES];
                 fields::row(Q::FIELDS, unit, r % TILE_ROWS, block);
                 block

@@ -73,7 +73,7 @@ pub(crate) const fn offset(fields: &[Field], n: usize) -> usize {
 }
 
 /// Fills a unit from 16 blocks: that of row `r` begins at `r · stride`.
-#[inline(always)]
+#[inline(never)]
 pub(super) fn pack(fields: &[Field], blocks: &[u8], stride: usize, mut unit: &mut [u8]) {
     for field in fields {
         let (part, rest) = unit.split_at_mut(field.unit_bytes());
@@ -118,7 +118,7 @@ pub(super) fn pack(fields: &[Field], blocks: &[u8], stride: usize, mut unit: &mu
 }
 
 /// The inverse of [`pack`].
-#[inline(always)]
+#[inline(never)]
 pub(crate) fn unpack(fields: &[Field], mut unit: &[u8], blocks: &mut [u8], stride: usize) {
     for field in fields {
         let (part, rest) = unit.split_at(field.unit_bytes());
@@ -149,17 +149,14 @@ pub(crate) fn unpack(fields: &[Field], mut unit: &[u8], blocks: &mut [u8], strid
 }
 
 /// The block of row `r` out of a unit: what [`unpack`] does, for one row.
-#[inline(always)]
+#[inline(never)]
 pub(crate) fn row(fields: &[Field], mut unit: &[u8], r: usize, block: &mut [u8]) {
     for field in fields {
         let (part, rest) = unit.split_at(field.unit_bytes());
         match *field {
-            Elements { at, size, count } => {
-                let to = block[at..][..size * count].chunks_exact_mut(size);
-                for (to, from) in to.zip(part.chunks_exact(TILE_ROWS * size)) {
-                    to.copy_from_slice(&from[r * size..][..size]);
-                }
-            }
+            Elements { at, size: 1, count } => gather_row::<1>(part, r, count, &mut block[at..]),
+            Elements { at, size: 2, count } => gather_row::<2>(part, r, count, &mut block[at..]),
+            Elements { at, count, .. } => gather_row::<4>(part, r, count, &mut block[at..]),
             Signed { at, count } => {
                 let to = block[at..][..4 * count].chunks_exact_mut(4);
                 for (to, from) in to.zip(part.chunks_exact(TILE_ROWS * 4)) {
@@ -259,6 +256,15 @@ fn gather<const N: usize>(part: &[u8], count: usize, blocks: &mut [u8], stride: 
         for (to, from) in to.zip(part.chunks_exact(TILE_ROWS * N)) {
             to.copy_from_slice(&from[r * N..][..N]);
         }
+    }
+}
+
+/// What [`gather`] does, for row `r`.
+#[inline(always)]
+fn gather_row<const N: usize>(part: &[u8], r: usize, count: usize, block: &mut [u8]) {
+    let to = block[..N * count].chunks_exact_mut(N);
+    for (to, from) in to.zip(part.chunks_exact(TILE_ROWS * N)) {
+        to.copy_from_slice(&from[r * N..][..N]);
     }
 }
 

@@ -58,24 +58,9 @@ pub const fn packable(ty: WeightType, rows: usize, cols: usize) -> bool {
 /// The field of F16 and BF16.
 pub(crate) const FLOAT: &[Field] = &[halves(0, 1)];
 
-/// Runs `$body` with the fields and the block's bytes as constants, one copy of it per type, so
-/// that its loops over fields unroll.
-macro_rules! with_fields {
-    ($ty:expr, $fields:ident, $block:ident => $body:expr) => {
-        with_tiles!(
-            $ty,
-            Q => {
-                const $block: usize = Q::BYTES;
-                const $fields: &[Field] = Q::FIELDS;
-                $body
-            },
-            {
-                const $block: usize = 2;
-                const $fields: &[Field] = FLOAT;
-                $body
-            }
-        )
-    };
+/// The fields of a block, and its bytes. (What moves them goes over this table, and is not a function for each type: that would be as fast.)
+fn fields_of(ty: WeightType) -> (&'static [Field], usize) {
+    with_tiles!(ty, Q => (Q::FIELDS, Q::BYTES), (FLOAT, 2))
 }
 
 /// Packs whole tiles: `src` are canonical rows of `cols` weights, `dst` takes as many bytes.
@@ -85,13 +70,13 @@ macro_rules! with_fields {
 /// whole tiles and equally many.
 pub fn pack(ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
     let row = check(ty, cols, src, dst);
-    with_fields!(ty, FIELDS, BLOCK => {
-        for (src, dst) in src.chunks_exact(TILE_ROWS * row).zip(dst.chunks_exact_mut(TILE_ROWS * row)) {
-            for (b, unit) in dst.chunks_exact_mut(TILE_ROWS * BLOCK).enumerate() {
-                fields::pack(FIELDS, &src[b * BLOCK..], row, unit);
-            }
+    let (fields, block) = fields_of(ty);
+    let tile = TILE_ROWS * row;
+    for (src, dst) in src.chunks_exact(tile).zip(dst.chunks_exact_mut(tile)) {
+        for (b, unit) in dst.chunks_exact_mut(TILE_ROWS * block).enumerate() {
+            fields::pack(fields, &src[b * block..], row, unit);
         }
-    })
+    }
 }
 
 /// The inverse of [`pack`].
@@ -100,13 +85,13 @@ pub fn pack(ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
 /// As [`pack`].
 pub fn unpack(ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
     let row = check(ty, cols, src, dst);
-    with_fields!(ty, FIELDS, BLOCK => {
-        for (src, dst) in src.chunks_exact(TILE_ROWS * row).zip(dst.chunks_exact_mut(TILE_ROWS * row)) {
-            for (b, unit) in src.chunks_exact(TILE_ROWS * BLOCK).enumerate() {
-                fields::unpack(FIELDS, unit, &mut dst[b * BLOCK..], row);
-            }
+    let (fields, block) = fields_of(ty);
+    let tile = TILE_ROWS * row;
+    for (src, dst) in src.chunks_exact(tile).zip(dst.chunks_exact_mut(tile)) {
+        for (b, unit) in src.chunks_exact(TILE_ROWS * block).enumerate() {
+            fields::unpack(fields, unit, &mut dst[b * block..], row);
         }
-    })
+    }
 }
 
 /// Bytes of a row.

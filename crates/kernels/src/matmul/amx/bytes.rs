@@ -14,7 +14,7 @@
 
 use super::GROUP;
 use super::tile::{LINE, Registers, Shapes, TILE};
-use crate::blocks::BlockFormat;
+use crate::blocks::Formula;
 use crate::lanes::avx512::in_order;
 use crate::matmul::gemm::Panel;
 use crate::matmul::sizes::{PANEL_ROWS, TOKEN_BLOCK};
@@ -47,7 +47,7 @@ struct Sums([[[i32; TILE]; HALVES]; TOKEN_BLOCK]);
 /// # Safety
 /// The elements `rows` of all tokens of `out` are inside its buffer and only ours; the panel has these columns, as signed codes with a scale for each 32;
 /// the tokens are of 8 bits and packed in blocks; the CPU has the level.
-pub(in crate::matmul) unsafe fn multiply<Q: BlockFormat>(
+pub(in crate::matmul) unsafe fn multiply<F: Formula>(
     rows: &Range<usize>,
     base: usize,
     k: Range<usize>,
@@ -69,7 +69,7 @@ pub(in crate::matmul) unsafe fn multiply<Q: BlockFormat>(
             p,
         };
         // SAFETY: by the caller's promise. What is computed for tokens that do not exist is not stored.
-        unsafe { block::<Q>(&registers, &part, out, &mut sums) };
+        unsafe { block::<F>(&registers, &part, out, &mut sums) };
     }
 }
 
@@ -89,7 +89,7 @@ struct Part<'a> {
 /// # Safety
 /// As for [`multiply`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
-unsafe fn block<Q: BlockFormat>(
+unsafe fn block<F: Formula>(
     registers: &Registers,
     part: &Part<'_>,
     out: Output<'_>,
@@ -109,7 +109,7 @@ unsafe fn block<Q: BlockFormat>(
                 }
             }
         }
-        columns::<Q>(registers, part, sums, &mut acc);
+        columns::<F>(registers, part, sums, &mut acc);
         for t in 0..TOKEN_BLOCK {
             for half in 0..HALVES {
                 _mm512_mask_storeu_ps(at(t, half), masks(t)[half], acc[t][half]);
@@ -123,7 +123,7 @@ unsafe fn block<Q: BlockFormat>(
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn columns<Q: BlockFormat>(
+unsafe fn columns<F: Formula>(
     registers: &Registers,
     part: &Part<'_>,
     sums: &mut [Sums; 2],
@@ -143,26 +143,26 @@ unsafe fn columns<Q: BlockFormat>(
             // Group `g` is in memory, and group `g + 1` in registers.
             begin::<0, 1, 4>(registers, part, g + 2);
             end::<2, 3>(registers, odd);
-            add::<Q>(part, g, even, acc);
+            add::<F>(part, g, even, acc);
             begin::<2, 3, 5>(registers, part, g + 3);
             end::<0, 1>(registers, even);
-            add::<Q>(part, g + 1, odd, acc);
+            add::<F>(part, g + 1, odd, acc);
             g += 2;
         }
         // One, two or three are left.
         if g + 1 < groups {
             end::<2, 3>(registers, odd);
         }
-        add::<Q>(part, g, even, acc);
+        add::<F>(part, g, even, acc);
         if g + 2 < groups {
             begin::<0, 1, 4>(registers, part, g + 2);
             end::<0, 1>(registers, even);
         }
         if g + 1 < groups {
-            add::<Q>(part, g + 1, odd, acc);
+            add::<F>(part, g + 1, odd, acc);
         }
         if g + 2 < groups {
-            add::<Q>(part, g + 2, even, acc);
+            add::<F>(part, g + 2, even, acc);
         }
     }
 }
@@ -207,7 +207,7 @@ fn end<const FIRST: u8, const SECOND: u8>(registers: &Registers, sums: &mut Sums
 /// # Safety
 /// There is such a group; the CPU has the level.
 #[inline(always)]
-unsafe fn add<Q: BlockFormat>(
+unsafe fn add<F: Formula>(
     part: &Part<'_>,
     g: usize,
     sums: &Sums,
@@ -234,11 +234,11 @@ unsafe fn add<Q: BlockFormat>(
                 acc[t][half] = in_order(sum);
             }
         }
-        for h in 0..Q::OFFSETS {
-            let m = p.m.as_ptr().add(PANEL_ROWS * (Q::OFFSETS * g + h));
+        for h in 0..F::OFFSETS {
+            let m = p.m.as_ptr().add(PANEL_ROWS * (F::OFFSETS * g + h));
             let m = [_mm512_load_ps(m), _mm512_load_ps(m.add(TILE))];
             for t in 0..TOKEN_BLOCK {
-                let sum = _mm512_set1_ps(x.offset_sum::<Q>(b, h, t));
+                let sum = _mm512_set1_ps(x.offset_sum(F::OFFSETS, b, h, t));
                 for half in 0..HALVES {
                     acc[t][half] = in_order(_mm512_fmadd_ps(m[half], sum, acc[t][half]));
                 }

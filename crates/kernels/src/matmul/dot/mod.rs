@@ -62,33 +62,22 @@ macro_rules! driver {
             out: Output<'_>,
         ) -> usize {
             let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
-            let whole = rows.end - rows.len() % R;
             // SAFETY: `dot` reads whole rows of w and the activations of the tokens; the elements are ours by the caller's promise.
             unsafe {
-                for i in (rows.start..whole).step_by(R) {
-                    let row = std::array::from_fn(|j| w.row(i + j).as_ptr());
+                for first in rows.clone().step_by(R) {
+                    // Where fewer rows are left, the last is computed again in the place of each that is missing: a form for them would
+                    // be all of this code once more.
+                    let row = std::array::from_fn(|j| w.row(rows.end.min(first + j + 1) - 1).as_ptr());
                     for (j, sums) in dot::<Q, R, T>(row, w, &x).into_iter().enumerate() {
-                        out.row_mut(t + j, i..i + R).copy_from_slice(&sums);
-                    }
-                }
-                for i in whole..rows.end {
-                    for (j, x) in x.iter().enumerate() {
-                        out.row_mut(t + j, i..i + 1)[0] = one::<Q>(w.row(i).as_ptr(), w, x);
+                        let out = out.row_mut(t + j, first..rows.end.min(first + R));
+                        match out.first_chunk_mut() {
+                            Some(out) => *out = sums,
+                            None => out.copy_from_slice(&sums[..out.len()]),
+                        }
                     }
                 }
             }
             T
-        }
-
-        /// A row that is left, for one token.
-        ///
-        /// # Safety
-        /// As for [`rows`].
-        #[target_feature(enable = $features)]
-        unsafe fn one<Q: $level>(row: *const u8, w: &Matrix<'_>, x: &Tokens<'_>) -> f32 {
-            // SAFETY: by the caller's promise.
-            let [[sum]] = unsafe { dot::<Q, 1, 1>([row], w, &[*x]) };
-            sum
         }
     };
 }
@@ -99,7 +88,7 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
-mod scalar;
+pub(super) mod scalar;
 
 use super::{Matrix, Output, Tokens};
 use crate::isa::SimdLevel;

@@ -1,9 +1,12 @@
 //! Portable dot products: the meaning that the SIMD levels must reproduce, in loops that compilers vectorise for any CPU.
+//!
+//! A type has code of its own for unpacking its weights, see [`OfType`], and for nothing else.
 
 use crate::blocks::{BlockFormat, Group32, Line, TileGroup, WeightType, with_block, with_tiles};
 use crate::half::{bf16_to_f32, f16_to_f32};
 use crate::matmul::sizes::cut_at_multiples;
 use crate::matmul::{Matrix, Output, Tokens};
+use crate::tiles::fields::Field;
 use crate::tiles::{Layout, TILE_ROWS};
 use std::ops::Range;
 
@@ -29,14 +32,14 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
             match w.layout() {
                 Layout::Rows => with_block!(
                     ty,
-                    Q => row::<Q>(w, r, some, &mut sums),
+                    Q => row(&OfType::of::<Q>(), w, r, some, &mut sums),
                     for (x, sums) in some.iter().zip(&mut sums) {
                         sums[0] = float(ty, w.row(r), x.float(0));
                     }
                 ),
                 Layout::Tiles => with_tiles!(
                     ty,
-                    Q => tile::<Q>(w, r / TILE_ROWS, some, &mut sums),
+                    Q => tile(&OfType::of::<Q>(), unpack_group::<Q>, w, r / TILE_ROWS, some, &mut sums),
                     for (x, sums) in some.iter().zip(&mut sums) {
                         float_tile(w, r / TILE_ROWS, x.float(0), sums);
                     }
@@ -51,21 +54,49 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
     }
 }
 
+/// What portable products know of a block type: its [constants](BlockFormat), and how a row's weights are unpacked.
+pub(in crate::matmul) struct OfType {
+    pub(in crate::matmul) block: usize,
+    pub(in crate::matmul) bytes: usize,
+    pub(in crate::matmul) zero: i32,
+    pub(in crate::matmul) scales: usize,
+    pub(in crate::matmul) offsets: usize,
+    pub(in crate::matmul) fields: &'static [Field],
+    /// Unpacks so many blocks, at most 256 weights.
+    pub(in crate::matmul) unpack: fn(&mut Words, &[u8], usize),
+}
+
+impl OfType {
+    #[inline(always)]
+    pub(in crate::matmul) const fn of<Q: BlockFormat>() -> OfType {
+        OfType {
+            block: Q::BLOCK,
+            bytes: Q::BYTES,
+            zero: Q::ZERO,
+            scales: Q::SCALES,
+            offsets: Q::OFFSETS,
+            fields: Q::FIELDS,
+            unpack: Words::unpack::<Q>,
+        }
+    }
+}
+
 /// Σ_g a_g Σ_b (d_b·Σ (q − ZERO)·x + m_b·Σ x), g over 256 values, b over 32 or 16, of a row.
 #[inline(never)]
-fn row<Q: BlockFormat>(
+fn row(
+    ty: &OfType,
     w: &Matrix<'_>,
     r: usize,
     x: &[Tokens<'_>],
     sums: &mut [[f32; TILE_ROWS]; TOKENS],
 ) {
     let cols = x[0].cols();
-    let mut words = Words { q: [[0; 16]; 16], d: [0.0; 16], m: [0.0; 16] };
+    let mut words = Words::NONE;
     for g in 0..cols.div_ceil(256) {
-        let blocks = 256 * g / Q::BLOCK..cols.min(256 * g + 256) / Q::BLOCK;
-        words.unpack::<Q>(&w.row(r)[blocks.start * Q::BYTES..], blocks.len());
+        let blocks = 256 * g / ty.block..cols.min(256 * g + 256) / ty.block;
+        (ty.unpack)(&mut words, &w.row(r)[blocks.start * ty.bytes..], blocks.len());
         for (x, sums) in x.iter().zip(&mut *sums) {
-            sums[0] += match Q::OFFSETS {
+            sums[0] += match ty.offsets {
                 0 => words.products::<0>(g, x),
                 1 => words.products::<1>(g, x),
                 _ => words.products::<2>(g, x),
@@ -76,24 +107,26 @@ fn row<Q: BlockFormat>(
 
 /// As [`row`], of all rows of tile `i`: the operations of each, and their order, are the same.
 #[inline(never)]
-fn tile<Q: BlockFormat>(
+fn tile(
+    ty: &OfType,
+    unpack_group: fn(&[u8], usize, &mut TileGroup),
     w: &Matrix<'_>,
     i: usize,
     x: &[Tokens<'_>],
     sums: &mut [[f32; TILE_ROWS]; TOKENS],
 ) {
-    let (groups, per_unit) = (x[0].cols() / 32, Q::BLOCK / 32);
+    let (groups, per_unit) = (x[0].cols() / 32, ty.block / 32);
     let mut acc = [[0f32; TILE_ROWS]; TOKENS];
     let mut unpacked = TileGroup::NONE;
-    for (n, unit) in w.tile(i).chunks_exact(TILE_ROWS * Q::BYTES).enumerate() {
+    for (n, unit) in w.tile(i).chunks_exact(TILE_ROWS * ty.bytes).enumerate() {
         for g in 0..per_unit {
             let b = per_unit * n + g;
-            unpack_group::<Q>(unit, g, &mut unpacked);
+            unpack_group(unit, g, &mut unpacked);
             for (t, x) in x.iter().enumerate() {
-                match Q::OFFSETS {
-                    0 => add_group::<0>(&unpacked, Q::ZERO, b, x, &mut acc[t]),
-                    1 => add_group::<1>(&unpacked, Q::ZERO, b, x, &mut acc[t]),
-                    _ => add_group::<2>(&unpacked, Q::ZERO, b, x, &mut acc[t]),
+                match ty.offsets {
+                    0 => add_group::<0>(&unpacked, ty.zero, b, x, &mut acc[t]),
+                    1 => add_group::<1>(&unpacked, ty.zero, b, x, &mut acc[t]),
+                    _ => add_group::<2>(&unpacked, ty.zero, b, x, &mut acc[t]),
                 }
                 if b % 8 == 7 || b + 1 == groups {
                     for (sum, acc) in sums[t].iter_mut().zip(&mut acc[t]) {
@@ -144,14 +177,18 @@ fn add_group<const OFFSETS: usize>(
 
 /// 256 weights, or those that are left at the end of a row.
 #[repr(align(16))]
-struct Words {
+pub(in crate::matmul) struct Words {
     /// Codes less their zero point.
-    q: [[i16; 16]; 16],
-    d: [f32; 16],
-    m: [f32; 16],
+    pub(in crate::matmul) q: [[i16; 16]; 16],
+    pub(in crate::matmul) d: [f32; 16],
+    pub(in crate::matmul) m: [f32; 16],
 }
 
 impl Words {
+    /// No weights.
+    pub(in crate::matmul) const NONE: Words =
+        Words { q: [[0; 16]; 16], d: [0.0; 16], m: [0.0; 16] };
+
     /// `count` blocks. A function of its own, so that the compiler knows that no store changes a block: it would otherwise make what all
     /// groups of a block have in common for each of them.
     #[inline(never)]

@@ -12,7 +12,7 @@
 //! integer sums are exact, so both have the same bits.
 
 use super::{Panel, avx2_panel, scalar};
-use crate::blocks::{BlockFormat, with_block, with_tiles};
+use crate::blocks::{BlockFormat, Formula, with_block, with_formula, with_tiles};
 use crate::lanes::avx2::in_order;
 use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Matrix, Output, Tokens};
@@ -44,40 +44,66 @@ pub(in crate::matmul) const fn lines_together<Q: BlockFormat>(activation: i32) -
 }
 
 /// What differs between the levels: how bytes are multiplied.
-pub(super) trait Sums {
+pub(super) trait Sums<F: Formula> {
     /// Whether the panel has codes less their zero point, so that nothing has to be taken from the sums.
-    fn signed<Q: BlockFormat>() -> bool;
+    const SIGNED: bool;
 
     /// Σ w·x over the columns that share a scale, of 16 rows and `C` tokens: exact, whatever the order.
     ///
     /// # Safety
     /// `w` is the panel's first line of these columns, from the first row on; `x` are the tokens' bytes of them. The CPU has the level.
-    unsafe fn sums<Q: BlockFormat, const C: usize>(
-        w: *const i8,
-        x: [*const i8; C],
-    ) -> [[__m256i; 2]; C];
+    unsafe fn sums<const C: usize>(w: *const i8, x: [*const i8; C]) -> [[__m256i; 2]; C];
+}
+
+/// A formula, and how many lines are added in 16 bits. All types that have both in common share the code of the products.
+trait Narrowing: Formula {
+    /// [`lines_together`] of activations; 0 where the panel has codes less their zero point.
+    const LINES: usize;
+}
+
+struct NarrowingOf<F, const LINES: usize>(std::marker::PhantomData<F>);
+
+impl<F: Formula, const LINES: usize> Formula for NarrowingOf<F, LINES> {
+    const SCALES: usize = F::SCALES;
+    const OFFSETS: usize = F::OFFSETS;
+    const ZERO: bool = F::ZERO;
+}
+
+impl<F: Formula, const LINES: usize> Narrowing for NarrowingOf<F, LINES> {
+    const LINES: usize = LINES;
+}
+
+/// As [`with_formula!`], `$f` standing for the [`Narrowing`].
+macro_rules! with_narrowing {
+    ($q:ty, $f:ident => $body:expr) => {
+        with_narrowing!(@ $q, $f => $body; 0 1 2 4 8)
+    };
+    (@ $q:ty, $f:ident => $body:expr; $($lines:literal)*) => {
+        with_formula!($q, Shared => match const { lines_together::<$q>(ACTIVATION) } {
+            $($lines => {
+                type $f = NarrowingOf<Shared, $lines>;
+                $body
+            })*
+            _ => unreachable!("lines are a power of two"),
+        })
+    };
 }
 
 /// By `vpmaddubsw`.
 struct Narrow;
 
-impl Sums for Narrow {
-    fn signed<Q: BlockFormat>() -> bool {
-        signed::<Q>()
-    }
+impl<F: Narrowing> Sums<F> for Narrow {
+    const SIGNED: bool = F::LINES == 0;
 
     #[inline(always)]
-    unsafe fn sums<Q: BlockFormat, const C: usize>(
-        w: *const i8,
-        x: [*const i8; C],
-    ) -> [[__m256i; 2]; C] {
+    unsafe fn sums<const C: usize>(w: *const i8, x: [*const i8; C]) -> [[__m256i; 2]; C] {
         // Signed codes fit once.
-        let together = if signed::<Q>() { 1 } else { lines_together::<Q>(ACTIVATION) };
+        let together = F::LINES.max(1);
         // SAFETY: by the caller's promise.
         unsafe {
             let ones = _mm256_set1_epi16(1);
             let mut sums = [[_mm256_setzero_si256(); 2]; C];
-            for some in 0..8 / Q::SCALES / together {
+            for some in 0..8 / F::SCALES / together {
                 let mut narrow = [[_mm256_setzero_si256(); 2]; C];
                 for l in 0..together {
                     let line = together * some + l;
@@ -85,7 +111,7 @@ impl Sums for Narrow {
                     for c in 0..C {
                         let x = four_columns(x[c], line);
                         for i in 0..2 {
-                            let two = products::<Q>(w[i], x);
+                            let two = products::<F>(w[i], x);
                             // In this order: the compiler would otherwise sum one after the other, and have no registers left for the
                             // weights of all lines.
                             narrow[c][i] = in_order(match l {
@@ -124,15 +150,15 @@ pub(in crate::matmul) unsafe fn four_columns(x: *const i8, line: usize) -> __m25
     unsafe { _mm256_set1_epi32(x.add(4 * line).cast::<i32>().read_unaligned()) }
 }
 
-driver!("avx2,fma,f16c", avx2_panel);
+driver!("avx2,fma,f16c", avx2_panel, Narrowing, with_narrowing);
 
 /// The `columns` that [`driver`] calls, with the features of a level and its [`Sums`].
 macro_rules! columns_with {
-    ($features:literal, $sums:ty) => {
+    ($features:literal, $formula:ident, $sums:ty) => {
         /// # Safety
         /// As for [`columns_by`].
         #[target_feature(enable = $features)]
-        unsafe fn columns<Q: BlockFormat, const C: usize>(
+        unsafe fn columns<F: $formula, const C: usize>(
             row: usize,
             k: &Range<usize>,
             x: &Tokens<'_>,
@@ -141,20 +167,20 @@ macro_rules! columns_with {
             out: &mut [[f32; ROWS]; C],
         ) {
             // SAFETY: by the caller's promise.
-            unsafe { columns_by::<$sums, Q, C>(row, k, x, t, p, out) }
+            unsafe { columns_by::<$sums, F, C>(row, k, x, t, p, out) }
         }
     };
 }
 pub(super) use columns_with;
 
-columns_with!("avx2,fma,f16c", Narrow);
+columns_with!("avx2,fma,f16c", Narrowing, Narrow);
 
 /// The products of [`ROWS`] rows, the panel's from `row` on, with `C` tokens over all columns of the panel.
 ///
 /// # Safety
 /// The panel has the rows and the columns, the tokens exist, the CPU has AVX2, FMA and F16C, and what `S` needs.
 #[inline(always)]
-pub(super) unsafe fn columns_by<S: Sums, Q: BlockFormat, const C: usize>(
+pub(super) unsafe fn columns_by<S: Sums<F>, F: Formula, const C: usize>(
     row: usize,
     k: &Range<usize>,
     x: &Tokens<'_>,
@@ -163,12 +189,18 @@ pub(super) unsafe fn columns_by<S: Sums, Q: BlockFormat, const C: usize>(
     out: &mut [[f32; ROWS]; C],
 ) {
     let (cols, groups) = (x.cols(), x.cols() / 32);
-    let (scales, offsets) = (Q::SCALES, Q::OFFSETS);
+    let (scales, offsets) = (F::SCALES, F::OFFSETS);
     assert!((t + C) * groups <= x.scale().len());
     // SAFETY: by the caller's promise, and as asserted: all buffers of a token have as many groups.
     unsafe {
         let xq: [*const i8; C] = std::array::from_fn(|c| x.q8().add((t + c) * cols + k.start));
         let first: [usize; C] = std::array::from_fn(|c| (t + c) * groups + k.start / 32);
+        // −ZERO for the sum of the activations of both halves of a group, or of one.
+        let zero = -p.zero as i16;
+        let zero = match scales {
+            1 => [_mm256_set1_epi16(zero); 2],
+            _ => [zero as u16 as i32, i32::from(zero) << 16].map(|pair| _mm256_set1_epi32(pair)),
+        };
         let mut acc = [[_mm256_setzero_ps(); 2]; C];
         for g in 0..k.len() / 32 {
             for h in 0..scales {
@@ -178,22 +210,13 @@ pub(super) unsafe fn columns_by<S: Sums, Q: BlockFormat, const C: usize>(
                     *x = x.add(4 * line);
                 }
                 let w = p.q.as_ptr().add((line * PANEL_ROWS + row) * 4);
-                let mut sums = S::sums::<Q, C>(w, four);
+                let mut sums = S::sums::<C>(w, four);
                 let d = p.d.as_ptr().add((scales * g + h) * PANEL_ROWS + row);
                 let d = [_mm256_load_ps(d), _mm256_load_ps(d.add(8))];
                 for c in 0..C {
                     let at = first[c] + g;
-                    if Q::ZERO != 0 && !S::signed::<Q>() {
-                        // −ZERO times the sum of the activations: of both halves, or of one.
-                        let pair = match (scales, h) {
-                            (1, _) => [-Q::ZERO as i16; 2],
-                            (_, 0) => [-Q::ZERO as i16, 0],
-                            _ => [0, -Q::ZERO as i16],
-                        };
-                        let pair =
-                            _mm256_set1_epi32(pair[0] as u16 as i32 | (pair[1] as i32) << 16);
-                        let both = _mm256_set1_epi32(x.pair(at));
-                        let z = _mm256_madd_epi16(both, pair);
+                    if F::ZERO && !S::SIGNED {
+                        let z = _mm256_madd_epi16(_mm256_set1_epi32(x.pair(at)), zero[h]);
                         for sum in &mut sums[c] {
                             *sum = _mm256_add_epi32(*sum, z);
                         }
@@ -226,10 +249,10 @@ pub(super) unsafe fn columns_by<S: Sums, Q: BlockFormat, const C: usize>(
 
 /// 16-bit sums of two products each.
 #[inline(always)]
-unsafe fn products<Q: BlockFormat>(w: __m256i, x: __m256i) -> __m256i {
+unsafe fn products<F: Narrowing>(w: __m256i, x: __m256i) -> __m256i {
     // SAFETY: the callers' CPU has AVX2.
     unsafe {
-        if signed::<Q>() {
+        if F::LINES == 0 {
             _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
         } else {
             _mm256_maddubs_epi16(w, x)

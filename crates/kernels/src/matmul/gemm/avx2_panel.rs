@@ -49,6 +49,7 @@ macro_rules! fill {
         ) {
             // SAFETY: by the caller's promise.
             unsafe { tiles_less::<$Q>(w, rows, k, p, $less) }
+            p.zero = if $less == 0 { $Q::ZERO } else { 0 };
         }
 
         /// # Safety
@@ -61,6 +62,7 @@ macro_rules! fill {
         ) {
             // SAFETY: by the caller's promise.
             unsafe { rows_less::<$Q>(w, rows, k, p, $less) }
+            p.zero = if $less == 0 { $Q::ZERO } else { 0 };
         }
     };
 }

@@ -5,7 +5,7 @@
 
 use super::{Panel, avx512_panel};
 use crate::blocks::avx512_rows::RowsAvx512;
-use crate::blocks::{BlockFormat, WeightType, with_block};
+use crate::blocks::{Formula, WeightType, with_block, with_formula};
 use crate::matmul::amx;
 use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Matrix, Output, Tokens};
@@ -78,11 +78,14 @@ unsafe fn quantized<Q: RowsAvx512>(
     // SAFETY: by the caller's promise.
     unsafe {
         avx512_panel::fill::<Q>(w, rows.clone(), k.clone(), p);
-        if Q::SCALES == 1 && x.rows_in_blocks() {
-            amx::bytes::multiply::<Q>(&rows, rows.start, k, x, out, p);
-        } else {
-            tokens::<Integer<Q>>(rows, k, x, out, p);
-        }
+        with_formula!(
+            Q,
+            F => if F::SCALES == 1 && x.rows_in_blocks() {
+                amx::bytes::multiply::<F>(&rows, rows.start, k, x, out, p);
+            } else {
+                tokens::<Integer<F>>(rows, k, x, out, p);
+            }
+        )
     }
 }
 
@@ -162,9 +165,9 @@ unsafe fn tile<T: Tile, const C: usize>(
 }
 
 /// Quantised weights.
-struct Integer<Q>(std::marker::PhantomData<Q>);
+struct Integer<F>(std::marker::PhantomData<F>);
 
-impl<Q: BlockFormat> Tile for Integer<Q> {
+impl<F: Formula> Tile for Integer<F> {
     #[inline(always)]
     unsafe fn add<const C: usize>(
         k: Range<usize>,
@@ -174,14 +177,14 @@ impl<Q: BlockFormat> Tile for Integer<Q> {
         acc: &mut [[__m512; 2]; C],
     ) {
         let cols = x.cols();
-        let parts = Q::SCALES;
+        let parts = F::SCALES;
         // SAFETY: by the caller's promise.
         unsafe {
             let xq = x.q8().add(t * cols + k.start);
             let groups = cols / 32;
             let at = t * groups + k.start / 32;
             let scale = x.scale().as_ptr().add(at);
-            let offset_sums = x.sums_for(Q::OFFSETS).as_ptr().wrapping_add(Q::OFFSETS * at);
+            let offset_sums = x.sums_for(F::OFFSETS).as_ptr().wrapping_add(F::OFFSETS * at);
             let mut w = p.q.as_ptr();
             for g in 0..k.len() / 32 {
                 for part in 0..parts {
@@ -204,11 +207,11 @@ impl<Q: BlockFormat> Tile for Integer<Q> {
                         }
                     }
                 }
-                for h in 0..Q::OFFSETS {
-                    let m = p.m.as_ptr().add((Q::OFFSETS * g + h) * PANEL_ROWS);
+                for h in 0..F::OFFSETS {
+                    let m = p.m.as_ptr().add((F::OFFSETS * g + h) * PANEL_ROWS);
                     let m = [_mm512_load_ps(m), _mm512_load_ps(m.add(16))];
                     for c in 0..C {
-                        let s = offset_sums.add(Q::OFFSETS * (c * groups + g) + h);
+                        let s = offset_sums.add(F::OFFSETS * (c * groups + g) + h);
                         let s = _mm512_set1_ps(*s);
                         for i in 0..2 {
                             acc[c][i] = _mm512_fmadd_ps(m[i], s, acc[c][i]);

@@ -5,7 +5,7 @@
 
 use super::avx2::{ROWS, Sums, TOKENS, columns_by, columns_with, four_columns, two_vectors};
 use super::{Panel, avx2_panel::as_they_are, scalar};
-use crate::blocks::{BlockFormat, with_block, with_tiles};
+use crate::blocks::{Formula, with_block, with_formula, with_tiles};
 use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::{Layout, TILE_ROWS};
@@ -15,20 +15,15 @@ use std::ops::Range;
 /// By `vpdpbusd`, whose form for 256 bits needs no AVX-512.
 struct Whole;
 
-impl Sums for Whole {
-    fn signed<Q: BlockFormat>() -> bool {
-        false
-    }
+impl<F: Formula> Sums<F> for Whole {
+    const SIGNED: bool = false;
 
     #[inline(always)]
-    unsafe fn sums<Q: BlockFormat, const C: usize>(
-        w: *const i8,
-        x: [*const i8; C],
-    ) -> [[__m256i; 2]; C] {
+    unsafe fn sums<const C: usize>(w: *const i8, x: [*const i8; C]) -> [[__m256i; 2]; C] {
         // SAFETY: by the caller's promise.
         unsafe {
             let mut sums = [[_mm256_setzero_si256(); 2]; C];
-            for line in 0..8 / Q::SCALES {
+            for line in 0..8 / F::SCALES {
                 let w = two_vectors(w, line);
                 for c in 0..C {
                     let x = four_columns(x[c], line);
@@ -42,6 +37,6 @@ impl Sums for Whole {
     }
 }
 
-driver!("avx2,fma,f16c,avxvnni", as_they_are);
+driver!("avx2,fma,f16c,avxvnni", as_they_are, Formula, with_formula);
 
-columns_with!("avx2,fma,f16c,avxvnni", Whole);
+columns_with!("avx2,fma,f16c,avxvnni", Formula, Whole);

@@ -18,12 +18,12 @@
 //! With AMX the panel is multiplied as it is, see `amx::bytes`, or made into bf16, see `amx::brain`.
 
 /// What AVX2 and NEON have around their `columns`, the products of `ROWS` rows of a panel with up to `TOKENS` tokens: the level's
-/// features, and the module that fills a panel.
+/// features, the module that fills a panel, and the macro that gives the [`Formula`](crate::blocks::Formula) of a type.
 ///
 /// What chooses by type is compiled without the level's features, so that the types are functions of their own: see `dot`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! driver {
-    ($features:literal, $panel:ident) => {
+    ($features:literal, $panel:ident, $formula:ident, $with_formula:ident) => {
         /// # Safety
         /// As for `gemm::rows`; the CPU has the level.
         pub(super) unsafe fn panel(
@@ -49,7 +49,7 @@ macro_rules! driver {
                             Layout::Rows => $panel::fill_rows::<Q>(w, whole.clone(), k.clone(), p),
                             Layout::Tiles => fill_tiles(w, whole.clone(), k.clone(), p),
                         }
-                        tokens::<Q>(whole.start, rows, k, x, out, p);
+                        $with_formula!(Q, F => tokens::<F>(whole.start, rows, k, x, out, p));
                     },
                     floats(w, rows, k, x, out, p)
                 )
@@ -87,7 +87,7 @@ macro_rules! driver {
 
         /// All tokens; row `first` of the matrix is the panel's first.
         #[inline(never)]
-        unsafe fn tokens<Q: BlockFormat>(
+        unsafe fn tokens<F: $formula>(
             first: usize,
             rows: Range<usize>,
             k: Range<usize>,
@@ -100,9 +100,9 @@ macro_rules! driver {
                 // SAFETY: by the caller's promise; there are so many tokens from t on.
                 t += unsafe {
                     match x.tokens() - t {
-                        1 => some::<Q, 1>(first, &rows, &k, x, t, out, p),
-                        few if few < TOKENS => some::<Q, 2>(first, &rows, &k, x, t, out, p),
-                        _ => some::<Q, TOKENS>(first, &rows, &k, x, t, out, p),
+                        1 => some::<F, 1>(first, &rows, &k, x, t, out, p),
+                        few if few < TOKENS => some::<F, 2>(first, &rows, &k, x, t, out, p),
+                        _ => some::<F, TOKENS>(first, &rows, &k, x, t, out, p),
                     }
                 };
             }
@@ -110,7 +110,7 @@ macro_rules! driver {
 
         /// `C` tokens from token `t` on; says how many that are.
         #[inline(always)]
-        unsafe fn some<Q: BlockFormat, const C: usize>(
+        unsafe fn some<F: $formula, const C: usize>(
             first: usize,
             rows: &Range<usize>,
             k: &Range<usize>,
@@ -128,7 +128,7 @@ macro_rules! driver {
                         continue;
                     }
                     let mut sums = [[0f32; ROWS]; C];
-                    columns::<Q, C>(part - first, k, x, t, p, &mut sums);
+                    columns::<F, C>(part - first, k, x, t, p, &mut sums);
                     for (c, sums) in sums.iter().enumerate() {
                         super::put_sums(out, t + c, k, wanted.clone(), &sums[wanted.start - part..]);
                     }
@@ -206,6 +206,7 @@ impl MatmulScratch {
                 float: [0.0; MAX_K_FLOAT * PANEL_ROWS],
                 d: [0.0; MAX_K / 16 * PANEL_ROWS],
                 m: [0.0; MAX_K / 16 * PANEL_ROWS],
+                zero: 0,
             }),
             brain: Lines::new(PANELS * PANEL_BYTES),
         }
@@ -236,6 +237,8 @@ pub(in crate::matmul) struct Panel {
     float: [f32; MAX_K_FLOAT * PANEL_ROWS],
     pub(in crate::matmul) d: [f32; MAX_K / 16 * PANEL_ROWS],
     pub(in crate::matmul) m: [f32; MAX_K / 16 * PANEL_ROWS],
+    /// What codes are larger by than weights, where `z` does not make up for it.
+    zero: i32,
 }
 
 /// Splits `cols` into stretches of nearly equal length, at most `max` and multiples of 256 but

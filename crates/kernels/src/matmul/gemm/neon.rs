@@ -6,7 +6,7 @@
 //! The order of floating-point operations of a row and a token is the same for any number of rows and tokens.
 
 use super::{Panel, neon_panel, scalar};
-use crate::blocks::{BlockFormat, with_block, with_tiles};
+use crate::blocks::{Formula, with_block, with_formula, with_tiles};
 use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Matrix, Output, Tokens};
 use crate::sdot::sdot_lane;
@@ -18,14 +18,14 @@ use std::ops::Range;
 const ROWS: usize = 8;
 const TOKENS: usize = 4;
 
-driver!("neon,dotprod", neon_panel);
+driver!("neon,dotprod", neon_panel, Formula, with_formula);
 
 /// The products of [`ROWS`] rows, the panel's from `row` on, with `C` tokens over all columns of the panel.
 ///
 /// # Safety
 /// The panel has the rows and the columns, the tokens exist, the CPU has NEON with dotprod.
 #[target_feature(enable = "neon,dotprod")]
-unsafe fn columns<Q: BlockFormat, const C: usize>(
+unsafe fn columns<F: Formula, const C: usize>(
     row: usize,
     k: &Range<usize>,
     x: &Tokens<'_>,
@@ -34,7 +34,7 @@ unsafe fn columns<Q: BlockFormat, const C: usize>(
     out: &mut [[f32; ROWS]; C],
 ) {
     let (cols, groups) = (x.cols(), x.cols() / 32);
-    let (scales, offsets) = (Q::SCALES, Q::OFFSETS);
+    let (scales, offsets) = (F::SCALES, F::OFFSETS);
     assert!((t + C) * groups <= x.scale().len());
     // SAFETY: by the caller's promise, and as asserted: all buffers of a token have as many groups.
     unsafe {

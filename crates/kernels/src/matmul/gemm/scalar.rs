@@ -1,15 +1,16 @@
 //! The portable product of several tokens, in loops that compilers vectorise for any CPU.
 //!
-//! A group of 32 columns of 32 rows is unpacked into words, pairs of columns with the rows side by side; then all tokens pass over it.
+//! 256 columns of 32 rows are unpacked into words, pairs of columns with the rows side by side; then all tokens pass over each group of 32 of them.
 //! Integers are exact, so that the order of their sums is free; the order of floating-point operations of a row and a token is the
 //! same for any number of rows and tokens.
 
 use super::Panel;
-use crate::blocks::{BlockFormat, Group32, MAX_BYTES, with_block};
+use crate::blocks::{MAX_BYTES_OF_256, with_block};
 use crate::dequant::dequantize_row;
+use crate::matmul::dot::scalar::{OfType, Words};
 use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Matrix, Output, Tokens};
-use crate::tiles::{Layout, TILE_ROWS};
+use crate::tiles::{Layout, TILE_ROWS, fields};
 use std::ops::Range;
 
 /// Tokens whose sums are kept between groups at a time.
@@ -48,7 +49,7 @@ pub(super) unsafe fn panel(
                 for first in (0..x.tokens()).step_by(TOKENS) {
                     let tokens = first..x.tokens().min(first + TOKENS);
                     let sums = &mut p.float.as_chunks_mut().0[..tokens.len()];
-                    multiply::<Q>(w, rows.clone(), k.clone(), x, tokens.clone(), sums);
+                    multiply(&OfType::of::<Q>(), w, rows.clone(), k.clone(), x, tokens.clone(), sums);
                     store(rows.clone(), k.start == 0, tokens, sums, out);
                 }
             },
@@ -82,7 +83,8 @@ unsafe fn store(
 
 /// The sums of `tokens` over a stretch of columns.
 #[inline(never)]
-fn multiply<Q: BlockFormat>(
+fn multiply(
+    ty: &OfType,
     w: &Matrix<'_>,
     rows: Range<usize>,
     k: Range<usize>,
@@ -92,49 +94,59 @@ fn multiply<Q: BlockFormat>(
 ) {
     sums.fill([0.0; PANEL_ROWS]);
     let first = rows.start / TILE_ROWS * TILE_ROWS;
-    let mut tiles = [0; PANEL_ROWS * MAX_BYTES];
-    let mut group = Group {
-        q: [[[0; 2 * LANES]; VECTORS]; 16],
-        d: [[0.0; PANEL_ROWS]; 2],
-        m: [[0.0; PANEL_ROWS]; 2],
-    };
-    for at in k.start / Q::BLOCK..k.end / Q::BLOCK {
+    let mut tiles = [0; PANEL_ROWS * MAX_BYTES_OF_256];
+    let mut words = Words::NONE;
+    let mut groups = [const { Group::NONE }; 8];
+    for start in k.clone().step_by(256) {
+        let columns = (k.end - start).min(256);
+        let (at, count) = (start / ty.block, columns / ty.block);
+        let row_bytes = count * ty.bytes;
         if w.layout() == Layout::Tiles {
-            for (i, to) in tiles.chunks_exact_mut(TILE_ROWS * Q::BYTES).enumerate() {
-                if first + TILE_ROWS * i < rows.end {
-                    w.unpack_unit::<Q>(first / TILE_ROWS + i, at, to);
+            let tiles = tiles.chunks_exact_mut(TILE_ROWS * row_bytes);
+            for (i, to) in (first / TILE_ROWS..rows.end.div_ceil(TILE_ROWS)).zip(tiles) {
+                for b in 0..count {
+                    let unit = w.unit(i, at + b, ty.bytes);
+                    fields::unpack(ty.fields, unit, &mut to[b * ty.bytes..], row_bytes);
                 }
             }
         }
-        for g in 0..Q::BLOCK / 32 {
-            for (i, r) in rows.clone().enumerate() {
-                let block = match w.layout() {
-                    Layout::Rows => &w.row(r)[at * Q::BYTES..][..Q::BYTES],
-                    Layout::Tiles => &tiles[(r - first) * Q::BYTES..][..Q::BYTES],
-                };
-                group.put(i, Q::ZERO, &Q::group(block, g));
+        for (i, r) in rows.clone().enumerate() {
+            let blocks = match w.layout() {
+                Layout::Rows => &w.row(r)[at * ty.bytes..][..row_bytes],
+                Layout::Tiles => &tiles[(r - first) * row_bytes..][..row_bytes],
+            };
+            (ty.unpack)(&mut words, blocks, count);
+            for (g, group) in groups[..columns / 32].iter_mut().enumerate() {
+                group.put(i, &words, g);
             }
-            let columns = at * Q::BLOCK + 32 * g;
+        }
+        for (g, group) in groups[..columns / 32].iter().enumerate() {
             for (t, sums) in tokens.clone().zip(&mut *sums) {
-                group.multiply([Q::SCALES, Q::OFFSETS], columns / 32, x, t, sums);
+                group.multiply([ty.scales, ty.offsets], start / 32 + g, x, t, sums);
             }
         }
     }
 }
 
 impl Group {
-    /// Row `i`.
+    /// No weights.
+    const NONE: Group = Group {
+        q: [[[0; 2 * LANES]; VECTORS]; 16],
+        d: [[0.0; PANEL_ROWS]; 2],
+        m: [[0.0; PANEL_ROWS]; 2],
+    };
+
+    /// Row `i`: group `g` of its words.
     #[inline(always)]
-    fn put(&mut self, i: usize, zero: i32, u: &Group32) {
+    fn put(&mut self, i: usize, words: &Words, g: usize) {
         let (v, lane) = (i / LANES, i % LANES);
-        for j in 0..16 {
-            for h in 0..2 {
-                self.q[j][v][2 * lane + h] = i16::from(u.q[2 * j + h]) - zero as i16;
-            }
+        let pairs = words.q[2 * g..][..2].as_flattened().as_chunks::<2>().0;
+        for (q, pair) in self.q.iter_mut().zip(pairs) {
+            q[v].as_chunks_mut::<2>().0[lane] = *pair;
         }
         for h in 0..2 {
-            self.d[h][i] = u.d[h];
-            self.m[h][i] = u.m[h];
+            self.d[h][i] = words.d[2 * g + h];
+            self.m[h][i] = words.m[2 * g + h];
         }
     }
 

@@ -11,7 +11,7 @@
 
 use super::avx512_panel;
 use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
-use crate::blocks::{BlockFormat, WeightType, with_tiles};
+use crate::blocks::{WeightType, with_tiles};
 use crate::matmul::prefetch::{self, Ahead};
 use crate::matmul::sizes::{TILES_TOGETHER, TOKEN_BLOCK};
 use crate::matmul::{MatmulScratch, Matrix, Output, Precision, Tokens};
@@ -468,20 +468,21 @@ impl Block {
         }
     }
 
-    /// What offset `h` of group `b` is multiplied with for token `t`: the sum of the activations that have this offset.
+    /// What offset `h` of the `offsets` of group `b` is multiplied with for token `t`: the sum of the activations that have this offset.
     ///
     /// # Safety
     /// The group, the offset and the token exist.
     #[inline(always)]
-    pub(in crate::matmul) unsafe fn offset_sum<Q: BlockFormat>(
+    pub(in crate::matmul) unsafe fn offset_sum(
         &self,
+        offsets: usize,
         b: usize,
         h: usize,
         t: usize,
     ) -> f32 {
         // SAFETY: by the caller's promise.
         unsafe {
-            match Q::OFFSETS {
+            match offsets {
                 1 => *self.s32.add(TOKEN_BLOCK * b + t),
                 _ => {
                     let z16 = *self.z16.add(TOKEN_BLOCK * (2 * b + h) + t);
@@ -550,7 +551,7 @@ unsafe fn group<Q: TilesAvx512, const P: usize, const T: usize>(
         }
         for h in 0..Q::OFFSETS {
             for t in 0..T {
-                let sum = _mm512_set1_ps(x.offset_sum::<Q>(b, h, t));
+                let sum = _mm512_set1_ps(x.offset_sum(Q::OFFSETS, b, h, t));
                 acc[t] = _mm512_fmadd_ps(m[h], sum, acc[t]);
             }
         }

@@ -7,6 +7,7 @@
 
 use super::avx512::{AHEAD, Block, Groups, ask, at, each_group, four, mask, times_zero};
 use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
+use crate::blocks::with_formula;
 use crate::isa::SimdLevel;
 use crate::matmul::activations::MANY;
 use crate::matmul::amx;
@@ -70,7 +71,10 @@ pub(super) unsafe fn rows<Q: TilesAvx512>(
                 unsafe {
                     if amx {
                         fill::<Q, true>(w, tiles, k.clone(), by_columns, p);
-                        amx::bytes::multiply::<Q>(&rows, TILE_ROWS * first, k.clone(), x, out, p);
+                        with_formula!(
+                            Q,
+                            F => amx::bytes::multiply::<F>(&rows, TILE_ROWS * first, k.clone(), x, out, p)
+                        );
                     } else {
                         fill::<Q, false>(w, tiles, k.clone(), by_columns, p);
                         multiply::<Q>(&rows, first, k.clone(), x, out, p);
@@ -261,7 +265,7 @@ unsafe fn columns<Q: TilesAvx512>(
                 let m = p.m.as_ptr().add((Q::OFFSETS * g + part) * PANEL_ROWS);
                 let m = [_mm512_load_ps(m), _mm512_load_ps(m.add(TILE_ROWS))];
                 for c in 0..TOKENS {
-                    let sum = _mm512_set1_ps(x.offset_sum::<Q>(b, part, t + c));
+                    let sum = _mm512_set1_ps(x.offset_sum(Q::OFFSETS, b, part, t + c));
                     for i in 0..TILES {
                         acc[c][i] = _mm512_fmadd_ps(m[i], sum, acc[c][i]);
                     }
