@@ -40,7 +40,7 @@ help: ## this list
 	@echo "make python   build the Python wheel, with the command in it; 'make test-python' tests it in a virtual environment"
 	@echo "make test-gpu      all that one GPU can show of the collective; 'make bench-gpu' how long it takes; 'make cuda' compiles it only"
 	@echo "make aot-gpu       what XLA makes of the JAX models on GPUs, without a GPU"
-	@echo "make loom     the slots of experts under loom, in every order of events"
+	@echo "make loom     the slots of experts, and the collective's protocol, under loom: in every order of events"
 	@echo "make sanitize parse headers that change meanwhile, under Miri (some minutes)"
 	@echo "make fuzz     fuzz the parser of model files; FUZZ_SECONDS=$(FUZZ_SECONDS) for each of: $(FUZZ_TARGETS)"
 	@echo
@@ -118,10 +118,11 @@ fmt:
 # The registry of block types is a macro, into which cargo fmt does not look.
 	rustfmt --check --edition 2024 crates/kernels/src/blocks/*.rs
 
-# With loom's locks and threads in the place of the standard library's, which the whole crate is built for: apart from the rest.
+# With loom's locks and threads in the place of the standard library's, for which the whole crate is built: apart from the rest.
 .PHONY: loom
 loom: need-rust
-	@RUSTFLAGS="$$RUSTFLAGS --cfg loom" cargo test --quiet --locked -p alight-pages --lib --target-dir $(TARGET_DIR)/loom slots::orders
+	@export RUSTFLAGS="$$RUSTFLAGS --cfg loom" && cargo test --quiet --locked -p alight-pages --lib --target-dir $(TARGET_DIR)/loom slots::orders \
+		&& cargo test --quiet --locked -p alight-collective --lib --target-dir $(TARGET_DIR)/loom tests::orders
 
 # What the tests of kernels, which are built as a release is, leave out for speed: overflows of their arithmetic, and debug assertions.
 .PHONY: checked
