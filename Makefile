@@ -157,7 +157,7 @@ installed-wheel: $(PYTHON_VENV)/stamp
 
 .PHONY: test-python
 test-python: models build installed-wheel
-	@cd bindings/python && .venv/bin/python -m pytest -n 2 --dist loadfile
+	@cd bindings/python && .venv/bin/python -m pytest -n 2
 
 $(PYTHON_VENV)/stamp: bindings/python/requirements.txt
 	@$(find_py) && rm -rf $(PYTHON_VENV) && echo "installing JAX and what else the Python tests need into $(PYTHON_VENV)" >&2 && \

@@ -89,8 +89,8 @@ def steps(everything: bool, only: list[str] | None) -> list[Step]:
         found.append(Step(command.name, line, tuple(after), inputs=lambda line=line, bare=command.bare: of_command(line, bare)))
     # Before the tests are built, since only one cargo builds at a time.
     found.append(Step("wheel", make("installed-wheel"), ("build", MADE_BY[WHEEL][0])))
-    whole = ["-n", "2", "--dist", "loadfile"] if everything else ["-m", "smoke"]
-    line = ["sh", "-c", f"cd bindings/python && .venv/bin/python -m pytest {' '.join(whole)}"]
+    which = [] if everything else ["-m", "smoke"]
+    line = ["sh", "-c", f"cd bindings/python && .venv/bin/python -m pytest {' '.join(['-n', '2', *which])}"]
     extension = release("lib_alight.so")
     found.append(Step("python", line, ("wheel", "fetch models"), inputs=lambda: hashed(
         data(), inputs.models(), inputs.file(extension), *map(inputs.file, programs), *line)))
