@@ -99,6 +99,7 @@ COMMANDS = (
     Command("check cgroup-v2", BY_HAND, ANY, "make rusage, qemu-system-x86, busybox-static", "`rusage --tree` and `--cold` under other kernels, in a virtual machine"),
     Command("check aarch64", BY_HAND, ANY, f"qemu-user-static, rustup target add, make dist, {MODELS}", "the kernels for NEON, and the static program for aarch64 with real models beside llama.cpp's answers, under an emulator"),
     Command("check agents", BY_HAND, VENV, f"{BUILD}, {MODELS}, npm, 660 MB of disk", "Codex and Claude Code, unchanged, against `alight serve`: every turn knows the turns before it"),
+    Command("check circles", BY_HAND, ANY, "", "modules of a crate do not import each other in a circle", test="", bare=True),
     Command("check clients", BY_HAND, VENV, f"{BUILD}, {MODELS}", "the Python packages openai, anthropic and ollama, unchanged, against `alight serve`", test=""),
     Command("check convert", BY_HAND, VENV, BUILD, "what `alight convert` makes of sources by another hand", test_all=""),
     Command("check convert-faults", BY_HAND, VENV, BUILD, "`alight convert` of wrong sources, and killed", test_all=""),

@@ -23,7 +23,7 @@ TARGETS = ("aarch64-apple-darwin", "x86_64-apple-darwin")
 PLACES = {
     "crates/pages/": "files, maps, and the page cache",
     "crates/rusage/": "what a process took",
-    "crates/model/src/engine/pool/": "threads: futexes, and cores",
+    "crates/model/src/threads/": "threads: futexes, and cores",
     "crates/kernels/src/isa.rs": "the system's leave to use a part of the processor",
     "crates/collective/": "memory that processes share; JAX on Linux alone",
     "crates/xla/": "CUDA's driver; Linux alone",

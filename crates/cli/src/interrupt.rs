@@ -21,9 +21,13 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::run::lines::{LEAVES, PROMPT};
 use crate::say;
 use crate::terminal::Terminal;
+
+/// Stands before a message of a chat.
+pub const PROMPT: &str = "> ";
+/// Printed when Ctrl-C was pressed with nothing to clear.
+pub const LEAVES: &str = "(Ctrl-C again leaves, and so does Ctrl-D)";
 
 /// Exit status after Ctrl-C.
 const STATUS: i32 = 130;

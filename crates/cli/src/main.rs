@@ -40,6 +40,7 @@ mod open;
 mod outcome;
 mod output;
 mod pack;
+mod panics;
 mod perplexity;
 mod phases;
 mod plain;
@@ -70,7 +71,7 @@ use args::{Cli, Command};
 
 fn main() -> ExitCode {
     let started = Instant::now();
-    say::install_panic_hook();
+    panics::end_the_process();
     let known = args::command();
     let words = match habits::translated(env::args_os().collect(), &known) {
         Ok(words) => words,
@@ -87,7 +88,8 @@ fn main() -> ExitCode {
         Err(said) => return outcome::report(args::instead(&words, said)),
     };
     let given = given.subcommand().map(|(_, given)| given).unwrap_or(&given);
-    if let Err(stop) = hub::resolve(&mut cli.command) {
+    let (models, offline) = cli.command.models();
+    if let Err(stop) = hub::resolve(models, offline) {
         return outcome::report(Err(stop));
     }
     let outcome = match cli.command {

@@ -6,7 +6,6 @@
 //! [`one_line`] before.
 
 use std::io::{IsTerminal, Write, stderr};
-use std::panic::{self, PanicHookInfo};
 
 use crate::terminal_text::{one_line, printable};
 
@@ -74,34 +73,4 @@ fn labelled(label: &str, style: &str, text: &str) {
     } else {
         writeln!(stderr().lock(), "alight: {label}: {text}")
     };
-}
-
-/// A panic is a bug of ours: say so in one line and leave with status 1, whichever thread it was.
-pub fn install_panic_hook() {
-    panic::set_hook(Box::new(|info| {
-        crate::terminal::restore();
-        panicked(info);
-        std::process::exit(1);
-    }));
-}
-
-/// A panic is a bug of ours, and is said; but it ends only what has caused it. For a server, whose other requests go on.
-pub fn let_panics_unwind() {
-    panic::set_hook(Box::new(panicked));
-}
-
-fn panicked(info: &PanicHookInfo<'_>) {
-    let what = info
-        .payload()
-        .downcast_ref::<&str>()
-        .map(|s| (*s).to_owned())
-        .or_else(|| info.payload().downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "unknown".to_owned());
-    let place = info.location().map(|l| format!(" ({l})")).unwrap_or_default();
-    error(&format!("internal error: {what}{place}"));
-    plain(&format!(
-        "This is a bug in alight {}. Please report it with the command line and the model's \
-         `alight inspect` output.",
-        env!("CARGO_PKG_VERSION")
-    ));
 }

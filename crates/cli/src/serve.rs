@@ -22,7 +22,7 @@ use crate::pack::KeepArgs;
 use crate::run::sampling::SamplingArgs;
 use crate::template::TemplateArgs;
 use crate::terminal_text::one_line;
-use crate::{answer_limits, prompt_cache, quantization, say, source, text_input, units};
+use crate::{answer_limits, panics, prompt_cache, quantization, say, source, text_input, units};
 
 /// Positions of a sequence if nobody says how many, and the model was trained for more.
 const CONTEXT: usize = 32 << 10;
@@ -240,7 +240,7 @@ pub fn main(args: ServeArgs) -> Outcome {
             options.host
         ));
     }
-    say::let_panics_unwind();
+    panics::end_their_task();
     let server = match given {
         Some(socket) => Server::given(socket, options).context("the given socket is of no use")?,
         None => Server::bind(options).with_context(|| match is_socket_file(&args.host) {

@@ -38,7 +38,9 @@ mod copy;
 mod dest;
 mod error;
 mod files;
+mod imatrix;
 mod import;
+mod mix;
 mod order;
 mod pack;
 mod pipe;
@@ -57,8 +59,9 @@ use alight_pages::Threads;
 
 pub use error::ConvertError;
 pub use import::{About, Conversion, Converted, Request, format_of};
+pub use mix::{QuantizationMix, UnknownMix};
 pub use pack::{Kept, KeptReason, Packed, is_packed_from, pack, pack_unnamed};
-pub use quantize::{QuantizationMix, UnknownMix, quantize};
+pub use quantize::quantize;
 pub use unpack::{Unpacked, unpack};
 
 /// How to write.

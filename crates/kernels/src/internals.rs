@@ -45,8 +45,8 @@ pub mod derived {
     use crate::blocks::decoded::decoded;
     use crate::blocks::q2_0::Q2_0;
     use crate::blocks::{BlockFormat, Group32, ScaleField};
+    use crate::fields::Field;
     use crate::tiles::TILE_ROWS;
-    use crate::tiles::fields::Field;
     use crate::{Isa, SimdLevel};
 
     struct Derived;

@@ -34,6 +34,8 @@ pub const ARITHMETIC: u32 = 3;
 pub mod attention;
 mod blocks;
 pub mod dequant;
+mod fields;
+mod fit;
 pub mod gate;
 pub mod half;
 #[doc(hidden)]

@@ -11,9 +11,9 @@ use alight_text::TokenizerError;
 use thiserror::Error;
 
 use crate::cache::CacheError;
-use crate::load::LoadError;
-use crate::spec::SpecError;
-use crate::weights::WeightError;
+use crate::keys::SpecError;
+use crate::store::LoadError;
+use crate::tensors::WeightError;
 
 /// Why a model could not be opened, or a step could not be computed.
 #[derive(Debug, Error)]

@@ -122,11 +122,17 @@ mod cache;
 pub mod describe;
 mod engine;
 mod error;
+mod keys;
 mod load;
+mod norm;
 mod open;
 mod parts;
+mod positions;
 mod prompts;
 pub mod spec;
+mod store;
+mod tensors;
+mod threads;
 mod weights;
 
 pub use alight_kernels::attention::KvType;
@@ -135,19 +141,18 @@ pub use alight_pages::slots::replay::{Replayed, Rule};
 pub use alight_pages::slots::{Found, SlotCounts, SlotOptions, SlotSizes};
 pub use cache::reusable;
 pub use engine::{
-    Constraint, DEFAULT_CONTEXT, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated,
-    Logprobs, MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, MAX_THREADS, Numbers, OfPrompt, OptionError,
-    Pool, Pooling, Request, RequestId, Restored, Sampler, SamplerOptions, Session, SessionOptions,
-    Speculate, context, generate, generate_constrained, to_unit_length,
+    Constraint, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated, Logprobs,
+    MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, Numbers, OfPrompt, OptionError, Pooling, Request,
+    RequestId, Restored, Sampler, SamplerOptions, Session, SessionOptions, Speculate, context,
+    generate, generate_constrained, to_unit_length,
 };
 pub use error::ModelError;
-pub use load::{
-    ExpertTrace, FileReport, Load, LoadError, LoadReport, Loading, PartName, Repack, ResidentPart,
-    SlotsReport, TraceError,
-};
-pub use open::{Model, OpenOptions, OpenTimings};
+pub use load::{FileReport, Load, LoadReport, PartName, Repack, ResidentPart, SlotsReport};
+pub use open::{DEFAULT_CONTEXT, Model, OpenOptions, OpenTimings};
 pub use prompts::{
     IgnoredPrompt, ListedPrompt, PromptFileError, PromptFolder, PromptWriteError, RestoreError,
 };
 pub use spec::ModelSpec;
-pub use weights::WeightError;
+pub use store::{ExpertTrace, LoadError, Loading, TraceError};
+pub use tensors::WeightError;
+pub use threads::{MAX_THREADS, Pool};

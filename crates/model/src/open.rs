@@ -14,22 +14,24 @@ use alight_files::Headers;
 use alight_formats::Pieces;
 use alight_formats::gguf::Gguf;
 use alight_formats::split::Catalog;
-use alight_kernels::Isa;
+use alight_kernels::{ARITHMETIC, Isa};
 use alight_pages::slots::SlotOptions;
 use alight_pages::{Facts, Map};
 use alight_text::{TemplateError, Tokenizer, Vocabulary};
 use sha2::{Digest, Sha256};
 
 use crate::describe;
-use crate::engine::{DEFAULT_CONTEXT, Pool};
 use crate::error::ModelError;
-use crate::load::{
-    self, Ahead, ExpertTrace, Load, LoadReport, Loader, Loading, PROGRAM, Repack, ResidentPart,
-    Store, Wanted,
-};
-use crate::parts;
+use crate::load::{self, Ahead, Load, LoadReport, Loader, Repack, ResidentPart, Wanted};
+use crate::positions::POSITIONS;
+use crate::prompts::{Key, Rounding};
 use crate::spec::ModelSpec;
+use crate::store::{ExpertTrace, Loading, PROGRAM, Store};
+use crate::threads::Pool;
 use crate::weights::Weights;
+
+/// Positions of a sequence for which nobody asks for a number, if the model was trained for as many.
+pub const DEFAULT_CONTEXT: usize = 4096;
 
 /// How to open a model.
 #[derive(Clone, Debug)]
@@ -331,6 +333,20 @@ impl Model {
         self.weights.prefill_macs()
     }
 
+    /// What prompts of this model are computed by: the model, this program's arithmetic, the order of sums, what is rounded, whether the sequence
+    /// is long to a model that rotates long ones in another way; and the salt of those who share them.
+    pub(crate) fn prompt_key(&self, rounding: Rounding, long: bool, salt: &str) -> Key {
+        let mut hash = Sha256::new();
+        hash.update(self.identity());
+        let version = env!("CARGO_PKG_VERSION");
+        let (bits, repacked) = (self.isa.bits(), self.store.is_repacked());
+        let by = format!(
+            "{version} {ARITHMETIC} {bits} {repacked} {rounding:?} {POSITIONS} {long} {salt}"
+        );
+        hash.update(by.as_bytes());
+        hash.finalize().into()
+    }
+
     /// The SIMD level of kernels in use.
     pub fn isa(&self) -> Isa {
         self.isa
@@ -368,7 +384,7 @@ impl Model {
 
     /// Records from now on which experts are chosen.
     pub fn record_experts(&self) {
-        self.store.recorder().begin(&self.weights);
+        self.store.recorder().begin(load::layers_with_experts(&self.weights));
     }
 
     /// Ends that, and returns what was recorded since.
@@ -463,7 +479,7 @@ fn check(
 
 /// Bytes that a sequence of the usual length needs beside the weights, about: keys and values, and what a program has anyway.
 fn beside(spec: &ModelSpec) -> u64 {
-    let shapes = spec.mixers().filter_map(|(_, mixer)| parts::kv_shape(mixer));
+    let shapes = spec.mixers().filter_map(|(_, mixer)| mixer.kv_shape());
     let position: usize =
         shapes.map(|shape| 2 * (shape.k_len() + shape.v_len()) / shape.capacity).sum();
     (position * spec.context.min(DEFAULT_CONTEXT)) as u64 + PROGRAM

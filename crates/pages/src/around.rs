@@ -4,8 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 
-use crate::copy::sys;
 use crate::filesystem;
+use crate::sys;
 use crate::transfer::direct::Direct;
 
 /// The largest alignment of writes that is supported; where more is needed, they are not tried.

@@ -77,6 +77,7 @@ mod reservation;
 mod residency;
 pub mod slots;
 mod stamp;
+mod sys;
 mod threads;
 pub mod transfer;
 

@@ -135,7 +135,7 @@ pub fn evict(file: &File) -> io::Result<Residency> {
 pub fn start_writing(file: &File, range: Range<u64>) {
     // To the system an empty range is all of the file.
     if !range.is_empty() {
-        let _ = crate::copy::sys::start_writing(file, &range);
+        let _ = crate::sys::start_writing(file, &range);
     }
 }
 

@@ -65,7 +65,7 @@ pub fn times_tell(file: &File) -> bool {
 fn settle(file: &File, stamp: &Stamp) {
     // The order matters: what is written through a map before this is in the bytes that are read,
     // or its time is a later one. (A file on a medium that cannot be written has nothing to bring.)
-    if crate::copy::sys::sync_all_pages(file).is_err() {
+    if crate::sys::sync_all_pages(file).is_err() {
         let _ = file.sync_data();
     }
     // Times are taken from a clock that ticks some hundred times per second. What is written within the

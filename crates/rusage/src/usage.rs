@@ -1,5 +1,8 @@
 //! The counters themselves.
 
+#[cfg(windows)]
+mod windows;
+
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
@@ -77,7 +80,7 @@ impl Usage {
         {
             // SAFETY: a number that stands for this process.
             let me = unsafe { windows_sys::Win32::System::Threading::GetCurrentProcess() };
-            crate::command::windows::account(me, Duration::ZERO)
+            Usage::of_process(me, Duration::ZERO)
         }
     }
 

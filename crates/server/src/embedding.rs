@@ -11,8 +11,8 @@ use crate::body::fields::{Fields, whole};
 use crate::failure::Failure;
 use crate::generation::{Generation, Update};
 use crate::http::Call;
-use crate::listen::Shared;
 use crate::models::Serving;
+use crate::shared::Shared;
 use crate::worker::Ask;
 
 /// Most texts of a request, as OpenAI has it.

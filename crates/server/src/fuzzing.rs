@@ -7,7 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use crate::listen::{self, Shared};
+use crate::listen;
+use crate::shared::Shared;
 use crate::{Log, Options, Served};
 
 /// A server that answers whoever has it.
@@ -24,7 +25,7 @@ impl Fuzzed {
     /// # Errors
     /// As [`Server::run`](crate::Server::run).
     pub fn new(models: Vec<Served>, options: Options, log: Log) -> Result<Fuzzed, String> {
-        let shared = listen::shared(models, options, &log)?;
+        let shared = Shared::start(models, options, &log)?;
         let runtime = listen::runtime()?;
         Ok(Fuzzed { runtime, shared, stop: watch::channel(false).0 })
     }

@@ -16,9 +16,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::apart::ThreadPermit;
+use crate::decoded::decoded;
 use crate::failure::{Failure, Written};
 use crate::generation::{Choice, Generation, Update};
-use crate::listen::Shared;
+use crate::shared::Shared;
 
 /// A stream without anything to say says so as often: clients give up on connections that are silent.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
@@ -64,21 +65,6 @@ impl Call {
         });
         done.await.unwrap_or_else(|_| Err(failed()))
     }
-}
-
-/// A part of an address without its `%` and two digits, which stand for a byte each.
-pub(crate) fn decoded(part: &str) -> String {
-    let (mut bytes, mut rest) = (Vec::new(), part);
-    while let Some((before, behind)) = rest.split_once('%') {
-        bytes.extend_from_slice(before.as_bytes());
-        let digits =
-            behind.get(..2).filter(|two| two.bytes().all(|digit| digit.is_ascii_hexdigit()));
-        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        bytes.push(byte.unwrap_or(b'%'));
-        rest = if byte.is_some() { &behind[2..] } else { behind };
-    }
-    bytes.extend_from_slice(rest.as_bytes());
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// What it answers.
@@ -238,24 +224,6 @@ impl Body for Reply {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
             Reply::Stream(_) => SizeHint::default(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_of_addresses_are_decoded() {
-        for (part, wanted) in [
-            ("a", "a"),
-            ("org%2Fmodel%3aQ4", "org/model:Q4"),
-            ("%C3%A9%", "é%"),
-            ("%2", "%2"),
-            ("%zz%+1%é", "%zz%+1%é"),
-        ] {
-            assert_eq!(decoded(part), wanted);
         }
     }
 }

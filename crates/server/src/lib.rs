@@ -40,6 +40,7 @@ mod apart;
 mod asking;
 pub mod body;
 mod counts;
+mod decoded;
 mod embedding;
 mod failure;
 #[cfg(fuzzing)]
@@ -57,6 +58,7 @@ mod ollama;
 mod openai;
 mod page;
 mod routes;
+mod shared;
 mod socket;
 mod worker;
 

@@ -21,21 +21,18 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::access::Access;
 use crate::failure::{Failure, Written};
 use crate::http::{self, Answered, Call, Reply};
-use crate::models::{Models, Served};
-use crate::page::memory;
+use crate::models::Served;
 use crate::routes::Asker;
+use crate::shared::{APART, BODY, Shared};
 use crate::socket::{Listener, Listening, Patient, Socket, Stream};
-use crate::{Log, Options, ids, routes};
+use crate::{Log, Options, routes};
 
 /// Most connections; more wait in the system's queue.
 const CONNECTIONS: usize = 1024;
-/// Most bytes of a body; of one that is taken whatever there is of others; and of all larger ones at the same time.
-pub(crate) const BODY: usize = 32 << 20;
+/// Most bytes of a body that is taken whatever there is of others.
 const SMALL_BODY: usize = 256 << 10;
-const LARGE_BODIES: usize = 8 * BODY;
 /// How long a client may take to send the head of a request, or keep a connection without one; and to send the body.
 const HEAD_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
 const BODY_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
@@ -43,24 +40,8 @@ const BODY_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 })
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How long clients may take to read that they were cut off.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// Requests that are taken apart at the same time: how much memory that takes is known. Some more wait for what they have sent to be compiled.
-const APART: usize = 4;
+/// Requests that are taken apart, and some more that wait for what they have sent to be compiled.
 const THREADS: usize = APART + crate::grammar::MOST_COMPILED;
-
-/// What all requests see.
-pub(crate) struct Shared {
-    pub(crate) options: Options,
-    pub(crate) models: Models,
-    /// What memory held when somebody last looked.
-    pub(crate) memory: memory::Latest,
-    access: Access,
-    /// Room for large bodies, by KiB.
-    bodies: Arc<Semaphore>,
-    /// Permits for requests that are taken apart.
-    pub(crate) apart: Arc<Semaphore>,
-    /// When it began, in seconds since 1970.
-    pub(crate) started: u64,
-}
 
 /// Tells a server to end.
 #[derive(Clone)]
@@ -117,7 +98,7 @@ impl Server {
     /// # Errors
     /// A model for which there can be no engine, or what the system does not give.
     pub fn run(self, models: Vec<Served>, log: Log, ready: impl FnOnce()) -> Result<(), String> {
-        let shared = shared(models, self.options, &log)?;
+        let shared = Shared::start(models, self.options, &log)?;
         let runtime = runtime()?;
         let (socket, stop) = (self.socket, self.stop.subscribe());
         let outcome = runtime.block_on(async {
@@ -130,20 +111,6 @@ impl Server {
         shared.models.all().iter().for_each(|serving| serving.worker.quit());
         outcome
     }
-}
-
-/// What all requests see; starts the engines.
-pub(crate) fn shared(
-    models: Vec<Served>,
-    options: Options,
-    log: &Log,
-) -> Result<Arc<Shared>, String> {
-    let models = Models::start(models, &options, log)?;
-    let access = Access::new(&options);
-    let (memory, started) = (memory::Latest::default(), ids::now());
-    let [bodies, apart] =
-        [LARGE_BODIES >> 10, APART].map(|permits| Arc::new(Semaphore::new(permits)));
-    Ok(Arc::new(Shared { options, models, memory, access, bodies, apart, started }))
 }
 
 /// The threads that speak with clients.
@@ -379,7 +346,7 @@ mod tests {
     /// A server without models.
     fn alone() -> Arc<Shared> {
         let log: Log = Arc::new(|_| ());
-        shared(Vec::new(), Options::of_tests(), &log).unwrap()
+        Shared::start(Vec::new(), Options::of_tests(), &log).unwrap()
     }
 
     /// A connection with it.
@@ -456,7 +423,8 @@ mod tests {
     fn large_bodies_share_their_room() {
         let shared = alone();
         let room = Arc::clone(&shared.bodies);
-        let _others = room.try_acquire_many_owned((LARGE_BODIES >> 10) as u32).unwrap();
+        let _others =
+            room.try_acquire_many_owned((crate::shared::LARGE_BODIES >> 10) as u32).unwrap();
         let post = |bytes: usize| {
             let head = format!(
                 "POST /tokenize HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {bytes}\r\n\r\n"

@@ -74,6 +74,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod format;
 pub mod infill;
 pub mod output;
 pub mod prompt;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use alight_formats::Pieces;
 use alight_formats::gguf::{Gguf, GgufError};
 
-use crate::output::Format;
+use crate::format::Format;
 use crate::template::{ChatError, ChatTemplate, MAX_SOURCE};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
@@ -64,7 +64,9 @@ impl Vocabulary {
 
     /// The marks that divide what the model writes.
     pub fn output_format(&self) -> Format {
-        Format::of(self.template_source(), &self.tokenizer)
+        Format::of(self.template_source(), |text| {
+            self.tokenizer.token_id(text.as_bytes()).is_some()
+        })
     }
 
     /// Whether there is a chat template that has `text` in it.

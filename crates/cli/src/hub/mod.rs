@@ -11,7 +11,6 @@ use std::time::Instant;
 use alight_hub::{Event, Hub, HubError, Located, Name, Pulled, Settings};
 use anyhow::anyhow;
 
-use crate::args::Command;
 use crate::bar::Bar;
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, Stop};
@@ -48,9 +47,8 @@ fn failed(error: HubError) -> Stop {
     }
 }
 
-/// Replaces each model of a command that is one of the hub by its file, which is fetched if it is not in the cache.
-pub fn resolve(command: &mut Command) -> Outcome {
-    let (models, offline) = command.models();
+/// Replaces each model that is one of the hub by its file, which is fetched if it is not in the cache.
+pub fn resolve(models: Vec<&mut PathBuf>, offline: bool) -> Outcome {
     for path in models {
         if let Some(file) = file_of(path, offline)? {
             *path = file;

@@ -22,14 +22,11 @@ use rustyline::{
     KeyCode, KeyEvent, Modifiers, RepeatCount,
 };
 
+use crate::interrupt::{LEAVES, PROMPT};
 use crate::outcome::Outcome;
 use crate::say;
 use crate::terminal::Terminal;
 
-/// Stands before a message.
-pub const PROMPT: &str = "> ";
-/// Is said when Ctrl-C was pressed with nothing to clear.
-pub const LEAVES: &str = "(Ctrl-C again leaves, and so does Ctrl-D)";
 /// Stands before the further lines of one.
 const MORE: &str = ". ";
 /// Begins and ends a message of several lines.

@@ -11,8 +11,9 @@ use alight_formats::split::Placed;
 use super::{About, Conversion};
 use crate::ConvertError;
 use crate::files::Files;
+use crate::imatrix::{Imatrix, PREFIX};
+use crate::mix::{ModelFacts, QuantizationMix, Shape};
 use crate::order::execution_order;
-use crate::quantize::{Imatrix, PREFIX, QuantizationMix, Shape, Told};
 use alight_files::Headers;
 
 use crate::source;
@@ -104,8 +105,8 @@ fn weights(
 }
 
 /// What of the metadata decides about types; it is the first file's.
-fn told(headers: &Headers<'_>) -> Told {
-    let Some(first) = headers.files.first() else { return Told::default() };
+fn facts(headers: &Headers<'_>) -> ModelFacts {
+    let Some(first) = headers.files.first() else { return ModelFacts::default() };
     let number = |key: &str| {
         let found = match first.get(key)? {
             Value::Array(array) => array.iter_int()?.next(),
@@ -114,14 +115,14 @@ fn told(headers: &Headers<'_>) -> Told {
         found.and_then(|found| found.try_into().ok())
     };
     let architecture = first.get_str("general.architecture").ok().flatten();
-    Told::read(architecture.unwrap_or_default(), number)
+    ModelFacts::read(architecture.unwrap_or_default(), number)
 }
 
 /// The tensors in the order of use, and what becomes of them.
 fn items(headers: &Headers<'_>, mix: Option<QuantizationMix>, weighted: bool) -> Vec<Item> {
     let tensors = &headers.catalog.tensors;
     let names: Vec<&str> = tensors.iter().map(|placed| placed.info.name).collect();
-    let model = Shape::of(names.iter().copied(), &told(headers).weighted(weighted));
+    let model = Shape::of(names.iter().copied(), &facts(headers).weighted(weighted));
     let item = |index: usize| {
         let Placed { shard, info } = tensors[index];
         let chosen = mix.and_then(|mix| mix.of(info.name, info.shape(), &model));

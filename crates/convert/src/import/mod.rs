@@ -31,8 +31,9 @@ use alight_pages::Input;
 
 use crate::dest::Target;
 use crate::files::Files;
+use crate::imatrix::Imatrix;
+use crate::mix::{ModelFacts, QuantizationMix};
 use crate::order::execution_order;
-use crate::quantize::{Imatrix, QuantizationMix, Told};
 use crate::write::{Item, Plan};
 use crate::{ConvertError, OnProgress, Options, Volume};
 use alight_files::{copy, parse, shards};
@@ -191,8 +192,8 @@ impl Conversion {
             let (_, entry) = draft.keys.iter().find(|(known, _)| known == key)?;
             entry.first_number()
         };
-        let told = Told::read(&draft.architecture, number);
-        types::choose(&mut draft.items, mix, &told);
+        let facts = ModelFacts::read(&draft.architecture, number);
+        types::choose(&mut draft.items, mix, &facts);
         let names: Vec<&str> = draft.items.iter().map(|item| item.name.as_str()).collect();
         let order = execution_order(&names);
         let items: Vec<Item> = order.into_iter().map(|i| draft.items[i].clone()).collect();

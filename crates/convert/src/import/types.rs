@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use alight_formats::GgmlType;
 
-use crate::quantize::{QuantizationMix, Shape, Told};
+use crate::mix::{ModelFacts, QuantizationMix, Shape};
 use crate::write::Item;
 
 /// `general.file_type` of a file of F32, and of what has no number.
 const ALL_F32: u32 = 0;
 
-/// Makes every vector F32, as all programs expect it, and every matrix what `mix` says for a model of which that is `told`, or else what
+/// Makes every vector F32, as all programs expect it, and every matrix what `mix` says for a model with these facts, or else what
 /// it is: only a type that nothing computes with becomes F32.
-pub(crate) fn choose(items: &mut [Item], mix: Option<QuantizationMix>, told: &Told) {
-    let model = Shape::of(items.iter().map(|item| item.name.as_str()), told);
+pub(crate) fn choose(items: &mut [Item], mix: Option<QuantizationMix>, facts: &ModelFacts) {
+    let model = Shape::of(items.iter().map(|item| item.name.as_str()), facts);
     for item in items {
         let same = item.from.current();
         item.to = match mix.and_then(|mix| mix.of(&item.name, &item.ne, &model)) {

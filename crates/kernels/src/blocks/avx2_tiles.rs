@@ -3,7 +3,7 @@
 
 use super::BlockFormat;
 use super::avx2_rows::fifth_bits;
-use crate::tiles::TILE_ROWS;
+use crate::fields::TILE_ROWS;
 use std::arch::x86_64::*;
 
 /// What turns the sums of a group of 32 weights into floats, for each of 8 rows.

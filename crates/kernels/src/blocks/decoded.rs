@@ -5,8 +5,8 @@
 //! [`internals`](crate::internals).
 
 use super::{BlockFormat, TileGroup};
-use crate::tiles::TILE_ROWS;
-use crate::tiles::fields;
+use crate::fields;
+use crate::fields::TILE_ROWS;
 
 /// Gives a type the derived hooks that are named: `decoded!(T: RowsAvx2, RowsAvx512, TilesAvx2,
 /// TilesAvx512, RowsNeon, TilesNeon)`.

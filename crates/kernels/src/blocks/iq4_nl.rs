@@ -4,12 +4,12 @@
 //! Source: ggml's `block_iq4_nl`. Dequantising is checked against the `gguf` package bit for bit.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-use super::shared::IQ4_CODES;
+use super::IQ4_CODES;
 use super::shared::{codes, f16_at, iq4_code};
 use super::{BlockFormat, Group32, ScaleField, TileGroup, nibbles_32};
+use crate::fields::{Field, halves, lines};
+use crate::fit::{levels, simple};
 use crate::half::{f16_to_f32, f32_to_f16};
-use crate::quantize::{levels, simple};
-use crate::tiles::fields::{Field, halves, lines};
 use alight_types::GgmlType;
 
 pub(crate) struct Iq4Nl;

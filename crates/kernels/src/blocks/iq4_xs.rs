@@ -9,11 +9,11 @@
 use super::shared::{codes, f16_at, iq4_code};
 use super::tile_groups::{self, each};
 use super::{BlockFormat, Group32, ScaleField, TileGroup};
+use crate::fields::TILE_ROWS;
+use crate::fields::{Field, bytes, halves, lines, offset};
+use crate::fit::search::group_of;
+use crate::fit::{levels, simple};
 use crate::half::{f16_to_f32, f32_to_f16};
-use crate::quantize::search::group_of;
-use crate::quantize::{levels, simple};
-use crate::tiles::TILE_ROWS;
-use crate::tiles::fields::{Field, bytes, halves, lines, offset};
 use alight_types::GgmlType;
 
 pub(crate) struct Iq4Xs;
@@ -90,12 +90,12 @@ fn scale(high: u16, low: u8, g: usize) -> f32 {
 mod x86 {
     use super::{HIGH, Iq4Xs, LINES, LOW, scale};
     use crate::blocks::BlockFormat;
+    use crate::blocks::IQ4_CODES;
     use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at};
     use crate::blocks::avx2_tiles::{self, TilesAvx2};
     use crate::blocks::avx512_rows::{self, RowsAvx512, Table, nibble_table, nibbles_of};
     use crate::blocks::avx512_tiles::{self, TilesAvx512};
-    use crate::blocks::shared::IQ4_CODES;
-    use crate::tiles::TILE_ROWS;
+    use crate::fields::TILE_ROWS;
     use std::arch::x86_64::*;
 
     impl RowsAvx2 for Iq4Xs {
@@ -239,10 +239,10 @@ mod x86 {
 mod neon {
     use super::{HIGH, Iq4Xs, LINES, LOW, scale};
     use crate::blocks::BlockFormat;
+    use crate::blocks::IQ4_CODES;
     use crate::blocks::neon_rows::{self, RowsNeon, f16_at, floats_s8};
     use crate::blocks::neon_tiles::{self, TilesNeon, times};
-    use crate::blocks::shared::IQ4_CODES;
-    use crate::tiles::TILE_ROWS;
+    use crate::fields::TILE_ROWS;
     use std::arch::aarch64::*;
 
     impl RowsNeon for Iq4Xs {

@@ -36,11 +36,11 @@ mod plain_tiles;
 mod shared;
 mod tile_groups;
 
+use crate::fields::Field;
+use crate::fields::TILE_ROWS;
+pub(crate) use crate::fit::levels::IQ4_CODES;
 use crate::half::f32_to_f16;
-use crate::tiles::TILE_ROWS;
-use crate::tiles::fields::Field;
 use alight_types::GgmlType;
-pub(crate) use shared::IQ4_CODES;
 use std::fmt;
 pub(crate) use tile_groups::{Line, TileGroup};
 

@@ -9,8 +9,8 @@
 use super::shared::codes;
 use super::tile_groups::{self, each};
 use super::{BlockFormat, Group32, ScaleField, TileGroup};
-use crate::quantize::simple;
-use crate::tiles::fields::{Field, bytes, lines, offset};
+use crate::fields::{Field, bytes, lines, offset};
+use crate::fit::simple;
 use alight_types::GgmlType;
 
 pub(crate) struct Mxfp4;

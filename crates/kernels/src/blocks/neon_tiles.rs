@@ -3,7 +3,7 @@
 
 use super::BlockFormat;
 use super::neon_rows::{self, fifth_bits, floats_u8};
-use crate::tiles::TILE_ROWS;
+use crate::fields::TILE_ROWS;
 use std::arch::aarch64::*;
 
 /// What turns the sums of a group of 32 weights into floats, for each of 8 rows.

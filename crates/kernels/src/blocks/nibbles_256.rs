@@ -3,8 +3,8 @@
 
 use super::BlockFormat;
 use super::tile_groups::{TileGroup, add_fifth, bytes, each, halves, line};
-use crate::tiles::TILE_ROWS;
-use crate::tiles::fields::{NibblePlaces, mask256};
+use crate::fields::TILE_ROWS;
+use crate::fields::{NibblePlaces, mask256};
 
 /// Such a block type: its codes have `BITS` bits, 4 or 5.
 pub(crate) struct Nibbles256<const BITS: u32>;
@@ -50,7 +50,7 @@ mod x86 {
     use crate::blocks::avx2_tiles::{self, TilesAvx2, scales_k};
     use crate::blocks::avx512_rows::{self, RowsAvx512, group_k, low_high};
     use crate::blocks::avx512_tiles::{self, HeadK, TilesAvx512, nibbles_k};
-    use crate::tiles::fields::mask256;
+    use crate::fields::mask256;
     use std::arch::x86_64::*;
 
     impl<const BITS: u32> RowsAvx2 for Nibbles256<BITS>
@@ -200,7 +200,7 @@ mod neon {
     use crate::blocks::neon_rows::{self, RowsNeon};
     use crate::blocks::neon_tiles::{self, TilesNeon, scales_k};
     use crate::blocks::shared::scale_and_offset_k;
-    use crate::tiles::fields::mask256;
+    use crate::fields::mask256;
     use std::arch::aarch64::*;
 
     impl<const BITS: u32> RowsNeon for Nibbles256<BITS>

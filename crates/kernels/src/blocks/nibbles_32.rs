@@ -6,7 +6,7 @@ use super::BlockFormat;
 #[cfg(target_arch = "x86_64")]
 use super::avx512_rows::{Table, nibble_table, scale_table};
 use super::tile_groups::{TileGroup, add_fifth, halves, nibbles};
-use crate::tiles::fields::NibblePlaces;
+use crate::fields::NibblePlaces;
 
 /// A block type that is so.
 pub(super) trait Nibbles32: BlockFormat {

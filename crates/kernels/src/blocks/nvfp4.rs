@@ -11,8 +11,8 @@
 use super::mxfp4::code;
 use super::tile_groups::{self, each, line};
 use super::{BlockFormat, Group32, ScaleField, TileGroup};
-use crate::tiles::TILE_ROWS;
-use crate::tiles::fields::{Field, bytes, lines, offset};
+use crate::fields::TILE_ROWS;
+use crate::fields::{Field, bytes, lines, offset};
 use alight_types::GgmlType;
 
 pub(crate) struct Nvfp4;
@@ -79,7 +79,7 @@ mod x86 {
     use crate::blocks::avx512_rows::{self, RowsAvx512};
     use crate::blocks::avx512_tiles::{self, TilesAvx512};
     use crate::blocks::mxfp4::CODES;
-    use crate::tiles::TILE_ROWS;
+    use crate::fields::TILE_ROWS;
     use std::arch::x86_64::*;
 
     /// Eight [`scale`]s of bytes in lanes.

@@ -6,8 +6,8 @@
 use super::shared::f16_at;
 use super::tile_groups::{self, each};
 use super::{BlockFormat, Group32, ScaleField, TileGroup};
-use crate::quantize::simple;
-use crate::tiles::fields::{Field, bits_of, halves, lines, offset};
+use crate::fields::{Field, bits_of, halves, lines, offset};
+use crate::fit::simple;
 use alight_types::GgmlType;
 
 pub(crate) struct Q1_0;

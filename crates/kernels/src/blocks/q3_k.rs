@@ -8,9 +8,9 @@
 use super::shared::{f16_at, pairs};
 use super::tile_groups::{self, add_bits, each};
 use super::{BlockFormat, Group32, ScaleField, TileGroup};
-use crate::quantize::{search, simple};
-use crate::tiles::TILE_ROWS;
-use crate::tiles::fields::{Field, bytes, halves, lines, offset};
+use crate::fields::TILE_ROWS;
+use crate::fields::{Field, bytes, halves, lines, offset};
+use crate::fit::{search, simple};
 use alight_types::GgmlType;
 
 pub(crate) struct Q3K;
@@ -96,7 +96,7 @@ mod x86 {
     use crate::blocks::avx2_tiles::{self, TilesAvx2};
     use crate::blocks::avx512_rows::{self, RowsAvx512};
     use crate::blocks::avx512_tiles::{self, TilesAvx512};
-    use crate::tiles::TILE_ROWS;
+    use crate::fields::TILE_ROWS;
     use std::arch::x86_64::*;
 
     impl RowsAvx2 for Q3K {

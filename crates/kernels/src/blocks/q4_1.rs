@@ -5,8 +5,8 @@
 
 use super::shared::{f16_at, nibbles};
 use super::{BlockFormat, Group32, ScaleField, TileGroup, nibbles_32};
-use crate::quantize::{search, simple};
-use crate::tiles::fields::{Field, halves, lines};
+use crate::fields::{Field, halves, lines};
+use crate::fit::{search, simple};
 use alight_types::GgmlType;
 
 pub(crate) struct Q4_1;

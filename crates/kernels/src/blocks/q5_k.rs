@@ -8,8 +8,8 @@
 use super::nibbles_256::Nibbles256;
 use super::shared::scale_and_offset_k;
 use super::{BlockFormat, Group32, ScaleField, TileGroup};
-use crate::quantize::search;
-use crate::tiles::fields::{Field, bytes, halves, lines};
+use crate::fields::{Field, bytes, halves, lines};
+use crate::fit::search;
 use alight_types::GgmlType;
 
 pub(crate) type Q5K = Nibbles256<5>;

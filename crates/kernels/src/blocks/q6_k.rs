@@ -8,9 +8,9 @@
 use super::shared::f16_at;
 use super::tile_groups::{self, add_bits, each, line};
 use super::{BlockFormat, Group32, ScaleField, TileGroup};
-use crate::quantize::search::{Signed, signed};
-use crate::tiles::TILE_ROWS;
-use crate::tiles::fields::{Field, bytes, halves, lines, offset};
+use crate::fields::TILE_ROWS;
+use crate::fields::{Field, bytes, halves, lines, offset};
+use crate::fit::search::{Signed, signed};
 use alight_types::GgmlType;
 
 pub(crate) struct Q6K;
@@ -89,8 +89,8 @@ mod x86 {
     use crate::blocks::avx2_tiles::{self, TilesAvx2};
     use crate::blocks::avx512_rows::{self, RowsAvx512};
     use crate::blocks::avx512_tiles::{self, TilesAvx512};
+    use crate::fields::TILE_ROWS;
     use crate::half::f16_to_f32;
-    use crate::tiles::TILE_ROWS;
     use std::arch::x86_64::*;
 
     impl RowsAvx2 for Q6K {
@@ -266,7 +266,7 @@ mod neon {
     use crate::blocks::BlockFormat;
     use crate::blocks::neon_rows::{self, RowsNeon, f16_at, floats_s8};
     use crate::blocks::neon_tiles::{self, TilesNeon, times};
-    use crate::tiles::TILE_ROWS;
+    use crate::fields::TILE_ROWS;
     use std::arch::aarch64::*;
 
     impl RowsNeon for Q6K {

@@ -5,8 +5,8 @@
 use super::shared::f16_at;
 use super::tile_groups::{self, line};
 use super::{BlockFormat, Group32, ScaleField, TileGroup};
-use crate::quantize::simple;
-use crate::tiles::fields::{Field, halves, offset};
+use crate::fields::{Field, halves, offset};
+use crate::fit::simple;
 use alight_types::GgmlType;
 
 pub(crate) struct Q8_0;

@@ -1,5 +1,6 @@
 //! What the portable decoding of several types has in common.
 
+use super::IQ4_CODES;
 use crate::half::f16_to_f32;
 
 /// The f16 at byte `i`.
@@ -35,11 +36,6 @@ pub(super) fn pairs(qs: &[u8], g: usize) -> [u8; 32] {
     }
     q
 }
-
-/// The codes of IQ4_NL and IQ4_XS: their values −127, −104, −83, −65, −49, −35, −22, −10, 1, 13, 25, 38,
-/// 53, 69, 89 and 113, plus the zero point of 127.
-pub(crate) const IQ4_CODES: [u8; 16] =
-    [0, 23, 44, 62, 78, 92, 105, 117, 128, 140, 152, 165, 180, 196, 216, 240];
 
 /// The code of a nibble: [`IQ4_CODES`] as the sum of the steps up to it, since loops of comparisons and additions become vectors,
 /// and those of tables do not.

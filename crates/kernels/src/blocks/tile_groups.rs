@@ -3,8 +3,8 @@
 //! Everything here is a loop over the bytes of a line or over the rows, of which compilers make vectors on any CPU. (The closures of
 //! `array::map` and `array::from_fn` may stay calls.)
 
+use crate::fields::TILE_ROWS;
 use crate::half::f16_to_f32;
-use crate::tiles::TILE_ROWS;
 
 /// `R` rows × 32 weights of a unit of a tile: the [`Group32`](super::Group32) of each.
 #[derive(Clone, Copy)]

@@ -7,9 +7,9 @@
 use super::shared::f16_at;
 use super::tile_groups::{self, line};
 use super::{BlockFormat, Group32, ScaleField, TileGroup};
-use crate::quantize::simple;
-use crate::tiles::TILE_ROWS;
-use crate::tiles::fields::{Field, halves, lines, offset};
+use crate::fields::TILE_ROWS;
+use crate::fields::{Field, halves, lines, offset};
+use crate::fit::simple;
 use alight_types::GgmlType;
 
 pub(crate) struct Tq1_0;

@@ -5,8 +5,8 @@
 
 use super::shared::{f16_at, pairs};
 use super::{BlockFormat, Group32, ScaleField, TileGroup, tile_groups};
-use crate::quantize::simple;
-use crate::tiles::fields::{Field, halves, lines, offset};
+use crate::fields::{Field, halves, lines, offset};
+use crate::fit::simple;
 use alight_types::GgmlType;
 
 pub(crate) struct Tq2_0;

@@ -2,8 +2,9 @@
 
 use crate::blocks::{BlockFormat, MAX_BYTES, WeightType, with_block};
 use crate::dequant::{self, dequantize_row};
+use crate::fields;
 use crate::half::{bf16_to_f32, f16_to_f32};
-use crate::tiles::{Layout, TILE_ROWS, fields, packable};
+use crate::tiles::{Layout, TILE_ROWS, packable};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;

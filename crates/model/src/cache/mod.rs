@@ -14,6 +14,7 @@ use std::ops::Range;
 use alight_kernels::attention::{KvCache, KvShape};
 use alight_pages::MapError;
 
+use crate::positions::POSITIONS;
 use crate::prompts::{Contents, Key, PromptFile, PromptFileError};
 
 /// The system does not give the memory for what a sequence computes.
@@ -28,11 +29,10 @@ pub struct CacheError {
     pub source: std::io::Error,
 }
 
-pub(crate) use pages::POSITIONS;
 use pages::Pages;
 use prefix::PrefixIndex;
 pub use prefix::reusable;
-pub(crate) use prefix::{Found, NodeId, common};
+pub(crate) use prefix::{Found, NodeId};
 pub(crate) use states::States;
 
 /// What some sequences have computed.

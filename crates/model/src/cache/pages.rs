@@ -6,15 +6,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use alight_kernels::attention::{KvCache, KvShape, KvWriter, PAGE_UNIT, PageTable};
+use alight_kernels::attention::{KvCache, KvShape, KvWriter, PageTable};
 
 use alight_pages::{HUGE_PAGE, Map, MapError};
 
 use super::CacheError;
 use super::zeroed::Zeroed;
-
-/// Positions of a page: as many as attention reads at a time.
-pub(crate) const POSITIONS: usize = PAGE_UNIT;
+use crate::positions::POSITIONS;
 
 /// A page begins at a multiple of so many bytes at least, or of a page of the system, so that it can be mapped from a file.
 const ALIGNMENT: usize = 4096;

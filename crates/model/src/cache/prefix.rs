@@ -10,18 +10,14 @@
 
 use std::collections::HashMap;
 
-use super::pages::{POSITIONS, Pages};
+use super::pages::Pages;
 use super::states::Kept;
+use crate::positions::{POSITIONS, common};
 
 /// How many tokens at the beginning of `prompt` a cache that holds the positions of `cached` has already. The
 /// last token of the prompt never counts: it is computed in any case, because its logits are wanted.
 pub fn reusable(cached: &[u32], prompt: &[u32]) -> usize {
     common(cached, prompt).min(prompt.len().saturating_sub(1))
-}
-
-/// How many tokens two sequences begin with alike.
-pub(crate) fn common(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// A node of the index.

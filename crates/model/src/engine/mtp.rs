@@ -8,15 +8,15 @@
 
 use std::sync::Arc;
 
-use super::batch::{OfSequence, Role, Span, Want};
-use super::buffers::Buffers;
-use super::compute::Compute;
 use super::net::Net;
 use super::speculate::MOST_DRAFT;
 use crate::cache::Cache;
 use crate::error::ModelError;
-use crate::load::LoadError;
 use crate::open::Model;
+use crate::parts::batch::{OfSequence, Role, Span, Want};
+use crate::parts::buffers::Buffers;
+use crate::parts::compute::Compute;
+use crate::store::LoadError;
 use alight_kernels::attention::KvType;
 use alight_kernels::matmul::Precision;
 

@@ -27,19 +27,19 @@ use alight_kernels::parallel::Rows;
 use alight_kernels::rope::RopeTable;
 use alight_kernels::vec;
 
-use super::batch::Span;
-use super::buffers::{BufferSizes, Buffers, WorkSize};
-use super::compute::Compute;
-use super::step::{Order, Step};
 use crate::cache::{Cache, CacheError};
 use crate::error::ModelError;
-use crate::load::{LoadError, Store, arrival};
+use crate::norm::Norm;
 use crate::parts::alt_up::{self, AltUpWeights};
+use crate::parts::batch::Span;
+use crate::parts::buffers::{BufferSizes, Buffers, WorkSize};
+use crate::parts::compute::Compute;
 use crate::parts::experts::{ExpertsSpec, ExpertsWeights};
-use crate::parts::norm::Norm;
+use crate::parts::step::{Order, Step};
 use crate::parts::token_input::TokenInputs;
-use crate::parts::{self, Contribution, FeedForwardWeights};
+use crate::parts::{Contribution, FeedForwardWeights};
 use crate::spec::{FeedForward, Mixer, ModelSpec};
+use crate::store::{LoadError, Store, arrival};
 use crate::weights::{Join, LayerWeights, NetWeights};
 
 /// A network ready to run: what it is, where its weights are, tables, and the threads.
@@ -72,7 +72,7 @@ impl<'m> Net<'m> {
     /// Those of a layer are no whole groups of it.
     pub(crate) fn check_cache_type(&self, ty: KvType) -> Result<(), ModelError> {
         for (layer, mixer) in self.spec.mixers() {
-            let Some(shape) = parts::kv_shape(mixer) else { continue };
+            let Some(shape) = mixer.kv_shape() else { continue };
             let mut lengths = [shape.k_dim, shape.stored_v_dim()].into_iter();
             if let Some(found) = lengths.find(|length| !length.is_multiple_of(ty.multiple())) {
                 return Err(ModelError::CacheType { ty, layer, found, expected: ty.multiple() });
@@ -95,9 +95,9 @@ impl<'m> Net<'m> {
     ) -> Result<Cache, CacheError> {
         let layers = || self.spec.layers.iter().map(|layer| layer.mixer.as_ref());
         let shape =
-            |mixer: Option<&Mixer>| Some(KvShape { ty, ..mixer.and_then(parts::kv_shape)? });
+            |mixer: Option<&Mixer>| Some(KvShape { ty, ..mixer.and_then(Mixer::kv_shape)? });
         let shapes: Vec<_> = layers().map(shape).collect();
-        let states: Vec<_> = layers().map(|mixer| mixer.map_or(0, parts::state_len)).collect();
+        let states: Vec<_> = layers().map(|mixer| mixer.map_or(0, Mixer::state_len)).collect();
         Cache::new(positions, sequences, kept, &shapes, &states)
     }
 
@@ -110,9 +110,9 @@ impl<'m> Net<'m> {
         prompt: Precision,
     ) -> Buffers {
         let layers = self.spec.layers.iter();
-        let work = layers.map(|layer| parts::work(layer, self.spec.hidden_size));
+        let work = layers.map(|layer| layer.work(self.spec.hidden_size));
         let mixers = self.spec.mixers();
-        let partials = mixers.map(|(_, mixer)| parts::most_partials(mixer, context));
+        let partials = mixers.map(|(_, mixer)| mixer.most_partials(context));
         let sizes = BufferSizes {
             batch,
             prompt,
@@ -184,7 +184,7 @@ impl<'m> Net<'m> {
             alt_up.begin(&mut step);
         }
         let mut pending = None;
-        let last_filled = self.spec.mixers().rfind(|(_, mixer)| parts::fills_cache(mixer));
+        let last_filled = self.spec.mixers().rfind(|(_, mixer)| mixer.fills_cache());
         for (index, (spec, w)) in self.spec.layers.iter().zip(self.weights.layers).enumerate() {
             self.store.arrival().wait(arrival::layer(index))?;
             step.layer = index;

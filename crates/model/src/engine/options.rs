@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
 use super::sampler::SamplerOptions;
-use super::session::DEFAULT_CONTEXT;
+use crate::open::DEFAULT_CONTEXT;
 
 /// Which numbers an option takes. All of them are finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

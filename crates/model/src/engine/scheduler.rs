@@ -2,7 +2,7 @@
 //!
 //! A step has the rows of all sequences that decode, one each, and then as many rows of prompts as fit into the time that a step
 //! may take ([`pace`](super::pace)). That time decides how prompts are cut, and how they are cut changes no bit of an answer; nor does
-//! anything else beside a sequence (see [`batch`](super::batch)).
+//! anything else beside a sequence (see [`batch`](crate::parts::batch)).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,9 +14,6 @@ use alight_kernels::matmul::{Precision, RowCounts};
 use alight_kernels::vec;
 use alight_pages::slots::Slots;
 
-use super::batch::{OfSequence, Role, Want};
-use super::buffers::Buffers;
-use super::compute::Compute;
 use super::drafter::Drafter;
 use super::net::Net;
 use super::pace::Pace;
@@ -24,15 +21,19 @@ use super::proposer::Proposer;
 use super::request::{Constraint, Event, OfPrompt, Pooling, Request, RequestId, mask};
 use super::sampler::Sampler;
 use super::session::{
-    DEFAULT_CONTEXT, MAX_BATCH, MAX_CONTEXT, MOST_REMEMBERED, SNAPSHOT_EVERY, admit, check, numbers,
+    MAX_BATCH, MAX_CONTEXT, MOST_REMEMBERED, SNAPSHOT_EVERY, admit, check, numbers,
 };
 use super::slot::{Growth, Slot, next_token};
 use super::speculate::{MOST_DRAFT, Speculate, StepPlan, StepTimes};
-use crate::cache::{Cache, Indexed, POSITIONS, common};
+use crate::cache::{Cache, Indexed};
 use crate::error::ModelError;
-use crate::open::Model;
+use crate::open::{DEFAULT_CONTEXT, Model};
+use crate::parts::batch::{OfSequence, Role, Want};
+use crate::parts::buffers::Buffers;
+use crate::parts::compute::Compute;
+use crate::positions::{POSITIONS, common};
 use crate::prompts::{
-    self, FoundPrompt, IgnoredPrompt, PromptFile, PromptFileError, PromptFolder, PromptWriteError,
+    FoundPrompt, IgnoredPrompt, PromptFile, PromptFileError, PromptFolder, PromptWriteError,
     RestoreError, Rounding,
 };
 
@@ -187,7 +188,8 @@ impl<'m> Engine<'m> {
             Compute { pool: model.pool(), isa: model.isa() },
         );
         // Each sequence has whole pages.
-        let positions = context.next_multiple_of(crate::cache::POSITIONS).saturating_mul(sequences);
+        let positions =
+            context.next_multiple_of(crate::positions::POSITIONS).saturating_mul(sequences);
         // Where there is no address space for prompts, the sequences go on without.
         let rounding = Rounding { prompt: options.prompt_precision, cache: options.cache_type };
         net.check_cache_type(rounding.cache)?;
@@ -292,7 +294,7 @@ impl<'m> Engine<'m> {
     ) -> Result<Option<PathBuf>, PromptWriteError> {
         let Some(folder) = &self.prompts else { return Ok(None) };
         let long = self.is_long(prompt.len());
-        let key = prompts::key(self.model, self.rounding, long, salt);
+        let key = self.model.prompt_key(self.rounding, long, salt);
         let salt = &self.salt(salt, long);
         match self.cache.indexed_contents(salt, key, self.model.name(), prompt) {
             Some(contents) => folder.write(&contents),
@@ -312,7 +314,7 @@ impl<'m> Engine<'m> {
         path: &Path,
     ) -> Result<Option<(usize, u64)>, PromptWriteError> {
         let long = self.is_long(prompt.len());
-        let key = prompts::key(self.model, self.rounding, long, salt);
+        let key = self.model.prompt_key(self.rounding, long, salt);
         let salt = &self.salt(salt, long);
         let name = self.model.name();
         let Some(contents) = self.cache.indexed_contents(salt, key, name, prompt) else {
@@ -335,7 +337,7 @@ impl<'m> Engine<'m> {
         let file = PromptFile::open(path)?;
         let mut tokens = file.header.tokens.clone();
         let long = self.is_long(tokens.len());
-        if file.header.key != prompts::key(self.model, self.rounding, long, salt) {
+        if file.header.key != self.model.prompt_key(self.rounding, long, salt) {
             return Err(PromptFileError::Foreign.into());
         }
         let [stride, states] = self.cache.sizes();
@@ -529,7 +531,7 @@ impl<'m> Engine<'m> {
     /// Takes from a file what it has of a prompt, if that is a page more than was read.
     fn look_up_file(&mut self, sequence: usize, slot: &mut Slot) {
         let (Some(folder), true) = (&self.prompts, self.cache.has_index()) else { return };
-        let key = prompts::key(self.model, self.rounding, slot.long, &slot.request.salt);
+        let key = self.model.prompt_key(self.rounding, slot.long, &slot.request.salt);
         // A file is found if it has more than this: a file of a whole page, as an engine writes them, is of use.
         let least = slot.position + POSITIONS - 1;
         let (found, ignored) = folder.find(&key, slot.reusable(), least, self.cache.sizes());

@@ -6,24 +6,22 @@ use alight_kernels::Isa;
 use alight_kernels::attention::KvType;
 use alight_kernels::matmul::{Precision, RowCounts};
 
-use super::batch::{OfSequence, Role, Want};
-use super::buffers::Buffers;
-use super::compute::Compute;
 use super::drafter::Drafter;
 use super::net::Net;
 use super::proposer::Proposer;
 use super::speculate::MOST_DRAFT;
 use crate::cache::{Cache, CacheError};
 use crate::error::ModelError;
-use crate::open::Model;
+use crate::open::{DEFAULT_CONTEXT, Model};
+use crate::parts::batch::{OfSequence, Role, Want};
+use crate::parts::buffers::Buffers;
+use crate::parts::compute::Compute;
 use crate::prompts::{
-    self, FoundPrompt, IgnoredPrompt, Key, LEAST_TOKENS, PromptFolder, PromptWriteError, Rounding,
+    FoundPrompt, IgnoredPrompt, Key, LEAST_TOKENS, PromptFolder, PromptWriteError, Rounding,
 };
 use crate::spec::ModelSpec;
 use crate::weights::not_finite;
 
-/// The context of a session that does not ask for one, if the model was trained for as many.
-pub const DEFAULT_CONTEXT: usize = 4096;
 /// Most tokens that are computed together.
 pub const MAX_BATCH: usize = 4096;
 /// Most positions of a context.
@@ -246,7 +244,7 @@ impl<'m> Session<'m> {
 
     fn key(&self, prompt: &[u32]) -> Key {
         let long = self.length.as_ref().is_some_and(|length| prompt.len() > length.original);
-        prompts::key(self.model, self.rounding, long, "")
+        self.model.prompt_key(self.rounding, long, "")
     }
 
     /// Appends `tokens` of a prompt and returns the logits `[vocab]` of what follows the last of them.

@@ -10,8 +10,8 @@ use alight_pages::transfer::{self, Method, Options, Piece, transfer};
 use alight_pages::{Advice, Prefetch, ReadMethod, Region};
 
 use super::Shared;
-use super::error::LoadError;
 use super::plan::{Job, LoadMethod, Plan, Work};
+use crate::store::LoadError;
 
 /// If so many more pieces were read anew and came in small pages than in huge ones, there are no huge pages to be had.
 const MOST_IN_VAIN: i32 = 16;

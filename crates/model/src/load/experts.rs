@@ -9,10 +9,11 @@ use alight_pages::{
     Facts, Kind, LimitSource, LoadRequest, Map, ReadMethod, choose, is_marked_by_others,
 };
 
-use super::room::Room;
-use super::store::InSlots;
-use super::{FileReport, Load, LoadError, LoadReport, Repack, Storage, Wanted};
-use crate::weights::{MatrixRef, Weights};
+use super::{FileReport, Load, LoadReport, Repack, Wanted};
+use crate::store::room::Room;
+use crate::store::{InSlots, LoadError, Storage};
+use crate::tensors::MatrixRef;
+use crate::weights::Weights;
 
 /// Experts that will be in slots.
 pub(super) struct Planned {
@@ -191,4 +192,14 @@ pub struct SlotsReport {
     pub shared: bool,
     /// What has happened.
     pub counts: alight_pages::slots::SlotCounts,
+}
+
+/// For each layer with experts, how many it has, and where its matrices of experts begin: file and byte.
+pub(crate) fn layers_with_experts(
+    weights: &Weights,
+) -> impl Iterator<Item = (usize, Vec<(usize, usize)>)> {
+    weights.layers.iter().filter_map(|layer| {
+        let (matrices, experts) = in_slots(&layer.matrices())?;
+        Some((experts, matrices.into_iter().map(MatrixRef::first_byte).collect()))
+    })
 }

@@ -16,19 +16,12 @@
 //!   [`Loader`] ends the load within a few pieces.
 
 mod ahead;
-pub(crate) mod arrival;
 mod bring;
-mod error;
 mod experts;
-mod huge;
 mod plan;
-mod priority;
 mod reclaim;
 mod report;
 mod resident;
-mod room;
-mod store;
-mod trace;
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,22 +36,17 @@ use alight_pages::{
 };
 
 pub(crate) use ahead::Ahead;
-pub(crate) use arrival::Arrival;
-pub use arrival::Loading;
-pub use error::LoadError;
 pub use experts::SlotsReport;
+pub(crate) use experts::layers_with_experts;
 use plan::{LoadMethod, Plan};
-pub(crate) use priority::First;
 use reclaim::Reclaim;
 pub use report::{FileReport, LoadReport};
 pub(crate) use resident::resident;
 pub use resident::{PartName, ResidentPart};
-pub(crate) use room::{PROGRAM, Taken};
-use store::StoreSizes;
-pub(crate) use store::{Chosen, Storage, Store};
-pub use trace::{ExpertTrace, TraceError};
 
-use crate::weights::{MatrixRef, Weights};
+use crate::store::{Arrival, LoadError, Loading, Storage, Store, StoreSizes};
+use crate::tensors::MatrixRef;
+use crate::weights::Weights;
 
 /// Whether matrices are packed on their way into memory: another order of the same bits, which the
 /// kernels read faster, in memory of this process.

@@ -7,9 +7,9 @@ use alight_kernels::WeightType;
 use alight_kernels::tiles::TILE_ROWS;
 use alight_pages::{Prefetch, ReadMethod};
 
-use super::arrival;
-use super::store::{Storage, StoreSizes};
-use crate::weights::{MatrixRef, Weights};
+use crate::store::{Storage, StoreSizes, arrival};
+use crate::tensors::MatrixRef;
+use crate::weights::Weights;
 
 /// Bytes of cached pages that are asked for at a time; between two of them a load can be stopped.
 const WARM_STEP: usize = 16 << 20;

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use alight_pages::residency;
 
-use super::arrival;
 use super::experts::in_slots;
-use super::store::{InSlots, Storage, Store};
-use crate::weights::{MatrixRef, Weights};
+use crate::store::{InSlots, Storage, Store, arrival};
+use crate::tensors::MatrixRef;
+use crate::weights::Weights;
 
 /// A part of a model whose weights are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

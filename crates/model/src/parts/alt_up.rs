@@ -14,9 +14,9 @@ use alight_kernels::parallel::Rows;
 use alight_kernels::{Isa, vec};
 
 use super::Contribution;
-use super::norm::Norm;
-use crate::engine::Step;
-use crate::weights::{Finder, LayerFinder, MatrixRef, WeightError};
+use crate::norm::Norm;
+use crate::parts::step::Step;
+use crate::tensors::{Finder, LayerFinder, MatrixRef, WeightError};
 
 /// Streams of a token. The first is the residual stream as other networks have it.
 const STREAMS: usize = 4;

@@ -13,12 +13,14 @@ use alight_kernels::parallel::{AttendRows, Rows};
 use alight_kernels::rope::{RopePairing, rope_apply};
 use alight_kernels::{Isa, vec};
 
-use super::norm::Norm;
-use crate::cache::POSITIONS;
-use crate::engine::{Angles, Buffers, QueryHeads, Step, WorkSize};
-use crate::spec::keys::{Keys, MAX_WIDTH};
-use crate::spec::{Attended, SpecError};
-use crate::weights::{LayerFinder, MatrixRef, WeightError};
+use crate::keys::SpecError;
+use crate::keys::{Keys, MAX_WIDTH};
+use crate::norm::Norm;
+use crate::parts::Attended;
+use crate::parts::buffers::{Angles, Buffers, WorkSize};
+use crate::parts::step::{QueryHeads, Step};
+use crate::positions::POSITIONS;
+use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
 /// An attention part.
 #[derive(Clone, Debug, PartialEq)]

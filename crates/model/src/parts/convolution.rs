@@ -4,7 +4,7 @@
 use alight_kernels::Isa;
 use alight_kernels::recurrent::{Filter, convolve};
 
-use crate::weights::{LayerFinder, WeightError};
+use crate::tensors::{LayerFinder, WeightError};
 
 /// Most tokens that a convolution looks at.
 pub(super) const MAX_TAPS: usize = 8;

@@ -11,12 +11,13 @@ use alight_kernels::recurrent::COLUMNS;
 use alight_kernels::{Isa, vec};
 
 use super::convolution::{Columns, Convolution, MAX_TAPS};
-use super::norm::Norm;
 use super::routing::{sigmoid, softplus};
-use crate::engine::{Step, WorkSize};
-use crate::spec::SpecError;
-use crate::spec::keys::{Keys, MAX_WIDTH};
-use crate::weights::{LayerFinder, MatrixRef, WeightError};
+use crate::keys::SpecError;
+use crate::keys::{Keys, MAX_WIDTH};
+use crate::norm::Norm;
+use crate::parts::buffers::WorkSize;
+use crate::parts::step::Step;
+use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
 /// Longest head, far above any model's: a state grows with its square.
 const MAX_HEAD: usize = 1024;

@@ -7,10 +7,11 @@ use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::{Packing, Rows};
 use alight_kernels::{Isa, gate, vec};
 
-use crate::engine::{Step, WorkSize};
-use crate::spec::keys::{Keys, MAX_LAYERS, MAX_WIDTH};
-use crate::spec::{ModelSpec, SpecError};
-use crate::weights::{LayerFinder, MatrixRef, WeightError};
+use crate::keys::SpecError;
+use crate::keys::{Keys, MAX_WIDTH};
+use crate::parts::buffers::WorkSize;
+use crate::parts::step::Step;
+use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
 /// The function that is applied to the gate, or to what there is where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,24 +98,6 @@ impl DenseSpec {
             inputs: InputMatrices::GateAndUp,
             deviations: None,
         })
-    }
-
-    /// Gives the first layers of a network of mixtures a dense part: as many as the key says.
-    ///
-    /// # Errors
-    /// A size that no model can have.
-    pub(crate) fn put_before_experts(
-        keys: &Keys<'_, '_>,
-        spec: &mut ModelSpec,
-    ) -> Result<(), SpecError> {
-        let leading = keys.get::<u64>("leading_dense_block_count")?.unwrap_or(0);
-        let leading = usize::try_from(leading).unwrap_or(MAX_LAYERS).min(spec.layers.len());
-        if leading > 0 {
-            let dense = DenseSpec::read_beside_experts(keys)?;
-            let dense = Some(dense.into());
-            spec.layers[..leading].iter_mut().for_each(|l| l.feed_forward.clone_from(&dense));
-        }
-        Ok(())
     }
 
     /// Checks that the network is no mixture of experts.

@@ -10,9 +10,10 @@ use alight_kernels::vec;
 
 use super::dense::{DenseSpec, DenseWeights};
 use super::experts::{ExpertsSpec, ExpertsWeights};
-use super::norm::Norm;
-use crate::engine::{Order, Step, WorkSize};
-use crate::weights::{LayerFinder, MatrixRef, WeightError};
+use crate::norm::Norm;
+use crate::parts::buffers::WorkSize;
+use crate::parts::step::{Order, Step};
+use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
 /// A dense part and a mixture of experts.
 #[derive(Clone, Debug, PartialEq)]

@@ -19,11 +19,13 @@ use alight_kernels::{Layout, WeightType, vec};
 
 use super::dense::{Activation, SHARED_NAMES};
 use super::routing::{Routing, USED, sigmoid};
-use crate::engine::{Pool, Step, WorkSize};
-use crate::load::{Chosen, First, Storage, Store, arrival};
-use crate::spec::SpecError;
-use crate::spec::keys::{Keys, MAX_WIDTH};
-use crate::weights::{LayerFinder, MatrixRef, WeightError};
+use crate::keys::SpecError;
+use crate::keys::{Keys, MAX_WIDTH};
+use crate::parts::buffers::WorkSize;
+use crate::parts::step::Step;
+use crate::store::{Chosen, First, Storage, Store, arrival};
+use crate::tensors::{LayerFinder, MatrixRef, WeightError};
+use crate::threads::Pool;
 
 /// A mixture of experts.
 #[derive(Clone, Debug, PartialEq)]
@@ -578,7 +580,7 @@ impl ExpertsWeights {
             self.ask_for_missing(spec, &experts.places, step.compute.pool, store)
         });
         let mut chosen = store.choose(self.down.storage(), numbers.clone());
-        store.recorder().add(&self.down, numbers, chosen.found());
+        store.recorder().add(self.down.first_byte(), numbers, chosen.found());
         experts.coming.clone_from(&experts.places);
         experts.next_wave(&chosen);
         self.look_ahead(spec, step, &mut chosen);

@@ -25,12 +25,14 @@ use alight_kernels::rope::{RopePairing, rope_apply};
 use alight_kernels::vec;
 
 use super::attention::Temperature;
-use super::norm::Norm;
-use crate::cache::POSITIONS;
-use crate::engine::{QueryHeads, Step, WorkSize};
-use crate::spec::keys::{Keys, MAX_WIDTH};
-use crate::spec::{Attended, SpecError};
-use crate::weights::{LayerFinder, MatrixRef, WeightError};
+use crate::keys::SpecError;
+use crate::keys::{Keys, MAX_WIDTH};
+use crate::norm::Norm;
+use crate::parts::Attended;
+use crate::parts::buffers::WorkSize;
+use crate::parts::step::{QueryHeads, Step};
+use crate::positions::POSITIONS;
+use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
 /// Products that a thread adds in a nanosecond, about, where rows of weights are made first.
 const PRODUCTS_PER_NS: usize = 2;

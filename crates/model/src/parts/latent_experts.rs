@@ -9,8 +9,9 @@ use alight_kernels::vec;
 
 use super::dense::{DenseSpec, DenseWeights, SHARED_NAMES};
 use super::experts::{ExpertsSpec, ExpertsWeights};
-use crate::engine::{Step, WorkSize};
-use crate::weights::{LayerFinder, MatrixRef, WeightError};
+use crate::parts::buffers::WorkSize;
+use crate::parts::step::Step;
+use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
 /// A mixture of experts on a shorter row.
 #[derive(Clone, Debug, PartialEq)]

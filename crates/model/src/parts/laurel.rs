@@ -7,9 +7,10 @@ use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::Rows;
 use alight_kernels::vec;
 
-use super::norm::Norm;
-use crate::engine::{Order, Step, WorkSize};
-use crate::weights::{LayerFinder, MatrixRef, WeightError};
+use crate::norm::Norm;
+use crate::parts::buffers::WorkSize;
+use crate::parts::step::{Order, Step};
+use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
 /// What a layer writes to whose short row has `rank` elements; 0: it has none.
 pub(crate) fn work(rank: usize) -> WorkSize {

@@ -10,12 +10,13 @@ use alight_kernels::parallel::{Rows, StateSpace};
 use alight_kernels::recurrent::COLUMNS;
 
 use super::convolution::{Columns, Convolution, MAX_TAPS};
-use super::norm::Norm;
 use super::routing::softplus;
-use crate::engine::{Step, WorkSize};
-use crate::spec::SpecError;
-use crate::spec::keys::{Keys, MAX_WIDTH};
-use crate::weights::{LayerFinder, MatrixRef, WeightError};
+use crate::keys::SpecError;
+use crate::keys::{Keys, MAX_WIDTH};
+use crate::norm::Norm;
+use crate::parts::buffers::WorkSize;
+use crate::parts::step::Step;
+use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
 /// Longest key, far above any model's.
 const MAX_LEN: usize = 4096;

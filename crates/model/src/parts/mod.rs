@@ -7,6 +7,9 @@
 
 pub(crate) mod alt_up;
 pub(crate) mod attention;
+pub(crate) mod batch;
+pub(crate) mod buffers;
+pub(crate) mod compute;
 mod convolution;
 pub(crate) mod delta_net;
 pub(crate) mod dense;
@@ -16,28 +19,79 @@ pub(crate) mod latent_attention;
 pub(crate) mod latent_experts;
 pub(crate) mod laurel;
 pub(crate) mod mamba2;
-pub(crate) mod norm;
 pub(crate) mod routing;
 pub(crate) mod short_conv;
+pub(crate) mod step;
 pub(crate) mod token_input;
 
 use alight_kernels::attention::KvShape;
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::{Isa, vec};
 
-use self::attention::AttentionWeights;
-use self::delta_net::DeltaNetWeights;
-use self::dense::DenseWeights;
-use self::dense_and_experts::DenseAndExpertsWeights;
-use self::experts::ExpertsWeights;
-use self::latent_attention::LatentAttentionWeights;
-use self::latent_experts::LatentExpertsWeights;
-use self::mamba2::Mamba2Weights;
-use self::norm::Norm;
-use self::short_conv::ShortConvWeights;
-use crate::engine::{Step, WorkSize};
-use crate::spec::{FeedForward, LayerSpec, Mixer};
-use crate::weights::{LayerFinder, MatrixRef, WeightError};
+use self::attention::{AttentionSpec, AttentionWeights};
+use self::buffers::WorkSize;
+use self::delta_net::{DeltaNetSpec, DeltaNetWeights};
+use self::dense::{DenseSpec, DenseWeights};
+use self::dense_and_experts::{DenseAndExpertsSpec, DenseAndExpertsWeights};
+use self::experts::{ExpertsSpec, ExpertsWeights};
+use self::latent_attention::{LatentAttentionSpec, LatentAttentionWeights};
+use self::latent_experts::{LatentExpertsSpec, LatentExpertsWeights};
+use self::mamba2::{Mamba2Spec, Mamba2Weights};
+use self::short_conv::{ShortConvSpec, ShortConvWeights};
+use self::step::Step;
+use crate::norm::Norm;
+use crate::tensors::{LayerFinder, MatrixRef, WeightError};
+
+/// The part of a layer that looks at other positions.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mixer {
+    /// Softmax attention over keys and values in the cache.
+    Attention(AttentionSpec),
+    /// A gated delta net, which carries a state from token to token.
+    DeltaNet(DeltaNetSpec),
+    /// Softmax attention over one short row in the cache, of which all heads make keys and values.
+    LatentAttention(LatentAttentionSpec),
+    /// A short convolution, which carries its last inputs from token to token.
+    ShortConv(ShortConvSpec),
+    /// Mamba-2, which carries a state from token to token.
+    Mamba2(Mamba2Spec),
+}
+
+/// What a token and one position that it attends to cost in a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attended {
+    /// A token sees itself and the `window − 1` positions before it.
+    pub window: Option<usize>,
+    /// Bytes of the position in the cache.
+    pub bytes: usize,
+    /// Multiply-accumulates of all heads.
+    pub macs: usize,
+}
+
+/// The part of a layer that works on each position alone.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FeedForward {
+    /// One gated network for all tokens.
+    Dense(DenseSpec),
+    /// A few of many networks for each token.
+    Experts(ExpertsSpec),
+    /// A few of many networks for each token, which work on a shorter row than the residual stream.
+    LatentExperts(LatentExpertsSpec),
+    /// A dense part and experts, beside each other.
+    Both(DenseAndExpertsSpec),
+}
+
+impl From<DenseSpec> for FeedForward {
+    fn from(spec: DenseSpec) -> FeedForward {
+        FeedForward::Dense(spec)
+    }
+}
+
+impl From<ExpertsSpec> for FeedForward {
+    fn from(spec: ExpertsSpec) -> FeedForward {
+        FeedForward::Experts(spec)
+    }
+}
 
 /// How the output of a part, in `y`, is added to the residual stream: `x = output_scale · (x + scale · norm(y + bias))`.
 #[derive(Clone, Copy)]
@@ -255,60 +309,66 @@ impl FeedForwardWeights {
     }
 }
 
-/// The shape of a page of a mixer's keys and values, if it has any.
-pub(crate) fn kv_shape(mixer: &Mixer) -> Option<KvShape> {
-    match mixer {
-        Mixer::Attention(spec) => spec.kv_layer.is_none().then(|| spec.kv_shape()),
-        Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => None,
-        Mixer::LatentAttention(spec) => Some(spec.kv_shape()),
+impl Mixer {
+    /// What it writes to.
+    pub(crate) fn work(&self) -> WorkSize {
+        match self {
+            Mixer::Attention(spec) => spec.work(),
+            Mixer::DeltaNet(spec) => spec.work(),
+            Mixer::LatentAttention(spec) => spec.work(),
+            Mixer::ShortConv(spec) => spec.work(),
+            Mixer::Mamba2(spec) => spec.work(),
+        }
     }
-}
 
-/// Whether a mixer stores something that later tokens need.
-pub(crate) fn fills_cache(mixer: &Mixer) -> bool {
-    match mixer {
-        Mixer::Attention(spec) => spec.kv_layer.is_none(),
-        Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) | Mixer::LatentAttention(_) => {
-            true
+    /// The shape of a page of its keys and values, if it has any.
+    pub(crate) fn kv_shape(&self) -> Option<KvShape> {
+        match self {
+            Mixer::Attention(spec) => spec.kv_layer.is_none().then(|| spec.kv_shape()),
+            Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => None,
+            Mixer::LatentAttention(spec) => Some(spec.kv_shape()),
+        }
+    }
+
+    /// Whether it stores something that later tokens need.
+    pub(crate) fn fills_cache(&self) -> bool {
+        match self {
+            Mixer::Attention(spec) => spec.kv_layer.is_none(),
+            Mixer::DeltaNet(_)
+            | Mixer::ShortConv(_)
+            | Mixer::Mamba2(_)
+            | Mixer::LatentAttention(_) => true,
+        }
+    }
+
+    /// f32 elements that its partial results can take for a row that decodes, in a sequence of up to `context` tokens.
+    pub(crate) fn most_partials(&self, context: usize) -> usize {
+        match self {
+            Mixer::Attention(spec) => spec.most_partials(context),
+            Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => 0,
+            Mixer::LatentAttention(spec) => spec.most_partials(context),
+        }
+    }
+
+    /// f32 elements of its state; 0: it has none.
+    pub(crate) fn state_len(&self) -> usize {
+        match self {
+            Mixer::Attention(_) | Mixer::LatentAttention(_) => 0,
+            Mixer::DeltaNet(spec) => spec.state_len(),
+            Mixer::ShortConv(spec) => spec.state_len(),
+            Mixer::Mamba2(spec) => spec.state_len(),
         }
     }
 }
 
-/// f32 elements that a mixer's partial results can take for a row that decodes, in a sequence of up to `context` tokens.
-pub(crate) fn most_partials(mixer: &Mixer, context: usize) -> usize {
-    match mixer {
-        Mixer::Attention(spec) => spec.most_partials(context),
-        Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => 0,
-        Mixer::LatentAttention(spec) => spec.most_partials(context),
+impl FeedForward {
+    /// What it writes to, beside a residual stream of `hidden` elements.
+    pub(crate) fn work(&self, hidden: usize) -> WorkSize {
+        match self {
+            FeedForward::Dense(spec) => spec.work(),
+            FeedForward::Experts(spec) => spec.work(),
+            FeedForward::LatentExperts(spec) => spec.work(hidden),
+            FeedForward::Both(spec) => spec.work(hidden),
+        }
     }
-}
-
-/// f32 elements of a mixer's state; 0: it has none.
-pub(crate) fn state_len(mixer: &Mixer) -> usize {
-    match mixer {
-        Mixer::Attention(_) | Mixer::LatentAttention(_) => 0,
-        Mixer::DeltaNet(spec) => spec.state_len(),
-        Mixer::ShortConv(spec) => spec.state_len(),
-        Mixer::Mamba2(spec) => spec.state_len(),
-    }
-}
-
-/// What a layer's parts write to.
-pub(crate) fn work(layer: &LayerSpec, hidden: usize) -> WorkSize {
-    let mixer = layer.mixer.as_ref().map(|mixer| match mixer {
-        Mixer::Attention(spec) => spec.work(),
-        Mixer::DeltaNet(spec) => spec.work(),
-        Mixer::LatentAttention(spec) => spec.work(),
-        Mixer::ShortConv(spec) => spec.work(),
-        Mixer::Mamba2(spec) => spec.work(),
-    });
-    let feed_forward = layer.feed_forward.as_ref().map(|feed_forward| match feed_forward {
-        FeedForward::Dense(spec) => spec.work(),
-        FeedForward::Experts(spec) => spec.work(),
-        FeedForward::LatentExperts(spec) => spec.work(hidden),
-        FeedForward::Both(spec) => spec.work(hidden),
-    });
-    let beside = [laurel::work(layer.laurel), token_input::work(layer.token_input)].map(Some);
-    let parts = [mixer, feed_forward].into_iter().chain(beside);
-    parts.flatten().fold(WorkSize::default(), WorkSize::max)
 }

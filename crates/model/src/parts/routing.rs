@@ -1,7 +1,7 @@
 //! The choice of experts: the one function of every mixture, from the router's logits to experts and weights.
 
-use crate::spec::SpecError;
-use crate::spec::keys::Keys;
+use crate::keys::Keys;
+use crate::keys::SpecError;
 
 /// What makes probabilities of a router's logits. The numbers are those of the key `expert_gating_func`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

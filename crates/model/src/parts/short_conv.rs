@@ -7,10 +7,11 @@ use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::Rows;
 
 use super::convolution::{Columns, Convolution, MAX_TAPS};
-use crate::engine::{Step, WorkSize};
-use crate::spec::SpecError;
-use crate::spec::keys::{Keys, MAX_WIDTH};
-use crate::weights::{LayerFinder, MatrixRef, WeightError};
+use crate::keys::SpecError;
+use crate::keys::{Keys, MAX_WIDTH};
+use crate::parts::buffers::WorkSize;
+use crate::parts::step::Step;
+use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
 /// A short convolution.
 #[derive(Clone, Debug, PartialEq)]

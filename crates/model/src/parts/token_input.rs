@@ -8,9 +8,10 @@ use alight_kernels::gate::gelu_tanh_mul;
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::Rows;
 
-use super::norm::Norm;
-use crate::engine::{Step, WorkSize};
-use crate::weights::{Finder, LayerFinder, MatrixRef, WeightError};
+use crate::norm::Norm;
+use crate::parts::buffers::WorkSize;
+use crate::parts::step::Step;
+use crate::tensors::{Finder, LayerFinder, MatrixRef, WeightError};
 
 /// The weights that make the inputs of all layers.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use alight_pages::{Map, MapError, New, ReplaceError, Replacement, page_size};
 use thiserror::Error;
 
-use crate::cache::POSITIONS;
+use crate::positions::POSITIONS;
 
 const MAGIC: &[u8; 8] = b"ALIGHTPC";
 const VERSION: u32 = 1;
@@ -340,7 +340,7 @@ impl PromptFile {
 
     /// How many tokens of a prompt can be taken from this file, if recurrent states are needed or not.
     pub(crate) fn usable(&self, tokens: &[u32], recurrent: bool) -> usize {
-        let most = crate::cache::common(&self.header.tokens, tokens);
+        let most = crate::positions::common(&self.header.tokens, tokens);
         let after = self.header.states.as_ref().map_or(0, |states| states.after as usize);
         match recurrent {
             true if after <= most => after,

@@ -11,15 +11,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use alight_kernels::ARITHMETIC;
 use alight_kernels::attention::KvType;
 use alight_kernels::matmul::Precision;
 pub(crate) use file::{Contents, Key, PromptFile};
 pub use file::{PromptFileError, PromptWriteError, RestoreError};
 use sha2::{Digest, Sha256};
 
-use crate::cache::POSITIONS;
-use crate::open::Model;
+use crate::positions::POSITIONS;
 
 const EXTENSION: &str = "prompt";
 /// A prompt with fewer tokens is computed sooner than looked up.
@@ -231,19 +229,6 @@ pub(crate) struct Rounding {
     pub(crate) prompt: Precision,
     /// Keys and values.
     pub(crate) cache: KvType,
-}
-
-/// What prompts of a model are computed by: the model, this program's arithmetic, the order of sums, what is rounded, whether the sequence is
-/// long to a model that rotates long ones in another way; and the salt of those who share them.
-pub(crate) fn key(model: &Model, rounding: Rounding, long: bool, salt: &str) -> Key {
-    let mut hash = Sha256::new();
-    hash.update(model.identity());
-    let version = env!("CARGO_PKG_VERSION");
-    let (bits, repacked) = (model.isa().bits(), model.store().is_repacked());
-    let by =
-        format!("{version} {ARITHMETIC} {bits} {repacked} {rounding:?} {POSITIONS} {long} {salt}");
-    hash.update(by.as_bytes());
-    hash.finalize().into()
 }
 
 /// Makes a folder, with those above it, into which only its owner may go.

@@ -6,8 +6,6 @@
 //! own keys.
 
 pub(crate) mod arch;
-mod error;
-pub(crate) mod keys;
 pub(crate) mod rope;
 pub(crate) mod sizes;
 pub(crate) mod window;
@@ -16,9 +14,11 @@ use alight_formats::gguf::Gguf;
 use alight_kernels::rope::RopeParams;
 
 pub use self::arch::{Architecture, architectures};
-pub use self::error::SpecError;
-use self::keys::Keys;
+pub use crate::keys::SpecError;
+use crate::keys::{Keys, MAX_LAYERS};
+pub use crate::norm::{NormKind, NormSpec};
 pub use crate::parts::attention::{AttentionSpec, QkNorm, Temperature};
+use crate::parts::buffers::WorkSize;
 pub use crate::parts::delta_net::DeltaNetSpec;
 pub use crate::parts::dense::{Activation, DenseSpec, InputMatrices};
 pub use crate::parts::dense_and_experts::DenseAndExpertsSpec;
@@ -26,9 +26,10 @@ pub use crate::parts::experts::{ExpertsSpec, SharedExpert};
 pub use crate::parts::latent_attention::LatentAttentionSpec;
 pub use crate::parts::latent_experts::LatentExpertsSpec;
 pub use crate::parts::mamba2::Mamba2Spec;
-pub use crate::parts::norm::{NormKind, NormSpec};
 pub use crate::parts::routing::{Gating, Routing};
 pub use crate::parts::short_conv::ShortConvSpec;
+pub use crate::parts::{Attended, FeedForward, Mixer};
+use crate::parts::{laurel, token_input};
 
 /// A network: sizes, layers, and what comes before and after them.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,6 +102,17 @@ pub struct LayerSpec {
     pub laurel: usize,
 }
 
+impl LayerSpec {
+    /// What its parts write to.
+    pub(crate) fn work(&self, hidden: usize) -> WorkSize {
+        let mixer = self.mixer.as_ref().map(Mixer::work);
+        let feed_forward = self.feed_forward.as_ref().map(|part| part.work(hidden));
+        let beside = [laurel::work(self.laurel), token_input::work(self.token_input)].map(Some);
+        let parts = [mixer, feed_forward].into_iter().chain(beside);
+        parts.flatten().fold(WorkSize::default(), WorkSize::max)
+    }
+}
+
 /// Which norms a layer has, by what the file calls their weights; `None`: there is no such norm. `post_attention_norm` is
 /// the norm before the feed-forward part in some architectures, and the norm of the mixer's output in others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,57 +152,6 @@ impl Norms {
     };
 }
 
-/// The part of a layer that looks at other positions.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Mixer {
-    /// Softmax attention over keys and values in the cache.
-    Attention(AttentionSpec),
-    /// A gated delta net, which carries a state from token to token.
-    DeltaNet(DeltaNetSpec),
-    /// Softmax attention over one short row in the cache, of which all heads make keys and values.
-    LatentAttention(LatentAttentionSpec),
-    /// A short convolution, which carries its last inputs from token to token.
-    ShortConv(ShortConvSpec),
-    /// Mamba-2, which carries a state from token to token.
-    Mamba2(Mamba2Spec),
-}
-
-/// What a token and one position that it attends to cost in a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attended {
-    /// A token sees itself and the `window − 1` positions before it.
-    pub window: Option<usize>,
-    /// Bytes of the position in the cache.
-    pub bytes: usize,
-    /// Multiply-accumulates of all heads.
-    pub macs: usize,
-}
-
-/// The part of a layer that works on each position alone.
-#[derive(Clone, Debug, PartialEq)]
-pub enum FeedForward {
-    /// One gated network for all tokens.
-    Dense(DenseSpec),
-    /// A few of many networks for each token.
-    Experts(ExpertsSpec),
-    /// A few of many networks for each token, which work on a shorter row than the residual stream.
-    LatentExperts(LatentExpertsSpec),
-    /// A dense part and experts, beside each other.
-    Both(DenseAndExpertsSpec),
-}
-
-impl From<DenseSpec> for FeedForward {
-    fn from(spec: DenseSpec) -> FeedForward {
-        FeedForward::Dense(spec)
-    }
-}
-
-impl From<ExpertsSpec> for FeedForward {
-    fn from(spec: ExpertsSpec) -> FeedForward {
-        FeedForward::Experts(spec)
-    }
-}
-
 impl ModelSpec {
     /// Reads and checks the metadata of a model.
     ///
@@ -200,6 +161,24 @@ impl ModelSpec {
     pub fn from_gguf(gguf: &Gguf<'_>) -> Result<ModelSpec, SpecError> {
         let architecture = arch::named(gguf.require("general.architecture")?)?;
         (architecture.read)(&Keys { gguf, prefix: architecture.name })
+    }
+
+    /// Gives the first layers of a network of mixtures a dense part: as many as the key says.
+    ///
+    /// # Errors
+    /// A size that no model can have.
+    pub(crate) fn put_dense_before_experts(
+        &mut self,
+        keys: &Keys<'_, '_>,
+    ) -> Result<(), SpecError> {
+        let leading = keys.get::<u64>("leading_dense_block_count")?.unwrap_or(0);
+        let leading = usize::try_from(leading).unwrap_or(MAX_LAYERS).min(self.layers.len());
+        if leading > 0 {
+            let dense = DenseSpec::read_beside_experts(keys)?;
+            let dense = Some(dense.into());
+            self.layers[..leading].iter_mut().for_each(|l| l.feed_forward.clone_from(&dense));
+        }
+        Ok(())
     }
 
     /// The same network, whose layer that predicts the token after the next is like its last layer of attention.
@@ -256,7 +235,7 @@ impl ModelSpec {
     /// Bytes of the state of each layer that has one.
     pub fn states(&self) -> impl Iterator<Item = usize> + Clone {
         let lengths = self.layers.iter().filter_map(|layer| layer.mixer.as_ref());
-        let lengths = lengths.map(crate::parts::state_len).filter(|length| *length > 0);
+        let lengths = lengths.map(Mixer::state_len).filter(|length| *length > 0);
         lengths.map(|length| length * size_of::<f32>())
     }
 

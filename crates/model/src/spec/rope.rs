@@ -2,8 +2,8 @@
 
 use alight_kernels::rope::{RopeParams, RopeScaling, yarn_magnitude};
 
-use super::keys::{Keys, MAX_CONTEXT, MAX_WIDTH};
 use super::{LongContext, SpecError};
+use crate::keys::{Keys, MAX_CONTEXT, MAX_WIDTH};
 
 /// The rotary embedding of heads of `key_dim` elements in a model that was trained for `context` positions.
 ///

@@ -3,12 +3,12 @@
 use alight_formats::gguf::Array;
 use alight_kernels::rope::RopeParams;
 
-use super::keys::{Keys, MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH};
 use super::rope::long_context;
 use super::{
     AttentionSpec, FeedForward, LayerSpec, LongContext, Mixer, ModelSpec, NormKind, NormSpec,
     Norms, SpecError,
 };
+use crate::keys::{Keys, MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH};
 
 /// The sizes that every architecture has.
 pub(crate) struct Sizes {

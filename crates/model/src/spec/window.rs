@@ -4,8 +4,8 @@ use alight_formats::gguf::Value;
 
 use alight_kernels::rope::RopeParams;
 
-use super::keys::Keys;
 use super::{ModelSpec, SpecError};
+use crate::keys::Keys;
 
 /// The width of the sliding window, `default` where the file does not say; 0 is none.
 ///

@@ -1,9 +1,6 @@
 //! The weights of a model as references into its files: every tensor that the network calls for, with its shape and type
 //! checked. Matrices stay in the files; vectors are copied as f32.
 
-mod error;
-mod find;
-mod matrix;
 mod mtp;
 mod suspect;
 
@@ -14,17 +11,15 @@ use alight_formats::split::Catalog;
 use alight_kernels::rope::{RopeParams, RopeScaling};
 use alight_pages::Map;
 
-pub use self::error::WeightError;
-pub(crate) use self::find::{Finder, LayerFinder};
-pub(crate) use self::matrix::MatrixRef;
 pub(crate) use self::mtp::{Join, MtpWeights};
 pub(crate) use self::suspect::not_finite;
+use crate::norm::Norm;
 use crate::parts::alt_up::{AltUp, AltUpWeights};
 use crate::parts::laurel::LaurelWeights;
-use crate::parts::norm::Norm;
 use crate::parts::token_input::{TokenInputWeights, TokenInputs};
 use crate::parts::{FeedForwardWeights, MixerWeights};
 use crate::spec::{LayerSpec, ModelSpec};
+use crate::tensors::{Finder, LayerFinder, MatrixRef, WeightError};
 
 /// The weights of a part and of the norms around it.
 #[derive(Debug)]
@@ -229,7 +224,7 @@ impl Weights {
             rope.scaling = with_factors("rope_freqs.weight", &rope.scaling, factors, 1.0)?;
         }
         find_long_context(&find, spec)?;
-        find.all_found(spec)?;
+        find.all_found(spec.architecture, spec.layers.len(), spec.draft_layers)?;
         let mtp = MtpWeights::find(&find, spec)?.map(Box::new);
         Ok(Weights {
             embed,

@@ -1,9 +1,10 @@
 //! The weights of a layer that predicts the token after the next one (multi-token prediction, MTP; DeepSeek-AI, "DeepSeek-V3
 //! Technical Report", 2024, section 2.2), as files have them behind the layers of the network.
 
-use super::{Finder, LayerFinder, LayerWeights, MatrixRef, NetWeights, WeightError, Weights};
-use crate::parts::norm::Norm;
+use super::{LayerWeights, NetWeights, Weights};
+use crate::norm::Norm;
 use crate::spec::ModelSpec;
+use crate::tensors::{Finder, LayerFinder, MatrixRef, WeightError};
 
 /// A network of one layer, whose input is a token and what the model has made of the tokens before it.
 #[derive(Debug)]

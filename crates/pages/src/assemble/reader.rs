@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::Region;
 use crate::around::is_plain_disk;
-use crate::copy::sys;
 use crate::fault::pages_around;
 use crate::residency::{self, ExactProbe};
+use crate::sys;
 use crate::transfer::direct::{self, Direct};
 
 /// A file of which ranges are read, by any number of threads.

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::ops::Range;
 
-use crate::copy::sys;
 use crate::residency;
+use crate::sys;
 
 /// Most parts that are remembered; pages after them are left as they are then.
 const PARTS: usize = 1 << 16;

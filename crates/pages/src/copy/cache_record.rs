@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::ops::Range;
 
-use super::sys;
 use crate::residency::{self, ExactProbe};
+use crate::sys;
 
 /// Which pages of one file were cached before they were read.
 pub(super) struct CacheRecord<'a> {

@@ -27,7 +27,6 @@ mod options;
 mod report;
 mod segments;
 mod steps;
-pub(crate) mod sys;
 mod verify;
 mod write_behind;
 

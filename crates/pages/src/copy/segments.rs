@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 
 use super::report::Fallback;
-use super::sys;
+use crate::sys;
 
 /// The parts of a file of `len` bytes that are not holes, in order; and why they are not known, if
 /// that is so (then it is one part).

@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::report::{Fallback, Method, Report};
-use super::{CopyError, Options, Reflink, sys};
+use super::{CopyError, Options, Reflink};
+use crate::sys;
 
 /// Bytes of one read and write of our own: they stay in the cache of a core between the two.
 const BUFFER: usize = 256 << 10;

@@ -7,10 +7,11 @@ use std::path::Path;
 
 use super::cache_record::CacheRecord;
 use super::steps::{Files, refusal};
-use super::{CopyError, OnProgress, Options, Progress, is_pseudo, segments, sys};
+use super::{CopyError, OnProgress, Options, Progress, is_pseudo, segments};
 use crate::filesystem::{self, Kind};
 use crate::region::Region;
 use crate::residency::evict;
+use crate::sys;
 use crate::transfer::direct;
 
 /// How the copy was read again.

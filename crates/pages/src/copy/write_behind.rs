@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 
 use super::report::Fallback;
-use super::sys;
+use crate::sys;
 
 /// Windows on their way to the disk while the next one is filled.
 const IN_FLIGHT: usize = 1;

@@ -228,7 +228,7 @@ impl Replacement {
 #[cfg(target_os = "linux")]
 fn allocate(file: &File, len: u64) -> io::Result<()> {
     match libc::off_t::try_from(len) {
-        Ok(_) => crate::copy::sys::reserve(file, &(0..len)),
+        Ok(_) => crate::sys::reserve(file, &(0..len)),
         Err(_) => Err(io::Error::from_raw_os_error(libc::EFBIG)),
     }
 }

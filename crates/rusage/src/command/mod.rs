@@ -18,7 +18,7 @@ pub mod signals;
 #[cfg(unix)]
 mod unix;
 #[cfg(windows)]
-pub(crate) mod windows;
+mod windows;
 
 #[cfg(target_os = "linux")]
 use linux as system;

@@ -10,11 +10,10 @@ use std::io;
 use std::os::windows::ffi::OsStrExt;
 use std::os::windows::io::AsRawHandle;
 use std::process::Child;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use windows_sys::Win32::Foundation::{FILETIME, HANDLE};
-use windows_sys::Win32::System::ProcessStatus::{GetProcessMemoryInfo, PROCESS_MEMORY_COUNTERS};
-use windows_sys::Win32::System::Threading::{GetProcessIoCounters, GetProcessTimes, IO_COUNTERS};
+use windows_sys::Win32::Foundation::HANDLE;
+use windows_sys::Win32::System::Threading::{GetProcessIoCounters, IO_COUNTERS};
 
 use super::{Command, Ended, IoBytes, Options, RunError, Status};
 use crate::Usage;
@@ -49,33 +48,7 @@ pub(super) fn wait_for(mut child: Child, began: Instant) -> io::Result<Ended> {
     // The process is gone, but as long as its handle is open, the account is there.
     let handle = child.as_raw_handle();
     let ended = Status::Exited(status.code().unwrap_or(-1));
-    Ok(Ended { io: transferred(handle), ..Ended::new(ended, account(handle, wall), 0) })
-}
-
-/// What a process has used. What the system does not tell is zero.
-pub(crate) fn account(process: HANDLE, wall: Duration) -> Usage {
-    let none = FILETIME { dwLowDateTime: 0, dwHighDateTime: 0 };
-    let (mut created, mut exited, mut system, mut user) = (none, none, none, none);
-    // SAFETY: a handle that is open as long as the caller has it, and four valid places to write to.
-    let timed =
-        unsafe { GetProcessTimes(process, &mut created, &mut exited, &mut system, &mut user) };
-    if timed == 0 {
-        (system, user) = (none, none);
-    }
-    let mut memory = PROCESS_MEMORY_COUNTERS::default();
-    let size = size_of::<PROCESS_MEMORY_COUNTERS>() as u32;
-    // SAFETY: as above; the structure has the size that is said.
-    if unsafe { GetProcessMemoryInfo(process, &mut memory, size) } == 0 {
-        memory = PROCESS_MEMORY_COUNTERS::default();
-    }
-    Usage {
-        wall,
-        user: duration(user),
-        system: duration(system),
-        max_rss_bytes: memory.PeakWorkingSetSize as u64,
-        major_faults: u64::from(memory.PageFaultCount),
-        ..Usage::default()
-    }
+    Ok(Ended { io: transferred(handle), ..Ended::new(ended, Usage::of_process(handle, wall), 0) })
 }
 
 fn transferred(process: HANDLE) -> Option<IoBytes> {
@@ -90,10 +63,4 @@ fn transferred(process: HANDLE) -> Option<IoBytes> {
         write_bytes: None,
         cancelled_write_bytes: None,
     })
-}
-
-/// From units of 100 ns.
-fn duration(time: FILETIME) -> Duration {
-    let units = u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime);
-    Duration::from_micros(units / 10) + Duration::from_nanos(units % 10 * 100)
 }

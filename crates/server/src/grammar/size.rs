@@ -8,7 +8,7 @@ use std::ops::Range;
 use serde_json::{Deserializer, Value};
 
 use super::REGEX as PATTERN;
-use crate::http::decoded;
+use crate::decoded::decoded;
 
 /// Most values that a schema may have with what is merged copied.
 const MOST: u64 = 200_000;

@@ -4,7 +4,8 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use crate::anthropic::models;
-use crate::http::{self, Answered, Call, decoded};
+use crate::decoded::decoded;
+use crate::http::{self, Answered, Call};
 use crate::models::Serving;
 
 pub(crate) async fn answer(call: Call) -> Answered {

@@ -1,7 +1,6 @@
 //! `GET /alight/memory`: what memory holds, as the page draws it: the weights of each model part by part, the experts of each layer,
 //! the KV cache sequence by sequence, and the process. Nothing is told of what was said.
 
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use alight_model::{PartName, ResidentPart};
@@ -18,14 +17,10 @@ use crate::models::Serving;
 /// The system is not asked more often, however many pages are open: it counts pages for milliseconds per gigabyte.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// What was found out last, and when.
-#[derive(Default)]
-pub(crate) struct Latest(Mutex<Option<(Instant, Bytes)>>);
-
 pub(crate) async fn answer(call: Call) -> Answered {
     let body = call
         .apart(|call| {
-            let latest = &call.server.memory.0;
+            let latest = &call.server.memory;
             // Who comes meanwhile waits for what is being found out.
             let mut latest = latest.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             if let Some((when, body)) = &*latest

@@ -11,7 +11,6 @@
 //! - Time is in proportion to the text: what has been searched is not searched again.
 
 mod calls;
-mod format;
 mod harmony;
 mod pieces;
 mod shown;
@@ -21,8 +20,8 @@ mod tags;
 mod tests;
 mod tokens;
 
+pub use crate::format::Format;
 pub use calls::Call;
-pub use format::Format;
 pub use shown::{Shown, Texts, Thinking, Tone};
 pub use stops::Stops;
 pub use tokens::Reader;

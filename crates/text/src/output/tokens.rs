@@ -20,7 +20,7 @@ pub struct Reader<V> {
 impl<V: Deref<Target = Vocabulary>> Reader<V> {
     /// For an answer in this format.
     pub fn new(format: Format, vocabulary: V) -> Reader<V> {
-        let marks = format.hidden_marks(&vocabulary.tokenizer);
+        let marks = hidden_marks(format, &vocabulary.tokenizer);
         Reader { vocabulary, decoder: StreamDecoder::new(), marks }
     }
 
@@ -38,6 +38,12 @@ impl<V: Deref<Target = Vocabulary>> Reader<V> {
     pub fn finish(&mut self) -> &str {
         self.decoder.finish()
     }
+}
+
+/// The tokens of a format that have to be spelled out for a parser, although they have no text ([`Tokenizer::decode_special`]).
+fn hidden_marks(format: Format, tokenizer: &Tokenizer) -> Vec<u32> {
+    let ids = format.marks().iter().filter_map(|mark| tokenizer.token_id(mark.as_bytes()));
+    ids.filter(|id| tokenizer.is_control(*id)).collect()
 }
 
 impl Parser {

@@ -7,7 +7,7 @@
 use alight_formats::gguf::{Gguf, GgufError};
 
 use super::vocab::{Kind, SPECIAL, Vocab};
-use crate::output::Format;
+use crate::format::Format;
 
 /// Ids of the tokens with a meaning. All are in range.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

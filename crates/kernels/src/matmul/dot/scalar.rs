@@ -3,10 +3,10 @@
 //! A type has code of its own for unpacking its weights, see [`OfType`], and for nothing else.
 
 use crate::blocks::{BlockFormat, Group32, Line, TileGroup, WeightType, with_block, with_tiles};
+use crate::fields::Field;
 use crate::half::{bf16_to_f32, f16_to_f32};
 use crate::matmul::sizes::cut_at_multiples;
 use crate::matmul::{Matrix, Output, Tokens};
-use crate::tiles::fields::Field;
 use crate::tiles::{Layout, TILE_ROWS};
 use std::ops::Range;
 

@@ -7,10 +7,11 @@
 use super::Panel;
 use crate::blocks::{MAX_BYTES_OF_256, with_block};
 use crate::dequant::dequantize_row;
+use crate::fields;
 use crate::matmul::dot::scalar::{OfType, Words};
 use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Matrix, Output, Tokens};
-use crate::tiles::{Layout, TILE_ROWS, fields};
+use crate::tiles::{Layout, TILE_ROWS};
 use std::ops::Range;
 
 /// Tokens whose sums are kept between groups at a time.

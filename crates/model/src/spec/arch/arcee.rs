@@ -1,8 +1,9 @@
 //! `arcee`: as `llama`, but the feed-forward part has no gate, and its activation is the square of ReLU (Arcee's AFM).
 
 use super::{Architecture, llama};
-use crate::spec::keys::Keys;
-use crate::spec::{Activation, FeedForward, InputMatrices, ModelSpec, SpecError};
+use crate::keys::Keys;
+use crate::keys::SpecError;
+use crate::spec::{Activation, FeedForward, InputMatrices, ModelSpec};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "arcee", read };
 

@@ -2,9 +2,10 @@
 //! Command A).
 
 use super::{Architecture, command_r};
-use crate::spec::keys::Keys;
+use crate::keys::Keys;
+use crate::keys::SpecError;
+use crate::spec::ModelSpec;
 use crate::spec::window::{window, windowed_layers};
-use crate::spec::{ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "cohere2", read };
 

@@ -2,12 +2,13 @@
 //! factor on the logits. In the largest, heads are normed, each with its own weights (Cohere's Command R and R+).
 
 use super::Architecture;
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::DenseSpec;
-use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::{ModelSpec, NormKind, Norms, QkNorm, SpecError};
+use crate::spec::{ModelSpec, NormKind, Norms, QkNorm};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "command-r", read };
 

@@ -4,14 +4,14 @@
 use alight_kernels::rope::RopeScaling;
 
 use super::Architecture;
+use crate::keys::SpecError;
+use crate::keys::{Keys, MAX_CONTEXT};
 use crate::parts::attention::Temperature;
-use crate::parts::dense::DenseSpec;
 use crate::parts::experts::{ExpertsSpec, SharedExpert};
 use crate::parts::latent_attention::LatentAttentionSpec;
-use crate::spec::keys::{Keys, MAX_CONTEXT};
 use crate::spec::rope::{LOG_MULTIPLIER, magnitude, rope_with};
 use crate::spec::sizes::Sizes;
-use crate::spec::{Mixer, ModelSpec, SpecError};
+use crate::spec::{Mixer, ModelSpec};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "deepseek2", read };
 
@@ -44,7 +44,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     experts.shared = SharedExpert::as_wide_as(keys, experts.intermediate_size)?;
     let mixer = Mixer::LatentAttention(attention);
     let mut spec = sizes.of_layers(keys, mixer, experts, rope);
-    DenseSpec::put_before_experts(keys, &mut spec)?;
+    spec.put_dense_before_experts(keys)?;
     Ok(spec.with_mtp())
 }
 

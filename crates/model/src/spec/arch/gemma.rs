@@ -3,12 +3,13 @@
 
 use alight_kernels::rope::{RopePairing, RopeParams};
 
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::{Activation, DenseSpec};
-use crate::spec::keys::Keys;
 use crate::spec::sizes::Sizes;
 use crate::spec::window::{set_windows, window, windowed_layers};
-use crate::spec::{ModelSpec, Norms, QkNorm, SpecError};
+use crate::spec::{ModelSpec, Norms, QkNorm};
 
 /// What one Gemma has that another has not.
 pub(super) struct Gemma {

@@ -8,8 +8,9 @@ use alight_kernels::rope::{RopeParams, RopeScaling};
 use super::Architecture;
 use super::gemma::Gemma;
 use super::gemma4::{Shared, token_input};
-use crate::spec::keys::Keys;
-use crate::spec::{FeedForward, ModelSpec, QkNorm, SpecError};
+use crate::keys::Keys;
+use crate::keys::SpecError;
+use crate::spec::{FeedForward, ModelSpec, QkNorm};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "gemma3n", read };
 

@@ -6,15 +6,16 @@ use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling};
 
 use super::Architecture;
 use super::gemma::cap;
+use crate::keys::SpecError;
+use crate::keys::{Keys, MAX_LAYERS, MAX_WIDTH};
 use crate::parts::attention::{AttentionSpec, QkNorm};
 use crate::parts::dense::{Activation, DenseSpec};
 use crate::parts::dense_and_experts::DenseAndExpertsSpec;
 use crate::parts::experts::ExpertsSpec;
-use crate::spec::keys::{Keys, MAX_LAYERS, MAX_WIDTH};
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
 use crate::spec::window::{window, windowed_layers};
-use crate::spec::{FeedForward, InputMatrices, LayerSpec, Mixer, ModelSpec, Norms, SpecError};
+use crate::spec::{FeedForward, InputMatrices, LayerSpec, Mixer, ModelSpec, Norms};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "gemma4", read };
 

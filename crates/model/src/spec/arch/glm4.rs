@@ -2,8 +2,9 @@
 //! matrix (GLM-4-0414 and relatives, the dense ones).
 
 use super::{Architecture, llama};
-use crate::spec::keys::Keys;
-use crate::spec::{FeedForward, InputMatrices, ModelSpec, Norms, SpecError};
+use crate::keys::Keys;
+use crate::keys::SpecError;
+use crate::spec::{FeedForward, InputMatrices, ModelSpec, Norms};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "glm4", read };
 

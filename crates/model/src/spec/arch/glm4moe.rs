@@ -5,13 +5,13 @@
 use alight_kernels::rope::RopePairing;
 
 use super::Architecture;
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::attention::{AttentionSpec, QkNorm};
-use crate::parts::dense::DenseSpec;
 use crate::parts::experts::{ExpertsSpec, SharedExpert};
-use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::{ModelSpec, Norms, SpecError};
+use crate::spec::{ModelSpec, Norms};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "glm4moe", read };
 
@@ -29,6 +29,6 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut spec = sizes.uniform(keys, attention, experts, rope);
     let norms = Norms { feed_forward: Some("post_attention_norm"), ..Norms::INPUTS };
     spec.layers.iter_mut().for_each(|layer| layer.norms = norms);
-    DenseSpec::put_before_experts(keys, &mut spec)?;
+    spec.put_dense_before_experts(keys)?;
     Ok(spec.with_mtp())
 }

@@ -5,15 +5,16 @@
 use alight_kernels::rope::RopePairing;
 
 use super::Architecture;
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::Activation;
 use crate::parts::experts::ExpertsSpec;
 use crate::parts::routing::{Gating, Routing};
-use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
 use crate::spec::window::{window, windowed_layers};
-use crate::spec::{FeedForward, ModelSpec, Norms, SpecError};
+use crate::spec::{FeedForward, ModelSpec, Norms};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "gpt-oss", read };
 

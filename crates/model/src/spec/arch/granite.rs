@@ -2,12 +2,13 @@
 //! stream, and of the logits, which are divided by theirs. (IBM's Granite 3 and 4, the dense ones.)
 
 use super::Architecture;
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::DenseSpec;
-use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::{FeedForward, Mixer, ModelSpec, SpecError};
+use crate::spec::{FeedForward, Mixer, ModelSpec};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "granite", read };
 

@@ -2,12 +2,13 @@
 //! network for all tokens; most have no rotary embedding (IBM's Granite 4, H).
 
 use super::{Architecture, granite, granitemoe};
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::DenseSpec;
 use crate::parts::mamba2::Mamba2Spec;
-use crate::spec::keys::Keys;
 use crate::spec::sizes::Sizes;
-use crate::spec::{FeedForward, Mixer, ModelSpec, SpecError};
+use crate::spec::{FeedForward, Mixer, ModelSpec};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "granitehybrid", read };
 

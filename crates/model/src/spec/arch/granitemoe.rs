@@ -2,9 +2,10 @@
 //! Granite 3 1B-A400M and 3B-A800M).
 
 use super::{Architecture, granite};
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::experts::{ExpertsSpec, SHARED_WIDTH, SharedExpert};
-use crate::spec::keys::Keys;
-use crate::spec::{ModelSpec, SpecError};
+use crate::spec::ModelSpec;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "granitemoe", read };
 

@@ -1,8 +1,9 @@
 //! `hunyuan-dense`: as `qwen3`, but queries and keys are normed after they are rotated (Tencent's Hunyuan 0.5B to 7B).
 
 use super::{Architecture, qwen3};
-use crate::spec::keys::Keys;
-use crate::spec::{ModelSpec, SpecError};
+use crate::keys::Keys;
+use crate::keys::SpecError;
+use crate::spec::ModelSpec;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "hunyuan-dense", read };
 

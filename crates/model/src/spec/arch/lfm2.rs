@@ -4,14 +4,15 @@
 use alight_kernels::rope::RopePairing;
 
 use super::Architecture;
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::attention::{AttentionSpec, QkNorm};
 use crate::parts::dense::DenseSpec;
 use crate::parts::short_conv::ShortConvSpec;
-use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
 use crate::spec::window::window;
-use crate::spec::{FeedForward, Mixer, ModelSpec, SpecError};
+use crate::spec::{FeedForward, Mixer, ModelSpec};
 
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: "lfm2", read: |keys| read_with(keys, DenseSpec::read(keys)?) };

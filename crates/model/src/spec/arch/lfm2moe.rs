@@ -2,10 +2,10 @@
 //! choice alone (LFM2-8B-A1B).
 
 use super::{Architecture, lfm2};
-use crate::parts::dense::DenseSpec;
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::experts::ExpertsSpec;
-use crate::spec::keys::Keys;
-use crate::spec::{ModelSpec, SpecError};
+use crate::spec::ModelSpec;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "lfm2moe", read };
 
@@ -13,6 +13,6 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut experts = ExpertsSpec::read(keys, true)?;
     experts.routing = experts.routing.sigmoid_unless_said(keys)?;
     let mut spec = lfm2::read_with(keys, experts)?;
-    DenseSpec::put_before_experts(keys, &mut spec)?;
+    spec.put_dense_before_experts(keys)?;
     Ok(spec)
 }

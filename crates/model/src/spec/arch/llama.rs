@@ -3,13 +3,14 @@
 //! separate output matrix are used where the file has them. So are experts: Mixtral is one of them.
 
 use super::Architecture;
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::DenseSpec;
 use crate::parts::experts::ExpertsSpec;
-use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::{FeedForward, ModelSpec, SpecError};
+use crate::spec::{FeedForward, ModelSpec};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "llama", read };
 

@@ -3,15 +3,16 @@
 //! expert, whose input is multiplied by the router's sigmoid, and a network for all tokens (Meta's Llama 4).
 
 use super::Architecture;
+use crate::keys::SpecError;
+use crate::keys::{Keys, MAX_LAYERS};
 use crate::parts::attention::{AttentionSpec, QkNorm, Temperature};
 use crate::parts::dense::DenseSpec;
 use crate::parts::experts::{ExpertsSpec, SharedExpert};
 use crate::parts::routing::Gating;
-use crate::spec::keys::{Keys, MAX_LAYERS};
+use crate::spec::ModelSpec;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
 use crate::spec::window::{window, windowed_layers};
-use crate::spec::{ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "llama4", read };
 

@@ -1,8 +1,9 @@
 //! `minicpm`: as `granite`, with factors that follow from the sizes where the file does not say them (OpenBMB's MiniCPM 1 and 2).
 
 use super::{Architecture, granite};
-use crate::spec::keys::Keys;
-use crate::spec::{ModelSpec, SpecError};
+use crate::keys::Keys;
+use crate::keys::SpecError;
+use crate::spec::ModelSpec;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "minicpm", read };
 

@@ -2,9 +2,10 @@
 //! pairs on part of a head; queries and keys are normed over all heads together (MiniMax M2).
 
 use super::{Architecture, olmoe};
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::routing::Routing;
-use crate::spec::keys::Keys;
-use crate::spec::{FeedForward, ModelSpec, SpecError};
+use crate::spec::{FeedForward, ModelSpec};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "minimax-m2", read };
 

@@ -1,9 +1,10 @@
 //! `mistral3`: as `llama`, with queries that grow at positions beyond the original context (Ministral 3, Devstral Small 2).
 
 use super::{Architecture, llama};
+use crate::keys::SpecError;
+use crate::keys::{Keys, MAX_CONTEXT};
 use crate::parts::attention::Temperature;
-use crate::spec::keys::{Keys, MAX_CONTEXT};
-use crate::spec::{ModelSpec, SpecError};
+use crate::spec::ModelSpec;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "mistral3", read };
 

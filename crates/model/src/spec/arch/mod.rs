@@ -45,8 +45,8 @@ mod smollm3;
 mod stablelm;
 mod starcoder2;
 
-use super::keys::Keys;
 use super::{ModelSpec, SpecError};
+use crate::keys::Keys;
 
 /// Every architecture that can be run.
 const ALL: [&Architecture; 47] = [

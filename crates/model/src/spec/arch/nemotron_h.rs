@@ -4,15 +4,16 @@
 //! layers (Nemotron 3 Nano, Super and Puzzle).
 
 use super::Architecture;
+use crate::keys::SpecError;
+use crate::keys::{Keys, MAX_WIDTH};
 use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::{Activation, DenseSpec};
 use crate::parts::experts::{EXPERT_WIDTH, ExpertsSpec, SHARED_WIDTH, SharedExpert};
 use crate::parts::latent_experts::LatentExpertsSpec;
 use crate::parts::mamba2::Mamba2Spec;
 use crate::parts::routing::{Routing, USED};
-use crate::spec::keys::{Keys, MAX_WIDTH};
 use crate::spec::sizes::Sizes;
-use crate::spec::{FeedForward, InputMatrices, LayerSpec, Mixer, ModelSpec, Norms, SpecError};
+use crate::spec::{FeedForward, InputMatrices, LayerSpec, Mixer, ModelSpec, Norms};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "nemotron_h", read };
 

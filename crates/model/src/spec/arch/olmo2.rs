@@ -4,13 +4,14 @@
 use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling};
 
 use super::Architecture;
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::attention::{AttentionSpec, QkNorm};
 use crate::parts::dense::DenseSpec;
-use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
 use crate::spec::window::{set_windows, window, windowed_layers};
-use crate::spec::{ModelSpec, Norms, SpecError};
+use crate::spec::{ModelSpec, Norms};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "olmo2", read };
 

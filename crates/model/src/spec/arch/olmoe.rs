@@ -4,12 +4,13 @@
 use alight_kernels::rope::RopePairing;
 
 use super::Architecture;
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::attention::{AttentionSpec, QkNorm};
 use crate::parts::experts::ExpertsSpec;
-use crate::spec::keys::Keys;
+use crate::spec::ModelSpec;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::{ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "olmoe", read };
 

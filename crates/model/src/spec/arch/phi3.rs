@@ -3,13 +3,14 @@
 use alight_kernels::rope::RopePairing;
 
 use super::Architecture;
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::DenseSpec;
-use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
 use crate::spec::window::window;
-use crate::spec::{InputMatrices, ModelSpec, SpecError};
+use crate::spec::{InputMatrices, ModelSpec};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "phi3", read };
 

@@ -4,13 +4,14 @@
 use alight_kernels::rope::RopePairing;
 
 use super::Architecture;
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::attention::AttentionSpec;
 use crate::parts::experts::ExpertsSpec;
-use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
 use crate::spec::window::window;
-use crate::spec::{ModelSpec, NormKind, SpecError};
+use crate::spec::{ModelSpec, NormKind};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "phimoe", read };
 

@@ -2,9 +2,10 @@
 //! all tokens behind a sigmoid (Qwen1.5-MoE, Qwen2-57B-A14B). Early files leave the widths out.
 
 use super::{Architecture, qwen2};
+use crate::keys::SpecError;
+use crate::keys::{Keys, MAX_WIDTH};
 use crate::parts::experts::{EXPERT_WIDTH, ExpertsSpec, SHARED_WIDTH, SharedExpert};
-use crate::spec::keys::{Keys, MAX_WIDTH};
-use crate::spec::{ModelSpec, SpecError};
+use crate::spec::ModelSpec;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen2moe", read };
 

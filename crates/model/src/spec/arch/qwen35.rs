@@ -5,13 +5,14 @@ use alight_formats::gguf::Value;
 use alight_kernels::rope::RopePairing;
 
 use super::Architecture;
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::attention::{AttentionSpec, QkNorm};
 use crate::parts::delta_net::DeltaNetSpec;
 use crate::parts::dense::DenseSpec;
-use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::{FeedForward, Mixer, ModelSpec, Norms, SpecError};
+use crate::spec::{FeedForward, Mixer, ModelSpec, Norms};
 
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: "qwen35", read: |keys| read_with(keys, DenseSpec::read(keys)?) };

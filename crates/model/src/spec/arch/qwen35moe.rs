@@ -1,9 +1,10 @@
 //! `qwen35moe`: as `qwen35`, with a mixture of experts in every layer and a network for all tokens behind a sigmoid.
 
 use super::{Architecture, qwen35};
+use crate::keys::SpecError;
+use crate::keys::{Keys, MAX_WIDTH};
 use crate::parts::experts::{ExpertsSpec, SHARED_WIDTH, SharedExpert};
-use crate::spec::keys::{Keys, MAX_WIDTH};
-use crate::spec::{ModelSpec, SpecError};
+use crate::spec::ModelSpec;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen35moe", read };
 

@@ -2,8 +2,9 @@
 //! Files of before December 2025 have one tensor, `ssm_in`, for `attn_qkv` and `attn_gate`.
 
 use super::{Architecture, qwen35moe};
-use crate::spec::keys::Keys;
-use crate::spec::{Mixer, ModelSpec, SpecError};
+use crate::keys::Keys;
+use crate::keys::SpecError;
+use crate::spec::{Mixer, ModelSpec};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen3next", read };
 

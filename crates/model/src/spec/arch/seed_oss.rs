@@ -2,8 +2,9 @@
 //! whose heads have a length of their own).
 
 use super::{Architecture, qwen2};
-use crate::spec::keys::Keys;
-use crate::spec::{ModelSpec, Norms, SpecError};
+use crate::keys::Keys;
+use crate::keys::SpecError;
+use crate::spec::{ModelSpec, Norms};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "seed_oss", read };
 

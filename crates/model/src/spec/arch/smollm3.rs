@@ -1,8 +1,9 @@
 //! `smollm3`: as `llama`, but the queries and keys of every fourth layer are not rotated (Hugging Face's SmolLM3).
 
 use super::{Architecture, llama};
-use crate::spec::keys::Keys;
-use crate::spec::{ModelSpec, SpecError};
+use crate::keys::Keys;
+use crate::keys::SpecError;
+use crate::spec::ModelSpec;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "smollm3", read };
 

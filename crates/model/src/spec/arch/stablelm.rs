@@ -4,12 +4,13 @@
 use alight_kernels::rope::RopePairing;
 
 use super::Architecture;
+use crate::keys::Keys;
+use crate::keys::SpecError;
 use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::DenseSpec;
-use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::{ModelSpec, NormKind, Norms, QkNorm, SpecError};
+use crate::spec::{ModelSpec, NormKind, Norms, QkNorm};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "stablelm", read };
 

@@ -8,10 +8,10 @@ use super::batch::Role;
 use super::buffers::Buffers;
 use super::compute::Compute;
 use crate::cache::Cache;
-use crate::load::Store;
+use crate::norm::Norm;
 use crate::parts::Contribution;
 use crate::parts::experts::{ExpertsSpec, ExpertsWeights};
-use crate::parts::norm::Norm;
+use crate::store::Store;
 
 /// The rows that are computed now, and everything that a part reads and writes but its own weights.
 pub(crate) struct Step<'s> {
@@ -24,7 +24,7 @@ pub(crate) struct Step<'s> {
     /// The next layer that has experts, and these, if those of the model come when they are chosen.
     pub(crate) next_experts: Option<(usize, &'s ExpertsSpec, &'s ExpertsWeights)>,
     /// Whether it is the last layer that stores something: rows that are not wanted are left out when the cache is filled.
-    pub(super) last: bool,
+    pub(crate) last: bool,
     pub(crate) buffers: &'s mut Buffers,
     pub(crate) cache: &'s mut Cache,
 }

@@ -18,9 +18,6 @@ use alight_pages::slots::Found;
 use alight_pages::slots::replay::{Replayed, Rule, Visited, replay};
 use thiserror::Error;
 
-use super::experts::in_slots;
-use crate::weights::{MatrixRef, Weights};
-
 /// The first line.
 const HEADER: &str = "alight experts 1";
 
@@ -163,13 +160,12 @@ struct Recording {
 }
 
 impl Recorder {
-    /// Records from now on, what was recorded before is forgotten.
-    pub(crate) fn begin(&self, weights: &Weights) {
+    /// Records from now on; what was recorded before is forgotten. `layers` are those with experts: how many each has, and its matrices of
+    /// experts by file and first byte.
+    pub(crate) fn begin(&self, layers: impl Iterator<Item = (usize, Vec<(usize, usize)>)>) {
         let mut recording = Recording::default();
-        for layer in &weights.layers {
-            let Some((matrices, experts)) = in_slots(&layer.matrices()) else { continue };
-            let group = recording.trace.layers.len();
-            recording.groups.extend(matrices.into_iter().map(|matrix| (key(matrix), group)));
+        for (group, (experts, matrices)) in layers.enumerate() {
+            recording.groups.extend(matrices.into_iter().map(|matrix| (matrix, group)));
             recording.trace.layers.push(experts);
         }
         *self.trace.lock().unwrap_or_else(PoisonError::into_inner) = recording;
@@ -182,26 +178,21 @@ impl Recorder {
         std::mem::take(&mut *self.trace.lock().unwrap_or_else(PoisonError::into_inner)).trace
     }
 
-    /// A visit of the layer that one of these matrices is of, and what it found in slots.
+    /// A visit of the layer with the matrix that begins at this byte of this file, and what it found in slots.
     pub(crate) fn add(
         &self,
-        matrix: &MatrixRef,
+        matrix: (usize, usize),
         experts: impl Iterator<Item = usize>,
         found: Option<Found>,
     ) {
         if self.on.load(Ordering::Relaxed) {
             let mut recording = self.trace.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(group) = recording.groups.get(&key(matrix)).copied() {
+            if let Some(group) = recording.groups.get(&matrix).copied() {
                 recording.trace.add(group, experts);
                 recording.trace.found.extend(found);
             }
         }
     }
-}
-
-fn key(matrix: &MatrixRef) -> (usize, usize) {
-    let (shard, bytes) = matrix.file_range();
-    (shard, bytes.start)
 }
 
 #[cfg(test)]

@@ -1,15 +1,9 @@
 //! A model into one with weights of other types.
 
-mod imatrix;
-mod mix;
-
 use std::path::Path;
 
-pub(crate) use imatrix::{Imatrix, PREFIX};
-pub use mix::{QuantizationMix, UnknownMix};
-pub(crate) use mix::{Shape, Told};
-
 use crate::import::{About, Conversion, Converted};
+use crate::mix::QuantizationMix;
 use crate::{ConvertError, OnProgress, Options};
 
 /// Quantises the model at `source` (of a split model, any shard) into a new file at `dest`, with

@@ -1,4 +1,11 @@
-//! The memory that holds weights.
+//! The memory that holds weights: which of it holds which, what of it is there already, and who reads first.
+
+pub(crate) mod arrival;
+mod error;
+pub(crate) mod huge;
+pub(crate) mod priority;
+pub(crate) mod room;
+pub(crate) mod trace;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,12 +14,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use alight_pages::slots::{Found, Held, Slots};
 use alight_pages::{Advice, Map, MapError, Region, is_cached};
 
-use super::arrival::Arrival;
-use super::error::LoadError;
-use super::huge::HugePages;
-use super::priority::Priority;
-use super::room::{Room, Taken};
-use super::trace::Recorder;
+pub(crate) use self::arrival::Arrival;
+pub use self::arrival::Loading;
+pub use self::error::LoadError;
+use self::huge::HugePages;
+pub(crate) use self::priority::First;
+use self::priority::Priority;
+use self::room::Room;
+pub(crate) use self::room::{PROGRAM, Taken};
+use self::trace::Recorder;
+pub use self::trace::{ExpertTrace, TraceError};
 
 /// Which memory holds one matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,13 +119,13 @@ impl Chosen<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct StoreSizes {
     /// By file: whether it needs an image.
-    pub(super) images: Vec<bool>,
+    pub(crate) images: Vec<bool>,
     /// Bytes of the region of packed matrices.
-    pub(super) tiles: usize,
+    pub(crate) tiles: usize,
     /// By file: whether weights stay in its map.
-    pub(super) in_use: Vec<bool>,
+    pub(crate) in_use: Vec<bool>,
     /// Whether experts stay in maps, and may be chosen before they have been read.
-    pub(super) asks_ahead: bool,
+    pub(crate) asks_ahead: bool,
 }
 
 /// All memory that holds weights, and which of them have been loaded.
@@ -143,7 +154,7 @@ pub(crate) struct Store {
 
 impl Store {
     /// Reserves the memory.
-    pub(super) fn new(
+    pub(crate) fn new(
         maps: Vec<Arc<Map>>,
         sizes: StoreSizes,
         slots: Option<(Slots, Arc<Room>)>,
@@ -192,7 +203,7 @@ impl Store {
     }
 
     /// All experts are in memory, and stay there.
-    pub(super) fn stop_asking(&self) {
+    pub(crate) fn stop_asking(&self) {
         self.asks_ahead.store(false, Ordering::Relaxed);
     }
 
@@ -213,7 +224,7 @@ impl Store {
     }
 
     /// By file: which parts have been asked for, and were missing.
-    pub(super) fn asked(&self) -> &[HugePages] {
+    pub(crate) fn asked(&self) -> &[HugePages] {
         &self.asked
     }
 
@@ -227,16 +238,16 @@ impl Store {
         &self.maps
     }
 
-    pub(super) fn image(&self, shard: usize) -> Option<&Region> {
+    pub(crate) fn image(&self, shard: usize) -> Option<&Region> {
         self.images[shard].as_ref()
     }
 
-    pub(super) fn tiles(&self) -> Option<&Region> {
+    pub(crate) fn tiles(&self) -> Option<&Region> {
         self.tiles.as_ref()
     }
 
     /// Whether weights stay in the map of file `shard`.
-    pub(super) fn in_use(&self, shard: usize) -> bool {
+    pub(crate) fn in_use(&self, shard: usize) -> bool {
         self.in_use[shard]
     }
 

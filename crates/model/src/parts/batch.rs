@@ -47,7 +47,7 @@ pub(crate) struct Span {
     pub(crate) rows: Range<usize>,
     /// Which row of a draft it is, if states of recurrent layers are kept after it.
     pub(crate) draft_row: Option<usize>,
-    pub(super) want: Want,
+    pub(crate) want: Want,
 }
 
 /// Where a row is.
@@ -79,7 +79,7 @@ impl Default for Batch {
 
 impl Batch {
     /// An empty batch with room for `most` rows.
-    pub(super) fn new(most: usize, prompt: Precision) -> Batch {
+    pub(crate) fn new(most: usize, prompt: Precision) -> Batch {
         Batch {
             prompt,
             tokens: Vec::with_capacity(most),
@@ -90,7 +90,7 @@ impl Batch {
     }
 
     /// Forgets all rows.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.tokens.clear();
         self.places.clear();
         self.spans.clear();
@@ -102,7 +102,7 @@ impl Batch {
     ///
     /// # Panics
     /// If tokens to decode follow those of a prompt.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         of: OfSequence,
         position: usize,
@@ -145,7 +145,7 @@ impl Batch {
     }
 
     /// The tokens of all rows that were added.
-    pub(super) fn tokens(&self) -> &[u32] {
+    pub(crate) fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
@@ -185,7 +185,7 @@ impl Batch {
     ///
     /// # Panics
     /// If a span is cut by it.
-    pub(super) fn counts_of_first(&self, n: usize) -> RowCounts {
+    pub(crate) fn counts_of_first(&self, n: usize) -> RowCounts {
         let mut counts = RowCounts::default();
         for span in self.spans.iter().filter(|span| span.rows.start < n) {
             assert!(span.rows.end <= n, "whole spans");
@@ -203,7 +203,7 @@ impl Batch {
     }
 
     /// Leaves only the rows that are wanted: `keep(from, to)` is called for each that moves, in their order.
-    pub(super) fn keep_wanted(&mut self, mut keep: impl FnMut(usize, usize)) {
+    pub(crate) fn keep_wanted(&mut self, mut keep: impl FnMut(usize, usize)) {
         self.counts = RowCounts::default();
         let mut next = 0;
         for i in 0..self.spans.len() {

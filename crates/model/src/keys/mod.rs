@@ -1,10 +1,12 @@
 //! The metadata under an architecture's prefix, with the checks that all of them need.
 
+mod error;
+
 use std::ops::RangeInclusive;
 
 use alight_formats::gguf::{Array, FromValue, Gguf, GgufError, Value};
 
-use super::SpecError;
+pub use self::error::SpecError;
 
 /// Limits far above any model, which keep products of two dimensions far below overflow.
 pub(crate) const MAX_LAYERS: usize = 4096;

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::error::LoadError;
-use crate::engine::Parking;
+use crate::threads::Parking;
 
 /// How far a load has come, of what the forward pass waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub(crate) struct Arrival {
 
 impl Arrival {
     /// A load that brings `missing[section]` pieces. Every step waits for those of the sections before `behind`, which have `total` bytes.
-    pub(super) fn new(missing: &[u32], behind: usize, total: u64) -> Arrival {
+    pub(crate) fn new(missing: &[u32], behind: usize, total: u64) -> Arrival {
         let all = missing[..behind].iter().sum();
         Arrival {
             complete: AtomicBool::new(all == 0),
@@ -117,12 +117,12 @@ impl Arrival {
     }
 
     /// Whether the load has ended, complete or not.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
     /// How far the load has come; `None` when nothing is missing any more, or nothing more will come.
-    pub(super) fn loading(&self) -> Option<Loading> {
+    pub(crate) fn loading(&self) -> Option<Loading> {
         if self.is_complete() || self.failure.get().is_some() {
             return None;
         }
@@ -133,7 +133,7 @@ impl Arrival {
     ///
     /// # Errors
     /// It has failed.
-    pub(super) fn wait_over(&self) -> Result<(), Arc<LoadError>> {
+    pub(crate) fn wait_over(&self) -> Result<(), Arc<LoadError>> {
         self.wait_while(|| !self.is_over())
     }
 
@@ -170,7 +170,7 @@ impl Arrival {
     }
 
     /// Counts a piece of `section` of so many bytes, which has been written.
-    pub(super) fn arrived(&self, section: usize, bytes: usize) {
+    pub(crate) fn arrived(&self, section: usize, bytes: usize) {
         // AcqRel: the thread that counts the last piece publishes what the others wrote before theirs.
         let last_of_section = self.missing[section].fetch_sub(1, Ordering::AcqRel) == 1;
         if section < self.behind {
@@ -185,19 +185,19 @@ impl Arrival {
     }
 
     /// The load ends here, and the missing pieces will not come. The first reason counts.
-    pub(super) fn fail(&self, error: LoadError) {
+    pub(crate) fn fail(&self, error: LoadError) {
         let _ = self.failure.set(Arc::new(error));
         self.ring();
     }
 
     /// The load has ended.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.over.store(true, Ordering::Release);
         self.ring();
     }
 
     /// How long the forward pass waited in all.
-    pub(super) fn waited(&self) -> Duration {
+    pub(crate) fn waited(&self) -> Duration {
         Duration::from_nanos(self.waited.load(Ordering::Relaxed))
     }
 

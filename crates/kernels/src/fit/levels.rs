@@ -4,7 +4,11 @@
 //! best for these levels. An error counts in proportion to the size of its weight plus the group's typical one.
 
 use super::search::{importance, sum};
-use crate::blocks::IQ4_CODES;
+
+/// The codes of IQ4_NL and IQ4_XS: their values −127, −104, −83, −65, −49, −35, −22, −10, 1, 13, 25, 38,
+/// 53, 69, 89 and 113, plus the zero point of 127.
+pub(crate) const IQ4_CODES: [u8; 16] =
+    [0, 23, 44, 62, 78, 92, 105, 117, 128, 140, 152, 165, 180, 196, 216, 240];
 
 /// Levels, in increasing order.
 const LEVELS: [f32; 16] = {

@@ -5,44 +5,44 @@ use std::ops::Range;
 use alight_kernels::matmul::Matrix;
 use alight_kernels::{Layout, WeightType, tiles};
 
-use crate::load::{Chosen, Storage, Store};
+use crate::store::{Chosen, Storage, Store};
 
 /// A matrix, or several of the same shape (experts), which follow one another or lie side by side with those of other references:
 /// which bytes of which file, and which memory holds them.
 #[derive(Clone, Debug)]
 pub(crate) struct MatrixRef {
-    pub(super) shard: usize,
+    pub(crate) shard: usize,
     /// From the first of its bytes to the last. Where it has a stride, bytes of others are in between.
-    pub(super) bytes: Range<usize>,
+    pub(crate) bytes: Range<usize>,
     /// Bytes from an expert's matrices to the next's, and how many experts there are, where others' lie in between.
-    pub(super) stride: Option<Stride>,
-    pub(super) storage: Storage,
+    pub(crate) stride: Option<Stride>,
+    pub(crate) storage: Storage,
     /// How the weights are arranged in that memory.
-    pub(super) layout: Layout,
-    pub(super) ty: WeightType,
+    pub(crate) layout: Layout,
+    pub(crate) ty: WeightType,
     /// Of each.
-    pub(super) rows: usize,
-    pub(super) cols: usize,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
     /// How many matrices there are, and how many of them a token reads.
-    pub(super) count: usize,
-    pub(super) used: usize,
+    pub(crate) count: usize,
+    pub(crate) used: usize,
     /// Whether it is read in another way than as rows that follow one another, so that it is not packed into tiles.
-    pub(super) stays_rows: bool,
+    pub(crate) stays_rows: bool,
     /// What products are multiplied with: one number, or one for each expert, whose matrices follow one another; none
     /// where the file has none.
-    pub(super) scales: Box<[f32]>,
+    pub(crate) scales: Box<[f32]>,
 }
 
 /// See [`MatrixRef::stride`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stride {
-    pub(super) bytes: usize,
-    pub(super) experts: usize,
+    pub(crate) bytes: usize,
+    pub(crate) experts: usize,
 }
 
 impl MatrixRef {
     /// One matrix `[rows, cols]`, in the map of a file.
-    pub(super) fn mapped(
+    pub(crate) fn mapped(
         shard: usize,
         bytes: Range<usize>,
         layout: Layout,
@@ -222,6 +222,11 @@ impl MatrixRef {
         if let Storage::Tiles(_) = storage {
             self.layout = Layout::Tiles;
         }
+    }
+
+    /// Which file it is in, and its first byte there.
+    pub(crate) fn first_byte(&self) -> (usize, usize) {
+        (self.shard, self.bytes.start)
     }
 
     /// Its bytes in the files: shard and range. Where others' lie in between, these are in the range as well.

@@ -11,11 +11,11 @@ use alight_kernels::parallel::{self, Rows};
 use alight_kernels::rope::{RopeParams, RopeTable};
 
 use super::batch::Batch;
-use super::pool::PerThread;
 use crate::cache::Cache;
-use crate::load::{Store, Taken};
 use crate::parts::experts::{ExpertsBuffers, ExpertsWork};
 use crate::parts::latent_attention::{LatentBuffers, LatentWork};
+use crate::store::{Store, Taken};
+use crate::threads::PerThread;
 
 /// What the parts of a layer write to: elements per token of each buffer, and the sizes of attention's scratch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,8 +85,8 @@ pub(crate) struct Scratch {
 pub(crate) struct Angles {
     /// Pairs of each rotary embedding, and where its cosines begin in a row; its sines follow.
     ropes: Vec<(usize, usize)>,
-    pub(super) width: usize,
-    pub(super) values: Vec<f32>,
+    pub(crate) width: usize,
+    pub(crate) values: Vec<f32>,
 }
 
 impl Angles {
@@ -102,7 +102,7 @@ impl Angles {
     }
 
     /// Cosines and sines of rotary embedding `rope` in a row of [`Angles::values`].
-    pub(super) fn parts(&self, rope: usize) -> [Range<usize>; 2] {
+    pub(crate) fn parts(&self, rope: usize) -> [Range<usize>; 2] {
         let (pairs, first) = self.ropes[rope];
         [first..first + pairs, first + pairs..first + 2 * pairs]
     }
@@ -115,7 +115,7 @@ impl Angles {
     }
 
     /// Where the tables write in a row: each with its cosines and sines.
-    pub(super) fn places<'t>(
+    pub(crate) fn places<'t>(
         &self,
         tables: &'t [RopeTable],
     ) -> impl Iterator<Item = (&'t RopeTable, [Range<usize>; 2])> {
@@ -244,7 +244,7 @@ impl Buffers {
     }
 
     /// Says how much memory this takes and the cache beside it, for the rows that are computed now, before they are.
-    pub(super) fn take(&mut self, store: &Store, cache: &Cache) {
+    pub(crate) fn take(&mut self, store: &Store, cache: &Cache) {
         let Some(slots) = store.slots() else { return };
         self.rows_used = self.rows_used.max(self.batch.counts().all());
         // The system gives the memory of a row when it is first used.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::engine::Parking;
+use crate::threads::Parking;
 
 /// Lets those who read ahead pause while somebody needs other bytes now. Neither side allocates.
 pub(crate) struct Priority {
@@ -11,7 +11,7 @@ pub(crate) struct Priority {
 }
 
 impl Priority {
-    pub(super) fn new() -> Priority {
+    pub(crate) fn new() -> Priority {
         Priority { needed: Parking::new(0) }
     }
 
@@ -23,7 +23,7 @@ impl Priority {
     }
 
     /// Returns when nobody needs anything now.
-    pub(super) fn let_pass(&self) {
+    pub(crate) fn let_pass(&self) {
         loop {
             let needed = self.needed.word.load(Ordering::Relaxed);
             if needed == 0 {

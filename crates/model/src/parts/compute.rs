@@ -13,8 +13,8 @@ use alight_kernels::parallel::{
 
 use super::batch::Batch;
 use super::buffers::Scratch;
-use super::pool::{PerThread, Pool};
 use crate::cache::Cache;
+use crate::threads::{PerThread, Pool};
 
 /// The kernels' SIMD level, and the threads that they run on.
 #[derive(Clone, Copy)]

@@ -30,12 +30,11 @@
 //! F32 has no packed form: nothing that is large is F32. Neither have types with a code book, whose rows are
 //! looked up faster one by one.
 
-pub(crate) mod fields;
-
 use crate::blocks::{BlockFormat, WeightType, with_tiles};
+use crate::fields;
+pub use crate::fields::TILE_ROWS;
+use crate::fields::{Field, halves};
 use alight_types::packed::has_tiles;
-pub use fields::TILE_ROWS;
-use fields::{Field, halves};
 
 /// How the weights of a matrix are arranged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

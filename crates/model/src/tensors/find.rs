@@ -16,8 +16,8 @@ use alight_pages::Map;
 
 use super::matrix::Stride;
 use super::{MatrixRef, WeightError};
-use crate::parts::norm::{Norm, NormKind};
-use crate::spec::{ModelSpec, NormSpec};
+use crate::norm::NormSpec;
+use crate::norm::{Norm, NormKind};
 
 /// Tensors that are of no use for text: heads that classify it or make vectors of it.
 const OTHER_HEADS: [&str; 2] = ["cls.", "dense_"];
@@ -30,12 +30,12 @@ const INPUT_SCALE: &str = ".input_scale";
 
 /// Looks tensors up by name, checks their shape and type, and remembers which ones were asked for.
 pub(crate) struct Finder<'c, 'a> {
-    pub(super) catalog: &'c Catalog<'a>,
-    pub(super) maps: &'c [&'c Map],
+    pub(crate) catalog: &'c Catalog<'a>,
+    pub(crate) maps: &'c [&'c Map],
     /// What all norms have in common.
-    pub(super) norms: NormSpec,
+    pub(crate) norms: NormSpec,
     /// The tensors that were asked for.
-    pub(super) found: RefCell<HashSet<*const Placed<'a>>>,
+    pub(crate) found: RefCell<HashSet<*const Placed<'a>>>,
 }
 
 impl Finder<'_, '_> {
@@ -73,7 +73,7 @@ impl Finder<'_, '_> {
 
     /// What products with the matrix `name` are multiplied with, or with each of its experts; nothing if the file has
     /// no such numbers.
-    pub(super) fn scales(&self, name: &str, count: usize) -> Result<Box<[f32]>, WeightError> {
+    pub(crate) fn scales(&self, name: &str, count: usize) -> Result<Box<[f32]>, WeightError> {
         let stem = name.strip_suffix(".weight").unwrap_or(name);
         Ok(self.optional(&format!("{stem}{SCALE}"), count)?.unwrap_or_default().into())
     }
@@ -174,10 +174,14 @@ impl Finder<'_, '_> {
     }
 
     /// Whether every tensor of the file was asked for, but for those of layers that predict further tokens.
-    pub(super) fn all_found(&self, spec: &ModelSpec) -> Result<(), WeightError> {
+    pub(crate) fn all_found(
+        &self,
+        architecture: &'static str,
+        layers: usize,
+        draft_layers: usize,
+    ) -> Result<(), WeightError> {
         let found = self.found.borrow();
-        let (architecture, layers) = (spec.architecture, spec.layers.len());
-        let drafts = layers..layers + spec.draft_layers;
+        let drafts = layers..layers + draft_layers;
         let stray = |placed: &&Placed<'_>| {
             let name = placed.info.name;
             let block = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
@@ -204,8 +208,8 @@ impl Finder<'_, '_> {
 
 /// [`Finder`] for the tensors of one layer, by what they are called within it.
 pub(crate) struct LayerFinder<'f, 'c, 'a> {
-    pub(super) all: &'f Finder<'c, 'a>,
-    pub(super) layer: usize,
+    pub(crate) all: &'f Finder<'c, 'a>,
+    pub(crate) layer: usize,
 }
 
 impl LayerFinder<'_, '_, '_> {

@@ -10,7 +10,7 @@ use alight_formats::GgmlType;
 
 /// What the metadata of a model says that decides about its tensors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct ModelFacts {
     architecture: String,
     layers: Option<u64>,
     /// Heads of the first layer, of queries and of keys.
@@ -20,16 +20,16 @@ pub(crate) struct Told {
     weighted: bool,
 }
 
-impl Told {
+impl ModelFacts {
     /// The same where it is known how much columns count.
-    pub(crate) fn weighted(self, weighted: bool) -> Told {
-        Told { weighted, ..self }
+    pub(crate) fn weighted(self, weighted: bool) -> ModelFacts {
+        ModelFacts { weighted, ..self }
     }
 
     /// Of a model of this architecture; `number` is what a key without its prefix says, of an array the first.
-    pub(crate) fn read(architecture: &str, number: impl Fn(&str) -> Option<u64>) -> Told {
+    pub(crate) fn read(architecture: &str, number: impl Fn(&str) -> Option<u64>) -> ModelFacts {
         let number = |key| number(&format!("{architecture}.{key}"));
-        Told {
+        ModelFacts {
             architecture: architecture.into(),
             layers: number("block_count"),
             heads: number("attention.head_count"),
@@ -62,7 +62,10 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// Of a model with these tensors, and with this metadata.
-    pub(crate) fn of<'n>(names: impl Iterator<Item = &'n str> + Clone, told: &Told) -> Shape {
+    pub(crate) fn of<'n>(
+        names: impl Iterator<Item = &'n str> + Clone,
+        facts: &ModelFacts,
+    ) -> Shape {
         let layers_of = |is: fn(&str) -> bool| {
             let mut layers: Vec<u64> = names
                 .clone()
@@ -73,21 +76,21 @@ impl Shape {
             layers
         };
         let last = layers_of(|_| true).last().copied();
-        let layers = told.layers.unwrap_or_else(|| last.map_or(0, |last| last.saturating_add(1)));
-        let heads = told.heads.unwrap_or(1);
-        let kv_heads = told.kv_heads.unwrap_or(heads);
+        let layers = facts.layers.unwrap_or_else(|| last.map_or(0, |last| last.saturating_add(1)));
+        let heads = facts.heads.unwrap_or(1);
+        let kv_heads = facts.kv_heads.unwrap_or(heads);
         let shares = heads != kv_heads;
         Shape {
             layers,
             tied: !names.clone().any(|name| name == "output.weight"),
             sharing: heads.checked_div(kv_heads).unwrap_or(0),
-            experts: told.experts,
-            is_70b: match &*told.architecture {
+            experts: facts.experts,
+            is_70b: match &*facts.architecture {
                 "llama" => layers == 80 && shares,
                 "qwen2" => layers == 80,
                 _ => false,
             },
-            weighted: told.weighted,
+            weighted: facts.weighted,
             values: layers_of(is_of_values),
             downs: layers_of(is_down),
         }
@@ -511,8 +514,8 @@ mod tests {
             "x.attention.head_count_kv" => Some(0),
             _ => None,
         };
-        let told = Told::read("x", number);
-        let found = Shape::of(names.iter().map(String::as_str), &told);
+        let facts = ModelFacts::read("x", number);
+        let found = Shape::of(names.iter().map(String::as_str), &facts);
         assert_eq!((found.sharing, found.layers, found.tied), (0, 16, true));
         assert_eq!((found.place_of_values(3), found.place_of_values(11)), ((0, 4), (2, 4)));
         assert_eq!((found.place_of_down(2), found.place_of_down(15)), ((0, 16), (13, 16)));
@@ -522,16 +525,16 @@ mod tests {
         assert_eq!(of("token_embd.weight"), Some(GgmlType::Q6_K));
         assert_eq!(of("per_layer_token_embd.weight"), Some(GgmlType::Q6_K));
         assert_eq!(of("blk.3.laurel_l.weight"), None);
-        let told = Told { experts: 4, ..told };
-        let found = Shape::of(names.iter().map(String::as_str), &told);
+        let facts = ModelFacts { experts: 4, ..facts };
+        let found = Shape::of(names.iter().map(String::as_str), &facts);
         assert_eq!((found.place_of_down(2), found.place_of_values(7)), ((2, 16), (1, 4)));
-        let told = Told::read("llama", |key| match key {
+        let facts = ModelFacts::read("llama", |key| match key {
             "llama.block_count" => Some(80),
             "llama.attention.head_count" => Some(64),
             "llama.attention.head_count_kv" => Some(8),
             _ => None,
         });
-        let found = Shape::of(names.iter().map(String::as_str), &told);
+        let found = Shape::of(names.iter().map(String::as_str), &facts);
         assert!(found.is_70b && found.sharing == 8);
         let down = |mix: QuantizationMix, weighted| {
             mix.of_layer("blk.2.ffn_down.weight", &Shape { weighted, ..shape(1, 0) })

@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use alight_pages::HUGE_PAGE;
 
 /// Huge pages of a file, by their number. Any thread may add some; nothing is allocated for it.
-pub(super) struct HugePages {
+pub(crate) struct HugePages {
     bits: Box<[AtomicU64]>,
 }
 
 impl HugePages {
     /// None, of a file of so many bytes.
-    pub(super) fn of(len: usize) -> HugePages {
+    pub(crate) fn of(len: usize) -> HugePages {
         let words = len.div_ceil(HUGE_PAGE).div_ceil(64);
         HugePages { bits: (0..words).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// Adds those that have some of `range`.
-    pub(super) fn mark(&self, range: Range<usize>) {
+    pub(crate) fn mark(&self, range: Range<usize>) {
         for page in range.start / HUGE_PAGE..range.end.div_ceil(HUGE_PAGE) {
             if let Some(word) = self.bits.get(page / 64) {
                 word.fetch_or(1 << (page % 64), Ordering::Relaxed);
@@ -27,7 +27,7 @@ impl HugePages {
     }
 
     /// Empties the set: the bytes of each page, in order.
-    pub(super) fn take(&self) -> impl Iterator<Item = Range<usize>> {
+    pub(crate) fn take(&self) -> impl Iterator<Item = Range<usize>> {
         self.bits.iter().enumerate().flat_map(|(word, bits)| {
             let bits = bits.swap(0, Ordering::Relaxed);
             let pages = (0..64).filter(move |page| bits >> page & 1 == 1);

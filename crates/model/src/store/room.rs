@@ -30,12 +30,12 @@ pub(crate) struct Taken {
 
 impl Room {
     /// With so many bytes for slots, and for all else.
-    pub(super) fn new(slots: u64, expected: u64) -> Room {
+    pub(crate) fn new(slots: u64, expected: u64) -> Room {
         Room { slots, expected, taken: AtomicU64::new(PROGRAM) }
     }
 
     /// Nothing of it.
-    pub(super) fn nothing(self: &Arc<Room>) -> Taken {
+    pub(crate) fn nothing(self: &Arc<Room>) -> Taken {
         Taken { of: Some(Arc::clone(self)), bytes: 0 }
     }
 

@@ -1,4 +1,4 @@
-//! The system calls of copying, as thin wrappers; a signal never ends one early.
+//! System calls on ranges of files, as thin wrappers; a signal never ends one early. Below everything else here.
 //!
 //! Elsewhere than on Linux calls that do not exist answer `Unsupported`, as an old kernel would.
 

@@ -1,13 +1,9 @@
 //! Floats into blocks: the way back from [`dequantize_row`](crate::dequantize_row).
 //!
 //! The types with one scale (and offset) per 32 weights are made as the reference (ggml, and the
-//! `gguf` package) makes them, bit for bit: [`simple`]. For those with scales of scales that method is
-//! a search, and ours is another one: [`search`]. What is particular to a type is in its file in
+//! `gguf` package) makes them, bit for bit: `fit/simple.rs`. For those with scales of scales that method is
+//! a search, and ours is another one: `fit/search.rs`. What is particular to a type is in its file in
 //! [`blocks`](crate::blocks); types without a quantiser are only read.
-
-pub(crate) mod levels;
-pub(crate) mod search;
-pub(crate) mod simple;
 
 use crate::Isa;
 #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,4 @@
-//! Which marks a model writes.
-
-use crate::tokenizer::Tokenizer;
+//! Which marks a model writes: below the tokenizer, which never writes them into a user's text, and below what reads answers.
 
 /// The marks that divide a model's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,10 +21,9 @@ impl Format {
     pub const ALL: [Format; 5] =
         [Format::Plain, Format::ChatMl, Format::Harmony, Format::Gemma4, Format::Mistral];
 
-    /// The format of a model, by what its template writes and what is a token of its own. The vocabulary decides
+    /// The format of a model, by what its template writes and which marks are a `token` of their own. The vocabulary decides
     /// where it can, because a template may name marks only to take them out of old messages.
-    pub fn of(template: Option<&str>, tokenizer: &Tokenizer) -> Format {
-        let token = |text: &str| tokenizer.token_id(text.as_bytes()).is_some();
+    pub(crate) fn of(template: Option<&str>, token: impl Fn(&str) -> bool) -> Format {
         let written = |text: &str| template.is_some_and(|template| template.contains(text));
         let think = token("<think>") || written("<think>") || written("</think>");
         if token("<|channel|>") && token("<|message|>") {
@@ -63,12 +60,5 @@ impl Format {
             }
             Format::Mistral => &["[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"],
         }
-    }
-
-    /// The tokens that have to be spelled out for a parser, although they have no text
-    /// ([`Tokenizer::decode_special`]).
-    pub fn hidden_marks(self, tokenizer: &Tokenizer) -> Vec<u32> {
-        let ids = self.marks().iter().filter_map(|mark| tokenizer.token_id(mark.as_bytes()));
-        ids.filter(|id| tokenizer.is_control(*id)).collect()
     }
 }

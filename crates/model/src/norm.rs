@@ -3,8 +3,8 @@
 use alight_kernels::norm::{center, rms_norm_in_place};
 use alight_kernels::{Isa, vec};
 
-use crate::spec::SpecError;
-use crate::spec::keys::Keys;
+use crate::keys::Keys;
+use crate::keys::SpecError;
 
 /// What all norms of a network have in common.
 #[derive(Clone, Copy, Debug, PartialEq)]

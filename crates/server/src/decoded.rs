@@ -1,0 +1,34 @@
+//! Addresses as they are written.
+
+/// A part of an address without its `%` and two digits, which stand for a byte each.
+pub(crate) fn decoded(part: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), part);
+    while let Some((before, behind)) = rest.split_once('%') {
+        bytes.extend_from_slice(before.as_bytes());
+        let digits =
+            behind.get(..2).filter(|two| two.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.unwrap_or(b'%'));
+        rest = if byte.is_some() { &behind[2..] } else { behind };
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_addresses_are_decoded() {
+        for (part, wanted) in [
+            ("a", "a"),
+            ("org%2Fmodel%3aQ4", "org/model:Q4"),
+            ("%C3%A9%", "é%"),
+            ("%2", "%2"),
+            ("%zz%+1%é", "%zz%+1%é"),
+        ] {
+            assert_eq!(decoded(part), wanted);
+        }
+    }
+}

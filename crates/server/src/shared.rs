@@ -1,0 +1,51 @@
+//! What all requests see.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+
+use crate::access::Access;
+use crate::models::{Models, Served};
+use crate::{Log, Options, ids};
+
+/// Most bytes of a body, and of all large ones at the same time.
+pub(crate) const BODY: usize = 32 << 20;
+pub(crate) const LARGE_BODIES: usize = 8 * BODY;
+/// Requests that are taken apart at the same time: how much memory that takes is known.
+pub(crate) const APART: usize = 4;
+
+/// What all requests see.
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) models: Models,
+    /// What memory held when somebody last looked, and when that was.
+    pub(crate) memory: Mutex<Option<(Instant, Bytes)>>,
+    pub(crate) access: Access,
+    /// Permits for large bodies, by KiB.
+    pub(crate) bodies: Arc<Semaphore>,
+    /// Permits for requests that are taken apart.
+    pub(crate) apart: Arc<Semaphore>,
+    /// When it began, in seconds since 1970.
+    pub(crate) started: u64,
+}
+
+impl Shared {
+    /// Starts the engines.
+    ///
+    /// # Errors
+    /// A model for which there can be no engine.
+    pub(crate) fn start(
+        models: Vec<Served>,
+        options: Options,
+        log: &Log,
+    ) -> Result<Arc<Shared>, String> {
+        let models = Models::start(models, &options, log)?;
+        let access = Access::new(&options);
+        let [bodies, apart] =
+            [LARGE_BODIES >> 10, APART].map(|permits| Arc::new(Semaphore::new(permits)));
+        let (memory, started) = (Mutex::new(None), ids::now());
+        Ok(Arc::new(Shared { options, models, memory, access, bodies, apart, started }))
+    }
+}
