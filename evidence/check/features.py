@@ -23,7 +23,7 @@ def features(*selection: str) -> dict[str, str]:
 
 
 # What has the features that `make run` leaves out, and so is built once more for the tests.
-LEFT_OUT = ("alight ", "alight-hub ", "alight-python ", "alight-server ", "ureq ")
+LEFT_OUT = ("alight ", "alight-chat ", "alight-hub ", "alight-python ", "alight-server ", "ureq ")
 
 
 def run(args) -> int:

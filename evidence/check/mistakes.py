@@ -39,7 +39,7 @@ class Mistake:
 
 R = "crates/"
 MISTAKES = (
-    Mistake("a line that is not formatted", R + "files/src/lib.rs", "use ", "use  ", "format"),
+    Mistake("a line that is not formatted", R + "files/src/lib.rs", "\nuse ", "\nuse  ", "format"),
     Mistake("a clone that clippy finds", R + "types/src/lib.rs", "pub mod packed;", "pub mod packed;\n\npub fn twice(x: u32) -> u32 { return x.clone() * 2; }", "clippy"),
     Mistake("a command that nobody lists", "evidence/commands.py", 'Command("check gguf"', 'Command("check ggufs"', "evidence selftest"),
     Mistake("a link that leads nowhere", "README.md", "(docs/README.md)", "(docs/READ" "YOU.md)", "check docs"),

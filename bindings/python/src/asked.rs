@@ -1,5 +1,6 @@
 //! What Python asks for: how a prompt is continued, by the names that `alight run` has for it; and prompts as tokens.
 
+use alight_chat::grammar::{NoGrammar, Wanted};
 use alight_model::{ModelError, SamplerOptions};
 use alight_text::output::Thinking;
 use alight_text::prompt::check_length;
@@ -13,7 +14,7 @@ use crate::error;
 use crate::tokenizer;
 
 /// The options that there are, in the order of documentation.
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 21] = [
     "max_tokens",
     "stop",
     "temperature",
@@ -32,6 +33,9 @@ const NAMES: [&str; 18] = [
     "parse_special",
     "raw",
     "system",
+    "json_schema",
+    "grammar",
+    "regex",
 ];
 
 /// Most alternatives whose log-probabilities are returned with each token.
@@ -52,6 +56,8 @@ pub struct Options {
     pub parse_special: bool,
     raw: bool,
     system: Option<String>,
+    /// What an answer is held to, and the option that says so.
+    pub held: Option<(&'static str, Wanted)>,
 }
 
 impl Options {
@@ -73,6 +79,7 @@ impl Options {
             parse_special: false,
             raw: false,
             system: None,
+            held: None,
         }
     }
 
@@ -91,6 +98,10 @@ impl Options {
                 }
                 return Err(error);
             }
+        }
+        if options.held.is_some() {
+            // Nothing follows the end of what it has.
+            options.ignore_eos = false;
         }
         options.sampling.check().map_err(|problem| error::OPTION.err(problem.to_string()))?;
         Ok(options)
@@ -158,6 +169,16 @@ impl Options {
             "parse_special" => self.parse_special = value.extract()?,
             "raw" => self.raw = value.extract()?,
             "system" => self.system = value.extract()?,
+            "json_schema" | "grammar" | "regex" if value.is_none() => {}
+            "json_schema" => {
+                let wanted = match value.cast::<PyString>() {
+                    Ok(text) => Wanted::schema(text.to_str()?),
+                    Err(_) => Wanted::schema_of(tokenizer::value(value)?),
+                };
+                self.hold("json_schema", wanted)?;
+            }
+            "grammar" => self.hold("grammar", Wanted::grammar(value.extract()?))?,
+            "regex" => self.hold("regex", Wanted::regex(value.extract()?))?,
             other => {
                 return Err(PyTypeError::new_err(format!(
                     "there is no option '{other}': there are {}",
@@ -165,6 +186,17 @@ impl Options {
                 )));
             }
         }
+        Ok(())
+    }
+
+    /// An answer is held to one thing.
+    fn hold(&mut self, option: &'static str, wanted: Result<Wanted, NoGrammar>) -> PyResult<()> {
+        let wanted = wanted.map_err(|why| error::no_grammar(option, &why))?;
+        if let Some((other, _)) = &self.held {
+            return Err(error::OPTION
+                .err(format!("there are {other} and {option}: an answer is held to one of them")));
+        }
+        self.held = Some((option, wanted));
         Ok(())
     }
 
@@ -272,7 +304,8 @@ impl Prompt {
             Prompt::Text(_) | Prompt::Tokens(_) => Style::Raw,
         };
         let mut encoder = Encoder::new(vocabulary, style, options.parse_special);
-        if !options.thinking {
+        // A grammar has no rule for what a model thinks first.
+        if !options.thinking || options.held.is_some() {
             encoder = encoder.without_thinking();
         }
         if style == Style::Raw && options.system.is_some() {

@@ -5,14 +5,16 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use alight_model::{Finish, Logprobs, Request};
+use alight_chat::grammar::Held;
+use alight_chat::worker::{EngineEvent, GenerateRequest, LogitsWanted, TokenLogits};
+use alight_model::{Finish, Logprobs};
 use alight_text::output::Shown;
 use alight_text::{Style, Vocabulary};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::asked::Options;
-use crate::worker::{Ask, Failure, Happened, OfLogits, Running, Wanted, Worker};
+use crate::worker::{Failure, Running, Worker};
 
 /// How long a token is waited for before signals are looked at.
 pub const PATIENCE: Duration = Duration::from_millis(50);
@@ -130,21 +132,25 @@ impl Making {
         vocabulary: &Arc<Vocabulary>,
         (prompt, style, tools): (Vec<u32>, Style, bool),
         options: &Options,
+        held: Option<Held>,
     ) -> Result<Making, Failure> {
         let thinking = options.shown();
+        // All of an answer that is held is what was asked for, whatever it looks like.
+        let style = if held.is_some() { Style::Raw } else { style };
         let shown = Shown::new(Arc::clone(vocabulary), style, &prompt, thinking, &options.stops);
         let shown = if tools { shown.with_tools() } else { shown };
         let (sampling, prompt_tokens) = (options.sampling(), prompt.len());
-        let request = Request {
+        let request = GenerateRequest {
             prompt,
             sampling,
             logit_bias: options.logit_bias.clone(),
             max_tokens: options.max_tokens,
             ignore_eos: options.ignore_eos,
-            ..Request::default()
+            logits: options.logprobs.map_or(LogitsWanted::Nothing, LogitsWanted::Logprobs),
+            grammar: held,
+            ..GenerateRequest::default()
         };
-        let of_logits = options.logprobs.map_or(Wanted::Nothing, Wanted::Logprobs);
-        let running = worker.ask(Ask { request, of_logits })?;
+        let running = worker.generate(request)?;
         Ok(Making {
             running: Some(running),
             shown,
@@ -164,20 +170,20 @@ impl Making {
             return Ok(Waited::Piece(piece));
         }
         let Some(running) = &mut self.running else { return Ok(Waited::End) };
-        let happened = match running.next(PATIENCE) {
-            Ok(Some(happened)) => happened,
+        let event = match running.next(PATIENCE) {
+            Ok(Some(event)) => event,
             Ok(None) => return Ok(Waited::Nothing),
             Err(failure) => {
                 self.end(Finish::Interrupted);
                 return Err(failure);
             }
         };
-        match happened {
-            Happened::Prompt { reused } => self.reused = reused,
-            Happened::Token(id, of_logits) => {
+        match event {
+            EngineEvent::Prompt { reused } => self.reused = reused,
+            EngineEvent::Token(id, logits) => {
                 self.tokens.push(id);
-                if let OfLogits::Logprobs(logprobs) = of_logits {
-                    self.logprobs.get_or_insert_default().push(logprobs);
+                if let TokenLogits::Logprobs(logprobs) = logits {
+                    self.logprobs.get_or_insert_default().push(*logprobs);
                 }
                 let pieces = &mut self.pieces;
                 let Ok(()) = self.shown.push(id, &mut |_, piece| take(pieces, piece));
@@ -185,8 +191,15 @@ impl Making {
                     self.end(Finish::Stop);
                 }
             }
-            Happened::Finished(finish) => self.end(finish),
-            Happened::PromptLogits(_) | Happened::Embedding(_) | Happened::Failed(_) => {}
+            EngineEvent::Finished(finish) => self.end(finish),
+            // What nobody asked for, and what `next` has made an error of.
+            EngineEvent::Reading { .. }
+            | EngineEvent::PromptToken(..)
+            | EngineEvent::Embedding(_)
+            | EngineEvent::Refused(_)
+            | EngineEvent::Failed(_)
+            | EngineEvent::EngineFailed(_)
+            | EngineEvent::Ending => {}
         }
         Ok(match self.pieces.pop_front() {
             Some(piece) => Waited::Piece(piece),

@@ -6,6 +6,7 @@
 use std::io;
 use std::path::Path;
 
+use alight_chat::grammar::NoGrammar;
 use alight_files::FilesError;
 use alight_hub::HubError;
 use alight_model::{LoadError, ModelError};
@@ -241,4 +242,10 @@ pub fn system(path: &Path, error: &io::Error) -> PyErr {
 /// A file with something wrong in it.
 pub fn format(path: &Path, problem: impl std::fmt::Display) -> PyErr {
     FORMAT.err(format!("{}: {problem}", path.display()))
+}
+
+/// That an answer cannot be held to what an option says.
+pub fn no_grammar(option: &str, why: &NoGrammar) -> PyErr {
+    let class = if why.is_of_what_was_asked() { &OPTION } else { &COMPUTE };
+    class.err(format!("{option}: {why}"))
 }

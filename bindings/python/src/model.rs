@@ -1,12 +1,14 @@
 //! A model that computes: the native engine, as `alight run` and `alight serve` use it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use alight_chat::grammar::{self, Compiler, Held, NoGrammar};
+use alight_chat::worker::{EngineEvent, GenerateRequest, LogitsWanted, TokenLogits};
 use alight_formats::Format;
 use alight_model::{
     EngineOptions, KvType, Load, MAX_SEQUENCES, MAX_THREADS, ModelError, OfPrompt, OpenOptions,
-    Pooling, Precision, Repack, Request, SamplerOptions, Speculate, to_unit_length,
+    Pooling, Precision, Repack, SamplerOptions, Speculate, to_unit_length,
 };
 use alight_text::Vocabulary;
 use pyo3::exceptions::PyTypeError;
@@ -20,7 +22,7 @@ use crate::error;
 use crate::hub;
 use crate::source;
 use crate::tokenizer::Tokenizer;
-use crate::worker::{Ask, Happened, OfLogits, Running, Wanted, Worker};
+use crate::worker::{Running, Worker};
 
 /// `speculate` as it is given.
 #[derive(FromPyObject)]
@@ -64,6 +66,8 @@ pub struct Model {
     parameters: u64,
     #[pyo3(get)]
     threads: usize,
+    /// Made when an answer is first held to something.
+    compiler: OnceLock<Result<Arc<Compiler>, NoGrammar>>,
 }
 
 /// An option that is one of a few words.
@@ -97,12 +101,12 @@ fn number(name: &str, given: i128, most: usize) -> PyResult<usize> {
 ///
 /// # Errors
 /// What went wrong; `KeyboardInterrupt`, or whatever a handler of a signal raises.
-fn wait(py: Python<'_>, running: &mut Running) -> PyResult<Happened> {
+fn wait(py: Python<'_>, running: &mut Running) -> PyResult<EngineEvent> {
     loop {
-        let happened = py.detach(|| running.next(PATIENCE))?;
+        let event = py.detach(|| running.next(PATIENCE))?;
         py.check_signals()?;
-        if let Some(happened) = happened {
-            return Ok(happened);
+        if let Some(event) = event {
+            return Ok(event);
         }
     }
 }
@@ -120,10 +124,25 @@ impl Model {
     fn begin(&self, py: Python<'_>, prompt: Prompt, options: &Options) -> PyResult<Making> {
         let tools = prompt.has_tools();
         py.detach(|| {
+            let held = self.held(options, tools)?;
             let (tokens, style) = prompt.encode(&self.vocabulary, options, self.context)?;
             let prompt = (tokens, style, tools);
-            Ok(Making::begin(&self.worker, &self.vocabulary, prompt, options)?)
+            Ok(Making::begin(&self.worker, &self.vocabulary, prompt, options, held)?)
         })
+    }
+
+    /// What an answer is held to, in the tokens of this model.
+    fn held(&self, options: &Options, tools: bool) -> PyResult<Option<Held>> {
+        let Some((option, wanted)) = &options.held else { return Ok(None) };
+        if tools {
+            return Err(error::OPTION.err(format!(
+                "there are tools and {option}: an answer is held to {option}, or may call tools"
+            )));
+        }
+        let make = || Compiler::new(&self.vocabulary.tokenizer).map(Arc::new);
+        let compiler = self.compiler.get_or_init(make).as_ref().map_err(NoGrammar::clone);
+        let held = compiler.and_then(|compiler| grammar::held(compiler, wanted.clone()));
+        held.map(Some).map_err(|why| error::no_grammar(option, &why))
     }
 
     /// Opens the one model at a path.
@@ -230,6 +249,7 @@ impl Model {
                 hidden_size,
                 parameters,
                 threads,
+                compiler: OnceLock::new(),
             })
         })
     }
@@ -298,12 +318,15 @@ impl Model {
     ///   parse_special=False   let special tokens written in the prompt be special
     ///   raw=False             give a text to the model as it is, without the chat template
     ///   system=None           what the model is told before a text or a conversation
+    ///   json_schema=None      the answer is JSON of this schema: a dict, a bool, or a text of JSON
+    ///   grammar=None          the answer follows this grammar: llama.cpp's GBNF, or llguidance's Lark behind %llguidance
+    ///   regex=None            the answer matches this regular expression
     #[pyo3(
         signature = (prompt, **options),
         text_signature = "($self, prompt, *, \
             max_tokens=None, stop=None, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repeat_penalty=1.0, frequency_penalty=0.0, \
             presence_penalty=0.0, repeat_last_n=64, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
-            parse_special=False, raw=False, system=None)"
+            parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None)"
     )]
     fn generate(
         &self,
@@ -321,7 +344,7 @@ impl Model {
         text_signature = "($self, prompt, *, \
             max_tokens=None, stop=None, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repeat_penalty=1.0, frequency_penalty=0.0, \
             presence_penalty=0.0, repeat_last_n=64, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
-            parse_special=False, raw=False, system=None)"
+            parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None)"
     )]
     fn stream(
         &self,
@@ -341,7 +364,7 @@ impl Model {
         text_signature = "($self, messages, *, tools=None, \
             max_tokens=None, stop=None, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repeat_penalty=1.0, frequency_penalty=0.0, \
             presence_penalty=0.0, repeat_last_n=64, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
-            parse_special=False, raw=False, system=None)"
+            parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None)"
     )]
     fn chat(
         &self,
@@ -360,7 +383,7 @@ impl Model {
         text_signature = "($self, messages, *, tools=None, \
             max_tokens=None, stop=None, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repeat_penalty=1.0, frequency_penalty=0.0, \
             presence_penalty=0.0, repeat_last_n=64, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
-            parse_special=False, raw=False, system=None)"
+            parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None)"
     )]
     fn stream_chat(
         &self,
@@ -381,7 +404,7 @@ impl Model {
         text_signature = "($self, prompts, *, \
             max_tokens=None, stop=None, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repeat_penalty=1.0, frequency_penalty=0.0, \
             presence_penalty=0.0, repeat_last_n=64, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
-            parse_special=False, raw=False, system=None)"
+            parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None)"
     )]
     fn batch(
         &self,
@@ -392,15 +415,19 @@ impl Model {
         let options = Options::take(options)?;
         let prompts = several(prompts)?;
         // All of them are prompts before one is computed.
-        let encoded = py.detach(|| {
+        let (held, encoded) = py.detach(|| {
+            let held = self.held(&options, prompts.iter().any(Prompt::has_tools))?;
             let encode = |prompt: Prompt| {
                 let tools = prompt.has_tools();
                 let (tokens, style) = prompt.encode(&self.vocabulary, &options, self.context)?;
                 Ok((tokens, style, tools))
             };
-            prompts.into_iter().map(encode).collect::<PyResult<Vec<_>>>()
+            let encoded = prompts.into_iter().map(encode).collect::<PyResult<Vec<_>>>()?;
+            Ok::<_, PyErr>((held, encoded))
         })?;
-        let begin = |prompt| Ok(Making::begin(&self.worker, &self.vocabulary, prompt, &options)?);
+        let begin = |prompt| {
+            Ok(Making::begin(&self.worker, &self.vocabulary, prompt, &options, held.clone())?)
+        };
         let begun: Vec<Making> = encoded.into_iter().map(begin).collect::<PyResult<_>>()?;
         begun.into_iter().map(|making| making.finish(py)).collect()
     }
@@ -419,24 +446,26 @@ impl Model {
             let (prompt, _) = prompt.encode(&self.vocabulary, &options, self.context)?;
             let of_prompt = if all { OfPrompt::Logits } else { OfPrompt::Nothing };
             let sampling = SamplerOptions::greedy();
-            let request = Request {
+            let request = GenerateRequest {
                 prompt,
                 sampling,
                 max_tokens: 1,
                 ignore_eos: true,
                 of_prompt,
-                ..Request::default()
+                logits: LogitsWanted::All,
+                ..GenerateRequest::default()
             };
-            Ok::<_, PyErr>(self.worker.ask(Ask { request, of_logits: Wanted::Logits })?)
+            Ok::<_, PyErr>(self.worker.generate(request)?)
         })?;
         let (mut numbers, mut rows) = (Vec::new(), 0);
         loop {
             match wait(py, &mut running)? {
-                Happened::PromptLogits(row) | Happened::Token(_, OfLogits::Logits(row)) => {
+                EngineEvent::PromptToken(_, TokenLogits::All(row))
+                | EngineEvent::Token(_, TokenLogits::All(row)) => {
                     numbers.extend(row);
                     rows += 1;
                 }
-                Happened::Finished(_) => break,
+                EngineEvent::Finished(_) => break,
                 _ => {}
             }
         }
@@ -463,17 +492,17 @@ impl Model {
         let running = py.detach(|| {
             let encode = |prompt: Prompt| {
                 let (prompt, _) = prompt.encode(&self.vocabulary, &options, self.context)?;
-                Ok(Request { prompt, of_prompt, ..Request::default() })
+                Ok(GenerateRequest { prompt, of_prompt, ..GenerateRequest::default() })
             };
             let requests = prompts.into_iter().map(encode).collect::<PyResult<Vec<_>>>()?;
-            let ask = |request| Ok(self.worker.ask(Ask { request, of_logits: Wanted::Nothing })?);
-            requests.into_iter().map(ask).collect::<PyResult<Vec<_>>>()
+            let begin = |request| Ok(self.worker.generate(request)?);
+            requests.into_iter().map(begin).collect::<PyResult<Vec<_>>>()
         })?;
         let rows = running.len();
         let mut numbers = Vec::with_capacity(rows * self.hidden_size);
         for mut running in running {
             let vector = loop {
-                if let Happened::Embedding(vector) = wait(py, &mut running)? {
+                if let EngineEvent::Embedding(vector) = wait(py, &mut running)? {
                     break vector;
                 }
             };

@@ -69,7 +69,7 @@ fn lines(content: &Value) -> PyResult<Option<String>> {
 ///
 /// # Errors
 /// `TypeError` and the like: JSON has no such objects.
-fn value(objects: &Bound<'_, PyAny>) -> PyResult<Value> {
+pub fn value(objects: &Bound<'_, PyAny>) -> PyResult<Value> {
     let options = PyDict::new(objects.py());
     options.set_item("allow_nan", false)?;
     let text = objects.py().import("json")?.call_method("dumps", (objects,), Some(&options))?;

@@ -62,6 +62,7 @@ SMOKE = (
     "test_tools.py::",
     # Answers of the native engine: the command's, in pieces, from several threads, and errors by their types.
     "test_generate.py::test_what_a_model_is", "test_generate.py::test_an_answer_is_that_of_the_command", "test_generate.py::test_chat",
+    "test_generate.py::test_answers_are_held", "test_generate.py::test_what_no_answer",
     "test_generate.py::test_errors", "test_generate.py::test_help", "test_generate.py::test_a_file_that_is_cut_short",
     "test_generate.py::test_several_threads", "test_generate.py::test_streams_that_are_left", "test_generate.py::test_ctrl_c_ends_an_answer[stream]",
     "test_compute.py::test_the_next_token", "test_compute.py::test_errors", "test_compute.py::test_numbers_outlive",

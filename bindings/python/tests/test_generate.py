@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,13 @@ from conftest import MODELS, PATH, ROOT, in_process, with_signals, write_safeten
 from test_model import write_model
 
 QUESTION = "Why is the sky blue?"
+PET = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "legs": {"type": "integer", "minimum": 0, "maximum": 8}},
+    "required": ["name", "legs"],
+    "additionalProperties": False,
+}
+YES = 'root ::= "yes" | "no"'
 TOOLS = [
     {
         "type": "function",
@@ -68,6 +76,8 @@ CASES = [
     ("A<|im_end|>", {"raw": True, "parse_special": True, "temperature": 0, "max_tokens": 8}, ["--raw", "--parse-special", "--temp", 0, "-n", 8]),
     (QUESTION, {"temperature": 0.0, "stop": ["light", "blue"], "max_tokens": 60}, ["--temp", 0, "--stop", "light", "--stop", "blue", "-n", 60]),
     (QUESTION, {"temperature": 0.0, "max_tokens": 0}, ["--temp", 0, "-n", 0]),
+    ("Describe a pet.", {"json_schema": PET, "seed": 5, "max_tokens": 64}, ["--json-schema", json.dumps(PET), "--seed", 5, "-n", 64]),
+    ("Is the sky blue?", {"grammar": YES, "seed": 2, "ignore_eos": True}, ["--grammar", YES, "--seed", 2, "--ignore-eos"]),
 ]
 
 
@@ -180,6 +190,48 @@ def test_help_tells_the_options(model):
         assert set(names) <= set(inspect.signature(getattr(alight.Model, name)).parameters)
     assert all(name in alight.Model.generate.__doc__ for name in names)
     assert all(name in alight.Model.__doc__ for name in list(inspect.signature(alight.Model).parameters)[1:])
+
+
+def test_answers_are_held(model):
+    """To a schema as a dict or as a text, a grammar, an expression; in pieces, in a conversation and of several prompts too."""
+    pet = model.generate("Describe a pet.", json_schema=PET, temperature=0, max_tokens=80)
+    told = json.loads(pet.text)
+    assert set(told) == {"name", "legs"} and 0 <= told["legs"] <= 8 and isinstance(told["name"], str) and pet.finish == "stop"
+    question = [{"role": "user", "content": "Describe a pet."}]
+    for text in (
+        model.generate("Describe a pet.", json_schema=json.dumps(PET), temperature=0, max_tokens=80).text,
+        "".join(model.stream("Describe a pet.", json_schema=PET, temperature=0, max_tokens=80)),
+        model.chat(question, json_schema=PET, temperature=0, max_tokens=80).text,
+        model.batch(["Describe a pet.", "Hello"], json_schema=PET, temperature=0, max_tokens=80)[0].text,
+    ):
+        assert text == pet.text
+    for seed in range(4):
+        assert model.generate("Is the sky blue?", grammar=YES, seed=seed).text in ("yes", "no")
+        assert re.fullmatch(r"[0-9]{3}-[a-f]+", model.generate("A code:", regex=r"[0-9]{3}-[a-f]{1,4}", seed=seed).text)
+    assert isinstance(json.loads(model.generate("A list.", json_schema={"type": "array", "maxItems": 2}, temperature=0).text), list)
+    # A neighbour that is held changes no bit of another one.
+    alone = model.generate("Count.", temperature=0, max_tokens=16).text
+    assert model.batch(["Count."], temperature=0, max_tokens=16)[0].text == alone
+
+
+def test_what_no_answer_can_be_held_to(model):
+    for options, error, said in [
+        ({"json_schema": PET, "regex": "a"}, alight.OptionError, "there are json_schema and regex: an answer is held to one of them"),
+        ({"json_schema": "{"}, alight.OptionError, "json_schema: it is not JSON"),
+        ({"json_schema": 3}, alight.OptionError, "json_schema: the schema is 3, expected an object"),
+        ({"json_schema": {"type": "strange"}}, alight.OptionError, "json_schema: it makes no grammar"),
+        ({"json_schema": {"a": object()}}, TypeError, "json_schema"),
+        ({"grammar": ""}, alight.OptionError, "grammar: the grammar is empty"),
+        ({"grammar": "root ::= nothing"}, alight.OptionError, "grammar: it makes no grammar"),
+        ({"regex": ""}, alight.OptionError, "regex: it makes no grammar: the regular expression is empty"),
+        ({"regex": "("}, alight.OptionError, "regex: it makes no grammar"),
+        ({"regex": "a" * 5000}, alight.OptionError, "regex: it has 5000 bytes, expected at most 4096"),
+        ({"grammar": 3}, TypeError, "grammar: "),
+    ]:
+        with pytest.raises(error, match=said):
+            model.generate("x", **options)
+    with pytest.raises(alight.OptionError, match="there are tools and regex"):
+        model.chat([{"role": "user", "content": "x"}], tools=TOOLS, regex="a")
 
 
 def test_tools_reach_the_template(model):

@@ -27,12 +27,11 @@ impl Drop for ThreadPermit {
     }
 }
 
-/// Waits for something that nobody else waits for: meanwhile, somebody else has the permit of this thread, if it has one.
-pub(crate) fn step_aside<T>(wait: impl FnOnce() -> T) -> T {
+/// Does something that waits, for nobody else: meanwhile, somebody else has the permit of this thread, if it has one.
+pub(crate) fn step_aside(wait: &mut dyn FnMut()) {
     let Some(permit) = PERMIT.take() else { return wait() };
     let permits = Arc::clone(permit.semaphore());
     drop(permit);
-    let done = wait();
+    wait();
     PERMIT.set(Handle::current().block_on(permits.acquire_owned()).ok());
-    done
 }

@@ -1,23 +1,24 @@
 //! What all requests for an answer have in common, whichever client they come from: the model, the prompt's tokens, how tokens are
 //! chosen, and the place in the engine.
 
+use alight_chat::answer::Asked;
+use alight_chat::body::conversation::without_thinking;
+use alight_chat::body::fields::{Fields, kind};
+use alight_chat::body::refusal::{Refusal, TOO_LONG};
+use alight_chat::body::{messages, options};
+use alight_chat::grammar::{self, Calls, Held};
+use alight_chat::worker::GenerateRequest;
 use alight_text::infill::Gap;
 use alight_text::output::Format;
 use alight_text::prompt::{TooLong, check_length};
 use alight_text::{EncodeOptions, Encoder, PromptError, Style};
 use serde_json::{Map, Value, json};
 
-use crate::answer::Asked;
-use crate::body::conversation::without_thinking;
-use crate::body::fields::{Fields, kind};
-use crate::body::refusal::{Refusal, TOO_LONG};
-use crate::body::{messages, options};
 use crate::failure::Failure;
-use crate::grammar::{Calls, Held};
 use crate::http::Call;
+use crate::ids;
 use crate::models::Serving;
-use crate::worker::{Ask, Running};
-use crate::{grammar, ids};
+use crate::worker::{self, Running};
 
 /// Most answers to a request.
 pub(crate) const MOST_CHOICES: usize = 128;
@@ -35,7 +36,7 @@ pub(crate) fn ask(
     serving: &Serving,
     fields: &mut Fields,
     calls: Calls<'_>,
-) -> Result<Ask, Failure> {
+) -> Result<GenerateRequest, Failure> {
     let mut defaults = call.server.options.sampling;
     if !call.server.options.fixed_seed {
         defaults.seed = ids::random() >> 32;
@@ -55,7 +56,15 @@ pub(crate) fn ask(
     let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false) && grammar.is_none();
     options::refuse_unsupported(fields)?;
     let salt = call.salt.clone();
-    Ok(Ask { sampling, logit_bias, max_tokens, ignore_eos, salt, grammar, ..Ask::default() })
+    Ok(GenerateRequest {
+        sampling,
+        logit_bias,
+        max_tokens,
+        ignore_eos,
+        salt,
+        grammar,
+        ..GenerateRequest::default()
+    })
 }
 
 /// Takes what is added to the logits of tokens: an object by their ids, as OpenAI has it, or a list of pairs, as llama-server has it.
@@ -128,7 +137,7 @@ pub(crate) fn chat(
     mut context: Map<String, Value>,
     must_call: &[Value],
     stops: Vec<String>,
-    ask: &mut Ask,
+    ask: &mut GenerateRequest,
     serving: &Serving,
 ) -> Result<(Vec<u32>, Asked), Failure> {
     let call = !must_call.is_empty();
@@ -215,7 +224,11 @@ pub(crate) fn texts(
 }
 
 /// The tokens of a prompt that asks for what belongs into a gap.
-pub(crate) fn infill(gap: &Gap, serving: &Serving, ask: &Ask) -> Result<Vec<u32>, Failure> {
+pub(crate) fn infill(
+    gap: &Gap,
+    serving: &Serving,
+    ask: &GenerateRequest,
+) -> Result<Vec<u32>, Failure> {
     let context = serving.worker.context();
     // Of the other texts no more is read than counts.
     check_length(gap.line.len(), &serving.vocabulary().tokenizer, context).map_err(too_long)?;
@@ -238,19 +251,19 @@ pub(crate) fn begin(
     serving: &Serving,
     prompts: Vec<Vec<u32>>,
     n: usize,
-    ask: &Ask,
+    ask: &GenerateRequest,
 ) -> Result<Vec<(Running, Vec<u32>)>, Failure> {
     check_fit(&prompts, serving)?;
     let mut asks = Vec::new();
     for prompt in &prompts {
         for i in 0..n {
-            let mut ask = Ask { prompt: prompt.clone(), ..ask.clone() };
+            let mut ask = GenerateRequest { prompt: prompt.clone(), ..ask.clone() };
             ask.sampling.seed = ask.sampling.seed.wrapping_add(i as u64);
             asks.push(ask);
         }
     }
     let prompts: Vec<Vec<u32>> = asks.iter().map(|ask| ask.prompt.clone()).collect();
-    Ok(serving.worker.ask(asks)?.into_iter().zip(prompts).collect())
+    Ok(worker::generate(&serving.worker, asks)?.into_iter().zip(prompts).collect())
 }
 
 /// A tool that is called, for a template.

@@ -3,17 +3,17 @@
 //! Clients send hundreds of texts at once. As many are asked of the engine as it computes together, so that other requests come in between, and
 //! a request takes no more of the queue than that.
 
+use alight_chat::answer::Asked;
+use alight_chat::body::fields::{Fields, whole};
+use alight_chat::worker::GenerateRequest;
 use alight_model::{OfPrompt, Pooling, to_unit_length};
 
-use crate::answer::Asked;
 use crate::asking;
-use crate::body::fields::{Fields, whole};
 use crate::failure::Failure;
 use crate::generation::{Generation, Update};
 use crate::http::Call;
 use crate::models::Serving;
 use crate::shared::Shared;
-use crate::worker::Ask;
 
 /// Most texts of a request, as OpenAI has it.
 const MOST_TEXTS: usize = 2048;
@@ -22,7 +22,7 @@ const MOST_TEXTS: usize = 2048;
 pub(crate) struct Texts {
     model: String,
     all: Vec<Vec<u32>>,
-    ask: Ask,
+    ask: GenerateRequest,
     /// So many of the first elements of a vector.
     dimensions: usize,
 }
@@ -57,7 +57,7 @@ pub(crate) fn take(
     let all = asking::texts(fields, "input", MOST_TEXTS, cut, serving)?;
     asking::check_fit(&all, serving)?;
     let of_prompt = OfPrompt::Embedding(pooling.unwrap_or(Pooling::Mean));
-    let ask = Ask { of_prompt, salt: call.salt.clone(), ..Ask::default() };
+    let ask = GenerateRequest { of_prompt, salt: call.salt.clone(), ..GenerateRequest::default() };
     let model = serving.name.clone();
     Ok(Texts { model, all, ask, dimensions: dimensions.unwrap_or(width) })
 }

@@ -1,10 +1,9 @@
 //! Why a request has no answer, in whichever shape its client expects.
 
+use alight_chat::body::refusal::{Refusal, TOO_LONG};
+use alight_chat::grammar::{MAX_COMPILED, NoGrammar, NotHeld};
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
-
-use crate::body::refusal::{Refusal, TOO_LONG};
-use crate::grammar::{MOST_COMPILED, NoGrammar, NotHeld};
 
 /// What programs look for in the message to know that a prompt is too long: llama-server's words.
 const EXCEEDS: &str = "exceeds the available context size";
@@ -174,7 +173,7 @@ impl From<NotHeld> for Failure {
     fn from(why: NotHeld) -> Failure {
         match why {
             NotHeld::Refused(refusal) => refusal.into(),
-            NotHeld::Compiler(NoGrammar::Busy) => Failure::busy(MOST_COMPILED),
+            NotHeld::Compiler(NoGrammar::Busy) => Failure::busy(MAX_COMPILED),
             NotHeld::Compiler(why) => Failure::internal(why.to_string()),
         }
     }

@@ -5,13 +5,14 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use alight_chat::answer::{Answer, Asked, Delta};
+use alight_chat::worker::{EngineEvent, TokenLogits};
 use alight_model::{Finish, Logprobs};
 use alight_text::Vocabulary;
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, Asked, Delta};
 use crate::failure::Failure;
-use crate::worker::{Happened, Running};
+use crate::worker::Running;
 
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,34 +119,35 @@ impl Choice {
         })
     }
 
-    fn take(&mut self, happened: Option<Happened>) -> Option<Update> {
+    fn take(&mut self, event: Option<EngineEvent>) -> Option<Update> {
         let mut deltas = Vec::new();
         let each = &mut |delta| deltas.push(delta);
-        match happened {
-            Some(Happened::Prompt { reused }) => {
+        match event {
+            Some(EngineEvent::Prompt { reused }) => {
                 self.reused = reused;
                 self.read = Some(Instant::now());
                 Some(Update::Read)
             }
-            Some(Happened::Reading { read, reused }) => {
+            Some(EngineEvent::Reading { read, reused }) => {
                 self.reused = reused;
                 Some(Update::Reading(read))
             }
-            Some(Happened::OfPrompt(id, logprobs)) => {
-                self.echoed.push(Told { id, logprobs: Some(logprobs) });
+            Some(EngineEvent::PromptToken(id, logits)) => {
+                self.echoed.push(Told { id, logprobs: logprobs(logits) });
                 None
             }
-            Some(Happened::Embedding(embedding)) => {
+            Some(EngineEvent::Embedding(embedding)) => {
                 self.embedding = embedding;
                 self.running = None;
                 Some(Update::Ended(Piece::default(), Reason::Stop))
             }
-            Some(Happened::Token(id, logprobs)) => {
+            Some(EngineEvent::Token(id, logits)) => {
                 self.tokens += 1;
                 let [begin, _] = self.answer.bytes();
                 let ended = self.answer.push(id, each);
                 let [end, given] = self.answer.bytes();
-                self.waiting.push_back(([begin, end.max(begin)], Told { id, logprobs }));
+                self.waiting
+                    .push_back(([begin, end.max(begin)], Told { id, logprobs: logprobs(logits) }));
                 let tokens = self.told(given, ended);
                 let piece = Piece { deltas, tokens };
                 if ended {
@@ -157,7 +159,7 @@ impl Choice {
                 let something = !piece.deltas.is_empty() || !piece.tokens.is_empty();
                 something.then_some(Update::More(piece))
             }
-            Some(Happened::Finished(finish)) => {
+            Some(EngineEvent::Finished(finish)) => {
                 self.answer.finish(each);
                 self.running = None;
                 let tokens = self.waiting.drain(..).map(|(_, told)| told).collect();
@@ -170,8 +172,12 @@ impl Choice {
             failed => {
                 self.running = None;
                 Some(Update::Failed(match failed {
-                    Some(Happened::Failed(why)) => Failure::internal(why),
-                    Some(Happened::Ending) => Failure::ending(),
+                    Some(
+                        EngineEvent::Refused(why)
+                        | EngineEvent::Failed(why)
+                        | EngineEvent::EngineFailed(why),
+                    ) => Failure::internal(why.to_string()),
+                    Some(EngineEvent::Ending) => Failure::ending(),
                     _ => Failure::internal("the engine has ended before the answer"),
                 }))
             }
@@ -189,6 +195,14 @@ impl Choice {
             }
         }
         told
+    }
+}
+
+/// The likelihoods that were asked for.
+fn logprobs(logits: TokenLogits) -> Option<Box<Logprobs>> {
+    match logits {
+        TokenLogits::Logprobs(logprobs) => Some(logprobs),
+        TokenLogits::Nothing | TokenLogits::All(_) => None,
     }
 }
 
@@ -234,8 +248,8 @@ impl Generation {
                 open = true;
                 match running.events.poll_recv(context) {
                     Poll::Pending => break,
-                    Poll::Ready(happened) => {
-                        if let Some(update) = choice.take(happened) {
+                    Poll::Ready(event) => {
+                        if let Some(update) = choice.take(event) {
                             return Poll::Ready(Some((at, update)));
                         }
                     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use alight_chat::decoded::decoded;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
@@ -16,7 +17,6 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::apart::ThreadPermit;
-use crate::decoded::decoded;
 use crate::failure::{Failure, Written};
 use crate::generation::{Choice, Generation, Update};
 use crate::shared::Shared;

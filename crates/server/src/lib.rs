@@ -34,19 +34,14 @@
 //! **Invariant:** an answer is that of `alight run` for the same prompt, options and seed, to the token.
 
 mod access;
-pub mod answer;
 mod anthropic;
 mod apart;
 mod asking;
-pub mod body;
-mod counts;
-mod decoded;
 mod embedding;
 mod failure;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod generation;
-pub mod grammar;
 mod health;
 mod http;
 mod ids;
@@ -62,6 +57,7 @@ mod shared;
 mod socket;
 mod worker;
 
+pub use alight_chat::worker::Log;
 pub use listen::{Server, Stopper};
 pub use models::{Quantization, Served};
 pub use socket::{Listening, is_socket_file};
@@ -139,6 +135,3 @@ impl Options {
         }
     }
 }
-
-/// What the server says to a person while it runs.
-pub type Log = std::sync::Arc<dyn Fn(&str) + Send + Sync>;

@@ -41,7 +41,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How long clients may take to read that they were cut off.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// Requests that are taken apart, and some more that wait for what they have sent to be compiled.
-const THREADS: usize = APART + crate::grammar::MOST_COMPILED;
+const THREADS: usize = APART + alight_chat::grammar::MAX_COMPILED;
 
 /// Tells a server to end.
 #[derive(Clone)]
@@ -458,7 +458,7 @@ mod tests {
             .map(|_| {
                 let released = Arc::clone(&released);
                 runtime.spawn(call().apart(move |_| {
-                    crate::apart::step_aside(|| released.lock().unwrap().recv().unwrap());
+                    crate::apart::step_aside(&mut || released.lock().unwrap().recv().unwrap());
                     Ok(())
                 }))
             })

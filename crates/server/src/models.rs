@@ -2,13 +2,14 @@
 
 use std::sync::OnceLock;
 
-use alight_model::Model;
+use alight_chat::body::refusal::Refusal;
+use alight_chat::grammar::Grammars;
+use alight_chat::worker::{Models as WorkerModels, StartError, Worker, WorkerConfig};
+use alight_model::{EngineOptions, Model};
 use alight_text::Vocabulary;
 
-use crate::body::refusal::Refusal;
+use crate::apart::step_aside;
 use crate::failure::Failure;
-use crate::grammar::Grammars;
-use crate::worker::Worker;
 use crate::{Log, Options, ids};
 
 /// A model to be served.
@@ -61,16 +62,25 @@ impl Models {
         served: Vec<Served>,
         options: &Options,
         log: &Log,
-    ) -> Result<Models, String> {
+    ) -> Result<Models, StartError> {
         // What cannot work is said at once of a model that is alone. Of several, many may never be asked for.
         let at_once = served.len() == 1;
         let start = |Served { name, model, draft, context, quantization }: Served| {
-            let worker = Worker::start((model, draft), context, options, at_once, log.clone())?;
-            let grammars = Grammars::new(model.vocabulary());
+            let engine = EngineOptions { context: Some(context), ..options.engine.clone() };
+            let config = WorkerConfig {
+                max_pending: engine.sequences + options.queue,
+                engine,
+                rest: options.rest,
+                remembers_prompts: options.slot_files.is_some(),
+                starts_engine: at_once,
+                log: log.clone(),
+            };
+            let worker = Worker::start(WorkerModels { model, draft }, config)?;
+            let grammars = Grammars::new(model.vocabulary()).waiting(step_aside);
             let quantization = (quantization, OnceLock::new());
             Ok(Serving { name, model, worker, created: ids::now(), grammars, quantization })
         };
-        Ok(Models(served.into_iter().map(start).collect::<Result<_, String>>()?))
+        Ok(Models(served.into_iter().map(start).collect::<Result<_, StartError>>()?))
     }
 
     pub(crate) fn all(&self) -> &[Serving] {

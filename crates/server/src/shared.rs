@@ -41,7 +41,7 @@ impl Shared {
         options: Options,
         log: &Log,
     ) -> Result<Arc<Shared>, String> {
-        let models = Models::start(models, &options, log)?;
+        let models = Models::start(models, &options, log).map_err(|error| error.to_string())?;
         let access = Access::new(&options);
         let [bodies, apart] =
             [LARGE_BODIES >> 10, APART].map(|permits| Arc::new(Semaphore::new(permits)));

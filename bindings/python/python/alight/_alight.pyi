@@ -614,6 +614,12 @@ class Options(TypedDict, total=False):
     """Give a text to the model as it is, without the chat template."""
     system: str | None
     """What the model is told before a text that goes through the chat template, or before a conversation."""
+    json_schema: dict[str, Any] | bool | str | None
+    """The answer is JSON of this schema, without blanks: a dict, `True` for any JSON, or the schema as a text."""
+    grammar: str | None
+    """The answer follows this grammar: llama.cpp's GBNF, or llguidance's Lark if it begins with `%llguidance`."""
+    regex: str | None
+    """The answer matches this regular expression, from its beginning to its end."""
 
 @type_check_only
 class Logprob(TypedDict):

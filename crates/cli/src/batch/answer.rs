@@ -1,7 +1,7 @@
 //! The answer to one line, in the making.
 
+use alight_chat::answer::{self, Message};
 use alight_model::Finish;
-use alight_server::answer::{self, Message};
 use alight_text::Vocabulary;
 use serde_json::{Value, json};
 

@@ -21,12 +21,12 @@ use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use alight_chat::body::refusal::{Refusal, TOO_LONG};
+use alight_chat::grammar::{Grammars, Masks};
 use alight_model::{
     Constraint, Engine, EngineOptions, Event, Finish, MAX_SEQUENCES, Model, ModelError, Request,
     RequestId, SamplerOptions,
 };
-use alight_server::body::refusal::{Refusal, TOO_LONG};
-use alight_server::grammar::{Grammars, Masks};
 use alight_text::{Encoder, Style};
 use anyhow::{Context, anyhow};
 use serde_json::json;

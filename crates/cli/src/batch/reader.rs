@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread;
 use std::time::Duration;
 
-use alight_server::body::refusal::Refusal;
-use alight_server::grammar::{Grammars, NotHeld};
+use alight_chat::body::refusal::Refusal;
+use alight_chat::grammar::{Grammars, NotHeld};
 use alight_text::{Encoder, Vocabulary};
 use anyhow::{Context, anyhow, ensure};
 

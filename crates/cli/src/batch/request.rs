@@ -3,12 +3,12 @@
 //! A line is a request of OpenAI's batches (`custom_id`, `method`, `url`, `body`), or such a body alone, or a prompt as a
 //! string. A field that would change the answer and is not supported is refused by name.
 
+use alight_chat::answer::Asked;
+use alight_chat::body::fields::{Fields, kind};
+use alight_chat::body::refusal::{Refusal, TOO_LONG};
+use alight_chat::body::{conversation, messages, options};
+use alight_chat::grammar::{self, Calls, Grammars, Held, NotHeld};
 use alight_model::SamplerOptions;
-use alight_server::answer::Asked;
-use alight_server::body::fields::{Fields, kind};
-use alight_server::body::refusal::{Refusal, TOO_LONG};
-use alight_server::body::{conversation, messages, options};
-use alight_server::grammar::{self, Calls, Grammars, Held, NotHeld};
 use alight_text::infill::Gap;
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, PromptError, Style, Vocabulary};

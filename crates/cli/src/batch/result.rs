@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use alight_server::body::refusal::Refusal;
+use alight_chat::body::refusal::Refusal;
 use serde::Serialize;
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use alight_server::grammar::{self, Compiler, Held, NoGrammar, Wanted};
+use alight_chat::grammar::{self, Compiler, Held, NoGrammar, Wanted};
 use alight_text::Vocabulary;
 use anyhow::anyhow;
 use clap::ArgMatches;

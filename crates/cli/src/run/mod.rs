@@ -18,8 +18,8 @@ use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use alight_chat::grammar::Held;
 use alight_model::{Finish, GenerateOptions, SamplerOptions, Speculate};
-use alight_server::grammar::Held;
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Message, Style};
 use anyhow::anyhow;

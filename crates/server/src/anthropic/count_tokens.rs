@@ -1,11 +1,11 @@
 //! `POST /v1/messages/count_tokens`
 
+use alight_chat::body::fields::Fields;
 use hyper::StatusCode;
 use serde_json::json;
 
 use super::take;
 use crate::asking;
-use crate::body::fields::Fields;
 use crate::http::{self, Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {

@@ -1,16 +1,16 @@
 //! `POST /v1/messages`
 
+use alight_chat::answer::{Delta, input, joined};
+use alight_chat::body::fields::Fields;
+use alight_chat::body::options;
+use alight_chat::grammar::Calls;
 use alight_text::output::Call as ToolCall;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::{take, take_format};
-use crate::answer::{Delta, input, joined};
-use crate::body::fields::Fields;
-use crate::body::options;
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Update};
-use crate::grammar::Calls;
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::{asking, ids};
 

@@ -4,12 +4,12 @@ pub(crate) mod count_tokens;
 pub(crate) mod messages;
 pub(crate) mod models;
 
+use alight_chat::body::conversation;
+use alight_chat::body::fields::{Fields, kind};
+use alight_chat::body::refusal::Refusal;
 use serde_json::{Map, Value, json};
 
 use crate::asking::tool_call;
-use crate::body::conversation;
-use crate::body::fields::{Fields, kind};
-use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 
 /// Claude Code writes a stamp into the first words of its system prompt that differs from request to request: with it, no prompt

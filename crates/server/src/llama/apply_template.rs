@@ -1,11 +1,11 @@
 //! `POST /apply-template`: the prompt that a conversation becomes, as text.
 
+use alight_chat::body::conversation;
+use alight_chat::body::fields::Fields;
 use hyper::StatusCode;
 use serde_json::json;
 
 use crate::asking;
-use crate::body::conversation;
-use crate::body::fields::Fields;
 use crate::http::{self, Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {

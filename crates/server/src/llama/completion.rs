@@ -2,27 +2,27 @@
 
 use std::time::Duration;
 
+use alight_chat::answer::{Asked, Delta, Limits};
+use alight_chat::body::fields::Fields;
+use alight_chat::body::options;
+use alight_chat::body::refusal::Refusal;
+use alight_chat::grammar::Calls;
+use alight_chat::worker::GenerateRequest;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use crate::answer::{Asked, Delta, Limits};
 use crate::asking::{self, MOST_CHOICES};
-use crate::body::fields::Fields;
-use crate::body::options;
-use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Piece, Reason, Update};
-use crate::grammar::Calls;
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::models::Serving;
-use crate::worker::Ask;
 
 pub(crate) async fn answer(call: Call) -> Answered {
     answered(call, prompt).await
 }
 
 /// Takes the tokens of a prompt from the fields of a request.
-pub(super) type Prompt = fn(&mut Fields, &Serving, &Ask) -> Result<Vec<u32>, Failure>;
+pub(super) type Prompt = fn(&mut Fields, &Serving, &GenerateRequest) -> Result<Vec<u32>, Failure>;
 
 /// Answers with what follows that prompt.
 pub(super) async fn answered(call: Call, prompt: Prompt) -> Answered {
@@ -49,7 +49,11 @@ pub(super) async fn answered(call: Call, prompt: Prompt) -> Answered {
 }
 
 /// A text that is continued.
-fn prompt(fields: &mut Fields, serving: &Serving, _: &Ask) -> Result<Vec<u32>, Failure> {
+fn prompt(
+    fields: &mut Fields,
+    serving: &Serving,
+    _: &GenerateRequest,
+) -> Result<Vec<u32>, Failure> {
     let mut prompts = asking::texts(fields, "prompt", MOST_CHOICES, false, serving)?;
     if prompts.len() != 1 {
         let message = format!("there are {}, expected one", prompts.len());

@@ -1,22 +1,26 @@
 //! `POST /infill`: what belongs between two texts, as llama-server's editor plugins ask for it.
 
+use alight_chat::body::fields::{Fields, kind};
+use alight_chat::body::refusal::Refusal;
+use alight_chat::worker::GenerateRequest;
 use alight_text::infill::Gap;
 use serde_json::Value;
 
 use super::completion;
 use crate::asking;
-use crate::body::fields::{Fields, kind};
-use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 use crate::http::{Answered, Call};
 use crate::models::Serving;
-use crate::worker::Ask;
 
 pub(crate) async fn answer(call: Call) -> Answered {
     completion::answered(call, prompt).await
 }
 
-fn prompt(fields: &mut Fields, serving: &Serving, ask: &Ask) -> Result<Vec<u32>, Failure> {
+fn prompt(
+    fields: &mut Fields,
+    serving: &Serving,
+    ask: &GenerateRequest,
+) -> Result<Vec<u32>, Failure> {
     let mut text = |name| match fields.string(name)? {
         Some(text) => Ok(text),
         None => Err(Refusal::invalid(name, "it is missing")),

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use alight_chat::counts::{BOUNDS, Times, Totals};
 use hyper::StatusCode;
 use hyper::header::HeaderName;
 
-use crate::counts::{BOUNDS, Times, Totals};
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
 

@@ -6,15 +6,16 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use alight_chat::body::fields::Fields;
+use alight_chat::body::refusal::Refusal;
 use alight_model::RestoreError;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use crate::body::fields::Fields;
-use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
 use crate::models::Serving;
+use crate::worker;
 
 /// Most bytes of a file's name.
 const LONGEST: usize = 128;
@@ -69,8 +70,8 @@ fn milliseconds(began: Instant) -> f64 {
 
 async fn save(call: &Call, serving: &Serving, place: usize) -> Result<Value, Failure> {
     let ((name, path), salt, began) = (file(call)?, call.salt.clone(), Instant::now());
-    let saved = serving.worker.between(move |between| match &between.read[place] {
-        Some((own, prompt)) if *own == salt => between.engine.save(&salt, prompt, &path),
+    let saved = worker::between(&serving.worker, move |access| match &access.prompts[place] {
+        Some((own, prompt)) if *own == salt => access.engine.save(&salt, prompt, &path),
         _ => Ok(None),
     });
     match saved.await? {
@@ -87,10 +88,10 @@ async fn save(call: &Call, serving: &Serving, place: usize) -> Result<Value, Fai
 
 async fn restore(call: &Call, serving: &Serving, place: usize) -> Result<Value, Failure> {
     let ((name, path), salt, began) = (file(call)?, call.salt.clone(), Instant::now());
-    let restored = serving.worker.between(move |between| {
-        let (tokens, bytes) = between.engine.restore(&salt, &path)?;
+    let restored = worker::between(&serving.worker, move |access| {
+        let (tokens, bytes) = access.engine.restore(&salt, &path)?;
         let count = tokens.len();
-        between.read[place] = Some((salt, tokens));
+        access.prompts[place] = Some((salt, tokens));
         Ok((count, bytes))
     });
     match restored.await? {
@@ -110,9 +111,9 @@ async fn restore(call: &Call, serving: &Serving, place: usize) -> Result<Value, 
 
 async fn erase(call: &Call, serving: &Serving, place: usize) -> Result<Value, Failure> {
     let salt = call.salt.clone();
-    let erased = serving.worker.between(move |between| {
-        let own = between.read[place].take_if(|(own, _)| *own == salt);
-        own.map_or(0, |(salt, prompt)| between.engine.forget(&salt, &prompt))
+    let erased = worker::between(&serving.worker, move |access| {
+        let own = access.prompts[place].take_if(|(own, _)| *own == salt);
+        own.map_or(0, |(salt, prompt)| access.engine.forget(&salt, &prompt))
     });
     Ok(json!({"n_erased": erased.await?}))
 }

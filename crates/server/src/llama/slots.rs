@@ -1,9 +1,9 @@
 //! `GET /slots`: what each sequence of the engines does now. Nothing is told of what was said.
 
+use alight_chat::counts::Task;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use crate::counts::Task;
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
 

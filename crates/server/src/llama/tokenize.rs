@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
+use alight_chat::body::fields::Fields;
+use alight_chat::body::refusal::Refusal;
 use alight_text::EncodeOptions;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use crate::asking;
-use crate::body::fields::Fields;
-use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
 

@@ -1,15 +1,15 @@
 //! `POST /api/chat`
 
+use alight_chat::body::fields::Fields;
+use alight_chat::body::refusal::Refusal;
+use alight_chat::body::{conversation, options};
+use alight_chat::grammar::Calls;
 use serde_json::{Map, Value, json};
 
 use super::{Begun, Lines, NO_IMAGES, Place, in_words, model, refuse, renamed, thinking};
 use crate::asking;
-use crate::body::fields::Fields;
-use crate::body::refusal::Refusal;
-use crate::body::{conversation, options};
 use crate::failure::Failure;
 use crate::generation::Generation;
-use crate::grammar::Calls;
 use crate::http::{Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {

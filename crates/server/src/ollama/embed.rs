@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use alight_chat::body::fields::Fields;
+use alight_chat::body::refusal::Refusal;
 use hyper::StatusCode;
 use serde_json::json;
 
 use super::model;
-use crate::body::fields::Fields;
-use crate::body::refusal::Refusal;
 use crate::embedding::{self, Vectors};
 use crate::http::{self, Answered, Call};
 

@@ -1,18 +1,18 @@
 //! `POST /api/generate`
 
+use alight_chat::answer::Asked;
+use alight_chat::body::fields::Fields;
+use alight_chat::body::{conversation, options};
+use alight_chat::grammar::Calls;
 use alight_text::infill::Gap;
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Style};
 use serde_json::{Map, Value, json};
 
 use super::{Begun, Lines, NO_IMAGES, Place, in_words, model, refuse, renamed, thinking};
-use crate::answer::Asked;
 use crate::asking;
-use crate::body::fields::Fields;
-use crate::body::{conversation, options};
 use crate::failure::Failure;
 use crate::generation::Generation;
-use crate::grammar::Calls;
 use crate::http::{Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {

@@ -11,19 +11,20 @@ pub(crate) mod version;
 use std::sync::Arc;
 use std::time::Duration;
 
+use alight_chat::answer::{Delta, input, joined};
+use alight_chat::body::fields::Fields;
+use alight_chat::body::options::NO_LOGPROBS;
+use alight_chat::body::refusal::Refusal;
 use alight_text::output::Call as ToolCall;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
-use crate::answer::{Delta, input, joined};
-use crate::body::fields::Fields;
-use crate::body::options::NO_LOGPROBS;
-use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::ids;
 use crate::models::Serving;
+use crate::worker;
 
 /// The model that a body names, by the newer name of the field or by its older one.
 fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Serving, Failure> {
@@ -108,7 +109,8 @@ async fn answer(call: Call, begun: fn(&Call) -> Result<Begun, Failure>) -> Answe
         Begun::Nothing { unload, lines } => {
             if !unload {
                 // What rests, or was asked nothing yet, is made ready.
-                server.models.find(Some(&lines.model))?.worker.between(|_| ()).await?;
+                let serving = server.models.find(Some(&lines.model))?;
+                worker::between(&serving.worker, |_| ()).await?;
             }
             let mut line = lines.line(Vec::new(), None);
             line["done"] = true.into();

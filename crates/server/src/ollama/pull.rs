@@ -1,10 +1,10 @@
 //! `POST /api/pull`: programs ask for their model when they start. One that is served is there; no other is fetched for strangers.
 
+use alight_chat::body::fields::Fields;
 use hyper::StatusCode;
 use serde_json::json;
 
 use super::model;
-use crate::body::fields::Fields;
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
 

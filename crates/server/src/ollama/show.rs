@@ -1,10 +1,10 @@
 //! `POST /api/show`
 
+use alight_chat::body::fields::Fields;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::{details, model};
-use crate::body::fields::Fields;
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
 use crate::ids;

@@ -1,18 +1,19 @@
 //! `POST /v1/chat/completions`
 
+use alight_chat::answer::{Delta, Message};
+use alight_chat::body::fields::{Fields, whole};
+use alight_chat::body::refusal::Refusal;
+use alight_chat::body::{conversation, options};
+use alight_chat::grammar::Calls;
+use alight_chat::worker::LogitsWanted;
 use alight_text::Tokenizer;
 use alight_text::output::Call as ToolCall;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::{About, answers, event, finish_reason, streaming, usage};
-use crate::answer::{Delta, Message};
-use crate::body::fields::{Fields, whole};
-use crate::body::refusal::Refusal;
-use crate::body::{conversation, options};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Told, Update};
-use crate::grammar::Calls;
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::{asking, ids};
 
@@ -73,8 +74,9 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let stops = options::stops(&mut fields)?;
     let n = answers(&mut fields)?;
     let (stream, usage) = streaming(&mut fields)?;
-    ask.logprobs = logprobs(&mut fields)?;
-    let logprobs = ask.logprobs.is_some();
+    let top = logprobs(&mut fields)?;
+    let logprobs = top.is_some();
+    ask.logits = top.map_or(LogitsWanted::Nothing, LogitsWanted::Logprobs);
     let progress = fields.truth("return_progress")?.unwrap_or(false);
     let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
     let running = asking::begin(serving, vec![prompt], n, &ask)?;

@@ -1,5 +1,11 @@
 //! `POST /v1/completions`
 
+use alight_chat::answer::{Asked, Delta};
+use alight_chat::body::fields::{Fields, whole};
+use alight_chat::body::options;
+use alight_chat::body::refusal::Refusal;
+use alight_chat::grammar::Calls;
+use alight_chat::worker::LogitsWanted;
 use alight_model::OfPrompt;
 use alight_text::Tokenizer;
 use alight_text::infill::Gap;
@@ -7,14 +13,9 @@ use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::{About, answers, event, finish_reason, streaming, usage};
-use crate::answer::{Asked, Delta};
 use crate::asking::{self, MOST_CHOICES};
-use crate::body::fields::{Fields, whole};
-use crate::body::options;
-use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Told, Update};
-use crate::grammar::Calls;
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::ids;
 
@@ -92,11 +93,12 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     }
     let (stream, usage) = streaming(&mut fields)?;
     let what = format!("a whole number from 0 to {}", super::MOST_TOP);
-    ask.logprobs = fields.read("logprobs", &what, |value| {
+    let top = fields.read("logprobs", &what, |value| {
         let top = usize::try_from(whole(&value)?).ok()?;
         (top <= super::MOST_TOP).then_some(top)
     })?;
-    let logprobs = ask.logprobs.is_some();
+    let logprobs = top.is_some();
+    ask.logits = top.map_or(LogitsWanted::Nothing, LogitsWanted::Logprobs);
     let echo = fields.truth("echo")?.unwrap_or(false);
     if echo && infill {
         let why = "with suffix the answer stands between two texts";

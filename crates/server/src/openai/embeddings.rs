@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use alight_chat::body::fields::Fields;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use crate::asking;
-use crate::body::fields::Fields;
 use crate::embedding::{self, Texts, Vectors};
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};

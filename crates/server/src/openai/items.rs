@@ -1,12 +1,12 @@
 //! The items of `/v1/responses` as messages of a conversation, and its other fields as those of `/v1/chat/completions`.
 
+use alight_chat::body::fields::{Fields, kind};
+use alight_chat::body::messages::{joined, role};
+use alight_chat::body::options::NO_LOGPROBS;
+use alight_chat::body::refusal::Refusal;
 use serde_json::{Map, Value, json};
 
 use crate::asking::tool_call;
-use crate::body::fields::{Fields, kind};
-use crate::body::messages::{joined, role};
-use crate::body::options::NO_LOGPROBS;
-use crate::body::refusal::Refusal;
 
 /// Names that fields have in chat completions, and here.
 pub(super) const NAMES: [(&str, &str); 2] =

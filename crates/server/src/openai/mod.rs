@@ -8,10 +8,10 @@ mod items;
 pub(crate) mod models;
 pub(crate) mod responses;
 
+use alight_chat::body::fields::{Fields, whole};
 use serde_json::{Value, json};
 
 use crate::asking::MOST_CHOICES;
-use crate::body::fields::{Fields, whole};
 use crate::failure::Failure;
 use crate::generation::{Choice, Reason};
 

@@ -1,10 +1,10 @@
 //! `GET /v1/models`, and `GET /v1/models/ID`
 
+use alight_chat::decoded::decoded;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use crate::anthropic::models;
-use crate::decoded::decoded;
 use crate::http::{self, Answered, Call};
 use crate::models::Serving;
 

@@ -2,18 +2,18 @@
 //!
 //! Invariant: a response that is sent whole is made by what writes the events of one that is streamed.
 
+use alight_chat::answer::{Asked, Delta};
+use alight_chat::body::{conversation, options};
+use alight_chat::grammar::Calls;
+use alight_chat::worker::GenerateRequest;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::items::{self, NAMES};
-use crate::answer::{Asked, Delta};
-use crate::body::{conversation, options};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Piece, Reason, Update};
-use crate::grammar::Calls;
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::models::Serving;
-use crate::worker::Ask;
 use crate::{asking, ids};
 
 pub(crate) async fn answer(call: Call) -> Answered {
@@ -45,7 +45,7 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
 
 /// What a request asks for.
 pub(super) struct Asks {
-    ask: Ask,
+    ask: GenerateRequest,
     pub(super) prompt: Vec<u32>,
     asked: Asked,
     stream: bool,

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use alight_chat::counts::Task;
 use alight_model::{PartName, ResidentPart};
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -10,7 +11,6 @@ use hyper::header::{CACHE_CONTROL, HeaderValue};
 use rusage::Memory;
 use serde_json::{Value, json};
 
-use crate::counts::Task;
 use crate::http::{self, Answered, Call};
 use crate::models::Serving;
 

@@ -23,8 +23,8 @@ mod tokens;
 pub use crate::format::Format;
 pub use calls::Call;
 pub use shown::{Shown, Texts, Thinking, Tone};
-pub use stops::Stops;
-pub use tokens::Reader;
+pub use stops::{Limits, Stops};
+pub use tokens::{AnswerSpans, Reader};
 
 use harmony::Harmony;
 use tags::Tags;

@@ -2,8 +2,8 @@
 
 use std::ops::Deref;
 
-use super::stops::Stops;
-use super::{Call, Format, Parser, Part, Reader, Span};
+use super::stops::{Limits, Stops};
+use super::{AnswerSpans, Call, Format, Parser, Part, Span};
 use crate::prompt::Style;
 use crate::vocabulary::Vocabulary;
 
@@ -54,9 +54,7 @@ pub struct Texts {
 ///
 /// What is written does not depend on how it is cut: the pieces, joined, are [`Texts::written`].
 pub struct Shown<V> {
-    reader: Reader<V>,
-    stops: Stops,
-    parser: Parser,
+    spans: AnswerSpans<V>,
     writer: Writer,
 }
 
@@ -81,7 +79,8 @@ impl<V: Deref<Target = Vocabulary>> Shown<V> {
             divided: false,
             texts: Texts::default(),
         };
-        Shown { reader: Reader::new(format, vocabulary), stops: Stops::new(stops), parser, writer }
+        let stops = Stops::new(stops, Limits::default());
+        Shown { spans: AnswerSpans::new(format, vocabulary, parser, stops), writer }
     }
 
     /// There are tools to call: calls are collected and not written.
@@ -95,17 +94,15 @@ impl<V: Deref<Target = Vocabulary>> Shown<V> {
     /// # Errors
     /// The sink's.
     pub fn push<E>(&mut self, id: u32, sink: &mut Sink<'_, E>) -> Result<(), E> {
-        let Shown { reader, stops, parser, writer } = self;
+        let Shown { spans, writer } = self;
         let mut result = Ok(());
-        stops.push(reader.push(id), &mut |text| {
-            parser.push(text, &mut |span| writer.each(&span, sink, &mut result));
-        });
+        spans.push(id, &mut |span| writer.each(&span, sink, &mut result));
         result
     }
 
     /// Whether one of the texts has come that end it.
     pub fn stopped(&self) -> bool {
-        self.stops.found()
+        self.spans.stops().found().is_some()
     }
 
     /// The answer ends here: writes the rest.
@@ -113,13 +110,9 @@ impl<V: Deref<Target = Vocabulary>> Shown<V> {
     /// # Errors
     /// The sink's.
     pub fn finish<E>(&mut self, sink: &mut Sink<'_, E>) -> Result<(), E> {
-        let Shown { reader, stops, parser, writer } = self;
+        let Shown { spans, writer } = self;
         let mut result = Ok(());
-        let mut each =
-            |text: &str| parser.push(text, &mut |span| writer.each(&span, sink, &mut result));
-        stops.push(reader.finish(), &mut each);
-        stops.finish(&mut each);
-        parser.finish(&mut |span| writer.each(&span, sink, &mut result));
+        spans.finish(&mut |span| writer.each(&span, sink, &mut result));
         result
     }
 

@@ -1,54 +1,134 @@
-//! Texts that end an answer where the model writes them.
+//! What ends an answer where the model goes on: a text, a line that is indented less, or the time.
 
-/// Looks for such texts in an answer that comes in pieces.
+use std::time::{Duration, Instant};
+
+/// What ends an answer besides its texts and its number of tokens.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// So many blanks and tabs at least begin each line but the first. One that begins with fewer ends the answer before what follows
+    /// them; an empty line does so, too.
+    pub indent: usize,
+    /// So long after its first token the answer ends, if a line of it has ended by then.
+    pub time: Option<Duration>,
+}
+
+/// Looks for what ends an answer that comes in pieces. What is handed on does not depend on how the answer is cut into pieces.
 #[derive(Debug, Default)]
 pub struct Stops {
     texts: Vec<String>,
     /// What has come and may be the beginning of one.
     held: String,
-    found: bool,
+    /// Bytes that were handed on.
+    given: usize,
+    lines: Lines,
+    /// After how long it ends, and when the first piece came.
+    time: Option<Duration>,
+    began: Option<Instant>,
+    ended: bool,
+    /// The text that has ended it.
+    found: Option<String>,
 }
 
 impl Stops {
     /// Any of `texts` ends the answer; empty ones do not.
-    pub fn new(texts: &[String]) -> Stops {
+    pub fn new(texts: &[String], limits: Limits) -> Stops {
         let texts = texts.iter().filter(|text| !text.is_empty()).cloned().collect();
-        Stops { texts, ..Stops::default() }
+        let lines = Lines { indent: limits.indent, ..Lines::default() };
+        Stops { texts, lines, time: limits.time, ..Stops::default() }
     }
 
-    /// The next piece: hands on what is certainly before any of the texts.
-    pub fn push(&mut self, piece: &str, each: &mut dyn FnMut(&str)) {
-        if self.texts.is_empty() {
-            return each(piece);
-        }
-        if self.found {
-            return;
+    /// The next piece: hands on what is certainly before the end. Returns whether the end has come.
+    pub fn push(&mut self, piece: &str, each: &mut dyn FnMut(&str)) -> bool {
+        if self.ended {
+            return true;
         }
         self.held.push_str(piece);
-        let first = self.texts.iter().filter_map(|text| self.held.find(text.as_str())).min();
-        self.found = first.is_some();
-        let certain = first.unwrap_or_else(|| self.certain());
-        each(&self.held[..certain]);
-        self.held.drain(..certain);
+        let found =
+            self.texts.iter().filter_map(|text| Some((self.held.find(text.as_str())?, text)));
+        // Of those that begin at the same place, the longer one.
+        let found = found.min_by_key(|(at, text)| (*at, usize::MAX - text.len()));
+        let (len, text) = match found {
+            Some((at, text)) => (at, Some(text.clone())),
+            None => (self.certain(), None),
+        };
+        let limit = self.lines.end(&self.held[..len]);
+        let began = *self.began.get_or_insert_with(Instant::now);
+        let late = self.lines.any && self.time.is_some_and(|time| began.elapsed() > time);
+        self.ended = limit.is_some() || text.is_some() || late;
+        match (limit, text) {
+            (Some(at), _) => self.give(at, each),
+            (None, None) if late => self.give(self.held.len(), each),
+            (None, text) => {
+                self.found = text;
+                self.give(len, each);
+            }
+        }
+        if self.ended {
+            self.held.clear();
+        }
+        self.ended
     }
 
-    /// The answer ends here, without one of them: hands on the rest.
+    /// The answer ends here: hands on the rest.
     pub fn finish(&mut self, each: &mut dyn FnMut(&str)) {
-        if !self.found && !self.held.is_empty() {
-            each(&std::mem::take(&mut self.held));
+        if !std::mem::replace(&mut self.ended, true) {
+            let end = self.lines.end(&self.held).unwrap_or(self.held.len());
+            self.give(end, each);
+            self.held.clear();
         }
     }
 
-    /// Whether one of them was found.
-    pub fn found(&self) -> bool {
-        self.found
+    fn give(&mut self, len: usize, each: &mut dyn FnMut(&str)) {
+        if len > 0 {
+            each(&self.held[..len]);
+            self.held.drain(..len);
+            self.given += len;
+        }
     }
 
-    /// Bytes at whose end nothing begins that may become one of them.
+    /// The text that has ended the answer, if one has.
+    pub fn found(&self) -> Option<&str> {
+        self.found.as_deref()
+    }
+
+    /// Bytes of text that have come, and those of them that were handed on.
+    pub fn bytes(&self) -> [usize; 2] {
+        [self.given + self.held.len(), self.given]
+    }
+
+    /// Bytes at whose end nothing begins that may become one of the texts.
     fn certain(&self) -> usize {
+        let longest = self.texts.iter().map(String::len).max().unwrap_or(0);
+        let from = self.held.floor_char_boundary(self.held.len().saturating_sub(longest));
         let begins = |at: &usize| self.texts.iter().any(|text| text.starts_with(&self.held[*at..]));
-        let mut places = self.held.char_indices().map(|(at, _)| at);
+        let mut places = self.held[from..].char_indices().map(|(at, _)| from + at);
         places.find(begins).unwrap_or(self.held.len())
+    }
+}
+
+/// The lines of an answer, as far as they have been seen.
+#[derive(Debug, Default)]
+struct Lines {
+    /// Blanks that each has but the first.
+    indent: usize,
+    /// Whether one has ended.
+    any: bool,
+    /// Blanks of the one that has begun, if nothing else has come in it.
+    blanks: Option<usize>,
+}
+
+impl Lines {
+    /// Where the answer ends in the next piece of its text.
+    fn end(&mut self, text: &str) -> Option<usize> {
+        for (at, c) in text.char_indices() {
+            match (c, self.blanks) {
+                (' ' | '\t', Some(blanks)) => self.blanks = Some(blanks + 1),
+                (_, Some(blanks)) if blanks < self.indent => return Some(at),
+                ('\n', _) => (self.any, self.blanks) = (true, Some(0)),
+                _ => self.blanks = None,
+            }
+        }
+        None
     }
 }
 
@@ -58,14 +138,14 @@ mod tests {
 
     /// What is handed on of these pieces, and whether a stop was found.
     fn all(stops: &[&str], pieces: &[&str]) -> (String, bool) {
-        let mut stops =
-            Stops::new(&stops.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+        let texts: Vec<_> = stops.iter().map(|text| (*text).to_owned()).collect();
+        let mut stops = Stops::new(&texts, Limits::default());
         let mut out = String::new();
         for piece in pieces {
             stops.push(piece, &mut |text| out.push_str(text));
         }
         stops.finish(&mut |text| out.push_str(text));
-        (out, stops.found())
+        (out, stops.found().is_some())
     }
 
     #[test]
@@ -78,5 +158,45 @@ mod tests {
         assert_eq!(all(&["aab"], &["a", "a", "a", "b"]), ("a".to_owned(), true));
         assert_eq!(all(&[], &["a", "b"]), ("ab".to_owned(), false));
         assert_eq!(all(&[""], &["a", "b"]), ("ab".to_owned(), false));
+    }
+
+    #[test]
+    fn what_may_become_a_stop_is_held_back() {
+        for (text, wanted) in [
+            ("the", 2),
+            ("the e", 4),
+            ("the en", 4),
+            ("the enx", 7),
+            ("né", 1),
+            ("né!", 4),
+            ("", 0),
+        ] {
+            let mut stops = Stops::new(&["end".to_owned(), "é.".to_owned()], Limits::default());
+            assert!(!stops.push(text, &mut |_| {}));
+            assert_eq!(stops.bytes(), [text.len(), wanted], "{text}");
+        }
+        // Of two that begin at the same place, the longer one has come.
+        let mut stops = Stops::new(&["a".to_owned(), "ab".to_owned()], Limits::default());
+        assert!(stops.push("xab", &mut |_| {}));
+        assert_eq!(stops.found(), Some("ab"));
+    }
+
+    #[test]
+    fn a_line_that_is_indented_less_ends_the_answer_however_it_is_cut() {
+        let text = "a\n  b\n\t  c\n d\n  e";
+        for (indent, wanted) in [(0, text), (1, text), (2, "a\n  b\n\t  c\n "), (3, "a\n  ")] {
+            for piece in 1..text.len() {
+                let (mut lines, mut at) = (Lines { indent, ..Lines::default() }, 0);
+                let mut pieces = text.as_bytes().chunks(piece).map(|piece| {
+                    let end = lines.end(str::from_utf8(piece).unwrap());
+                    at += end.unwrap_or(piece.len());
+                    end
+                });
+                let ended = pieces.any(|end| end.is_some());
+                assert_eq!((&text[..at], ended), (wanted, wanted != text), "{indent} {piece}");
+            }
+        }
+        // An empty line is one, too.
+        assert_eq!(Lines { indent: 1, ..Lines::default() }.end("a\n\n b"), Some(2));
     }
 }

@@ -2,7 +2,8 @@
 
 use std::ops::Deref;
 
-use super::{Format, Parser};
+use super::stops::Stops;
+use super::{Format, Parser, Span};
 use crate::tokenizer::{StreamDecoder, Tokenizer};
 use crate::vocabulary::Vocabulary;
 
@@ -37,6 +38,47 @@ impl<V: Deref<Target = Vocabulary>> Reader<V> {
     /// The rest: what is still incomplete becomes U+FFFD.
     pub fn finish(&mut self) -> &str {
         self.decoder.finish()
+    }
+}
+
+/// Tokens of an answer into its spans, up to what ends it: the one way from tokens to what is shown.
+pub struct AnswerSpans<V> {
+    reader: Reader<V>,
+    stops: Stops,
+    parser: Parser,
+    ended: bool,
+}
+
+impl<V: Deref<Target = Vocabulary>> AnswerSpans<V> {
+    /// Of an answer in this format, which `parser` takes apart and any of `stops` ends.
+    pub fn new(format: Format, vocabulary: V, parser: Parser, stops: Stops) -> AnswerSpans<V> {
+        AnswerSpans { reader: Reader::new(format, vocabulary), stops, parser, ended: false }
+    }
+
+    /// Takes the next token, and hands out what is certain now. Returns whether the end has come; what there was before it has been handed out
+    /// then, and nothing follows.
+    pub fn push(&mut self, id: u32, each: &mut dyn FnMut(Span<'_>)) -> bool {
+        let AnswerSpans { reader, stops, parser, ended } = self;
+        if !*ended && stops.push(reader.push(id), &mut |text| parser.push(text, each)) {
+            parser.finish(each);
+            *ended = true;
+        }
+        *ended
+    }
+
+    /// The answer ends here, if it has not: hands out the rest.
+    pub fn finish(&mut self, each: &mut dyn FnMut(Span<'_>)) {
+        let AnswerSpans { reader, stops, parser, ended } = self;
+        if !std::mem::replace(ended, true) {
+            stops.push(reader.finish(), &mut |text| parser.push(text, each));
+            stops.finish(&mut |text| parser.push(text, each));
+            parser.finish(each);
+        }
+    }
+
+    /// What looks for its end.
+    pub fn stops(&self) -> &Stops {
+        &self.stops
     }
 }
 

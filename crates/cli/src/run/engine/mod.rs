@@ -10,8 +10,8 @@ mod native;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use alight_chat::grammar::Held as HeldTo;
 use alight_model::{Finish, GenerateOptions, Model, SamplerOptions, SlotsReport};
-use alight_server::grammar::Held as HeldTo;
 use alight_text::Vocabulary;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command};

@@ -5,11 +5,11 @@ use std::mem::ManuallyDrop;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use alight_chat::grammar::Masks;
 use alight_model::{
     Constraint, Finish, Model, PromptFolder, Sampler, SamplerOptions, Session, SessionOptions,
     generate_constrained, reusable,
 };
-use alight_server::grammar::Masks;
 use anyhow::anyhow;
 use serde::Serialize;
 

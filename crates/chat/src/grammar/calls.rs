@@ -70,17 +70,14 @@ pub(super) fn or_schema(
 }
 
 /// The call of one of these tools: `{"name": …, "arguments": {…}}`, with the blanks that templates write.
-pub(crate) fn of_calls(tools: &[Value], grammars: &Grammars) -> Result<Held, NotHeld> {
+pub fn of_calls(tools: &[Value], grammars: &Grammars) -> Result<Held, NotHeld> {
     let grammar = held(format!("start: call\n{}", calls(tools)?), grammars)?;
     Ok(Held(Part::Whole(grammar)))
 }
 
 /// What holds the arguments of calls to their schemas wherever the model writes one, and leaves the rest of its answer free; `None` if no
 /// tool is strict, or if the model writes calls in a notation that is not JSON.
-pub(crate) fn of_strict_calls(
-    tools: &[Value],
-    grammars: &Grammars,
-) -> Result<Option<Held>, NotHeld> {
+pub fn of_strict_calls(tools: &[Value], grammars: &Grammars) -> Result<Option<Held>, NotHeld> {
     if !tools.iter().any(is_strict) {
         return Ok(None);
     }

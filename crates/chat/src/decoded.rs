@@ -1,7 +1,7 @@
 //! Addresses as they are written.
 
 /// A part of an address without its `%` and two digits, which stand for a byte each.
-pub(crate) fn decoded(part: &str) -> String {
+pub fn decoded(part: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), part);
     while let Some((before, behind)) = rest.split_once('%') {
         bytes.extend_from_slice(before.as_bytes());

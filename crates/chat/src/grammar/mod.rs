@@ -31,10 +31,10 @@ use crate::body::refusal::Refusal;
 
 pub use self::beside::{Beside, Masks};
 pub use self::calls::Calls;
-pub(crate) use self::calls::{of_calls, of_strict_calls};
+pub use self::calls::{of_calls, of_strict_calls};
 pub use self::compiler::Compiler;
 use self::compiler::{Grammar, Mask};
-pub(crate) use self::compiling::MOST_COMPILED;
+pub use self::compiling::MAX_COMPILED;
 pub use self::error::{NoGrammar, NotHeld};
 use self::marks::Marks;
 
@@ -47,9 +47,13 @@ const REGEX: usize = 4096;
 /// What a grammar of llama-server begins with if it is not GBNF but llguidance's Lark.
 const LARK: &str = "%llguidance";
 
+/// Calls the work that it is given, once.
+pub type Waiting = fn(&mut dyn FnMut());
+
 /// Makes what holds the answers of a model.
 pub struct Grammars {
     vocabulary: &'static Vocabulary,
+    waiting: Waiting,
     /// Made when it is first asked for.
     compiler: OnceLock<Result<Arc<Compiler>, NoGrammar>>,
 }
@@ -57,14 +61,25 @@ pub struct Grammars {
 impl Grammars {
     /// For a model's tokens, and the notation in which it calls tools.
     pub fn new(vocabulary: &'static Vocabulary) -> Grammars {
-        Grammars { vocabulary, compiler: OnceLock::new() }
+        Grammars { vocabulary, waiting: |work| work(), compiler: OnceLock::new() }
+    }
+
+    /// The same, where a thread that has to wait for a compilation calls `waiting` with the work that waits, and so can let others go on.
+    pub fn waiting(self, waiting: Waiting) -> Grammars {
+        Grammars { waiting, ..self }
     }
 
     /// Compiles what the field `param` of a request asks for.
     fn compiled(&self, param: &'static str, wanted: Wanted) -> Result<Grammar, NotHeld> {
         let make = || Compiler::new(&self.vocabulary.tokenizer).map(Arc::new);
         let compiler = self.compiler.get_or_init(make).as_ref().map_err(NoGrammar::clone);
-        let grammar = compiler.and_then(|compiler| compiling::compile(compiler, wanted));
+        let grammar = compiler.and_then(|compiler| {
+            let (mut wanted, mut compiled) = (Some(wanted), None);
+            (self.waiting)(&mut || {
+                compiled = wanted.take().map(|wanted| compiling::compile(compiler, wanted));
+            });
+            compiled.unwrap_or(Err(NoGrammar::Failed))
+        });
         grammar.map_err(|why| why.of_field(param))
     }
 }
@@ -134,8 +149,28 @@ impl Wanted {
     /// The text is no schema.
     pub fn schema(text: &str) -> Result<Wanted, NoGrammar> {
         let schema = serde_json::from_str(text);
-        let wanted =
-            Wanted::lenient(schema.map_err(|error| NoGrammar::NotJson(error.to_string()))?);
+        Wanted::schema_of(schema.map_err(|error| NoGrammar::NotJson(error.to_string()))?)
+    }
+
+    /// The same of a schema that has been parsed.
+    ///
+    /// # Errors
+    /// It is no schema.
+    pub fn schema_of(schema: Value) -> Result<Wanted, NoGrammar> {
+        let wanted = Wanted::lenient(schema);
+        wanted.check()?;
+        Ok(wanted)
+    }
+
+    /// A text that this regular expression matches from its beginning to its end.
+    ///
+    /// # Errors
+    /// The expression is empty, or too long.
+    pub fn regex(text: String) -> Result<Wanted, NoGrammar> {
+        if text.is_empty() {
+            return Err(NoGrammar::Wrong("the regular expression is empty".to_owned()));
+        }
+        let wanted = Wanted::Regex(text);
         wanted.check()?;
         Ok(wanted)
     }

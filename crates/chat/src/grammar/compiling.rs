@@ -8,12 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use super::{Compiler, Grammar, NoGrammar, Wanted};
-use crate::apart::step_aside;
 
 /// How many are compiled at the same time, and how many may wait until one of them is.
 const AT_ONCE: usize = 2;
 const WAITING: usize = 16;
-pub(crate) const MOST_COMPILED: usize = AT_ONCE + WAITING;
+/// How many can be in the making.
+pub const MAX_COMPILED: usize = AT_ONCE + WAITING;
 /// How long one may take.
 pub(super) const LONGEST: Duration = Duration::from_secs(10);
 /// Bytes of the stack. llguidance calls itself for each step from schema to schema and from rule to rule, and takes some kilobytes for it; as
@@ -64,25 +64,22 @@ impl Drop for Permit {
 /// Compiles apart from everything else.
 pub(super) fn compile(compiler: &Arc<Compiler>, wanted: Wanted) -> Result<Grammar, NoGrammar> {
     wanted.check()?;
-    // A thread that reads a body of a request lets another one do so meanwhile.
-    step_aside(|| {
-        let permit = Permit::wait().ok_or(NoGrammar::Busy)?;
-        let (send, received) = sync_channel(1);
-        let compiler = Arc::clone(compiler);
-        let work = move || {
-            let compiled = compiler.compile(wanted);
-            drop(permit);
-            // Who has waited too long does not want it any more.
-            let _ = send.send(compiled);
-        };
-        let thread = thread::Builder::new().name("alight-grammar".into()).stack_size(STACK);
-        thread.spawn(work).map_err(|error| NoGrammar::NoThread(error.to_string()))?;
-        match received.recv_timeout(LONGEST) {
-            Ok(compiled) => compiled.map_err(NoGrammar::Wrong),
-            Err(RecvTimeoutError::Timeout) => Err(NoGrammar::TooSlow),
-            Err(RecvTimeoutError::Disconnected) => Err(NoGrammar::Failed),
-        }
-    })
+    let permit = Permit::wait().ok_or(NoGrammar::Busy)?;
+    let (send, received) = sync_channel(1);
+    let compiler = Arc::clone(compiler);
+    let work = move || {
+        let compiled = compiler.compile(wanted);
+        drop(permit);
+        // Who has waited too long does not want it any more.
+        let _ = send.send(compiled);
+    };
+    let thread = thread::Builder::new().name("alight-grammar".into()).stack_size(STACK);
+    thread.spawn(work).map_err(|error| NoGrammar::NoThread(error.to_string()))?;
+    match received.recv_timeout(LONGEST) {
+        Ok(compiled) => compiled.map_err(NoGrammar::Wrong),
+        Err(RecvTimeoutError::Timeout) => Err(NoGrammar::TooSlow),
+        Err(RecvTimeoutError::Disconnected) => Err(NoGrammar::Failed),
+    }
 }
 
 #[cfg(all(test, feature = "grammar"))]

@@ -7,15 +7,16 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Upper bounds of the classes of times, in seconds.
-pub(crate) const BOUNDS: [f64; 14] =
+pub const BOUNDS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0];
 
 /// How many times were how long.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Times {
+pub struct Times {
     /// Of each class, and of what is longer than all.
-    pub(crate) classes: [u64; BOUNDS.len() + 1],
-    pub(crate) all: Duration,
+    pub classes: [u64; BOUNDS.len() + 1],
+    /// Their sum.
+    pub all: Duration,
 }
 
 impl Times {
@@ -28,15 +29,19 @@ impl Times {
 
 /// A request that has a place, or waits for one.
 #[derive(Clone, Debug)]
-pub(crate) struct Task {
-    pub(crate) key: u64,
-    pub(crate) prompt: usize,
-    /// Tokens of the prompt that were read, and those of them that were known.
-    pub(crate) read: usize,
-    pub(crate) reused: usize,
-    /// Tokens that were generated, and how many there may be.
-    pub(crate) generated: usize,
-    pub(crate) most: usize,
+pub struct Task {
+    /// Which request it is.
+    pub key: u64,
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Tokens of the prompt that were read.
+    pub read: usize,
+    /// Those of them that were known.
+    pub reused: usize,
+    /// Tokens that were generated.
+    pub generated: usize,
+    /// Most tokens to generate.
+    pub most: usize,
     asked: Instant,
     /// When it got its place, and its last token.
     began: Instant,
@@ -45,36 +50,46 @@ pub(crate) struct Task {
 
 /// What was done since the server began.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Totals {
-    /// Tokens of prompts that were computed, and those that were known already.
-    pub(crate) prompt: u64,
-    pub(crate) reused: u64,
-    pub(crate) prompt_time: Duration,
-    pub(crate) generated: u64,
-    pub(crate) generated_time: Duration,
-    /// Steps of the engine, and the places that had a request in each of them.
-    pub(crate) steps: u64,
-    pub(crate) busy: u64,
+pub struct Totals {
+    /// Tokens of prompts that were computed.
+    pub prompt: u64,
+    /// Tokens of prompts that were known already.
+    pub reused: u64,
+    /// How long prompts took.
+    pub prompt_time: Duration,
+    /// Tokens that were generated.
+    pub generated: u64,
+    /// How long tokens after the first took.
+    pub generated_time: Duration,
+    /// Steps of the engine.
+    pub steps: u64,
+    /// The places that had a request, summed over the steps.
+    pub busy: u64,
     /// Whether there is no engine: nothing was asked yet, or for long, and its memory was given back.
-    pub(crate) resting: bool,
+    pub resting: bool,
     /// Bytes of what is kept of prompts in memory.
-    pub(crate) kept: usize,
+    pub kept: usize,
     /// Most tokens of a sequence.
-    pub(crate) longest: usize,
-    /// Requests that have ended, those that failed, and those whose client has left.
-    pub(crate) ended: u64,
-    pub(crate) failed: u64,
-    pub(crate) left: u64,
-    /// From a request to its first token, and from each token to the next.
-    pub(crate) first_token: Times,
-    pub(crate) next_token: Times,
-    pub(crate) places: Vec<Option<Task>>,
-    pub(crate) waiting: VecDeque<Task>,
+    pub longest: usize,
+    /// Requests that have ended.
+    pub ended: u64,
+    /// Requests that failed.
+    pub failed: u64,
+    /// Requests whose client has left.
+    pub left: u64,
+    /// From a request to its first token.
+    pub first_token: Times,
+    /// From each token to the next.
+    pub next_token: Times,
+    /// The request at each place.
+    pub places: Vec<Option<Task>>,
+    /// Requests that wait for one.
+    pub waiting: VecDeque<Task>,
 }
 
 impl Totals {
     /// A request comes. Places are given as the engine gives them: the lowest that is free, to who came first.
-    pub(crate) fn came(&mut self, key: u64, prompt: usize, most: usize, asked: Instant) {
+    pub fn came(&mut self, key: u64, prompt: usize, most: usize, asked: Instant) {
         let began = Instant::now();
         let (read, reused, generated, last) = (0, 0, 0, None);
         let task = Task { key, prompt, read, reused, generated, most, asked, began, last };
@@ -94,19 +109,19 @@ impl Totals {
     }
 
     /// The place that it has.
-    pub(crate) fn place(&self, key: u64) -> Option<usize> {
+    pub fn place(&self, key: u64) -> Option<usize> {
         self.places.iter().position(|place| place.as_ref().is_some_and(|task| task.key == key))
     }
 
     /// So much of its prompt was read, and so much of it was known.
-    pub(crate) fn reading(&mut self, key: u64, read: usize, reused: usize) {
+    pub fn reading(&mut self, key: u64, read: usize, reused: usize) {
         if let Some(task) = self.task(key) {
             (task.read, task.reused) = (read, reused);
         }
     }
 
     /// All of its prompt was read; so much of it was known.
-    pub(crate) fn read(&mut self, key: u64, reused: usize) {
+    pub fn read(&mut self, key: u64, reused: usize) {
         let Some(task) = self.task(key) else { return };
         (task.read, task.reused) = (task.prompt, reused);
         let (computed, time) = (task.prompt - reused, task.began.elapsed());
@@ -117,7 +132,7 @@ impl Totals {
     }
 
     /// It has a token more.
-    pub(crate) fn token(&mut self, key: u64) {
+    pub fn token(&mut self, key: u64) {
         let now = Instant::now();
         let Some(task) = self.task(key) else { return };
         task.generated += 1;
@@ -135,7 +150,7 @@ impl Totals {
     }
 
     /// It is gone.
-    pub(crate) fn gone(&mut self, key: u64) {
+    pub fn gone(&mut self, key: u64) {
         self.waiting.retain(|task| task.key != key);
         for place in &mut self.places {
             if place.as_ref().is_some_and(|task| task.key == key) {
@@ -146,40 +161,41 @@ impl Totals {
     }
 
     /// All requests are gone.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.failed += (self.processing() + self.waiting.len()) as u64;
         self.waiting.clear();
         self.places.iter_mut().for_each(|place| *place = None);
     }
 
     /// The engine makes a step.
-    pub(crate) fn step(&mut self) {
+    pub fn step(&mut self) {
         self.steps += 1;
         self.busy += self.processing() as u64;
     }
 
     /// Requests that have a place.
-    pub(crate) fn processing(&self) -> usize {
+    pub fn processing(&self) -> usize {
         self.places.iter().flatten().count()
     }
 }
 
 /// The numbers of an engine, which one thread writes and others read.
-pub(crate) struct Counts(Mutex<Totals>);
+pub struct Counts(Mutex<Totals>);
 
 impl Counts {
-    pub(crate) fn new(places: usize) -> Counts {
+    /// Of an engine with so many places.
+    pub fn new(places: usize) -> Counts {
         Counts(Mutex::new(Totals { places: vec![None; places], ..Totals::default() }))
     }
 
     /// Counts something.
-    pub(crate) fn count(&self, count: impl FnOnce(&mut Totals)) {
+    pub fn count(&self, count: impl FnOnce(&mut Totals)) {
         // Numbers are numbers, even if something has failed beside them.
         count(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// How it stands.
-    pub(crate) fn now(&self) -> Totals {
+    pub fn now(&self) -> Totals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -1,6 +1,6 @@
 //! Why an answer is held to nothing. None of it is about who has asked: a request, a line of a batch, or an option.
 
-use super::compiling::{LONGEST, MOST_COMPILED};
+use super::compiling::{LONGEST, MAX_COMPILED};
 use crate::body::refusal::Refusal;
 
 /// Why something makes no grammar.
@@ -41,7 +41,7 @@ pub enum NoGrammar {
     #[error("nothing can be held in the tokens of this model: {0}")]
     Tokens(String),
     /// Too many wait for it.
-    #[error("{MOST_COMPILED} grammars are being compiled or wait for it")]
+    #[error("{MAX_COMPILED} grammars are being compiled or wait for it")]
     Busy,
     /// The system gives no thread.
     #[error("the system gives no thread to compile a grammar: {0}")]

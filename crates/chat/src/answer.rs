@@ -3,9 +3,8 @@
 //! Invariants: a character is never cut; what may become a text that ends the answer is held back; what is handed out does not
 //! depend on how it is cut, so an answer that is streamed is the one that is sent whole.
 
-use std::time::{Duration, Instant};
-
-use alight_text::output::{Call, Format, Parser, Part, Reader, Span};
+pub use alight_text::output::Limits;
+use alight_text::output::{AnswerSpans, Call, Format, Parser, Part, Span, Stops};
 use alight_text::{Tokenizer, Vocabulary};
 use serde_json::{Value, json};
 
@@ -40,33 +39,11 @@ pub struct Asked {
     pub limits: Limits,
 }
 
-/// What ends an answer besides its texts and its number of tokens.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Limits {
-    /// So many blanks and tabs at least begin each line but the first. One that begins with fewer ends the answer before what follows
-    /// them; an empty line does so, too.
-    pub indent: usize,
-    /// So long after its first token the answer ends, if a line of it has ended by then.
-    pub time: Option<Duration>,
-}
-
 /// An answer in the making.
 pub struct Answer {
     tokenizer: &'static Tokenizer,
-    reader: Reader<&'static Vocabulary>,
-    parser: Parser,
+    spans: AnswerSpans<&'static Vocabulary>,
     sorter: Sorter,
-    /// None, if all of it is a call.
-    stops: Vec<String>,
-    /// Text that may become one of the texts that end the answer.
-    held: String,
-    /// Bytes of text in front of what is held.
-    given: usize,
-    stopped: Option<String>,
-    lines: Lines,
-    /// After how long it ends, and when the first token came.
-    time: Option<Duration>,
-    began: Option<Instant>,
 }
 
 impl Answer {
@@ -79,75 +56,37 @@ impl Answer {
             (_, true) => Parser::after(format, tokenizer, prompt).in_pieces(),
             _ => Parser::after(format, tokenizer, prompt),
         };
+        // Nothing in a call ends it.
+        let texts: &[String] = if asked.call { &[] } else { &asked.stops };
+        let stops = Stops::new(texts, asked.limits);
         Answer {
             tokenizer,
-            reader: Reader::new(format, vocabulary),
-            parser,
+            spans: AnswerSpans::new(format, vocabulary, parser, stops),
             sorter: Sorter { tools: asked.tools, call: asked.call, ..Sorter::default() },
-            stops: if asked.call { Vec::new() } else { asked.stops.clone() },
-            held: String::new(),
-            given: 0,
-            stopped: None,
-            lines: Lines { indent: asked.limits.indent, ..Lines::default() },
-            time: asked.limits.time,
-            began: None,
         }
     }
 
     /// Takes the next token, and hands out what is certain now. Returns whether what ends the answer has come: a text, which
     /// [`Answer::stopped`] tells, or a limit. What there was before it has been handed out then.
     pub fn push(&mut self, token: u32, each: &mut dyn FnMut(Delta)) -> bool {
-        self.held.push_str(self.reader.push(token));
-        let found = self.stops.iter().filter_map(|stop| Some((self.held.find(stop)?, stop)));
-        // Of those that begin at the same place, the longer one.
-        let found = found.min_by_key(|(at, stop)| (*at, usize::MAX - stop.len()));
-        let (len, stop) = match found {
-            Some((at, stop)) => (at, Some(stop.clone())),
-            None => (certain(&self.held, &self.stops), None),
-        };
-        let limit = self.lines.end(&self.held[..len]);
-        let began = *self.began.get_or_insert_with(Instant::now);
-        let late = self.lines.any && self.time.is_some_and(|time| began.elapsed() > time);
-        match (limit, stop) {
-            (None, None) if !late => {
-                self.give(len, each);
-                return false;
-            }
-            (None, None) => self.give(self.held.len(), each),
-            (Some(at), _) => self.give(at, each),
-            (None, stop) => {
-                self.stopped = stop;
-                self.give(len, each);
-            }
-        }
-        self.held.clear();
-        self.parser.finish(&mut |span| self.sorter.take(&span, each));
-        true
+        let Answer { spans, sorter, .. } = self;
+        spans.push(token, &mut |span| sorter.take(&span, each))
     }
 
     /// The answer ends here: hands out the rest.
     pub fn finish(&mut self, each: &mut dyn FnMut(Delta)) {
-        self.held.push_str(self.reader.finish());
-        let end = self.lines.end(&self.held).unwrap_or(self.held.len());
-        self.give(end, each);
-        self.parser.finish(&mut |span| self.sorter.take(&span, each));
-    }
-
-    fn give(&mut self, len: usize, each: &mut dyn FnMut(Delta)) {
-        let sorter = &mut self.sorter;
-        self.parser.push(&self.held[..len], &mut |span| sorter.take(&span, each));
-        self.held.drain(..len);
-        self.given += len;
+        let Answer { spans, sorter, .. } = self;
+        spans.finish(&mut |span| sorter.take(&span, each));
     }
 
     /// Bytes of text that have come, and those of them that were handed on.
     pub fn bytes(&self) -> [usize; 2] {
-        [self.given + self.held.len(), self.given]
+        self.spans.stops().bytes()
     }
 
     /// The text that ended the answer.
     pub fn stopped(&self) -> Option<&str> {
-        self.stopped.as_deref()
+        self.spans.stops().found()
     }
 
     /// Whether a tool was called.
@@ -159,44 +98,6 @@ impl Answer {
     pub fn tokenizer(&self) -> &'static Tokenizer {
         self.tokenizer
     }
-}
-
-/// The lines of an answer, as far as they have been seen.
-#[derive(Default)]
-struct Lines {
-    /// Blanks that each has but the first.
-    indent: usize,
-    /// Whether one has ended.
-    any: bool,
-    /// Blanks of the one that has begun, if nothing else has come in it.
-    blanks: Option<usize>,
-}
-
-impl Lines {
-    /// Where the answer ends in the next piece of its text.
-    fn end(&mut self, text: &str) -> Option<usize> {
-        for (at, c) in text.char_indices() {
-            match (c, self.blanks) {
-                (' ' | '\t', Some(blanks)) => self.blanks = Some(blanks + 1),
-                (_, Some(blanks)) if blanks < self.indent => return Some(at),
-                ('\n', _) => (self.any, self.blanks) = (true, Some(0)),
-                _ => self.blanks = None,
-            }
-        }
-        None
-    }
-}
-
-/// How much of `text` may be handed out while its end may be the beginning of a stop.
-fn certain(text: &str, stops: &[String]) -> usize {
-    let longest = stops.iter().map(String::len).max().unwrap_or(0);
-    let mut from = text.len().saturating_sub(longest);
-    while !text.is_char_boundary(from) {
-        from -= 1;
-    }
-    let open = |at: &usize| stops.iter().any(|stop| stop.starts_with(&text[*at..]));
-    let mut ends = text[from..].char_indices().map(|(at, _)| from + at);
-    ends.find(open).unwrap_or(text.len())
 }
 
 /// Spans into deltas.
@@ -313,42 +214,6 @@ impl Message {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_may_become_a_stop_is_held_back() {
-        let stops = ["end".to_owned(), "é.".to_owned()];
-        for (text, wanted) in [
-            ("the", 2),
-            ("the e", 4),
-            ("the en", 4),
-            ("the enx", 7),
-            ("né", 1),
-            ("né!", 4),
-            ("", 0),
-        ] {
-            assert_eq!(certain(text, &stops), wanted, "{text}");
-        }
-        assert_eq!(certain("anything", &[]), 8);
-    }
-
-    #[test]
-    fn a_line_that_is_indented_less_ends_the_answer_however_it_is_cut() {
-        let text = "a\n  b\n\t  c\n d\n  e";
-        for (indent, wanted) in [(0, text), (1, text), (2, "a\n  b\n\t  c\n "), (3, "a\n  ")] {
-            for piece in 1..text.len() {
-                let (mut lines, mut at) = (Lines { indent, ..Lines::default() }, 0);
-                let mut pieces = text.as_bytes().chunks(piece).map(|piece| {
-                    let end = lines.end(str::from_utf8(piece).unwrap());
-                    at += end.unwrap_or(piece.len());
-                    end
-                });
-                let ended = pieces.any(|end| end.is_some());
-                assert_eq!((&text[..at], ended), (wanted, wanted != text), "{indent} {piece}");
-            }
-        }
-        // An empty line is one, too.
-        assert_eq!(Lines { indent: 1, ..Lines::default() }.end("a\n\n b"), Some(2));
-    }
 
     #[test]
     fn calls_are_apart_where_there_are_tools_and_text_where_there_are_none() {

@@ -1,0 +1,707 @@
+//! The thread that owns an engine: requests come in by one channel, and what a step brings is handed to each request's own function.
+//!
+//! An engine is made at once, or when something is first asked of it. One that had nothing to do for long may rest: its memory is given back,
+//! and another one is made when something is asked.
+//!
+//! Invariants: it waits for nobody but for requests; a request whose [`RunningRequest`] is dropped is cancelled before the next step; if the
+//! engine panics, its requests end and a new engine is made on the same model.
+
+use std::cell::OnceCell;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use alight_model::{
+    Constraint, Engine, EngineOptions, Event, Finish, Logprobs, Model, ModelError, OfPrompt,
+    Request, RequestId, SamplerOptions,
+};
+
+use crate::counts::{Counts, Totals};
+use crate::grammar::{Held, Masks};
+
+/// A prompt is worth a file if at least this many of its tokens were new.
+const MIN_NEW_TOKENS: usize = 64;
+/// Prompts that wait for a quiet moment to be written; more are written at once.
+const MAX_PENDING_PROMPTS: usize = 32;
+
+/// What a person is told while it works.
+pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Is called with each event of a request, on the engine's thread. It must not wait.
+pub type OnEvent = Box<dyn FnMut(EngineEvent) + Send>;
+
+/// A prompt to be continued: [`Request`], and what is wanted beside its tokens.
+#[derive(Clone, Debug, Default)]
+pub struct GenerateRequest {
+    /// The tokens of the prompt.
+    pub prompt: Vec<u32>,
+    /// How tokens are chosen.
+    pub sampling: SamplerOptions,
+    /// What is added to the logits of tokens.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Most tokens to generate.
+    pub max_tokens: usize,
+    /// Go on after an end-of-generation token.
+    pub ignore_eos: bool,
+    /// Parts what was computed for one user from what was computed for others.
+    pub salt: Box<str>,
+    /// What is wanted of the prompt itself; of its tokens, the logits as `logits` says.
+    pub of_prompt: OfPrompt,
+    /// What is wanted of the logits of each place.
+    pub logits: LogitsWanted,
+    /// What the answer is held to.
+    pub grammar: Option<Held>,
+}
+
+/// What is wanted of the logits of a place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogitsWanted {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// How likely the token was, and so many of the likeliest.
+    Logprobs(usize),
+    /// All of them.
+    All,
+}
+
+/// What was wanted of the logits of a place.
+#[derive(Clone, Debug)]
+pub enum TokenLogits {
+    /// Nothing.
+    Nothing,
+    /// How likely the token was, and some of the likeliest.
+    Logprobs(Box<Logprobs>),
+    /// `[vocab]`
+    All(Vec<f32>),
+}
+
+impl LogitsWanted {
+    /// Of the logits `[vocab]` of the place of a token.
+    fn of(self, logits: &[f32], token: u32) -> TokenLogits {
+        match self {
+            LogitsWanted::Nothing => TokenLogits::Nothing,
+            LogitsWanted::Logprobs(top) => {
+                TokenLogits::Logprobs(Box::new(Logprobs::of(logits, token, top)))
+            }
+            LogitsWanted::All => TokenLogits::All(logits.to_vec()),
+        }
+    }
+}
+
+/// What has become of a request.
+#[derive(Clone, Debug)]
+pub enum EngineEvent {
+    /// A token of the prompt but the first, and the logits of its place.
+    PromptToken(u32, TokenLogits),
+    /// The prompt as a vector, `[hidden]`. Nothing else follows.
+    Embedding(Vec<f32>),
+    /// How much of the prompt was read; there is more.
+    Reading {
+        /// Tokens that were read, those that were known included.
+        read: usize,
+        /// Tokens that were known.
+        reused: usize,
+    },
+    /// The prompt was read.
+    Prompt {
+        /// Tokens of it that were known.
+        reused: usize,
+    },
+    /// The next token, and the logits of its place.
+    Token(u32, TokenLogits),
+    /// The end. Nothing else follows.
+    Finished(Finish),
+    /// It is not computed, and why. Nothing else follows.
+    Refused(Arc<ModelError>),
+    /// There is no more of it, and why; others go on.
+    Failed(Arc<ModelError>),
+    /// A step has failed: there is no more of any request, and why.
+    EngineFailed(Arc<ModelError>),
+    /// There is no more, because the worker ends.
+    Ending,
+}
+
+/// How a worker works.
+#[derive(Clone)]
+pub struct WorkerConfig {
+    /// Of each engine that is made.
+    pub engine: EngineOptions,
+    /// Most requests that are computed or wait.
+    pub max_pending: usize,
+    /// After how long without a request the memory of the engine is given back; `None`: never.
+    pub rest: Option<Duration>,
+    /// Whether the last prompt of each place is remembered, for [`EngineAccess::prompts`].
+    pub remembers_prompts: bool,
+    /// Whether the engine is made at once, and not when something is first asked.
+    pub starts_engine: bool,
+    /// What a person is told.
+    pub log: Log,
+}
+
+/// Why there is no worker.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// What the engine refuses.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The system gives no thread.
+    #[error("the system gives no thread for the engine: {0}")]
+    NoThread(io::Error),
+}
+
+/// More requests than the worker takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyRequests {
+    /// Requests that are computed or wait.
+    pub pending: usize,
+    /// How many there may be.
+    pub max_pending: usize,
+}
+
+enum Command {
+    Add(u64, Box<GenerateRequest>, OnEvent, Instant),
+    /// Whether its client has left: it may also have all that it wants.
+    Cancel(u64, bool),
+    /// Something to be done between two steps.
+    Between(Box<dyn FnOnce(&mut EngineAccess<'_, '_>) + Send>),
+    Quit,
+}
+
+/// What can be seen between two steps.
+pub struct EngineAccess<'a, 'm> {
+    /// The engine.
+    pub engine: &'a mut Engine<'m>,
+    /// By place: the last prompt that was read there, and whose it was. Of no place, if prompts are not [remembered](WorkerConfig).
+    pub prompts: &'a mut [Option<OwnPrompt>],
+}
+
+/// A prompt, and the salt that parts its user from others.
+pub type OwnPrompt = (Box<str>, Vec<u32>);
+
+/// A thread with an engine. Dropping it ends the thread after the last request has ended.
+pub struct Worker {
+    commands: Sender<Command>,
+    next: AtomicU64,
+    /// Requests that were not dropped yet, and how many there may be.
+    pending: Arc<AtomicUsize>,
+    max_pending: usize,
+    context: usize,
+    page: Arc<OnceLock<(usize, usize)>>,
+    counts: Arc<Counts>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A request that is computed, or waits. Dropping it cancels it.
+pub struct RunningRequest {
+    key: u64,
+    /// Whether its client is still interested.
+    wanted: bool,
+    commands: Sender<Command>,
+    pending: Arc<AtomicUsize>,
+}
+
+impl RunningRequest {
+    /// No more of it is wanted: its client has not left, but has all.
+    pub fn end(mut self) {
+        self.wanted = false;
+    }
+}
+
+impl Drop for RunningRequest {
+    fn drop(&mut self) {
+        self.pending.fetch_sub(1, Ordering::Relaxed);
+        // A thread that has ended has no requests.
+        let _ = self.commands.send(Command::Cancel(self.key, self.wanted));
+    }
+}
+
+/// The models that a worker computes with: one, and maybe a smaller one that proposes tokens to it.
+pub struct Models<M> {
+    /// The model.
+    pub model: M,
+    /// What proposes.
+    pub draft: Option<M>,
+}
+
+impl<M: AsModel> Models<M> {
+    /// An engine of the model and its draft model. The size of a page is the same for each engine of the model.
+    fn engine(
+        &self,
+        options: &EngineOptions,
+        page: &OnceLock<(usize, usize)>,
+    ) -> Result<Engine<'_>, ModelError> {
+        let mut engine = Engine::new(self.model.as_model(), options)?;
+        if let Some(draft) = &self.draft {
+            engine.draft_with(draft.as_model())?;
+        }
+        page.get_or_init(|| engine.page());
+        Ok(engine)
+    }
+}
+
+/// A model that the worker owns, or one that lives as long as the process.
+pub trait AsModel: Send + 'static {
+    /// The model.
+    fn as_model(&self) -> &Model;
+}
+
+impl AsModel for Model {
+    fn as_model(&self) -> &Model {
+        self
+    }
+}
+
+impl AsModel for &'static Model {
+    fn as_model(&self) -> &Model {
+        self
+    }
+}
+
+impl Worker {
+    /// A thread for the engine of a model and its draft model. Models that it owns are gone when it has ended.
+    ///
+    /// # Errors
+    /// What the engine refuses, if it is made at once; the system gives no thread.
+    pub fn start<M: AsModel>(
+        models: Models<M>,
+        config: WorkerConfig,
+    ) -> Result<Worker, StartError> {
+        let sequences = config.engine.sequences;
+        let counts = Arc::new(Counts::new(sequences));
+        counts.count(|all| all.resting = !config.starts_engine);
+        let (commands, received) = channel();
+        let (made, first) = channel();
+        let (max_pending, starts_engine) = (config.max_pending, config.starts_engine);
+        let context = config.engine.context;
+        let page = Arc::<OnceLock<_>>::default();
+        let work = {
+            let (page, counts) = (Arc::clone(&page), Arc::clone(&counts));
+            move || {
+                let thread = EngineThread { models, config, page, counts };
+                thread.run(&received, &made);
+            }
+        };
+        let thread = thread::Builder::new().name("alight-engine".into()).spawn(work);
+        let thread = thread.map_err(StartError::NoThread)?;
+        let mut worker = Worker {
+            commands,
+            next: AtomicU64::new(0),
+            pending: Arc::default(),
+            max_pending,
+            context: context.unwrap_or(0),
+            page,
+            counts,
+            thread: Mutex::new(Some(thread)),
+        };
+        if starts_engine {
+            match first.recv() {
+                Ok(context) => worker.context = context?,
+                // A panic, which the hook has reported.
+                Err(_) => return Err(StartError::NoThread(io::Error::other("it has failed"))),
+            }
+        }
+        Ok(worker)
+    }
+
+    /// Positions of a sequence; of an engine that is not made at once, those that were asked for.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Positions of a page of the KV cache, and the bytes of one in all layers; `None` while there was no engine yet.
+    pub fn page(&self) -> Option<(usize, usize)> {
+        self.page.get().copied()
+    }
+
+    /// What it has done.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Computes all of these, or none.
+    ///
+    /// # Errors
+    /// There would be more requests than the worker takes.
+    pub fn generate(
+        &self,
+        requests: Vec<(GenerateRequest, OnEvent)>,
+    ) -> Result<Vec<RunningRequest>, TooManyRequests> {
+        let (n, asked) = (requests.len(), Instant::now());
+        let pending = self.pending.fetch_add(n, Ordering::Relaxed);
+        if pending.saturating_add(n) > self.max_pending {
+            self.pending.fetch_sub(n, Ordering::Relaxed);
+            return Err(TooManyRequests { pending, max_pending: self.max_pending });
+        }
+        let running = requests.into_iter().map(|(request, on_event)| {
+            let key = self.next.fetch_add(1, Ordering::Relaxed);
+            let (commands, pending) = (self.commands.clone(), Arc::clone(&self.pending));
+            // If the thread has ended, the function is dropped, which its owner sees.
+            let _ = commands.send(Command::Add(key, Box::new(request), on_event, asked));
+            RunningRequest { key, wanted: true, commands, pending }
+        });
+        Ok(running.collect())
+    }
+
+    /// Does something with the engine between two of its steps. An engine that rests is made for it. If there can be none, `work` is dropped.
+    pub fn between(&self, work: Box<dyn FnOnce(&mut EngineAccess<'_, '_>) + Send>) {
+        let _ = self.commands.send(Command::Between(work));
+    }
+
+    /// Ends the thread, and returns when it has ended; its requests get [`EngineEvent::Ending`]. Prompts that wait to be written are written.
+    pub fn quit(&self) {
+        let _ = self.commands.send(Command::Quit);
+        // Held until it has ended, so that nobody else returns before.
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Gives up the handle of the thread without joining it: for a copy of the process (`fork`), which has no such thread.
+    pub fn forget_thread(&self) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::forget(thread.take());
+    }
+}
+
+/// What the thread works with.
+struct EngineThread<M> {
+    models: Models<M>,
+    config: WorkerConfig,
+    page: Arc<OnceLock<(usize, usize)>>,
+    counts: Arc<Counts>,
+}
+
+/// Why an engine is not needed any more.
+enum Ended {
+    Quit,
+    /// There was nothing to do for long.
+    Rested,
+}
+
+impl<M: AsModel> EngineThread<M> {
+    fn run(&self, commands: &Receiver<Command>, made: &Sender<Result<usize, ModelError>>) {
+        let EngineThread { models, config, page, counts } = self;
+        let model = models.model.as_model();
+        let (mut first, mut next) = (None, None);
+        if config.starts_engine {
+            match models.engine(&config.engine, page) {
+                Ok(engine) => {
+                    let _ = made.send(Ok(engine.context()));
+                    first = Some(engine);
+                }
+                Err(error) => {
+                    let _ = made.send(Err(error));
+                    return;
+                }
+            }
+        } else {
+            let Some(command) = self.wait(commands) else { return };
+            next = Some(command);
+        }
+        let remembered = if config.remembers_prompts { config.engine.sequences } else { 0 };
+        let mut prompts = vec![None; remembered];
+        let masks = OnceCell::new();
+        loop {
+            let made = first.take().map_or_else(|| models.engine(&config.engine, page), Ok);
+            let engine = match made {
+                Ok(engine) => engine,
+                Err(error) => {
+                    (config.log)(&format!(
+                        "the engine of '{}' cannot be made: {error}",
+                        model.name()
+                    ));
+                    if let Some(Command::Add(_, _, mut on_event, _)) = next.take() {
+                        on_event(EngineEvent::EngineFailed(Arc::new(error)));
+                    }
+                    let Some(command) = self.wait(commands) else { return };
+                    next = Some(command);
+                    continue;
+                }
+            };
+            let mut state = State {
+                model,
+                engine,
+                rest: config.rest,
+                active: HashMap::new(),
+                ids: HashMap::new(),
+                keep: VecDeque::new(),
+                prompts: &mut prompts,
+                masks: &masks,
+                counts,
+                log: &config.log,
+            };
+            match catch_unwind(AssertUnwindSafe(|| state.run(next.take(), commands))) {
+                Ok(Ended::Quit) => return,
+                Ok(Ended::Rested) => {
+                    drop(state);
+                    (config.log)(&format!(
+                        "'{}' rests: nothing was asked of it for a while",
+                        model.name()
+                    ));
+                    let draft = models.draft.as_ref().map(AsModel::as_model);
+                    [Some(model), draft].into_iter().flatten().for_each(Model::rest);
+                    match self.wait(commands) {
+                        Some(command) => next = Some(command),
+                        None => return,
+                    }
+                }
+                Err(_) => {
+                    (config.log)(
+                        "the engine has failed: its requests have ended, and a new one is made",
+                    );
+                    // Their functions are dropped. What the engine owns may be in any state.
+                    state.active.clear();
+                    counts.count(Totals::clear);
+                    std::mem::forget(state);
+                }
+            }
+        }
+    }
+
+    /// Waits, without an engine, for something to do. `None`: there is to be no more.
+    fn wait(&self, commands: &Receiver<Command>) -> Option<Command> {
+        self.counts.count(|all| (all.resting, all.kept) = (true, 0));
+        let command = loop {
+            match commands.recv() {
+                // Of a request that had ended.
+                Ok(Command::Cancel(..)) => {}
+                Ok(Command::Quit) | Err(_) => return None,
+                Ok(command) => break command,
+            }
+        };
+        self.counts.count(|all| all.resting = false);
+        Some(command)
+    }
+}
+
+/// A request of the engine's.
+struct Active {
+    key: u64,
+    on_event: OnEvent,
+    logits: LogitsWanted,
+    /// The tokens of the prompt, if their logits are wanted.
+    echoed: Vec<u32>,
+    /// Whose it is, and its prompt until it is read.
+    prompt: Option<OwnPrompt>,
+}
+
+struct State<'l, 'm> {
+    model: &'m Model,
+    engine: Engine<'m>,
+    rest: Option<Duration>,
+    active: HashMap<RequestId, Active>,
+    ids: HashMap<u64, RequestId>,
+    keep: VecDeque<OwnPrompt>,
+    /// By place: the last prompt that was read there.
+    prompts: &'l mut [Option<OwnPrompt>],
+    /// Made when an answer is first held to something.
+    masks: &'l OnceCell<Masks>,
+    counts: &'l Counts,
+    log: &'l Log,
+}
+
+impl State<'_, '_> {
+    /// Computes, beginning with `first`, until the command to quit comes, until the last sender of commands is gone, or until the engine was
+    /// idle for as long as the options say.
+    fn run(&mut self, mut first: Option<Command>, commands: &Receiver<Command>) -> Ended {
+        loop {
+            let command = match (first.take(), self.engine.is_idle()) {
+                (Some(command), _) => Ok(command),
+                (None, false) => commands.try_recv(),
+                (None, true) => {
+                    // A quiet moment, as far as is known: another request is looked for before each file.
+                    match commands.try_recv() {
+                        Err(TryRecvError::Empty) if !self.keep.is_empty() => {
+                            self.keep_one();
+                            continue;
+                        }
+                        Err(TryRecvError::Empty) => match self.next(commands) {
+                            Err(RecvTimeoutError::Timeout) => return Ended::Rested,
+                            command => command.map_err(|_| TryRecvError::Disconnected),
+                        },
+                        command => command,
+                    }
+                }
+            };
+            match command {
+                Ok(Command::Add(key, request, on_event, asked)) => {
+                    self.add(key, *request, on_event, asked);
+                }
+                Ok(Command::Cancel(key, left)) => self.cancel(key, left),
+                Ok(Command::Between(work)) => {
+                    work(&mut EngineAccess { engine: &mut self.engine, prompts: self.prompts });
+                    self.count_kept();
+                }
+                Ok(Command::Quit) | Err(TryRecvError::Disconnected) => break,
+                Err(TryRecvError::Empty) => self.step(),
+            }
+        }
+        for (_, mut active) in self.active.drain() {
+            (active.on_event)(EngineEvent::Ending);
+        }
+        while !self.keep.is_empty() {
+            self.keep_one();
+        }
+        Ended::Quit
+    }
+
+    /// The next command, for which an idle engine waits no longer than it may.
+    fn next(&self, commands: &Receiver<Command>) -> Result<Command, RecvTimeoutError> {
+        match self.rest {
+            Some(rest) => commands.recv_timeout(rest),
+            None => commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        }
+    }
+
+    fn count_kept(&self) {
+        let kept = self.engine.kept_bytes();
+        self.counts.count(|all| all.kept = kept);
+    }
+
+    fn add(&mut self, key: u64, request: GenerateRequest, mut on_event: OnEvent, asked: Instant) {
+        let GenerateRequest {
+            prompt,
+            sampling,
+            logit_bias,
+            max_tokens,
+            ignore_eos,
+            salt,
+            of_prompt,
+            logits,
+            grammar,
+        } = request;
+        let hold = |held| self.masks.get_or_init(Masks::start).hold(held);
+        let constraint = grammar.map(|held| Box::new(hold(held)) as Box<dyn Constraint>);
+        let own = Some((salt.clone(), prompt.clone()));
+        let echoed = if of_prompt == OfPrompt::Logits { prompt.clone() } else { Vec::new() };
+        let prompt_tokens = prompt.len();
+        let request =
+            Request { prompt, sampling, logit_bias, max_tokens, ignore_eos, salt, of_prompt };
+        match self.engine.add_constrained(request, constraint) {
+            Ok(id) => {
+                self.counts.count(|all| all.came(key, prompt_tokens, max_tokens, asked));
+                self.ids.insert(key, id);
+                self.active.insert(id, Active { key, on_event, logits, echoed, prompt: own });
+            }
+            Err(error) => {
+                self.counts.count(|all| all.failed += 1);
+                on_event(EngineEvent::Refused(Arc::new(error)));
+            }
+        }
+    }
+
+    fn cancel(&mut self, key: u64, left: bool) {
+        if let Some(id) = self.ids.remove(&key) {
+            self.active.remove(&id);
+            self.engine.cancel(id);
+            self.counts.count(|all| {
+                *(if left { &mut all.left } else { &mut all.ended }) += 1;
+                all.gone(key);
+            });
+        }
+    }
+
+    fn step(&mut self) {
+        let State { model, engine, active, ids, keep, prompts, counts, .. } = self;
+        counts.count(Totals::step);
+        let vocab = model.tokenizer().vocab_size();
+        // Beyond the tokens there may be padding.
+        let of_tokens = |logits: &'_ [f32]| logits.len().min(vocab);
+        let mut on_event = |id, event: Event<'_>| {
+            let Some(request) = active.get_mut(&id) else { return };
+            let key = request.key;
+            let event = match event {
+                Event::Prompt { reused } => {
+                    let mut place = None;
+                    counts.count(|all| {
+                        place = all.place(key);
+                        all.read(key, reused);
+                    });
+                    if let Some(prompt) = request.prompt.take() {
+                        if prompt.1.len() - reused >= MIN_NEW_TOKENS {
+                            keep.push_back(prompt.clone());
+                        }
+                        if let Some(last) = place.and_then(|place| prompts.get_mut(place)) {
+                            *last = Some(prompt);
+                        }
+                    }
+                    EngineEvent::Prompt { reused }
+                }
+                Event::Token(token, logits) => {
+                    counts.count(|all| all.token(key));
+                    let logits = request.logits.of(&logits[..of_tokens(logits)], token);
+                    EngineEvent::Token(token, logits)
+                }
+                Event::Finished(finish) => EngineEvent::Finished(finish),
+                Event::Failed(error) => EngineEvent::Failed(Arc::new(error)),
+                Event::PromptLogits { position, logits } => {
+                    let Some(&next) = request.echoed.get(position + 1) else { return };
+                    let wanted = match request.logits {
+                        LogitsWanted::Nothing => LogitsWanted::Logprobs(0),
+                        wanted => wanted,
+                    };
+                    EngineEvent::PromptToken(next, wanted.of(&logits[..of_tokens(logits)], next))
+                }
+                Event::Embedding(embedding) => {
+                    // All of it has to be computed.
+                    counts.count(|all| all.read(key, 0));
+                    EngineEvent::Embedding(embedding.to_vec())
+                }
+                Event::Reading { read, reused } => {
+                    counts.count(|all| all.reading(key, read, reused));
+                    EngineEvent::Reading { read, reused }
+                }
+            };
+            let failed = matches!(event, EngineEvent::Failed(_));
+            let ended =
+                failed || matches!(event, EngineEvent::Finished(_) | EngineEvent::Embedding(_));
+            if ended {
+                counts.count(|all| {
+                    *(if failed { &mut all.failed } else { &mut all.ended }) += 1;
+                    all.gone(key);
+                });
+            }
+            // Who does not listen any more has sent word, or will.
+            (request.on_event)(event);
+            if ended {
+                ids.remove(&request.key);
+                active.remove(&id);
+            }
+        };
+        if let Err(error) = engine.step(&mut on_event) {
+            self.fail_all(error);
+        }
+        self.count_kept();
+        while self.keep.len() > MAX_PENDING_PROMPTS {
+            self.keep_one();
+        }
+        for ignored in self.engine.ignored_prompts() {
+            let path = ignored.path.display();
+            (self.log)(&format!("the kept prompt '{path}' is not used: {}", ignored.why));
+        }
+    }
+
+    /// The engine has forgotten all requests.
+    fn fail_all(&mut self, error: ModelError) {
+        let error = Arc::new(error);
+        self.ids.clear();
+        self.counts.count(Totals::clear);
+        for (_, mut request) in self.active.drain() {
+            (request.on_event)(EngineEvent::EngineFailed(Arc::clone(&error)));
+        }
+    }
+
+    fn keep_one(&mut self) {
+        let Some((salt, prompt)) = self.keep.pop_front() else { return };
+        if let Err(error) = self.engine.keep(&salt, &prompt) {
+            (self.log)(&format!("a prompt is not kept: {error}"));
+        }
+    }
+}
