@@ -36,7 +36,7 @@ pub fn int8_products(isa: Isa, rounds: usize) -> i32 {
         SimdLevel::AmxInt8 => unsafe { amx::products_of_bytes(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        SimdLevel::Amx => unsafe { amx::products_of_brains(rounds) },
+        SimdLevel::Amx => unsafe { amx::products_of_bf16(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         SimdLevel::AvxVnni => unsafe { int8_avx_vnni(rounds) },

@@ -34,13 +34,13 @@ fn check(w: &Matrix<'_>, weights: &[f32]) {
     for isa in levels() {
         for at_once in [false, true] {
             // Products of prompts with AMX round weights to bf16.
-            let brain = at_once && isa.level() == SimdLevel::Amx;
+            let bf16 = at_once && isa.level() == SimdLevel::Amx;
             for (i, y) in columns(w, isa, at_once).into_iter().enumerate() {
                 let (k, r) = (i / rows, i % rows);
                 // A weight is a scale times a code and an offset, which may cancel: of the size of what is near.
                 let near = &weights[r * cols + k / 32 * 32..][..32];
                 let size = near.iter().fold(0f32, |max, w| max.max(w.abs()));
-                let bound = size * if brain { 1.0 / 64.0 } else { 2e-5 };
+                let bound = size * if bf16 { 1.0 / 64.0 } else { 2e-5 };
                 let (ty, layout, weight) = (w.weight_type(), w.layout(), weights[r * cols + k]);
                 assert!(
                     (y - weight).abs() <= bound,

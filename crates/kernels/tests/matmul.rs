@@ -29,11 +29,11 @@ struct Case {
     bound: Vec<f64>,
     exact: Vec<f64>,
     /// With AMX: the sums of products that are rounded to bf16, and what f32 sums of them can be off by.
-    brain: Vec<[f64; 2]>,
+    bf16: Vec<[f64; 2]>,
 }
 
 /// The nearest bf16; of an activation ties go to even, of a weight away from zero.
-fn brain(x: f32, weight: bool) -> f64 {
+fn bf16(x: f32, weight: bool) -> f64 {
     let bits = x.to_bits();
     let tie = if weight { 1 } else { bits >> 16 & 1 };
     f32::from_bits((bits + 0x7fff + tie) & 0xffff_0000) as f64
@@ -45,7 +45,7 @@ impl Case {
         let x = random_activations(rng, tokens * cols);
         let mut w = vec![0f32; rows * cols];
         dequantize_row(ty, &blocks, &mut w);
-        let (mut exact, mut bound, mut brains) = (vec![], vec![], vec![]);
+        let (mut exact, mut bound, mut bf16s) = (vec![], vec![], vec![]);
         // One unit of the integers is max / limit of its group; rounding is off by half of it.
         let (group, limit) = if tokens == 1 { (256, 32512.0) } else { (32, 127.0) };
         for x in x.chunks_exact(cols) {
@@ -58,35 +58,24 @@ impl Case {
                         y += *x as f64 * *w as f64;
                         err += w.abs() as f64 * max / limit / 2.0;
                         size += (x * w).abs() as f64;
-                        rounded += brain(*x, false) * brain(*w, true);
+                        rounded += bf16(*x, false) * bf16(*w, true);
                         largest = largest.max((x * w).abs() as f64);
                     }
                 }
                 exact.push(y);
                 // A weight is the result of another sequence of operations here, and may be rounded to the bf16 beside this
                 // one, of which there are few.
-                brains.push([rounded, size * 2e-6 * 16.0 + largest / 64.0]);
+                bf16s.push([rounded, size * 2e-6 * 16.0 + largest / 64.0]);
                 // f32 accumulation adds at most some ulps of the sum of magnitudes. With an
                 // offset, d·q and m cancel, so their own magnitudes count: hence the factor.
                 bound.push(if ty.is_float() { 0.0 } else { err * 1.0001 } + size * 2e-6 * 16.0);
             }
         }
-        Case {
-            ty,
-            layout: Layout::Rows,
-            rows,
-            cols,
-            tokens,
-            blocks,
-            x,
-            bound,
-            exact,
-            brain: brains,
-        }
+        Case { ty, layout: Layout::Rows, rows, cols, tokens, blocks, x, bound, exact, bf16: bf16s }
     }
 
     /// Whether a prompt's products are of bf16 numbers.
-    fn is_brain(&self, isa: Isa) -> bool {
+    fn is_bf16(&self, isa: Isa) -> bool {
         let kind = !self.ty.is_float() || self.ty == WeightType::BF16;
         isa.level() == SimdLevel::Amx && self.tokens > 1 && kind && self.cols.is_multiple_of(32)
     }
@@ -135,7 +124,7 @@ impl Case {
         self.check_layout();
         if let Some(packed) = self.packed() {
             packed.check_layout();
-            if let Some(amx) = Isa::of(SimdLevel::Amx).filter(|&amx| self.is_brain(amx)) {
+            if let Some(amx) = Isa::of(SimdLevel::Amx).filter(|&amx| self.is_bf16(amx)) {
                 let [rows, tiles] = [self, &packed].map(|case| case.run(amx, 0..self.rows));
                 assert!(rows == tiles, "{} is not in both layouts what it is", self.ty);
             }
@@ -165,8 +154,8 @@ impl Case {
                     "{} {:?} {isa} {}×{} tokens {} output {i}",
                     self.ty, self.layout, self.rows, self.cols, self.tokens
                 );
-                if self.is_brain(isa) {
-                    let [exact, bound] = self.brain[i];
+                if self.is_bf16(isa) {
+                    let [exact, bound] = self.bf16[i];
                     let off = (y as f64 - exact).abs();
                     assert!(off <= bound, "{what}: {y}, of bf16 {exact}, off by {off} > {bound}");
                     continue;
@@ -442,7 +431,7 @@ fn whole_numbers_have_exact_products() {
                 x: x.iter().map(|x| *x as f32).collect(),
                 bound: vec![],
                 exact: vec![],
-                brain: vec![],
+                bf16: vec![],
             };
             let sum = |x: &[i32], w: &[i32]| -> i32 { x.iter().zip(w).map(|(x, w)| x * w).sum() };
             let expected: Vec<f32> = x

@@ -26,7 +26,7 @@
 //! offsets reach all of them.
 //!
 //! With AMX's tiles of bytes so are many tokens ([`MANY`]) for rows with a scale for each 32 weights. With its tiles of bf16 there is bf16 instead of
-//! 8-bit integers, for weights that are quantised or bf16: `[T/16][K/32][16][32]` (`brain`).
+//! 8-bit integers, for weights that are quantised or bf16: `[T/16][K/32][16][32]` (`bf16`).
 //!
 //! Float weights read the values themselves, `[T][K]` f32.
 //!
@@ -107,7 +107,7 @@ pub struct ActivationFormats {
     /// Sums of 16 values too, for types with an offset for each.
     sums_of_16: bool,
     /// Some weights are bf16.
-    brain: bool,
+    bf16: bool,
 }
 
 impl ActivationFormats {
@@ -119,7 +119,7 @@ impl ActivationFormats {
             rows_in_order: layout == Layout::Rows && scales(ty) == 2,
             tiles: layout == Layout::Tiles && !ty.is_float(),
             sums_of_16: needs_sums_of_16(ty),
-            brain: ty == WeightType::BF16,
+            bf16: ty == WeightType::BF16,
         };
         matrices.into_iter().map(one).fold(ActivationFormats::default(), ActivationFormats::and)
     }
@@ -138,7 +138,7 @@ impl ActivationFormats {
             rows_in_order: self.rows_in_order || other.rows_in_order,
             tiles: self.tiles || other.tiles,
             sums_of_16: self.sums_of_16 || other.sums_of_16,
-            brain: self.brain || other.brain,
+            bf16: self.bf16 || other.bf16,
         }
     }
 
@@ -151,7 +151,7 @@ impl ActivationFormats {
         };
         packed
             && (self.sums_of_16 || !needs_sums_of_16(ty))
-            && (self.brain || ty != WeightType::BF16)
+            && (self.bf16 || ty != WeightType::BF16)
     }
 
     /// The largest [`block`](ActivationFormats::block).
@@ -161,7 +161,7 @@ impl ActivationFormats {
     /// ([`Activations::tokens_in`]).
     pub fn block(self, isa: Isa) -> usize {
         match isa.level() {
-            SimdLevel::Amx if self.quantized() || self.brain => WIDE_TOKEN_BLOCK,
+            SimdLevel::Amx if self.quantized() || self.bf16 => WIDE_TOKEN_BLOCK,
             SimdLevel::AmxInt8 if self.rows => TOKEN_BLOCK,
             _ if self.tiles => TOKEN_BLOCK,
             _ => 1,
@@ -169,8 +169,8 @@ impl ActivationFormats {
     }
 
     /// Whether a prompt's tokens of so many columns are packed as bf16.
-    fn as_brain(self, isa: Isa, cols: usize) -> bool {
-        isa.level() == SimdLevel::Amx && cols.is_multiple_of(32) && (self.quantized() || self.brain)
+    fn as_bf16(self, isa: Isa, cols: usize) -> bool {
+        isa.level() == SimdLevel::Amx && cols.is_multiple_of(32) && (self.quantized() || self.bf16)
     }
 
     /// Whether any of the matrices is quantised.
@@ -241,7 +241,7 @@ pub struct Activations {
     float: Vec<f32>,
     pub(super) tiles: TileActs,
     /// bf16 for AMX, in bytes, `[T/16][K/32][16][32]`.
-    brain: Lines,
+    bf16: Lines,
 }
 
 /// Several tokens for packed weights, in blocks of [`TOKEN_BLOCK`] tokens.
@@ -288,7 +288,7 @@ impl Activations {
                     z16: vec![0; 2 * groups],
                 }
             },
-            brain: Lines::new(2 * t.next_multiple_of(WIDE_TOKEN_BLOCK) * k),
+            bf16: Lines::new(2 * t.next_multiple_of(WIDE_TOKEN_BLOCK) * k),
         }
     }
 
@@ -359,7 +359,7 @@ impl Activations {
                 z32: self.tiles.z32.as_mut_ptr(),
                 z16: self.tiles.z16.as_mut_ptr(),
             },
-            brain: self.brain.as_mut_ptr().cast(),
+            bf16: self.bf16.as_mut_ptr().cast(),
             _owner: std::marker::PhantomData,
         }
     }
@@ -457,13 +457,13 @@ impl Offsets {
 }
 
 /// Bytes of 32 columns as bf16.
-const BRAIN_LINE: usize = 64;
+const BF16_LINE: usize = 64;
 
 /// Where columns `32·g .. 32·g + 32` of the `t`-th token of a prompt begin in bytes of bf16, if tokens have `cols` columns.
 #[inline(always)]
-fn brain_line(t: usize, g: usize, cols: usize) -> usize {
+fn bf16_line(t: usize, g: usize, cols: usize) -> usize {
     let block = t / WIDE_TOKEN_BLOCK * (cols / 32) + g;
-    BRAIN_LINE * (block * WIDE_TOKEN_BLOCK + t % WIDE_TOKEN_BLOCK)
+    BF16_LINE * (block * WIDE_TOKEN_BLOCK + t % WIDE_TOKEN_BLOCK)
 }
 
 /// Some tokens of a set that follow one another: what matrices are multiplied with.
@@ -563,16 +563,16 @@ impl<'a> Tokens<'a> {
 
     /// Whether a matrix of this kind is multiplied with them as bf16.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn as_brain(&self, kind: (WeightType, Layout)) -> bool {
+    pub(super) fn as_bf16(&self, kind: (WeightType, Layout)) -> bool {
         let formats = ActivationFormats::of([kind]);
-        self.precision == Precision::Bits8 && formats.as_brain(self.set.isa, self.set.cols)
+        self.precision == Precision::Bits8 && formats.as_bf16(self.set.isa, self.set.cols)
     }
 
     /// Columns from group `g` of 32 on of 16 tokens, block `block` of these.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn brain_block(&self, block: usize, g: usize) -> *const u8 {
+    pub(super) fn bf16_block(&self, block: usize, g: usize) -> *const u8 {
         let token = self.first + WIDE_TOKEN_BLOCK * block;
-        self.set.brain[brain_line(token, g, self.set.cols)..].as_ptr().cast()
+        self.set.bf16[bf16_line(token, g, self.set.cols)..].as_ptr().cast()
     }
 
     pub(super) fn q8(&self) -> *const i8 {
@@ -662,7 +662,7 @@ pub struct ActSlots<'a> {
     pairs: *mut i32,
     float: *mut f32,
     tiles: TileSlots,
-    brain: *mut u8,
+    bf16: *mut u8,
     _owner: std::marker::PhantomData<&'a mut Activations>,
 }
 
@@ -716,8 +716,8 @@ impl ActSlots<'_> {
                 std::ptr::copy_nonoverlapping(x.as_ptr(), to, x.len());
             }
             #[cfg(target_arch = "x86_64")]
-            if self.rows.precision(t) == Precision::Bits8 && self.formats.as_brain(self.isa, k) {
-                self.put_brain(t - self.rows.bits16, first / 32, x);
+            if self.rows.precision(t) == Precision::Bits8 && self.formats.as_bf16(self.isa, k) {
+                self.put_bf16(t - self.rows.bits16, first / 32, x);
                 return;
             }
             if !self.formats.quantized() {
@@ -836,7 +836,7 @@ impl ActSlots<'_> {
             (self.formats.rows_in_order, set.formats.rows_in_order),
             (self.formats.tiles, set.formats.tiles),
             (self.formats.sums_of_16, set.formats.sums_of_16),
-            (self.formats.brain, set.formats.brain),
+            (self.formats.bf16, set.formats.bf16),
         ];
         assert!(alike && covered.iter().all(|(wanted, there)| *there || !wanted), "unlike sets");
         // SAFETY: all offsets stay inside buffers of max_tokens × max_cols values, and parts of different tokens are
@@ -853,11 +853,11 @@ impl ActSlots<'_> {
                 true => [from, t],
                 false => [from - set.rows.bits16, t - self.rows.bits16],
             };
-            if !wide && self.formats.as_brain(self.isa, k) {
+            if !wide && self.formats.as_bf16(self.isa, k) {
                 for g in 0..k / 32 {
-                    let line = set.brain[brain_line(from, g, k)..][..BRAIN_LINE].as_ptr().cast();
-                    let to = self.brain.add(brain_line(t, g, k));
-                    std::ptr::copy_nonoverlapping(line, to, BRAIN_LINE);
+                    let line = set.bf16[bf16_line(from, g, k)..][..BF16_LINE].as_ptr().cast();
+                    let to = self.bf16.add(bf16_line(t, g, k));
+                    std::ptr::copy_nonoverlapping(line, to, BF16_LINE);
                 }
                 return;
             }
@@ -1107,7 +1107,7 @@ mod avx2 {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::{ActSlots, Offsets, Precision, TOKEN_BLOCK, WIDE, brain_line, scale_for};
+    use super::{ActSlots, Offsets, Precision, TOKEN_BLOCK, WIDE, bf16_line, scale_for};
     use std::arch::x86_64::*;
 
     impl ActSlots<'_> {
@@ -1163,13 +1163,13 @@ mod avx512 {
 
         /// The `t`-th token of a prompt from group `first` of 32 on as bf16, rounded to nearest even.
         #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-        pub(super) unsafe fn put_brain(&self, t: usize, first: usize, x: &[f32]) {
+        pub(super) unsafe fn put_bf16(&self, t: usize, first: usize, x: &[f32]) {
             for (g, x) in (first..).zip(x.chunks_exact(32)) {
                 // SAFETY: within the buffers, as in `put`.
                 unsafe {
                     let [a, b] = [0, 16].map(|i| _mm512_loadu_ps(x.as_ptr().add(i)));
                     let both = _mm512_cvtne2ps_pbh(b, a);
-                    let to = self.brain.add(brain_line(t, g, self.cols));
+                    let to = self.bf16.add(bf16_line(t, g, self.cols));
                     to.cast::<__m512bh>().write(both);
                 }
             }

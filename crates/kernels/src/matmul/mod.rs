@@ -81,8 +81,8 @@ pub unsafe fn matmul<'a>(
         // SAFETY: sizes were checked above, the elements are ours by the caller's promise; `Activations::begin` has checked that
         // the CPU has the level.
         #[cfg(target_arch = "x86_64")]
-        Precision::Bits8 if x.as_brain(w.kind()) => unsafe {
-            amx::brain::rows(w, rows, x, out, scratch);
+        Precision::Bits8 if x.as_bf16(w.kind()) => unsafe {
+            amx::bf16::rows(w, rows, x, out, scratch);
         },
         // SAFETY: sizes were checked above, the elements are ours by the caller's promise.
         Precision::Bits16 => unsafe { few(w, rows, x, out, scratch) },

@@ -1,8 +1,8 @@
 //! Tokens of a prompt with AMX, a unit that multiplies small matrices ("tiles") in one instruction: of bytes ([`bytes`]), whose results have the
-//! bits of AVX-512, or of bf16 numbers ([`brain`]), whose have not.
+//! bits of AVX-512, or of bf16 numbers ([`bf16`]), whose have not.
 
-pub(super) mod brain;
-mod brain_panel;
+pub(super) mod bf16;
+mod bf16_panel;
 pub(super) mod bytes;
 mod tile;
 
@@ -42,7 +42,7 @@ products!(
 );
 products!(
     /// Of bf16 numbers.
-    products_of_brains,
+    products_of_bf16,
     multiply
 );
 

@@ -27,7 +27,7 @@ unsafe fn floats(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output
         match w.weight_type() {
             WeightType::F32 => float(rows, w, x, out, |p| Neon::load(p.cast())),
             WeightType::F16 => float(rows, w, x, out, |p| Neon::load_f16(p.cast())),
-            _ => float(rows, w, x, out, |p| brain(p)),
+            _ => float(rows, w, x, out, |p| bf16(p)),
         }
     }
 }
@@ -37,7 +37,7 @@ unsafe fn floats(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output
 /// # Safety
 /// `p` has 16 readable bytes; the CPU has NEON.
 #[inline(always)]
-pub(in crate::matmul) unsafe fn brain(p: *const u8) -> [float32x4_t; 2] {
+pub(in crate::matmul) unsafe fn bf16(p: *const u8) -> [float32x4_t; 2] {
     // SAFETY: by the caller's promise.
     unsafe {
         let v = vld1q_u16(p.cast());

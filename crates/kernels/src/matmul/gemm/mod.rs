@@ -15,7 +15,7 @@
 //! Portable code keeps the sums of all tokens where the floats would be, and goes over them with one group of 32 columns after the
 //! other, see `scalar`.
 //!
-//! With AMX the panel is multiplied as it is, see `amx::bytes`, or made into bf16, see `amx::brain`.
+//! With AMX the panel is multiplied as it is, see `amx::bytes`, or made into bf16, see `amx::bf16`.
 
 /// What AVX2 and NEON have around their `columns`, the products of `ROWS` rows of a panel with up to `TOKENS` tokens: the level's
 /// features, the module that fills a panel, and the macro that gives the [`Formula`](crate::blocks::Formula) of a type.
@@ -191,9 +191,9 @@ const _: () = assert!(MAX_K_FLOAT * PANEL_ROWS >= SUMS);
 /// One thread's panel. Allocated once.
 pub struct MatmulScratch {
     pub(super) panel: Box<Panel>,
-    /// Panels of bf16, see `amx::brain`: pages that stay untouched elsewhere.
+    /// Panels of bf16, see `amx::bf16`: pages that stay untouched elsewhere.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-    pub(super) brain: Lines,
+    pub(super) bf16: Lines,
 }
 
 impl MatmulScratch {
@@ -208,7 +208,7 @@ impl MatmulScratch {
                 m: [0.0; MAX_K / 16 * PANEL_ROWS],
                 zero: 0,
             }),
-            brain: Lines::new(PANELS * PANEL_BYTES),
+            bf16: Lines::new(PANELS * PANEL_BYTES),
         }
     }
 }

@@ -53,7 +53,7 @@ pub(super) unsafe fn rows(
             },
             match w.weight_type() {
                 WeightType::F16 => each_tile::<Half>(w, rows, x, out, scratch.sums()),
-                _ => each_tile::<Brain>(w, rows, x, out, scratch.sums()),
+                _ => each_tile::<Bf16>(w, rows, x, out, scratch.sums()),
             }
         )
     }
@@ -561,7 +561,7 @@ unsafe fn group<Q: TilesAvx512, const P: usize, const T: usize>(
 /// F16 weights.
 struct Half;
 /// BF16 weights.
-struct Brain;
+struct Bf16;
 
 /// The weights of a column of 16 rows.
 trait Column {
@@ -578,7 +578,7 @@ impl Column for Half {
     }
 }
 
-impl Column for Brain {
+impl Column for Bf16 {
     #[inline(always)]
     unsafe fn load(p: *const u8) -> __m512 {
         // SAFETY: by the caller's promise.

@@ -6,7 +6,7 @@ use crate::blocks::neon_rows::{signed, too_large};
 use crate::blocks::neon_tiles::TilesNeon;
 use crate::blocks::{WeightType, with_tiles};
 use crate::lanes::{Lanes, Neon};
-use crate::matmul::dot::neon::{brain, whole};
+use crate::matmul::dot::neon::{bf16, whole};
 use crate::matmul::{Matrix, Output, Tokens};
 use crate::sdot::sdot_lane;
 use crate::tiles::TILE_ROWS;
@@ -142,7 +142,7 @@ unsafe fn float(w: &Matrix<'_>, i: usize, x: &[f32], sums: &mut [f32; TILE_ROWS]
             let mut acc = [Neon::splat(0.0); 4];
             for (k, &x) in x.iter().enumerate() {
                 let p = tile.add(2 * TILE_ROWS * k + 16 * half);
-                let w = if ty == WeightType::F16 { Neon::load_f16(p.cast()) } else { brain(p) };
+                let w = if ty == WeightType::F16 { Neon::load_f16(p.cast()) } else { bf16(p) };
                 acc[k % 4] = Neon::fma(w, Neon::splat(x), acc[k % 4]);
             }
             let [a, b, c, d] = acc;

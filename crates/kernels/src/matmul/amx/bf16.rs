@@ -8,7 +8,7 @@
 //!
 //! A sum depends on its token and its row alone: neither on the tokens and rows beside it nor on the layout of the weights.
 
-use super::brain_panel;
+use super::bf16_panel;
 use super::tile::{LINE, Registers, TILE};
 use super::{GROUP, WHOLE};
 use crate::matmul::gemm::stretches;
@@ -38,8 +38,8 @@ pub(in crate::matmul) unsafe fn rows(
     out: Output<'_>,
     scratch: &mut MatmulScratch,
 ) {
-    let MatmulScratch { panel, brain } = scratch;
-    let brain = brain.as_mut_ptr().cast::<u8>();
+    let MatmulScratch { panel, bf16 } = scratch;
+    let bf16 = bf16.as_mut_ptr().cast::<u8>();
     let blocks = x.tokens().div_ceil(TILE);
     // A few tokens pass over a panel while it is in the first-level cache. Of more, those that are multiplied are there, while
     // several panels pass over them that come from the second.
@@ -57,12 +57,12 @@ pub(in crate::matmul) unsafe fn rows(
             let panels = || (first..end).step_by(PANEL_ROWS).enumerate();
             for k in stretches(w.cols(), MAX_K) {
                 for (i, base) in panels() {
-                    brain_panel::fill(w, base, end, k.clone(), panel, brain.add(PANEL_BYTES * i));
+                    bf16_panel::fill(w, base, end, k.clone(), panel, bf16.add(PANEL_BYTES * i));
                 }
                 for block in (0..blocks).step_by(2) {
                     for (i, base) in panels() {
                         let rows = base.max(rows.start)..end.min(base + PANEL_ROWS);
-                        let panel = brain.add(PANEL_BYTES * i).cast_const();
+                        let panel = bf16.add(PANEL_BYTES * i).cast_const();
                         let what = Part { base, rows, k: k.clone(), block, panel };
                         if block + 1 < blocks {
                             part::<2>(&registers, &what, x, out);
@@ -157,8 +157,8 @@ unsafe fn products<const B: usize>(
                 registers.load::<3>(at(1, 1), stride);
             }
         }
-        let first = x.brain_block(block, k.start / GROUP);
-        let second = if B == 2 { x.brain_block(block + 1, k.start / GROUP) } else { first };
+        let first = x.bf16_block(block, k.start / GROUP);
+        let second = if B == 2 { x.bf16_block(block + 1, k.start / GROUP) } else { first };
         for g in 0..k.len() / GROUP {
             let (x, w) = (TILE * LINE * g, 2 * TILE * LINE * g);
             registers.load::<4>(first.wrapping_add(x), LINE);
