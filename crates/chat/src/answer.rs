@@ -24,9 +24,9 @@ pub enum Delta {
     Arguments(String),
 }
 
-/// What is known of an answer before it begins.
+/// How an answer is taken apart, and what ends it.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct AnswerOptions {
     /// Whether it is a message of a conversation, and not the continuation of a text.
     pub chat: bool,
     /// Whether there are tools to call. What looks like a call where there are none is text.
@@ -48,7 +48,7 @@ pub struct Answer {
 
 impl Answer {
     /// The answer to the prompt of these tokens.
-    pub fn new(asked: &Asked, prompt: &[u32], vocabulary: &'static Vocabulary) -> Answer {
+    pub fn new(asked: &AnswerOptions, prompt: &[u32], vocabulary: &'static Vocabulary) -> Answer {
         let tokenizer: &'static Tokenizer = &vocabulary.tokenizer;
         let format = if asked.chat { vocabulary.output_format() } else { Format::Plain };
         let parser = match (asked.call, asked.tools) {

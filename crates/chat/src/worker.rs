@@ -1,4 +1,5 @@
-//! The thread that owns an engine: requests come in by one channel, and what a step brings is handed to each request's own function.
+//! The loop around an engine, [`EngineLoop`], in which what a step brings is handed to each request's own function; and a thread that has one,
+//! [`Worker`], to which requests come by a channel.
 //!
 //! An engine is made at once, or when something is first asked of it. One that had nothing to do for long may rest: its memory is given back,
 //! and another one is made when something is asked.
@@ -407,7 +408,6 @@ impl<M: AsModel> EngineThread<M> {
         }
         let remembered = if config.remembers_prompts { config.engine.sequences } else { 0 };
         let mut prompts = vec![None; remembered];
-        let masks = OnceCell::new();
         loop {
             let made = first.take().map_or_else(|| models.engine(&config.engine, page), Ok);
             let engine = match made {
@@ -425,22 +425,14 @@ impl<M: AsModel> EngineThread<M> {
                     continue;
                 }
             };
-            let mut state = State {
-                model,
-                engine,
-                rest: config.rest,
-                active: HashMap::new(),
-                ids: HashMap::new(),
-                keep: VecDeque::new(),
-                prompts: &mut prompts,
-                masks: &masks,
-                counts,
-                log: &config.log,
-            };
-            match catch_unwind(AssertUnwindSafe(|| state.run(next.take(), commands))) {
+            let mut engine = EngineLoop::of(model, engine, Arc::clone(counts), &config.log);
+            engine.prompts = std::mem::replace(&mut prompts, vec![None; remembered]);
+            let run = || engine.run(next.take(), commands, config.rest);
+            match catch_unwind(AssertUnwindSafe(run)) {
                 Ok(Ended::Quit) => return,
                 Ok(Ended::Rested) => {
-                    drop(state);
+                    prompts = std::mem::take(&mut engine.prompts);
+                    drop(engine);
                     (config.log)(&format!(
                         "'{}' rests: nothing was asked of it for a while",
                         model.name()
@@ -457,9 +449,9 @@ impl<M: AsModel> EngineThread<M> {
                         "the engine has failed: its requests have ended, and a new one is made",
                     );
                     // Their functions are dropped. What the engine owns may be in any state.
-                    state.active.clear();
+                    engine.active.clear();
                     counts.count(Totals::clear);
-                    std::mem::forget(state);
+                    std::mem::forget(engine);
                 }
             }
         }
@@ -492,25 +484,76 @@ struct Active {
     prompt: Option<OwnPrompt>,
 }
 
-struct State<'l, 'm> {
+/// An engine, and what becomes of its requests. Whoever has it calls [`step`](Self::step); nothing here needs a thread.
+pub struct EngineLoop<'m> {
     model: &'m Model,
     engine: Engine<'m>,
-    rest: Option<Duration>,
     active: HashMap<RequestId, Active>,
     ids: HashMap<u64, RequestId>,
     keep: VecDeque<OwnPrompt>,
     /// By place: the last prompt that was read there.
-    prompts: &'l mut [Option<OwnPrompt>],
+    prompts: Vec<Option<OwnPrompt>>,
     /// Made when an answer is first held to something.
-    masks: &'l OnceCell<Masks>,
-    counts: &'l Counts,
-    log: &'l Log,
+    masks: OnceCell<Masks>,
+    counts: Arc<Counts>,
+    log: Log,
 }
 
-impl State<'_, '_> {
+impl<'m> EngineLoop<'m> {
+    /// A loop around an engine of a model, to which `draft` proposes tokens. Remarks go to `log`.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub fn start(
+        model: &'m Model,
+        draft: Option<&'m Model>,
+        options: &EngineOptions,
+        log: &Log,
+    ) -> Result<EngineLoop<'m>, ModelError> {
+        let mut engine = Engine::new(model, options)?;
+        if let Some(draft) = draft {
+            engine.draft_with(draft)?;
+        }
+        Ok(EngineLoop::of(model, engine, Arc::new(Counts::new(options.sequences)), log))
+    }
+
+    fn of(model: &'m Model, engine: Engine<'m>, counts: Arc<Counts>, log: &Log) -> EngineLoop<'m> {
+        EngineLoop {
+            model,
+            engine,
+            active: HashMap::new(),
+            ids: HashMap::new(),
+            keep: VecDeque::new(),
+            prompts: Vec::new(),
+            masks: OnceCell::new(),
+            counts,
+            log: Arc::clone(log),
+        }
+    }
+
+    /// Positions of a sequence.
+    pub fn context(&self) -> usize {
+        self.engine.context()
+    }
+
+    /// Computes a request from the next step on, under a key of the caller's that no other one has.
+    pub fn generate(&mut self, key: u64, request: GenerateRequest, on_event: OnEvent) {
+        self.add(key, request, on_event, Instant::now());
+    }
+
+    /// Computes no more of a request that has not ended.
+    pub fn cancel(&mut self, key: u64) {
+        self.end(key, false);
+    }
+
     /// Computes, beginning with `first`, until the command to quit comes, until the last sender of commands is gone, or until the engine was
-    /// idle for as long as the options say.
-    fn run(&mut self, mut first: Option<Command>, commands: &Receiver<Command>) -> Ended {
+    /// idle for so long.
+    fn run(
+        &mut self,
+        mut first: Option<Command>,
+        commands: &Receiver<Command>,
+        rest: Option<Duration>,
+    ) -> Ended {
         loop {
             let command = match (first.take(), self.engine.is_idle()) {
                 (Some(command), _) => Ok(command),
@@ -522,7 +565,7 @@ impl State<'_, '_> {
                             self.keep_one();
                             continue;
                         }
-                        Err(TryRecvError::Empty) => match self.next(commands) {
+                        Err(TryRecvError::Empty) => match next(commands, rest) {
                             Err(RecvTimeoutError::Timeout) => return Ended::Rested,
                             command => command.map_err(|_| TryRecvError::Disconnected),
                         },
@@ -534,9 +577,12 @@ impl State<'_, '_> {
                 Ok(Command::Add(key, request, on_event, asked)) => {
                     self.add(key, *request, on_event, asked);
                 }
-                Ok(Command::Cancel(key, left)) => self.cancel(key, left),
+                Ok(Command::Cancel(key, left)) => self.end(key, left),
                 Ok(Command::Between(work)) => {
-                    work(&mut EngineAccess { engine: &mut self.engine, prompts: self.prompts });
+                    work(&mut EngineAccess {
+                        engine: &mut self.engine,
+                        prompts: &mut self.prompts,
+                    });
                     self.count_kept();
                 }
                 Ok(Command::Quit) | Err(TryRecvError::Disconnected) => break,
@@ -550,14 +596,6 @@ impl State<'_, '_> {
             self.keep_one();
         }
         Ended::Quit
-    }
-
-    /// The next command, for which an idle engine waits no longer than it may.
-    fn next(&self, commands: &Receiver<Command>) -> Result<Command, RecvTimeoutError> {
-        match self.rest {
-            Some(rest) => commands.recv_timeout(rest),
-            None => commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        }
     }
 
     fn count_kept(&self) {
@@ -597,7 +635,8 @@ impl State<'_, '_> {
         }
     }
 
-    fn cancel(&mut self, key: u64, left: bool) {
+    /// Ends a request that has not ended, because its client has `left`, or has all.
+    fn end(&mut self, key: u64, left: bool) {
         if let Some(id) = self.ids.remove(&key) {
             self.active.remove(&id);
             self.engine.cancel(id);
@@ -608,8 +647,9 @@ impl State<'_, '_> {
         }
     }
 
-    fn step(&mut self) {
-        let State { model, engine, active, ids, keep, prompts, counts, .. } = self;
+    /// Computes the next token of all sequences, and reads some of the prompts that have come.
+    pub fn step(&mut self) {
+        let EngineLoop { model, engine, active, ids, keep, prompts, counts, .. } = self;
         counts.count(Totals::step);
         let vocab = model.tokenizer().vocab_size();
         // Beyond the tokens there may be padding.
@@ -703,5 +743,13 @@ impl State<'_, '_> {
         if let Err(error) = self.engine.keep(&salt, &prompt) {
             (self.log)(&format!("a prompt is not kept: {error}"));
         }
+    }
+}
+
+/// The next command, for which an idle engine waits no longer than it may.
+fn next(commands: &Receiver<Command>, rest: Option<Duration>) -> Result<Command, RecvTimeoutError> {
+    match rest {
+        Some(rest) => commands.recv_timeout(rest),
+        None => commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
     }
 }

@@ -1,7 +1,7 @@
 //! What all requests for an answer have in common, whichever client they come from: the model, the prompt's tokens, how tokens are
 //! chosen, and the place in the engine.
 
-use alight_chat::answer::Asked;
+use alight_chat::answer::AnswerOptions;
 use alight_chat::body::conversation::without_thinking;
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
@@ -21,9 +21,9 @@ use crate::models::Serving;
 use crate::worker::{self, Running};
 
 /// Most answers to a request.
-pub(crate) const MOST_CHOICES: usize = 128;
+pub(crate) const MAX_CHOICES: usize = 128;
 /// Most tokens whose logits are changed.
-const MOST_BIASES: usize = 4096;
+const MAX_BIASES: usize = 4096;
 
 /// The model that a body names.
 pub(crate) fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Serving, Failure> {
@@ -71,7 +71,7 @@ pub(crate) fn ask(
 fn biases(fields: &mut Fields, serving: &Serving) -> Result<Vec<(u32, f32)>, Failure> {
     let vocab = serving.vocabulary().tokenizer.vocab_size();
     let what = format!(
-        "an object of numbers by ids of tokens below {vocab}, at most {MOST_BIASES}, or a list of pairs of them"
+        "an object of numbers by ids of tokens below {vocab}, at most {MAX_BIASES}, or a list of pairs of them"
     );
     let pair = |id: Option<u32>, bias: &Value| {
         let id = id.filter(|id| (*id as usize) < vocab)?;
@@ -82,10 +82,10 @@ fn biases(fields: &mut Fields, serving: &Serving) -> Result<Vec<(u32, f32)>, Fai
         Some((id, bias))
     };
     let biases = fields.read("logit_bias", &what, |value| match &value {
-        Value::Object(all) if all.len() <= MOST_BIASES => {
+        Value::Object(all) if all.len() <= MAX_BIASES => {
             all.iter().map(|(id, bias)| pair(id.parse().ok(), bias)).collect()
         }
-        Value::Array(all) if all.len() <= MOST_BIASES => all
+        Value::Array(all) if all.len() <= MAX_BIASES => all
             .iter()
             .map(|one| {
                 let id = one[0].as_u64().and_then(|id| u32::try_from(id).ok());
@@ -139,7 +139,7 @@ pub(crate) fn chat(
     stops: Vec<String>,
     ask: &mut GenerateRequest,
     serving: &Serving,
-) -> Result<(Vec<u32>, Asked), Failure> {
+) -> Result<(Vec<u32>, AnswerOptions), Failure> {
     let call = !must_call.is_empty();
     if call {
         ask.grammar = Some(grammar::of_calls(must_call, &serving.grammars)?);
@@ -164,7 +164,7 @@ pub(crate) fn chat(
         let mark = vocabulary.tokenizer.encode("<tool_call>\n", options);
         prompt.extend(mark.map_err(|error| Failure::invalid(error.to_string()))?);
     }
-    Ok((prompt, Asked { chat, tools, call, stops, ..Asked::default() }))
+    Ok((prompt, AnswerOptions { chat, tools, call, stops, ..AnswerOptions::default() }))
 }
 
 /// Takes texts to be computed, so many at `most`: a text, its tokens, or a list of either. Of one that is too long, what the context holds is

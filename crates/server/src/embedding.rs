@@ -3,7 +3,7 @@
 //! Clients send hundreds of texts at once. As many are asked of the engine as it computes together, so that other requests come in between, and
 //! a request takes no more of the queue than that.
 
-use alight_chat::answer::Asked;
+use alight_chat::answer::AnswerOptions;
 use alight_chat::body::fields::{Fields, whole};
 use alight_chat::worker::GenerateRequest;
 use alight_model::{OfPrompt, Pooling, to_unit_length};
@@ -16,7 +16,7 @@ use crate::models::Serving;
 use crate::shared::Shared;
 
 /// Most texts of a request, as OpenAI has it.
-const MOST_TEXTS: usize = 2048;
+const MAX_TEXTS: usize = 2048;
 
 /// Texts whose vectors are wanted.
 pub(crate) struct Texts {
@@ -54,7 +54,7 @@ pub(crate) fn take(
         Some("last") => Some(Pooling::Last),
         _ => None,
     })?;
-    let all = asking::texts(fields, "input", MOST_TEXTS, cut, serving)?;
+    let all = asking::texts(fields, "input", MAX_TEXTS, cut, serving)?;
     asking::check_fit(&all, serving)?;
     let of_prompt = OfPrompt::Embedding(pooling.unwrap_or(Pooling::Mean));
     let ask = GenerateRequest { of_prompt, salt: call.salt.clone(), ..GenerateRequest::default() };
@@ -69,7 +69,8 @@ impl Texts {
         let (mut all, mut tokens) = (Vec::new(), 0);
         for some in self.all.chunks(server.options.engine.sequences) {
             let running = asking::begin(serving, some.to_vec(), 1, &self.ask)?;
-            let mut generation = Generation::new(running, &Asked::default(), serving.vocabulary());
+            let mut generation =
+                Generation::new(running, &AnswerOptions::default(), serving.vocabulary());
             while let Some((_, update)) = generation.next().await {
                 if let Update::Failed(failure) = update {
                     return Err(failure);

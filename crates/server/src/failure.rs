@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 const EXCEEDS: &str = "exceeds the available context size";
 
 /// Writes a failure as a client expects it.
-pub(crate) type Written = fn(&Failure) -> Value;
+pub(crate) type ErrorFormat = fn(&Failure) -> Value;
 
 /// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

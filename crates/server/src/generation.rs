@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use alight_chat::answer::{Answer, Asked, Delta};
+use alight_chat::answer::{Answer, AnswerOptions, Delta};
 use alight_chat::worker::{EngineEvent, TokenLogits};
 use alight_model::{Finish, Logprobs};
 use alight_text::Vocabulary;
@@ -27,7 +27,7 @@ pub(crate) enum Reason {
 
 /// A token that was handed out.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct TokenLogprob {
     pub(crate) id: u32,
     pub(crate) logprobs: Option<Box<Logprobs>>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Told {
 pub(crate) struct Piece {
     pub(crate) deltas: Vec<Delta>,
     /// Tokens whose text is in what was handed out so far.
-    pub(crate) tokens: Vec<Told>,
+    pub(crate) tokens: Vec<TokenLogprob>,
 }
 
 /// What has happened to one of the answers.
@@ -70,11 +70,11 @@ pub(crate) struct Choice {
     /// Tokens that were generated.
     pub(crate) tokens: usize,
     /// The tokens of the prompt, if they are wanted; nothing is known of how likely the first one is.
-    pub(crate) echoed: Vec<Told>,
+    pub(crate) echoed: Vec<TokenLogprob>,
     /// The prompt as a vector.
     pub(crate) embedding: Vec<f32>,
     /// Tokens whose text was not handed on yet, with where it begins and ends.
-    waiting: VecDeque<([usize; 2], Told)>,
+    waiting: VecDeque<([usize; 2], TokenLogprob)>,
 }
 
 impl Choice {
@@ -133,7 +133,7 @@ impl Choice {
                 Some(Update::Reading(read))
             }
             Some(EngineEvent::PromptToken(id, logits)) => {
-                self.echoed.push(Told { id, logprobs: logprobs(logits) });
+                self.echoed.push(TokenLogprob { id, logprobs: logprobs(logits) });
                 None
             }
             Some(EngineEvent::Embedding(embedding)) => {
@@ -146,8 +146,10 @@ impl Choice {
                 let [begin, _] = self.answer.bytes();
                 let ended = self.answer.push(id, each);
                 let [end, given] = self.answer.bytes();
-                self.waiting
-                    .push_back(([begin, end.max(begin)], Told { id, logprobs: logprobs(logits) }));
+                self.waiting.push_back((
+                    [begin, end.max(begin)],
+                    TokenLogprob { id, logprobs: logprobs(logits) },
+                ));
                 let tokens = self.told(given, ended);
                 let piece = Piece { deltas, tokens };
                 if ended {
@@ -185,7 +187,7 @@ impl Choice {
     }
 
     /// Tokens whose text ends within the first `given` bytes; if the answer was cut there, also the one in which it was.
-    fn told(&mut self, given: usize, cut: bool) -> Vec<Told> {
+    fn told(&mut self, given: usize, cut: bool) -> Vec<TokenLogprob> {
         let mut told = Vec::new();
         while let Some(([begin, end], _)) = self.waiting.front() {
             if if cut { *begin < given } else { *end <= given } {
@@ -217,7 +219,7 @@ impl Generation {
     /// Answers to prompts that are computed already, or wait.
     pub(crate) fn new(
         running: Vec<(Running, Vec<u32>)>,
-        asked: &Asked,
+        asked: &AnswerOptions,
         vocabulary: &'static Vocabulary,
     ) -> Generation {
         let began = Instant::now();
@@ -229,7 +231,11 @@ impl Generation {
             prompt_tokens: prompt.len(),
             reused: 0,
             tokens: 0,
-            echoed: prompt.first().map(|id| Told { id: *id, logprobs: None }).into_iter().collect(),
+            echoed: prompt
+                .first()
+                .map(|id| TokenLogprob { id: *id, logprobs: None })
+                .into_iter()
+                .collect(),
             embedding: Vec::new(),
             waiting: VecDeque::new(),
         });

@@ -17,12 +17,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::apart::ThreadPermit;
-use crate::failure::{Failure, Written};
+use crate::failure::{ErrorFormat, Failure};
 use crate::generation::{Choice, Generation, Update};
 use crate::shared::Shared;
 
 /// A stream without anything to say says so as often: clients give up on connections that are silent.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What a route is asked.
 pub(crate) struct Call {
@@ -98,7 +98,7 @@ pub(crate) fn bytes(status: StatusCode, kind: &'static str, bytes: Bytes) -> Res
 }
 
 /// A failure, written by `shape`.
-pub(crate) fn failed(failure: &Failure, shape: Written) -> Response<Reply> {
+pub(crate) fn failed(failure: &Failure, shape: ErrorFormat) -> Response<Reply> {
     let mut response = json(failure.status, &shape(failure));
     let headers = response.headers_mut();
     if let Some(methods) = failure.allow {
@@ -122,7 +122,7 @@ pub(crate) trait Shape: Send {
     }
 
     /// What shows that the server is alive.
-    fn sign_of_life(&self) -> &'static str {
+    fn keep_alive(&self) -> &'static str {
         ":\n\n"
     }
 
@@ -148,7 +148,7 @@ pub(crate) struct Stream {
 impl Stream {
     /// With its headers, which are sent at once.
     pub(crate) fn response(generation: Generation, mut shape: Box<dyn Shape>) -> Response<Reply> {
-        let mut life = interval(SIGN_OF_LIFE);
+        let mut life = interval(KEEP_ALIVE_INTERVAL);
         life.set_missed_tick_behavior(MissedTickBehavior::Delay);
         life.reset();
         let kind = shape.kind();
@@ -191,7 +191,7 @@ impl Stream {
                     if self.life.poll_tick(context).is_pending() {
                         return Poll::Pending;
                     }
-                    out.push_str(self.shape.sign_of_life());
+                    out.push_str(self.shape.keep_alive());
                 }
             }
             self.ready.push_back(out);

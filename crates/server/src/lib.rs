@@ -79,19 +79,19 @@ pub struct Options {
     pub engine: EngineOptions,
     /// How tokens are chosen if a request does not say.
     pub sampling: SamplerOptions,
-    /// Whether requests without a seed have that of `sampling`, and not one of their own.
+    /// Whether requests without a seed get the seed of `sampling`, instead of one of their own.
     pub fixed_seed: bool,
     /// Most tokens of an answer if a request does not say.
     pub max_tokens: usize,
-    /// Requests that may wait for a sequence beside those that have one.
+    /// Most requests that wait for a sequence.
     pub queue: usize,
-    /// Who has none of these keys is refused. Empty: nobody needs one.
+    /// API keys that are accepted. Empty disables authentication.
     pub keys: Vec<String>,
-    /// Pages of these origins may ask; `*`: of all.
+    /// Origins whose pages may send requests; `*`: any.
     pub origins: Vec<String>,
-    /// Whether it is told at `/metrics` what was done, in numbers.
+    /// Whether there is `/metrics`.
     pub metrics: bool,
-    /// Whether it is told at `/slots` what each sequence does.
+    /// Whether there is `/slots`.
     pub slots: bool,
     /// The folder of files that `/slots/N?action=save` writes and `restore` reads; `None`: there are none.
     pub slot_files: Option<PathBuf>,

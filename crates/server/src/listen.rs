@@ -21,12 +21,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::failure::{Failure, Written};
+use crate::failure::{ErrorFormat, Failure};
 use crate::http::{self, Answered, Call, Reply};
 use crate::models::Served;
-use crate::routes::Asker;
+use crate::routes::AuthRequirement;
 use crate::shared::{APART, BODY, Shared};
-use crate::socket::{Listener, Listening, Patient, Socket, Stream};
+use crate::socket::{Listener, Listening, Socket, Stream, TimeoutStream};
 use crate::{Log, Options, routes};
 
 /// Most connections; more wait in the system's queue.
@@ -37,9 +37,9 @@ const SMALL_BODY: usize = 256 << 10;
 const HEAD_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
 const BODY_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 /// How long streams may take to end when the server is told to.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// How long clients may take to read that they were cut off.
-const FAREWELL: Duration = Duration::from_millis(500);
+const SHUTDOWN_FLUSH: Duration = Duration::from_millis(500);
 /// Requests that are taken apart, and some more that wait for what they have sent to be compiled.
 const THREADS: usize = APART + alight_chat::grammar::MAX_COMPILED;
 
@@ -159,7 +159,7 @@ async fn accept(
     drop(listener);
     let _ = stop.wait_for(|stop| *stop).await;
     let all_gone = || room.acquire_many(CONNECTIONS as u32);
-    let end = Instant::now() + LAST_WORDS;
+    let end = Instant::now() + SHUTDOWN_GRACE;
     if timeout_at(end, all_gone()).await.is_err() {
         // What is still being answered ends with an error, which its client may read.
         let (done, quitted) = oneshot::channel();
@@ -172,7 +172,7 @@ async fn accept(
         if thread::Builder::new().spawn(quit).is_ok() {
             let _ = quitted.await;
         }
-        let _ = timeout_at(Instant::now() + FAREWELL, all_gone()).await;
+        let _ = timeout_at(Instant::now() + SHUTDOWN_FLUSH, all_gone()).await;
     }
 }
 
@@ -200,7 +200,8 @@ pub(crate) async fn connection(
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME).max_buf_size(64 << 10);
-    let mut connection = pin!(http.serve_connection(TokioIo::new(Patient::new(stream)), service));
+    let mut connection =
+        pin!(http.serve_connection(TokioIo::new(TimeoutStream::new(stream)), service));
     let told = first(pin!(stop.wait_for(|stop| *stop)), connection.as_mut()).await;
     if told.is_none() {
         connection.as_mut().graceful_shutdown();
@@ -212,13 +213,13 @@ pub(crate) async fn connection(
 async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Reply> {
     let (head, body) = request.into_parts();
     let found = routes::find(&head.method, head.uri.path());
-    let shape: Written = match &found {
+    let shape: ErrorFormat = match &found {
         Ok((route, _)) => route.failure,
         Err((shape, _)) => *shape,
     };
     let origin = match shared.access.names(&head.headers) {
         Ok(origin) => origin,
-        Err(_) if matches!(&found, Ok((route, _)) if route.asker == Asker::Any) => None,
+        Err(_) if matches!(&found, Ok((route, _)) if route.auth == AuthRequirement::Any) => None,
         Err(failure) => return closing(http::failed(&failure, shape)),
     };
     let preflight = head.method == Method::OPTIONS && origin.is_some();
@@ -234,9 +235,9 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
             let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return Err(Failure::new(status, "invalid_request_error", message));
         }
-        let salt = match route.asker {
-            Asker::Any | Asker::Open => "".into(),
-            Asker::Key => shared.access.key(&head.headers)?,
+        let salt = match route.auth {
+            AuthRequirement::Any | AuthRequirement::Open => "".into(),
+            AuthRequirement::Key => shared.access.key(&head.headers)?,
         };
         let (body, room) = match route.method {
             // Nobody asks for what to do with it, and no key stands before some of these. hyper closes the connection behind one.

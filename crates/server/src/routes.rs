@@ -4,21 +4,21 @@ use std::pin::Pin;
 
 use hyper::{Method, StatusCode};
 
-use crate::failure::{Failure, Written};
+use crate::failure::{ErrorFormat, Failure};
 use crate::http::{Answered, Call};
 use crate::{anthropic, health, llama, ollama, openai, page};
 
 /// What answers.
 type Handler = fn(Call) -> Pin<Box<dyn Future<Output = Answered> + Send>>;
 
-/// Whose requests are answered.
+/// What a request has to have.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asker {
-    /// Everybody's, by whatever name the server was asked: nothing but its health is told.
+pub(crate) enum AuthRequirement {
+    /// Nothing: any host name and no key. For the health check alone.
     Any,
-    /// Those by a name of the server, without a key.
+    /// A host name of the server, and no key.
     Open,
-    /// Those with a key, too, if there are keys.
+    /// A host name of the server, and a key if there are keys.
     Key,
 }
 
@@ -27,10 +27,10 @@ pub(crate) struct Route {
     pub(crate) method: Method,
     /// Without `/v1`, which may stand in front of it. `*` at its end stands for anything: the name of a model may have a `/` in it.
     pub(crate) path: &'static str,
-    pub(crate) asker: Asker,
+    pub(crate) auth: AuthRequirement,
     pub(crate) handler: Handler,
     /// How its failures are written.
-    pub(crate) failure: Written,
+    pub(crate) failure: ErrorFormat,
 }
 
 macro_rules! routes {
@@ -38,14 +38,14 @@ macro_rules! routes {
         &[$(Route {
             method: Method::$method,
             path: $path,
-            asker: routes!(@$access),
+            auth: routes!(@$access),
             handler: |call| Box::pin($handler(call)),
             failure: $shape,
         },)*]
     };
-    (@any) => { Asker::Any };
-    (@open) => { Asker::Open };
-    (@key) => { Asker::Key };
+    (@any) => { AuthRequirement::Any };
+    (@open) => { AuthRequirement::Open };
+    (@key) => { AuthRequirement::Key };
 }
 
 pub(crate) static ROUTES: &[Route] = routes![
@@ -100,7 +100,7 @@ impl Route {
 pub(crate) fn find<'p>(
     method: &Method,
     path: &'p str,
-) -> Result<(&'static Route, &'p str), (Written, Failure)> {
+) -> Result<(&'static Route, &'p str), (ErrorFormat, Failure)> {
     // The address of the server that a client was given may end with a `/`, to which it adds its own.
     let slashes = path.len() - path.trim_start_matches('/').len();
     let plain = &path[slashes.saturating_sub(1)..];
@@ -121,7 +121,7 @@ pub(crate) fn find<'p>(
             Err((route.failure, Failure { allow: Some(allow), ..failure }))
         }
         None => {
-            let shape: Written = match plain {
+            let shape: ErrorFormat = match plain {
                 ollama if ollama.starts_with("/api/") => Failure::ollama,
                 anthropic if anthropic.starts_with("/messages") => Failure::anthropic,
                 _ => Failure::openai,

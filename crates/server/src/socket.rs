@@ -154,19 +154,19 @@ impl Listener {
 const READ_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 
 /// A connection that ends if its client reads nothing.
-pub(crate) struct Patient<S> {
+pub(crate) struct TimeoutStream<S> {
     stream: S,
     /// When that is, while something waits to be written.
     end: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Patient<S> {
-    pub(crate) fn new(stream: S) -> Patient<S> {
-        Patient { stream, end: None }
+impl<S> TimeoutStream<S> {
+    pub(crate) fn new(stream: S) -> TimeoutStream<S> {
+        TimeoutStream { stream, end: None }
     }
 }
 
-impl<S: Unpin> Patient<S> {
+impl<S: Unpin> TimeoutStream<S> {
     /// What writing gives, or that it has waited for too long.
     fn within<T>(
         &mut self,
@@ -183,7 +183,7 @@ impl<S: Unpin> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimeoutStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -193,7 +193,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

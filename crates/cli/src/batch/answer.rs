@@ -10,8 +10,6 @@ use super::result::{LineId, now};
 
 /// An answer that is being computed.
 pub struct Answer {
-    /// Its place among the results.
-    pub index: u64,
     /// The line that asks for it.
     pub line: LineId,
     /// Tokens of the prompt.
@@ -25,9 +23,8 @@ pub struct Answer {
 
 impl Answer {
     /// Nothing is written yet.
-    pub fn new(index: u64, prepared: &Prepared, vocabulary: &'static Vocabulary) -> Answer {
+    pub fn new(prepared: &Prepared, vocabulary: &'static Vocabulary) -> Answer {
         Answer {
-            index,
             line: prepared.line.clone(),
             prompt_tokens: prepared.prompt.len(),
             tokens: 0,

@@ -13,20 +13,19 @@ mod result;
 mod results;
 mod resume;
 
-use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal};
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
-use alight_chat::grammar::{Grammars, Masks};
-use alight_model::{
-    Constraint, Engine, EngineOptions, Event, Finish, MAX_SEQUENCES, Model, ModelError, Request,
-    RequestId, SamplerOptions,
-};
+use alight_chat::grammar::Grammars;
+use alight_chat::worker::{EngineEvent, EngineLoop, GenerateRequest, Log};
+use alight_model::{EngineOptions, MAX_SEQUENCES, Model, ModelError, SamplerOptions};
 use alight_text::{Encoder, Style};
 use anyhow::{Context, anyhow};
 use serde_json::json;
@@ -167,23 +166,24 @@ pub fn main(args: BatchArgs) -> Outcome {
         speculate: args.drafts.speculate,
         ..EngineOptions::default()
     };
-    let mut engine = Engine::new(model, &options).map_err(|e| anyhow!(e))?;
-    if let Some(draft) = args.drafts.leaked(&args.engine)? {
-        engine.draft_with(draft).map_err(|e| anyhow!(e))?;
-    }
+    let draft = args.drafts.leaked(&args.engine)?;
+    let log: Log = Arc::new(say::note);
+    let engine = EngineLoop::start(model, draft, &options, &log).map_err(|e| anyhow!(e))?;
     let shown = !args.quiet && (file.is_some() || !io::stdout().is_terminal());
     let progress = Progress::new(shown, input.len);
     let source = input.path.map(Path::to_owned);
     let goes_on = file.is_some();
     let reader = args.reader(input, model, engine.context(), run, done, keys);
+    let (send, events) = channel();
     let mut batch = Batch {
         model,
         engine: ManuallyDrop::new(engine),
+        send,
+        events,
         items: Items::begin(reader, args.sequences),
         results: Results::new(file, args.unordered),
         progress,
         active: HashMap::new(),
-        masks: OnceCell::new(),
         begun: 0,
         sequences: args.sequences,
         ended: false,
@@ -318,13 +318,16 @@ impl<'a> Input<'a> {
 /// A batch that is being computed.
 struct Batch {
     model: &'static Model,
-    engine: ManuallyDrop<Engine<'static>>,
+    /// The process ends before all of its memory would have been given back.
+    engine: ManuallyDrop<EngineLoop<'static>>,
+    /// What becomes of requests, by their places among the results.
+    send: Sender<(u64, EngineEvent)>,
+    events: Receiver<(u64, EngineEvent)>,
     items: Items,
     results: Results,
     progress: Progress,
-    active: HashMap<RequestId, Answer>,
-    /// Made when an answer is first held to something.
-    masks: OnceCell<Masks>,
+    /// By their places among the results, which are the keys of their requests.
+    active: HashMap<u64, Answer>,
     /// Lines that have begun: places among the results.
     begun: u64,
     sequences: usize,
@@ -335,16 +338,6 @@ struct Batch {
     source: Option<PathBuf>,
     /// Whether the same command goes on after this one: results are in a file.
     goes_on: bool,
-}
-
-/// Why an answer is complete.
-enum End {
-    /// One of the texts that end it has come.
-    Text,
-    /// The engine says so.
-    Engine(Finish),
-    /// There is none.
-    Failed(ModelError),
 }
 
 impl Batch {
@@ -403,66 +396,81 @@ impl Batch {
     }
 
     fn begin(&mut self, index: u64, prepared: Prepared) -> Outcome {
-        let answer = Answer::new(index, &prepared, self.model.vocabulary());
-        let Prepared { prompt, sampling, max_tokens, ignore_eos, held, .. } = prepared;
-        let hold = |held| self.masks.get_or_init(Masks::start).hold(held);
-        let constraint = held.map(|held| Box::new(hold(held)) as Box<dyn Constraint>);
-        let request = Request { prompt, sampling, max_tokens, ignore_eos, ..Request::default() };
-        match self.engine.add_constrained(request, constraint) {
-            Ok(id) => {
-                self.active.insert(id, answer);
-                Ok(())
-            }
-            Err(error) => {
-                let code = match error {
-                    ModelError::ContextFull { .. } => TOO_LONG,
-                    _ => "invalid_request",
-                };
-                let refusal = Refusal::new(code, error.to_string());
-                self.put(index, &answer.line, result::Outcome::Refused(refusal))
-            }
-        }
+        let answer = Answer::new(&prepared, self.model.vocabulary());
+        let Prepared { prompt, sampling, max_tokens, ignore_eos, held: grammar, .. } = prepared;
+        let request = GenerateRequest {
+            prompt,
+            sampling,
+            max_tokens,
+            ignore_eos,
+            grammar,
+            ..GenerateRequest::default()
+        };
+        let send = self.send.clone();
+        let on_event = Box::new(move |event| {
+            // Once the batch has ended nobody asks.
+            let _ = send.send((index, event));
+        });
+        self.engine.generate(index, request, on_event);
+        self.active.insert(index, answer);
+        Ok(())
     }
 
     /// Computes the next token of all sequences.
     fn step(&mut self) -> Outcome {
-        let Batch { engine, active, progress, .. } = self;
-        let mut ended = Vec::new();
-        let mut on_event = |id, event: Event<'_>| {
-            let Some(answer) = active.get_mut(&id) else { return };
-            match event {
-                Event::Prompt { .. } => progress.prompt_tokens += answer.prompt_tokens as u64,
-                Event::Token(token, _) => {
-                    progress.tokens += 1;
-                    if answer.push(token) {
-                        ended.push((id, End::Text));
-                    }
-                }
-                Event::Finished(finish) => ended.push((id, End::Engine(finish))),
-                Event::Failed(error) => ended.push((id, End::Failed(error))),
-                // How far a prompt is, and what no line asks for.
-                Event::Reading { .. } | Event::PromptLogits { .. } | Event::Embedding(_) => {}
-            }
-        };
-        engine.step(&mut on_event).map_err(|e| anyhow!(e))?;
-        for (id, end) in ended {
-            // What follows the end of an answer in the same step says nothing new.
-            let Some(answer) = self.active.remove(&id) else { continue };
-            let (index, line) = (answer.index, answer.line.clone());
-            let finish = match end {
-                End::Failed(error) => {
-                    let failed = Refusal::new("model_error", error.to_string());
-                    self.put(index, &line, result::Outcome::Failed(failed))?;
-                    continue;
-                }
-                End::Text => None,
-                End::Engine(finish) => Some(finish),
-            };
-            self.engine.cancel(id);
-            let body = answer.body(finish, self.model.name());
-            self.put(index, &line, result::Outcome::Answered(body))?;
+        self.engine.step();
+        while let Ok((index, event)) = self.events.try_recv() {
+            self.on_event(index, event)?;
         }
         Ok(())
+    }
+
+    fn on_event(&mut self, index: u64, event: EngineEvent) -> Outcome {
+        // What follows the end of an answer in the same step says nothing new.
+        let Some(answer) = self.active.get_mut(&index) else { return Ok(()) };
+        let finish = match event {
+            EngineEvent::Prompt { .. } => {
+                self.progress.prompt_tokens += answer.prompt_tokens as u64;
+                return Ok(());
+            }
+            EngineEvent::Token(token, _) => {
+                self.progress.tokens += 1;
+                if !answer.push(token) {
+                    return Ok(());
+                }
+                None
+            }
+            EngineEvent::Finished(finish) => Some(finish),
+            EngineEvent::Refused(error) => {
+                let code = match *error {
+                    ModelError::ContextFull { .. } => TOO_LONG,
+                    _ => "invalid_request",
+                };
+                let refused = Refusal::new(code, error.to_string());
+                return self.end(index, |_| result::Outcome::Refused(refused));
+            }
+            EngineEvent::Failed(error) => {
+                let failed = Refusal::new("model_error", error.to_string());
+                return self.end(index, |_| result::Outcome::Failed(failed));
+            }
+            EngineEvent::EngineFailed(error) => return Err(anyhow!(error).into()),
+            // How far a prompt is, and what no line asks for.
+            EngineEvent::Reading { .. }
+            | EngineEvent::PromptToken(..)
+            | EngineEvent::Embedding(_)
+            | EngineEvent::Ending => return Ok(()),
+        };
+        let name = self.model.name();
+        self.end(index, |answer| result::Outcome::Answered(answer.body(finish, name)))
+    }
+
+    /// An answer has ended with this.
+    fn end(&mut self, index: u64, outcome: impl FnOnce(Answer) -> result::Outcome) -> Outcome {
+        let Some(answer) = self.active.remove(&index) else { return Ok(()) };
+        self.engine.cancel(index);
+        let line = answer.line.clone();
+        let outcome = outcome(answer);
+        self.put(index, &line, outcome)
     }
 
     fn put(&mut self, index: u64, line: &LineId, outcome: result::Outcome) -> Outcome {

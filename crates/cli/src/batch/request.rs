@@ -3,7 +3,7 @@
 //! A line is a request of OpenAI's batches (`custom_id`, `method`, `url`, `body`), or such a body alone, or a prompt as a
 //! string. A field that would change the answer and is not supported is refused by name.
 
-use alight_chat::answer::Asked;
+use alight_chat::answer::AnswerOptions;
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
 use alight_chat::body::{conversation, messages, options};
@@ -62,7 +62,7 @@ pub struct Prepared {
     /// Whether the answer is a message of a conversation, and not the continuation of a text.
     pub chat: bool,
     /// What is known of the answer.
-    pub asked: Asked,
+    pub asked: AnswerOptions,
 }
 
 /// What is to be answered.
@@ -214,7 +214,12 @@ impl Parsed {
         }
         // In what is held there are marks of calls alone, and those only where there may be calls.
         let marked = chat && held.as_ref().is_none_or(Held::may_call);
-        let asked = Asked { chat: marked, tools: marked && tools, stops, ..Asked::default() };
+        let asked = AnswerOptions {
+            chat: marked,
+            tools: marked && tools,
+            stops,
+            ..AnswerOptions::default()
+        };
         let prompt = encode(prompt, vocabulary, encoder, (defaults.context, max_tokens))?;
         Ok(Prepared { line, prompt, sampling, max_tokens, ignore_eos, held, chat, asked })
     }

@@ -180,7 +180,7 @@ fn event(value: &Value, out: &mut String) {
 }
 
 impl Shape for Events {
-    fn sign_of_life(&self) -> &'static str {
+    fn keep_alive(&self) -> &'static str {
         "event: ping\ndata: {\"type\": \"ping\"}\n\n"
     }
 

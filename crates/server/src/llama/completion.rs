@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use alight_chat::answer::{Asked, Delta, Limits};
+use alight_chat::answer::{AnswerOptions, Delta, Limits};
 use alight_chat::body::fields::Fields;
 use alight_chat::body::options;
 use alight_chat::body::refusal::Refusal;
@@ -11,7 +11,7 @@ use alight_chat::worker::GenerateRequest;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use crate::asking::{self, MOST_CHOICES};
+use crate::asking::{self, MAX_CHOICES};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Piece, Reason, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
@@ -54,7 +54,7 @@ fn prompt(
     serving: &Serving,
     _: &GenerateRequest,
 ) -> Result<Vec<u32>, Failure> {
-    let mut prompts = asking::texts(fields, "prompt", MOST_CHOICES, false, serving)?;
+    let mut prompts = asking::texts(fields, "prompt", MAX_CHOICES, false, serving)?;
     if prompts.len() != 1 {
         let message = format!("there are {}, expected one", prompts.len());
         return Err(Refusal::invalid("prompt", message).into());
@@ -77,7 +77,7 @@ fn begun(call: &Call, prompt: Prompt) -> Result<(Generation, Pieces, bool), Fail
     let stream = fields.truth("stream")?.unwrap_or(false);
     let progress = fields.truth("return_progress")?.unwrap_or(false);
     let running = asking::begin(serving, vec![tokens], 1, &ask)?;
-    let asked = Asked { stops, limits, ..Asked::default() };
+    let asked = AnswerOptions { stops, limits, ..AnswerOptions::default() };
     let generation = Generation::new(running, &asked, serving.vocabulary());
     Ok((generation, Pieces { model: serving.name.clone(), progress }, stream))
 }

@@ -1,6 +1,6 @@
 //! `POST /api/generate`
 
-use alight_chat::answer::Asked;
+use alight_chat::answer::AnswerOptions;
 use alight_chat::body::fields::Fields;
 use alight_chat::body::{conversation, options};
 use alight_chat::grammar::Calls;
@@ -56,7 +56,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     };
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let chat = chat && ask.grammar.is_none();
-    let asked = Asked { chat, stops, ..Asked::default() };
+    let asked = AnswerOptions { chat, stops, ..AnswerOptions::default() };
     let generation = Generation::new(running, &asked, vocabulary);
     Ok(Begun::Answer { generation, lines, stream })
 }

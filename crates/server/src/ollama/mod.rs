@@ -240,7 +240,7 @@ impl Shape for Lines {
         "application/x-ndjson"
     }
 
-    fn sign_of_life(&self) -> &'static str {
+    fn keep_alive(&self) -> &'static str {
         // White space before a line is no line.
         " "
     }

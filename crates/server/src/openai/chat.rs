@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{About, answers, event, finish_reason, streaming, usage};
 use crate::failure::Failure;
-use crate::generation::{Choice, Generation, Reason, Told, Update};
+use crate::generation::{Choice, Generation, Reason, TokenLogprob, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::{asking, ids};
 
@@ -37,7 +37,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
             Box::new(Chunks { about, logprobs, progress, called }),
         ));
     }
-    let mut said = vec![Said::default(); generation.choices.len()];
+    let mut said = vec![CollectedAnswer::default(); generation.choices.len()];
     while let Some((at, update)) = generation.next().await {
         match update {
             Update::Reading(_) | Update::Read => {}
@@ -94,10 +94,10 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
 /// Takes how many of the likeliest tokens are told, if any likelihood is.
 fn logprobs(fields: &mut Fields) -> Result<Option<usize>, Failure> {
     let wanted = fields.truth("logprobs")?.unwrap_or(false);
-    let what = format!("a whole number from 0 to {}", super::MOST_TOP);
+    let what = format!("a whole number from 0 to {}", super::MAX_TOP_LOGPROBS);
     let top = fields.read("top_logprobs", &what, |value| {
         let top = usize::try_from(whole(&value)?).ok()?;
-        (top <= super::MOST_TOP).then_some(top)
+        (top <= super::MAX_TOP_LOGPROBS).then_some(top)
     })?;
     match (wanted, top) {
         (false, Some(1..)) => {
@@ -108,7 +108,7 @@ fn logprobs(fields: &mut Fields) -> Result<Option<usize>, Failure> {
 }
 
 /// How likely tokens were, in OpenAI's words.
-fn content(tokens: &[Told], tokenizer: &Tokenizer) -> Value {
+fn content(tokens: &[TokenLogprob], tokenizer: &Tokenizer) -> Value {
     let entry = |id: u32, logprob: f32| {
         let mut bytes = Vec::new();
         tokenizer.decode_special(id, &mut bytes);
@@ -141,14 +141,14 @@ fn reason(reason: Reason, choice: &Choice) -> &'static str {
 
 /// An answer that is sent whole.
 #[derive(Clone, Default)]
-struct Said {
+struct CollectedAnswer {
     message: Message,
-    tokens: Vec<Told>,
+    tokens: Vec<TokenLogprob>,
     reason: Option<Reason>,
 }
 
-impl Said {
-    fn take(&mut self, deltas: Vec<Delta>, tokens: Vec<Told>) {
+impl CollectedAnswer {
+    fn take(&mut self, deltas: Vec<Delta>, tokens: Vec<TokenLogprob>) {
         deltas.into_iter().for_each(|delta| self.message.take(delta));
         self.tokens.extend(tokens);
     }
@@ -203,7 +203,7 @@ impl Chunks {
         &mut self,
         choice: &Choice,
         at: usize,
-        said: (Vec<Delta>, Vec<Told>),
+        said: (Vec<Delta>, Vec<TokenLogprob>),
         out: &mut String,
     ) {
         let (deltas, tokens) = said;

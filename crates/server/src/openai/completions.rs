@@ -1,6 +1,6 @@
 //! `POST /v1/completions`
 
-use alight_chat::answer::{Asked, Delta};
+use alight_chat::answer::{AnswerOptions, Delta};
 use alight_chat::body::fields::{Fields, whole};
 use alight_chat::body::options;
 use alight_chat::body::refusal::Refusal;
@@ -13,9 +13,9 @@ use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::{About, answers, event, finish_reason, streaming, usage};
-use crate::asking::{self, MOST_CHOICES};
+use crate::asking::{self, MAX_CHOICES};
 use crate::failure::Failure;
-use crate::generation::{Choice, Generation, Reason, Told, Update};
+use crate::generation::{Choice, Generation, Reason, TokenLogprob, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::ids;
 
@@ -42,7 +42,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     if stream {
         return Ok(Stream::response(generation, Box::new(shape)));
     }
-    let mut said = vec![Said::default(); generation.choices.len()];
+    let mut said = vec![CollectedAnswer::default(); generation.choices.len()];
     while let Some((at, update)) = generation.next().await {
         match update {
             Update::Reading(_) | Update::Read => {}
@@ -78,7 +78,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let mut ask = asking::ask(call, serving, &mut fields, Calls::None)?;
     let infill = after.is_some();
     let prompts = match after {
-        None => asking::texts(&mut fields, "prompt", MOST_CHOICES, false, serving)?,
+        None => asking::texts(&mut fields, "prompt", MAX_CHOICES, false, serving)?,
         Some(after) => {
             let before = fields.string("prompt")?.unwrap_or_default();
             vec![asking::infill(&Gap { before, after, ..Gap::default() }, serving, &ask)?]
@@ -86,16 +86,16 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     };
     let stops = options::stops(&mut fields)?;
     let n = answers(&mut fields)?;
-    if prompts.len() * n > MOST_CHOICES {
+    if prompts.len() * n > MAX_CHOICES {
         let message =
-            format!("{} prompts with {n} answers each are more than {MOST_CHOICES}", prompts.len());
+            format!("{} prompts with {n} answers each are more than {MAX_CHOICES}", prompts.len());
         return Err(Refusal::invalid("prompt", message).into());
     }
     let (stream, usage) = streaming(&mut fields)?;
-    let what = format!("a whole number from 0 to {}", super::MOST_TOP);
+    let what = format!("a whole number from 0 to {}", super::MAX_TOP_LOGPROBS);
     let top = fields.read("logprobs", &what, |value| {
         let top = usize::try_from(whole(&value)?).ok()?;
-        (top <= super::MOST_TOP).then_some(top)
+        (top <= super::MAX_TOP_LOGPROBS).then_some(top)
     })?;
     let logprobs = top.is_some();
     ask.logits = top.map_or(LogitsWanted::Nothing, LogitsWanted::Logprobs);
@@ -116,7 +116,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let text = |prompt: &Vec<u32>| if echo { tokenizer.decode(prompt) } else { String::new() };
     let echo = prompts.iter().flat_map(|prompt| vec![text(prompt); n]).collect();
     let running = asking::begin(serving, prompts, n, &ask)?;
-    let asked = Asked { stops, ..Asked::default() };
+    let asked = AnswerOptions { stops, ..AnswerOptions::default() };
     let generation = Generation::new(running, &asked, serving.vocabulary());
     let about = About {
         id: ids::id("cmpl-"),
@@ -130,14 +130,14 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
 
 /// An answer that is sent whole.
 #[derive(Clone, Default)]
-struct Said {
+struct CollectedAnswer {
     text: String,
-    tokens: Vec<Told>,
+    tokens: Vec<TokenLogprob>,
     reason: Option<Reason>,
 }
 
-impl Said {
-    fn take(&mut self, deltas: Vec<Delta>, tokens: Vec<Told>) {
+impl CollectedAnswer {
+    fn take(&mut self, deltas: Vec<Delta>, tokens: Vec<TokenLogprob>) {
         self.text.push_str(&text(deltas));
         self.tokens.extend(tokens);
     }
@@ -164,7 +164,7 @@ struct Pieces {
 
 impl Pieces {
     /// How likely tokens were, as OpenAI's older interface has it.
-    fn told(&mut self, choice: &Choice, at: usize, tokens: &[Told]) -> Value {
+    fn told(&mut self, choice: &Choice, at: usize, tokens: &[TokenLogprob]) -> Value {
         if !self.logprobs || tokens.is_empty() {
             return Value::Null;
         }

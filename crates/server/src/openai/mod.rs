@@ -11,12 +11,12 @@ pub(crate) mod responses;
 use alight_chat::body::fields::{Fields, whole};
 use serde_json::{Value, json};
 
-use crate::asking::MOST_CHOICES;
+use crate::asking::MAX_CHOICES;
 use crate::failure::Failure;
 use crate::generation::{Choice, Reason};
 
 /// Most tokens that are told beside each one.
-const MOST_TOP: usize = 20;
+const MAX_TOP_LOGPROBS: usize = 20;
 
 /// What all answers to a request have in common.
 #[derive(Clone)]
@@ -78,10 +78,10 @@ fn event(value: &Value, out: &mut String) {
 
 /// Takes how many answers there are to be.
 fn answers(fields: &mut Fields) -> Result<usize, Failure> {
-    let what = format!("a whole number from 1 to {MOST_CHOICES}");
+    let what = format!("a whole number from 1 to {MAX_CHOICES}");
     let n = fields.read("n", &what, |value| {
         let n = usize::try_from(whole(&value)?).ok()?;
-        (1..=MOST_CHOICES).contains(&n).then_some(n)
+        (1..=MAX_CHOICES).contains(&n).then_some(n)
     })?;
     Ok(n.unwrap_or(1))
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a response that is sent whole is made by what writes the events of one that is streamed.
 
-use alight_chat::answer::{Asked, Delta};
+use alight_chat::answer::{AnswerOptions, Delta};
 use alight_chat::body::{conversation, options};
 use alight_chat::grammar::Calls;
 use alight_chat::worker::GenerateRequest;
@@ -47,7 +47,7 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
 pub(super) struct Asks {
     ask: GenerateRequest,
     pub(super) prompt: Vec<u32>,
-    asked: Asked,
+    asked: AnswerOptions,
     stream: bool,
 }
 
