@@ -22,8 +22,10 @@ VENV := .venv/bin/python
 # Inside a recipe: the Python that is new enough, after a check that says what is missing.
 find_py := sh scripts/need.sh python && py=$$(sh scripts/find_python.sh)
 
-# The extension module is built for the stable interface of 3.11 on, whatever `python3` is here.
-for_pyo3 := $(find_py) && export PYO3_PYTHON="$$py"
+# The extension module is built for the stable interface of 3.11 on, whatever `python3` is here. What maturin would set by itself is set for all
+# builds alike: with other values cargo builds pyo3, and what depends on it, again.
+for_pyo3 := $(find_py) && export PYO3_PYTHON="$$py" PYO3_CONFIG_FILE="$(CURDIR)/bindings/python/pyo3-config.txt" PYO3_ENVIRONMENT_SIGNATURE=abi3-3.11 \
+	PYO3_BUILD_EXTENSION_MODULE=1
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
