@@ -56,7 +56,7 @@ pub struct Options {
     pub parse_special: bool,
     raw: bool,
     system: Option<String>,
-    /// What an answer is held to, and the option that says so.
+    /// The constraint on an answer, and the option that sets it.
     pub held: Option<(&'static str, Wanted)>,
 }
 

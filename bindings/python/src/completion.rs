@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use alight_chat::grammar::Held;
 use alight_chat::worker::{EngineEvent, GenerateRequest, LogitsWanted, TokenLogits};
-use alight_model::{Finish, Logprobs};
+use alight_model::{Finish, Logprobs, Request};
 use alight_text::output::Shown;
 use alight_text::{Style, Vocabulary};
 use pyo3::prelude::*;
@@ -140,17 +140,16 @@ impl Making {
         let shown = Shown::new(Arc::clone(vocabulary), style, &prompt, thinking, &options.stops);
         let shown = if tools { shown.with_tools() } else { shown };
         let (sampling, prompt_tokens) = (options.sampling(), prompt.len());
-        let request = GenerateRequest {
+        let request = Request {
             prompt,
             sampling,
             logit_bias: options.logit_bias.clone(),
             max_tokens: options.max_tokens,
             ignore_eos: options.ignore_eos,
-            logits: options.logprobs.map_or(LogitsWanted::Nothing, LogitsWanted::Logprobs),
-            grammar: held,
-            ..GenerateRequest::default()
+            ..Request::default()
         };
-        let running = worker.generate(request)?;
+        let logits = options.logprobs.map_or(LogitsWanted::Nothing, LogitsWanted::Logprobs);
+        let running = worker.generate(GenerateRequest { request, logits, grammar: held })?;
         Ok(Making {
             running: Some(running),
             shown,
@@ -192,7 +191,7 @@ impl Making {
                 }
             }
             EngineEvent::Finished(finish) => self.end(finish),
-            // What nobody asked for, and what `next` has made an error of.
+            // Failures are errors of `next`; nothing else was requested.
             EngineEvent::Reading { .. }
             | EngineEvent::PromptToken(..)
             | EngineEvent::Embedding(_)

@@ -1,14 +1,14 @@
 //! A model that computes: the native engine, as `alight run` and `alight serve` use it.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use alight_chat::grammar::{self, Compiler, Held, NoGrammar};
+use alight_chat::grammar::{Held, LazyCompiler};
 use alight_chat::worker::{EngineEvent, GenerateRequest, LogitsWanted, TokenLogits};
 use alight_formats::Format;
 use alight_model::{
     EngineOptions, KvType, Load, MAX_SEQUENCES, MAX_THREADS, ModelError, OfPrompt, OpenOptions,
-    Pooling, Precision, Repack, SamplerOptions, Speculate, to_unit_length,
+    Pooling, Precision, Repack, Request, SamplerOptions, Speculate, to_unit_length,
 };
 use alight_text::Vocabulary;
 use pyo3::exceptions::PyTypeError;
@@ -66,8 +66,7 @@ pub struct Model {
     parameters: u64,
     #[pyo3(get)]
     threads: usize,
-    /// Made when an answer is first held to something.
-    compiler: OnceLock<Result<Arc<Compiler>, NoGrammar>>,
+    compiler: LazyCompiler,
 }
 
 /// An option that is one of a few words.
@@ -131,7 +130,7 @@ impl Model {
         })
     }
 
-    /// What an answer is held to, in the tokens of this model.
+    /// The constraint on an answer, compiled for the tokens of this model.
     fn held(&self, options: &Options, tools: bool) -> PyResult<Option<Held>> {
         let Some((option, wanted)) = &options.held else { return Ok(None) };
         if tools {
@@ -139,9 +138,7 @@ impl Model {
                 "there are tools and {option}: an answer is held to {option}, or may call tools"
             )));
         }
-        let make = || Compiler::new(&self.vocabulary.tokenizer).map(Arc::new);
-        let compiler = self.compiler.get_or_init(make).as_ref().map_err(NoGrammar::clone);
-        let held = compiler.and_then(|compiler| grammar::held(compiler, wanted.clone()));
+        let held = self.compiler.held(&self.vocabulary.tokenizer, wanted.clone());
         held.map(Some).map_err(|why| error::no_grammar(option, &why))
     }
 
@@ -249,7 +246,7 @@ impl Model {
                 hidden_size,
                 parameters,
                 threads,
-                compiler: OnceLock::new(),
+                compiler: LazyCompiler::default(),
             })
         })
     }
@@ -446,15 +443,16 @@ impl Model {
             let (prompt, _) = prompt.encode(&self.vocabulary, &options, self.context)?;
             let of_prompt = if all { OfPrompt::Logits } else { OfPrompt::Nothing };
             let sampling = SamplerOptions::greedy();
-            let request = GenerateRequest {
+            let request = Request {
                 prompt,
                 sampling,
                 max_tokens: 1,
                 ignore_eos: true,
                 of_prompt,
-                logits: LogitsWanted::All,
-                ..GenerateRequest::default()
+                ..Request::default()
             };
+            let (logits, grammar) = (LogitsWanted::All, None);
+            let request = GenerateRequest { request, logits, grammar };
             Ok::<_, PyErr>(self.worker.generate(request)?)
         })?;
         let (mut numbers, mut rows) = (Vec::new(), 0);
@@ -492,7 +490,8 @@ impl Model {
         let running = py.detach(|| {
             let encode = |prompt: Prompt| {
                 let (prompt, _) = prompt.encode(&self.vocabulary, &options, self.context)?;
-                Ok(GenerateRequest { prompt, of_prompt, ..GenerateRequest::default() })
+                let request = Request { prompt, of_prompt, ..Request::default() };
+                Ok(GenerateRequest { request, ..GenerateRequest::default() })
             };
             let requests = prompts.into_iter().map(encode).collect::<PyResult<Vec<_>>>()?;
             let begin = |request| Ok(self.worker.generate(request)?);

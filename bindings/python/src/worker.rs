@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use alight_chat::worker::{
-    EngineEvent, GenerateRequest, Models, RunningRequest, StartError, WorkerConfig,
-};
+use alight_chat::worker::{EngineEvent, GenerateRequest, RunningRequest, StartError, WorkerConfig};
 use alight_model::{EngineOptions, Model, ModelError};
 use pyo3::PyErr;
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
@@ -82,7 +80,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         let request = self.request.take();
         if self.worker.is_copy() {
-            // There is no thread that could be told.
+            // The copy has no engine thread to notify.
             mem::forget(request);
         }
     }
@@ -118,7 +116,7 @@ impl Worker {
             // A request that has failed says so itself.
             log: Arc::new(|_| {}),
         };
-        let worker = alight_chat::worker::Worker::start(Models { model, draft }, config);
+        let worker = alight_chat::worker::Worker::start(model, draft, config);
         let worker = worker.map_err(|error| match error {
             StartError::Model(problem) => error::model(problem),
             StartError::NoThread(_) => PyMemoryError::new_err(error.to_string()),

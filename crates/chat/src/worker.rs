@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use alight_model::{
     Constraint, Engine, EngineOptions, Event, Finish, Logprobs, Model, ModelError, OfPrompt,
-    Request, RequestId, SamplerOptions,
+    Request, RequestId,
 };
 
 use crate::counts::{Counts, Totals};
@@ -36,26 +36,14 @@ pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 /// Is called with each event of a request, on the engine's thread. It must not wait.
 pub type OnEvent = Box<dyn FnMut(EngineEvent) + Send>;
 
-/// A prompt to be continued: [`Request`], and what is wanted beside its tokens.
+/// A request to an engine, and what is wanted beside its tokens.
 #[derive(Clone, Debug, Default)]
 pub struct GenerateRequest {
-    /// The tokens of the prompt.
-    pub prompt: Vec<u32>,
-    /// How tokens are chosen.
-    pub sampling: SamplerOptions,
-    /// What is added to the logits of tokens.
-    pub logit_bias: Vec<(u32, f32)>,
-    /// Most tokens to generate.
-    pub max_tokens: usize,
-    /// Go on after an end-of-generation token.
-    pub ignore_eos: bool,
-    /// Parts what was computed for one user from what was computed for others.
-    pub salt: Box<str>,
-    /// What is wanted of the prompt itself; of its tokens, the logits as `logits` says.
-    pub of_prompt: OfPrompt,
-    /// What is wanted of the logits of each place.
+    /// The prompt, and how it is to be continued.
+    pub request: Request,
+    /// What is wanted of the logits of each place; with [`OfPrompt::Logits`], of the prompt's places as well.
     pub logits: LogitsWanted,
-    /// What the answer is held to.
+    /// The constraint on the answer.
     pub grammar: Option<Held>,
 }
 
@@ -222,28 +210,17 @@ impl Drop for RunningRequest {
     }
 }
 
-/// The models that a worker computes with: one, and maybe a smaller one that proposes tokens to it.
-pub struct Models<M> {
-    /// The model.
-    pub model: M,
-    /// What proposes.
-    pub draft: Option<M>,
-}
-
-impl<M: AsModel> Models<M> {
-    /// An engine of the model and its draft model. The size of a page is the same for each engine of the model.
-    fn engine(
-        &self,
-        options: &EngineOptions,
-        page: &OnceLock<(usize, usize)>,
-    ) -> Result<Engine<'_>, ModelError> {
-        let mut engine = Engine::new(self.model.as_model(), options)?;
-        if let Some(draft) = &self.draft {
-            engine.draft_with(draft.as_model())?;
-        }
-        page.get_or_init(|| engine.page());
-        Ok(engine)
+/// An engine of a model, to which `draft` proposes tokens.
+fn engine<'m>(
+    model: &'m Model,
+    draft: Option<&'m Model>,
+    options: &EngineOptions,
+) -> Result<Engine<'m>, ModelError> {
+    let mut engine = Engine::new(model, options)?;
+    if let Some(draft) = draft {
+        engine.draft_with(draft)?;
     }
+    Ok(engine)
 }
 
 /// A model that the worker owns, or one that lives as long as the process.
@@ -270,7 +247,8 @@ impl Worker {
     /// # Errors
     /// What the engine refuses, if it is made at once; the system gives no thread.
     pub fn start<M: AsModel>(
-        models: Models<M>,
+        model: M,
+        draft: Option<M>,
         config: WorkerConfig,
     ) -> Result<Worker, StartError> {
         let sequences = config.engine.sequences;
@@ -284,7 +262,7 @@ impl Worker {
         let work = {
             let (page, counts) = (Arc::clone(&page), Arc::clone(&counts));
             move || {
-                let thread = EngineThread { models, config, page, counts };
+                let thread = EngineThread { model, draft, config, page, counts };
                 thread.run(&received, &made);
             }
         };
@@ -373,7 +351,8 @@ impl Worker {
 
 /// What the thread works with.
 struct EngineThread<M> {
-    models: Models<M>,
+    model: M,
+    draft: Option<M>,
     config: WorkerConfig,
     page: Arc<OnceLock<(usize, usize)>>,
     counts: Arc<Counts>,
@@ -388,11 +367,17 @@ enum Ended {
 
 impl<M: AsModel> EngineThread<M> {
     fn run(&self, commands: &Receiver<Command>, made: &Sender<Result<usize, ModelError>>) {
-        let EngineThread { models, config, page, counts } = self;
-        let model = models.model.as_model();
+        let EngineThread { config, page, counts, .. } = self;
+        let (model, draft) = (self.model.as_model(), self.draft.as_ref().map(AsModel::as_model));
+        let make = || {
+            let engine = engine(model, draft, &config.engine)?;
+            // The same for each engine of the model.
+            page.get_or_init(|| engine.page());
+            Ok(engine)
+        };
         let (mut first, mut next) = (None, None);
         if config.starts_engine {
-            match models.engine(&config.engine, page) {
+            match make() {
                 Ok(engine) => {
                     let _ = made.send(Ok(engine.context()));
                     first = Some(engine);
@@ -409,7 +394,7 @@ impl<M: AsModel> EngineThread<M> {
         let remembered = if config.remembers_prompts { config.engine.sequences } else { 0 };
         let mut prompts = vec![None; remembered];
         loop {
-            let made = first.take().map_or_else(|| models.engine(&config.engine, page), Ok);
+            let made = first.take().map_or_else(make, Ok);
             let engine = match made {
                 Ok(engine) => engine,
                 Err(error) => {
@@ -437,7 +422,6 @@ impl<M: AsModel> EngineThread<M> {
                         "'{}' rests: nothing was asked of it for a while",
                         model.name()
                     ));
-                    let draft = models.draft.as_ref().map(AsModel::as_model);
                     [Some(model), draft].into_iter().flatten().for_each(Model::rest);
                     match self.wait(commands) {
                         Some(command) => next = Some(command),
@@ -510,10 +494,7 @@ impl<'m> EngineLoop<'m> {
         options: &EngineOptions,
         log: &Log,
     ) -> Result<EngineLoop<'m>, ModelError> {
-        let mut engine = Engine::new(model, options)?;
-        if let Some(draft) = draft {
-            engine.draft_with(draft)?;
-        }
+        let engine = engine(model, draft, options)?;
         Ok(EngineLoop::of(model, engine, Arc::new(Counts::new(options.sequences)), log))
     }
 
@@ -604,24 +585,13 @@ impl<'m> EngineLoop<'m> {
     }
 
     fn add(&mut self, key: u64, request: GenerateRequest, mut on_event: OnEvent, asked: Instant) {
-        let GenerateRequest {
-            prompt,
-            sampling,
-            logit_bias,
-            max_tokens,
-            ignore_eos,
-            salt,
-            of_prompt,
-            logits,
-            grammar,
-        } = request;
+        let GenerateRequest { request, logits, grammar } = request;
         let hold = |held| self.masks.get_or_init(Masks::start).hold(held);
         let constraint = grammar.map(|held| Box::new(hold(held)) as Box<dyn Constraint>);
+        let Request { prompt, salt, max_tokens, of_prompt, .. } = &request;
         let own = Some((salt.clone(), prompt.clone()));
-        let echoed = if of_prompt == OfPrompt::Logits { prompt.clone() } else { Vec::new() };
-        let prompt_tokens = prompt.len();
-        let request =
-            Request { prompt, sampling, logit_bias, max_tokens, ignore_eos, salt, of_prompt };
+        let echoed = if *of_prompt == OfPrompt::Logits { prompt.clone() } else { Vec::new() };
+        let (prompt_tokens, max_tokens) = (prompt.len(), *max_tokens);
         match self.engine.add_constrained(request, constraint) {
             Ok(id) => {
                 self.counts.count(|all| all.came(key, prompt_tokens, max_tokens, asked));

@@ -8,6 +8,7 @@ use alight_chat::body::refusal::{Refusal, TOO_LONG};
 use alight_chat::body::{messages, options};
 use alight_chat::grammar::{self, Calls, Held};
 use alight_chat::worker::GenerateRequest;
+use alight_model::Request;
 use alight_text::infill::Gap;
 use alight_text::output::Format;
 use alight_text::prompt::{TooLong, check_length};
@@ -56,15 +57,9 @@ pub(crate) fn ask(
     let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false) && grammar.is_none();
     options::refuse_unsupported(fields)?;
     let salt = call.salt.clone();
-    Ok(GenerateRequest {
-        sampling,
-        logit_bias,
-        max_tokens,
-        ignore_eos,
-        salt,
-        grammar,
-        ..GenerateRequest::default()
-    })
+    let request =
+        Request { sampling, logit_bias, max_tokens, ignore_eos, salt, ..Request::default() };
+    Ok(GenerateRequest { request, grammar, ..GenerateRequest::default() })
 }
 
 /// Takes what is added to the logits of tokens: an object by their ids, as OpenAI has it, or a list of pairs, as llama-server has it.
@@ -143,7 +138,7 @@ pub(crate) fn chat(
     let call = !must_call.is_empty();
     if call {
         ask.grammar = Some(grammar::of_calls(must_call, &serving.grammars)?);
-        ask.ignore_eos = false;
+        ask.request.ignore_eos = false;
     }
     let held = ask.grammar.is_some();
     if held {
@@ -233,7 +228,7 @@ pub(crate) fn infill(
     // Of the other texts no more is read than counts.
     check_length(gap.line.len(), &serving.vocabulary().tokenizer, context).map_err(too_long)?;
     let encoder = Encoder::new(serving.vocabulary(), Style::Raw, false);
-    let tokens = encoder.infill(gap, options::around_gap(context, ask.max_tokens));
+    let tokens = encoder.infill(gap, options::around_gap(context, ask.request.max_tokens));
     tokens.map_err(|error| Failure::invalid(error.to_string()))
 }
 
@@ -257,12 +252,14 @@ pub(crate) fn begin(
     let mut asks = Vec::new();
     for prompt in &prompts {
         for i in 0..n {
-            let mut ask = GenerateRequest { prompt: prompt.clone(), ..ask.clone() };
-            ask.sampling.seed = ask.sampling.seed.wrapping_add(i as u64);
+            let mut ask = ask.clone();
+            ask.request.prompt.clone_from(prompt);
+            let seed = &mut ask.request.sampling.seed;
+            *seed = seed.wrapping_add(i as u64);
             asks.push(ask);
         }
     }
-    let prompts: Vec<Vec<u32>> = asks.iter().map(|ask| ask.prompt.clone()).collect();
+    let prompts: Vec<Vec<u32>> = asks.iter().map(|ask| ask.request.prompt.clone()).collect();
     Ok(worker::generate(&serving.worker, asks)?.into_iter().zip(prompts).collect())
 }
 

@@ -6,7 +6,7 @@
 use alight_chat::answer::AnswerOptions;
 use alight_chat::body::fields::{Fields, whole};
 use alight_chat::worker::GenerateRequest;
-use alight_model::{OfPrompt, Pooling, to_unit_length};
+use alight_model::{OfPrompt, Pooling, Request, to_unit_length};
 
 use crate::asking;
 use crate::failure::Failure;
@@ -57,7 +57,8 @@ pub(crate) fn take(
     let all = asking::texts(fields, "input", MAX_TEXTS, cut, serving)?;
     asking::check_fit(&all, serving)?;
     let of_prompt = OfPrompt::Embedding(pooling.unwrap_or(Pooling::Mean));
-    let ask = GenerateRequest { of_prompt, salt: call.salt.clone(), ..GenerateRequest::default() };
+    let request = Request { of_prompt, salt: call.salt.clone(), ..Request::default() };
+    let ask = GenerateRequest { request, ..GenerateRequest::default() };
     let model = serving.name.clone();
     Ok(Texts { model, all, ask, dimensions: dimensions.unwrap_or(width) })
 }

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use alight_chat::body::refusal::Refusal;
 use alight_chat::grammar::Grammars;
-use alight_chat::worker::{Models as WorkerModels, StartError, Worker, WorkerConfig};
+use alight_chat::worker::{StartError, Worker, WorkerConfig};
 use alight_model::{EngineOptions, Model};
 use alight_text::Vocabulary;
 
@@ -75,7 +75,7 @@ impl Models {
                 starts_engine: at_once,
                 log: log.clone(),
             };
-            let worker = Worker::start(WorkerModels { model, draft }, config)?;
+            let worker = Worker::start(model, draft, config)?;
             let grammars = Grammars::new(model.vocabulary()).waiting(step_aside);
             let quantization = (quantization, OnceLock::new());
             Ok(Serving { name, model, worker, created: ids::now(), grammars, quantization })

@@ -23,7 +23,7 @@ mod size;
 
 use std::sync::{Arc, OnceLock};
 
-use alight_text::Vocabulary;
+use alight_text::{Tokenizer, Vocabulary};
 use serde_json::{Map, Value, json};
 
 use crate::body::fields::{Fields, kind};
@@ -54,14 +54,32 @@ pub type Waiting = fn(&mut dyn FnMut());
 pub struct Grammars {
     vocabulary: &'static Vocabulary,
     waiting: Waiting,
-    /// Made when it is first asked for.
-    compiler: OnceLock<Result<Arc<Compiler>, NoGrammar>>,
+    compiler: LazyCompiler,
+}
+
+/// The compiler for the tokens of a model, made when something is first compiled.
+#[derive(Default)]
+pub struct LazyCompiler(OnceLock<Result<Arc<Compiler>, NoGrammar>>);
+
+impl LazyCompiler {
+    fn get(&self, tokenizer: &Tokenizer) -> Result<&Arc<Compiler>, NoGrammar> {
+        let make = || Compiler::new(tokenizer).map(Arc::new);
+        self.0.get_or_init(make).as_ref().map_err(NoGrammar::clone)
+    }
+
+    /// Compiles the constraint on a whole answer, in the same tokens each time.
+    ///
+    /// # Errors
+    /// It makes no grammar.
+    pub fn held(&self, tokenizer: &Tokenizer, wanted: Wanted) -> Result<Held, NoGrammar> {
+        Ok(Held(Part::Whole(compiling::compile(self.get(tokenizer)?, wanted)?)))
+    }
 }
 
 impl Grammars {
     /// For a model's tokens, and the notation in which it calls tools.
     pub fn new(vocabulary: &'static Vocabulary) -> Grammars {
-        Grammars { vocabulary, waiting: |work| work(), compiler: OnceLock::new() }
+        Grammars { vocabulary, waiting: |work| work(), compiler: LazyCompiler::default() }
     }
 
     /// The same, where a thread that has to wait for a compilation calls `waiting` with the work that waits, and so can let others go on.
@@ -71,9 +89,7 @@ impl Grammars {
 
     /// Compiles what the field `param` of a request asks for.
     fn compiled(&self, param: &'static str, wanted: Wanted) -> Result<Grammar, NotHeld> {
-        let make = || Compiler::new(&self.vocabulary.tokenizer).map(Arc::new);
-        let compiler = self.compiler.get_or_init(make).as_ref().map_err(NoGrammar::clone);
-        let grammar = compiler.and_then(|compiler| {
+        let grammar = self.compiler.get(&self.vocabulary.tokenizer).and_then(|compiler| {
             let (mut wanted, mut compiled) = (Some(wanted), None);
             (self.waiting)(&mut || {
                 compiled = wanted.take().map(|wanted| compiling::compile(compiler, wanted));
@@ -216,14 +232,6 @@ impl Wanted {
             Wanted::Regex(text) => (text.len(), REGEX),
         }
     }
-}
-
-/// Compiles what all of an answer is held to.
-///
-/// # Errors
-/// It makes no grammar.
-pub fn held(compiler: &Arc<Compiler>, wanted: Wanted) -> Result<Held, NoGrammar> {
-    Ok(Held(Part::Whole(compiling::compile(compiler, wanted)?)))
 }
 
 /// Takes what an answer is to be held to: `response_format`, or llama-server's `json_schema` and `grammar`, or `regex`. What a tool has to be

@@ -25,7 +25,7 @@ use std::time::Duration;
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
 use alight_chat::grammar::Grammars;
 use alight_chat::worker::{EngineEvent, EngineLoop, GenerateRequest, Log};
-use alight_model::{EngineOptions, MAX_SEQUENCES, Model, ModelError, SamplerOptions};
+use alight_model::{EngineOptions, MAX_SEQUENCES, Model, ModelError, Request, SamplerOptions};
 use alight_text::{Encoder, Style};
 use anyhow::{Context, anyhow};
 use serde_json::json;
@@ -398,14 +398,8 @@ impl Batch {
     fn begin(&mut self, index: u64, prepared: Prepared) -> Outcome {
         let answer = Answer::new(&prepared, self.model.vocabulary());
         let Prepared { prompt, sampling, max_tokens, ignore_eos, held: grammar, .. } = prepared;
-        let request = GenerateRequest {
-            prompt,
-            sampling,
-            max_tokens,
-            ignore_eos,
-            grammar,
-            ..GenerateRequest::default()
-        };
+        let request = Request { prompt, sampling, max_tokens, ignore_eos, ..Request::default() };
+        let request = GenerateRequest { request, grammar, ..GenerateRequest::default() };
         let send = self.send.clone();
         let on_event = Box::new(move |event| {
             // Once the batch has ended nobody asks.

@@ -2,9 +2,8 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use alight_chat::grammar::{self, Compiler, Held, NoGrammar, Wanted};
+use alight_chat::grammar::{Held, LazyCompiler, NoGrammar, Wanted};
 use alight_text::Vocabulary;
 use anyhow::anyhow;
 use clap::ArgMatches;
@@ -184,8 +183,7 @@ impl Asked {
 
     /// The same in the tokens of a model.
     pub fn held(self, vocabulary: &Vocabulary) -> Outcome<Holding> {
-        let compiler = Compiler::new(&vocabulary.tokenizer).map(Arc::new);
-        let held = compiler.and_then(|compiler| grammar::held(&compiler, self.wanted));
+        let held = LazyCompiler::default().held(&vocabulary.tokenizer, self.wanted);
         let held = held.map_err(|why| self.by.refused(&why))?;
         Ok(Holding { held, by: self.by.to_string() })
     }

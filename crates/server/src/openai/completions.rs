@@ -105,7 +105,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         return Err(Refusal::unsupported("echo", why).into());
     }
     if echo && logprobs {
-        ask.of_prompt = OfPrompt::Logits;
+        ask.request.of_prompt = OfPrompt::Logits;
     }
     fields.only(
         "best_of",
