@@ -2,7 +2,7 @@
 
 use super::lookup::Lookup;
 use super::proposer::Proposer;
-use super::speculate::{Acceptance, MOST_DRAFT, Speculate, StepPlan};
+use super::speculate::{Acceptance, MOST_DRAFT, Speculate, StepPlanner};
 
 /// Proposes what may come next in a sequence: what followed its last three tokens where they stood before; where nothing followed, what
 /// is computed to be likely, if something computes that.
@@ -46,11 +46,11 @@ impl Drafter {
         }
     }
 
-    /// Proposes up to `most` tokens that may follow the last one that has come, as far as `plan` has room for them; by `proposer`, where
+    /// Proposes up to `most` tokens that may follow the last one that has come, as far as `planner` has room for them; by `proposer`, where
     /// the text has no proposal.
     pub(super) fn propose(
         &mut self,
-        plan: &mut StepPlan<'_>,
+        planner: &mut StepPlanner,
         most: usize,
         mut proposer: Option<&mut Proposer<'_>>,
     ) -> &[u32] {
@@ -59,14 +59,14 @@ impl Drafter {
         }
         (self.len, self.came, self.computed) = (0, 0, false);
         let accepted = self.acceptance.expected();
-        let length = plan.length(self.speculate, accepted, Some(0.0));
+        let length = planner.length(self.speculate, accepted, Some(0.0));
         let found = self.lookup.propose(length.min(most));
         self.len = found.len();
         self.draft[..found.len()].copy_from_slice(found);
-        plan.add(self.len, accepted, 0.0);
+        planner.add(self.len, accepted, 0.0);
         if let (0, true, Some(proposer)) = (self.len, self.whole, proposer) {
             let (tokens, draft) = (self.lookup.tokens(), &mut self.draft);
-            self.len = proposer.propose(self.speculate, plan, tokens, most, draft);
+            self.len = proposer.propose(self.speculate, planner, tokens, most, draft);
             self.computed = self.len > 0;
         }
         self.draft()

@@ -3,11 +3,11 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use super::drafter::Drafter;
-use super::request::{Constraint, mask};
+use super::request::Constraint;
 use super::sampler::Sampler;
-use super::session::{MOST_REMEMBERED, Session};
-use super::speculate::{MOST_DRAFT, Speculate, StepPlan, StepTimes};
+use super::sequence::Choice;
+use super::session::Session;
+use super::speculate::Speculate;
 use crate::error::ModelError;
 
 /// When to end.
@@ -62,9 +62,8 @@ pub struct Generated {
 
 /// Feeds `prompt`, then samples tokens, hands each to `on_token` and feeds it.
 ///
-/// Afterwards the sequence holds the prompt and every token handed out, unless it ended with
-/// [`Finish::ContextFull`], which means that the last one did not fit. An end token is neither
-/// handed out nor fed.
+/// Afterwards the sequence holds the prompt and every token handed out, except a last one that does not fit the context
+/// ([`Finish::ContextFull`]). An end token is neither handed out nor fed.
 ///
 /// # Errors
 /// As [`Session::feed`] of the prompt; a file that shrinks meanwhile.
@@ -95,97 +94,40 @@ pub fn generate_constrained(
     for &token in prompt {
         sampler.accept(token);
     }
-    let speculate = match options.speculate {
-        // Where there is no memory for drafts, the sequence goes on without.
-        wanted if wanted != Speculate::Off && session.get_ready_for_drafts().is_ok() => wanted,
-        _ => Speculate::Off,
-    };
-    let most = session.context().min(MOST_REMEMBERED) + 1;
-    let mut drafter = Drafter::new(speculate, most);
-    drafter.read(session.tokens());
+    session.begin_drafts(options.speculate);
+    let model = session.model();
+    let mut masked = vec![0.0; if constraint.is_some() { model.spec().vocab } else { 0 }];
     let mut choice = Choice {
         sampler,
-        masked: vec![0.0; if constraint.is_some() { session.model().spec().vocab } else { 0 }],
-        constraint,
+        constraint: constraint.map(|constraint| constraint as &mut dyn Constraint),
+        masked: &mut masked,
+        tokenizer: model.tokenizer(),
+        max_tokens: options.max_tokens,
+        ignore_eos: options.ignore_eos,
+        context: session.context(),
     };
-    let done = go_on(session, &mut drafter, &mut choice, (began, options), on_token);
-    session.end_draft(&mut drafter);
-    done
-}
-
-/// How the next token is chosen.
-struct Choice<'s, 'c> {
-    sampler: &'s mut Sampler,
-    constraint: Option<&'c mut dyn Constraint>,
-    /// `[vocab]`, with a constraint: what it has left of the logits.
-    masked: Vec<f32>,
-}
-
-impl Choice<'_, '_> {
-    fn sample(&mut self, logits: &[f32]) -> Result<u32, ModelError> {
-        let logits = mask(self.constraint.as_deref_mut(), logits, &mut self.masked)?;
-        Ok(self.sampler.sample(logits))
-    }
-
-    /// A token has come that ends no answer.
-    fn accept(&mut self, token: u32) {
-        self.sampler.accept(token);
-        if let Some(constraint) = &mut self.constraint {
-            constraint.accept(token);
-        }
-    }
-}
-
-/// The token loop, after the prompt.
-fn go_on(
-    session: &mut Session<'_>,
-    drafter: &mut Drafter,
-    choice: &mut Choice<'_, '_>,
-    (began, options): (Instant, &GenerateOptions),
-    on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
-) -> Result<Generated, ModelError> {
     let prompt = began.elapsed();
     let began = Instant::now();
-    let tokenizer = session.model().tokenizer();
+    let done = decode(session, &mut choice, on_token);
+    session.end_drafts();
+    let (finish, [tokens, steps]) = done?;
+    Ok(Generated { finish, tokens, steps, prompt, decode: began.elapsed() })
+}
+
+/// The token loop, after the prompt. Returns why it ended, after how many tokens and steps.
+fn decode(
+    session: &mut Session<'_>,
+    choice: &mut Choice<'_>,
+    on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+) -> Result<(Finish, [usize; 2]), ModelError> {
     let (mut tokens, mut steps) = (0, 0);
-    let mut times = StepTimes::new(MOST_DRAFT + 1);
-    let finish = loop {
-        if tokens == options.max_tokens {
-            break Finish::Length;
+    loop {
+        if let Some(finish) = session.choose(choice, &mut tokens, on_token)? {
+            return Ok((finish, [tokens, steps]));
         }
-        let token = choice.sample(session.logits_of(drafter)?)?;
-        if !options.ignore_eos && tokenizer.is_end(token) {
-            break Finish::Stop;
-        }
-        choice.accept(token);
-        tokens += 1;
-        let flow = on_token(token);
-        let computed = drafter.came(token);
-        if !computed {
-            session.end_draft(drafter);
-        }
-        if !computed && session.position() == session.context() {
-            break Finish::ContextFull;
-        }
-        if flow.is_break() || tokens == options.max_tokens {
-            if !computed {
-                session.defer(token)?;
-            }
-            break if flow.is_break() { Finish::Interrupted } else { Finish::Length };
-        }
-        if !computed {
-            let most = session.room_for_draft().min(options.max_tokens - tokens - 1);
-            let mut plan = StepPlan::new(&times, 1);
-            let draft = drafter.propose(&mut plan, most, session.proposer.as_deref_mut());
-            let (began, rows) = (Instant::now(), 1 + draft.len());
-            if let Err(error) = session.decode_draft(token, draft) {
-                // None of it is in the sequence.
-                drafter.end();
-                return Err(error);
-            }
-            times.took(rows, began.elapsed());
+        if session.needs_step() {
+            session.decode_pending(choice.max_tokens - tokens - 1)?;
             steps += 1;
         }
-    };
-    Ok(Generated { finish, tokens, steps, prompt, decode: began.elapsed() })
+    }
 }

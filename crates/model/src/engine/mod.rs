@@ -1,6 +1,8 @@
-//! The forward pass and the loop around it: layers on the rows of a call; a
-//! sequence of tokens ([`session`]), the choice of the next one ([`sampler`]), and both together ([`generate`]).
+//! From layers to answers: the forward pass ([`net`]), a step on rows of some sequences ([`runner`]), what is known of a sequence and how it
+//! continues ([`sequence`]); one sequence that is fed as you like ([`session`], [`generate`]), and many that answer requests
+//! ([`scheduler`]).
 
+mod active;
 mod draft;
 mod drafter;
 mod generate;
@@ -9,20 +11,24 @@ mod lookup;
 mod mtp;
 mod net;
 mod options;
+mod outputs;
 mod pace;
+mod prompt_store;
 mod proposer;
 mod request;
+mod runner;
 mod sampler;
 mod scheduler;
+mod sequence;
 mod session;
-mod slot;
 mod speculate;
 
 pub use self::generate::{Finish, GenerateOptions, Generated, generate, generate_constrained};
 pub use self::logprobs::Logprobs;
 pub use self::options::{Numbers, OptionError, context};
 pub use self::request::{Constraint, Event, OfPrompt, Pooling, Request, RequestId, to_unit_length};
+pub use self::runner::{MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, Restored};
 pub use self::sampler::{Sampler, SamplerOptions};
-pub use self::scheduler::{Engine, EngineOptions, MAX_SEQUENCES};
-pub use self::session::{MAX_BATCH, MAX_CONTEXT, Restored, Session, SessionOptions};
+pub use self::scheduler::{Engine, EngineOptions};
+pub use self::session::{Session, SessionOptions};
 pub use self::speculate::Speculate;

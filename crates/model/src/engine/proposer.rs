@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::draft::DraftModel;
 use super::mtp::MtpHead;
-use super::speculate::{MOST_DRAFT, Mean, Speculate, StepPlan};
+use super::speculate::{MOST_DRAFT, Mean, Speculate, StepPlanner};
 use crate::error::ModelError;
 use crate::open::Model;
 
@@ -27,6 +27,8 @@ pub(super) struct Proposer<'m> {
     seconds: Mean,
     /// Steps since the last draft.
     since: usize,
+    /// Whether this sequence wants proposals.
+    wanted: bool,
     /// Whether it has failed in this sequence, which goes on without proposals then.
     failed: bool,
 }
@@ -39,7 +41,7 @@ enum By<'m> {
 impl<'m> Proposer<'m> {
     fn new(by: By<'m>, model: &'m Model, vocab: usize) -> Proposer<'m> {
         let (accepted, seconds) = (Mean::guess(0.7, 3), Mean::guess(0.0, 0));
-        Proposer { by, model, vocab, accepted, seconds, since: 0, failed: false }
+        Proposer { by, model, vocab, accepted, seconds, since: 0, wanted: true, failed: false }
     }
 
     /// `draft` proposes for `model`, in sequences of up to `context` tokens.
@@ -72,24 +74,24 @@ impl<'m> Proposer<'m> {
     /// The model's own layer, which has to see what the model computes.
     pub(super) fn mtp(&mut self) -> Option<&mut MtpHead<'m>> {
         match &mut self.by {
-            By::Model(_) => None,
-            By::Mtp(head) => Some(head),
+            By::Mtp(head) if self.wanted => Some(head),
+            By::Mtp(_) | By::Model(_) => None,
         }
     }
 
-    /// Another sequence begins.
-    pub(super) fn begin_sequence(&mut self) {
-        self.failed = false;
+    /// Another sequence begins, for which proposals are `wanted` or not.
+    pub(super) fn begin_sequence(&mut self, wanted: bool) {
+        (self.failed, self.wanted) = (false, wanted);
         if let By::Mtp(head) = &mut self.by {
             head.clear();
         }
     }
 
     /// How many tokens a draft should have, at most `most`.
-    fn length(&mut self, speculate: Speculate, plan: &StepPlan<'_>, most: usize) -> usize {
+    fn length(&mut self, speculate: Speculate, planner: &StepPlanner, most: usize) -> usize {
         self.since += 1;
         let seconds = (self.seconds.count() > 0).then(|| self.seconds.value());
-        match plan.length(speculate, self.accepted.value(), seconds) {
+        match planner.length(speculate, self.accepted.value(), seconds) {
             0 if speculate == Speculate::Auto && self.since > RETRY => 1.min(most),
             length => length.min(most),
         }
@@ -103,16 +105,16 @@ impl<'m> Proposer<'m> {
     pub(super) fn propose(
         &mut self,
         speculate: Speculate,
-        plan: &mut StepPlan<'_>,
+        planner: &mut StepPlanner,
         tokens: &[u32],
         most: usize,
         draft: &mut [u32; MOST_DRAFT],
     ) -> usize {
-        let wanted = self.length(speculate, plan, most.min(MOST_DRAFT));
+        let wanted = self.length(speculate, planner, most.min(MOST_DRAFT));
         if wanted == 0 || tokens.is_empty() || self.failed {
             return 0;
         }
-        let proposed = self.compute(speculate, plan, tokens, &mut draft[..wanted]);
+        let proposed = self.compute(speculate, planner, tokens, &mut draft[..wanted]);
         self.failed = proposed.is_err();
         proposed.unwrap_or(0)
     }
@@ -121,7 +123,7 @@ impl<'m> Proposer<'m> {
     fn compute(
         &mut self,
         speculate: Speculate,
-        plan: &mut StepPlan<'_>,
+        planner: &mut StepPlanner,
         tokens: &[u32],
         draft: &mut [u32],
     ) -> Result<usize, ModelError> {
@@ -152,7 +154,7 @@ impl<'m> Proposer<'m> {
         }
         let took = began.elapsed().as_secs_f64();
         self.seconds.add(took / length.max(1) as f64);
-        plan.add(length, self.accepted.value(), took);
+        planner.add(length, self.accepted.value(), took);
         Ok(length)
     }
 

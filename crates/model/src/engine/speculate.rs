@@ -3,7 +3,7 @@
 //! agree with is forgotten.
 //!
 //! Whether a draft is worth computing follows from two things that are measured: how often what was proposed has come, computed or
-//! not ([`Acceptance`]), and what a step takes by the number of its rows ([`StepTimes`]).
+//! not ([`Acceptance`]), and what a step takes by the number of its rows ([`StepPlanner`]).
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -112,22 +112,30 @@ impl Acceptance {
     }
 }
 
-/// What steps take in which nothing but decoding is done, by the number of their rows.
+/// What steps take in which nothing but decoding is done, by the number of their rows; and what the next one will compute, while drafts
+/// are added to it.
 #[derive(Debug)]
-pub(super) struct StepTimes {
+pub(super) struct StepPlanner {
     /// Seconds of steps with `i + 1` rows, and when they were measured.
     by_rows: Vec<(Mean, u64)>,
     /// Steps that were measured.
     steps: u64,
+    /// Rows of the next step.
+    rows: usize,
+    /// How many tokens are expected of it.
+    tokens: f64,
+    /// Seconds that draft models take for it.
+    drafting: f64,
 }
 
-impl StepTimes {
+impl StepPlanner {
     /// Of steps of up to `most` rows.
-    pub(super) fn new(most: usize) -> StepTimes {
-        StepTimes { by_rows: vec![(Mean::default(), 0); most], steps: 0 }
+    pub(super) fn new(most: usize) -> StepPlanner {
+        let by_rows = vec![(Mean::default(), 0); most];
+        StepPlanner { by_rows, steps: 0, rows: 0, tokens: 0.0, drafting: 0.0 }
     }
 
-    /// Remembers what a step of so many rows has taken.
+    /// Remembers what a step of `rows` rows has taken.
     pub(super) fn took(&mut self, rows: usize, took: Duration) {
         self.steps += 1;
         let steps = self.steps;
@@ -139,7 +147,7 @@ impl StepTimes {
         *when = steps;
     }
 
-    /// Seconds that a step of so many rows takes; `None` if nothing is known of any.
+    /// Seconds that a step of `rows` rows takes; `None` if nothing is known of any.
     fn seconds(&self, rows: usize) -> Option<f64> {
         let measured = |rows: usize| {
             let (mean, when) = self.by_rows.get(rows - 1)?;
@@ -159,23 +167,9 @@ impl StepTimes {
             (below, above) => below.or(above).map(guess),
         }
     }
-}
-
-/// What a step will compute, while drafts are added to it.
-#[derive(Debug)]
-pub(super) struct StepPlan<'t> {
-    times: &'t StepTimes,
-    rows: usize,
-    /// How many tokens are expected of it.
-    tokens: f64,
-    /// Seconds beside those of its rows: those that draft models take.
-    beside: f64,
-}
-
-impl<'t> StepPlan<'t> {
-    /// A step in which so many sequences decode a token each.
-    pub(super) fn new(times: &'t StepTimes, sequences: usize) -> StepPlan<'t> {
-        StepPlan { times, rows: sequences, tokens: sequences as f64, beside: 0.0 }
+    /// Begins a step in which `sequences` sequences decode a token each.
+    pub(super) fn begin(&mut self, sequences: usize) {
+        (self.rows, self.tokens, self.drafting) = (sequences, sequences as f64, 0.0);
     }
 
     /// How many tokens a draft should have of which each comes with a probability of `accepted` and takes `seconds` to find; not known:
@@ -192,9 +186,9 @@ impl<'t> StepPlan<'t> {
             Speculate::Auto => {
                 let Some(seconds) = seconds else { return LENGTHS[1] };
                 let rate = |n: usize| {
-                    let took = self.times.seconds(self.rows + n)?;
+                    let took = self.seconds(self.rows + n)?;
                     let tokens = self.tokens + expected(accepted, n);
-                    Some(tokens / (took + self.beside + seconds * n as f64))
+                    Some(tokens / (took + self.drafting + seconds * n as f64))
                 };
                 let Some(plain) = rate(0) else { return 0 };
                 let gains = LENGTHS.into_iter().filter_map(|n| Some((n, rate(n)? / plain)));
@@ -210,7 +204,7 @@ impl<'t> StepPlan<'t> {
     pub(super) fn add(&mut self, n: usize, accepted: f64, seconds: f64) {
         self.rows += n;
         self.tokens += expected(accepted, n);
-        self.beside += seconds;
+        self.drafting += seconds;
     }
 }
 
@@ -225,84 +219,85 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    fn length(times: &StepTimes, sequences: usize, acceptance: &Acceptance) -> usize {
-        let plan = StepPlan::new(times, sequences);
-        plan.length(Speculate::Auto, acceptance.expected(), Some(0.0))
+    fn length(planner: &mut StepPlanner, sequences: usize, acceptance: &Acceptance) -> usize {
+        planner.begin(sequences);
+        planner.length(Speculate::Auto, acceptance.expected(), Some(0.0))
     }
 
     #[test]
     fn drafts_are_computed_where_they_pay() {
-        let (mut times, mut sequence) = (StepTimes::new(40), Acceptance::new());
+        let (mut planner, mut sequence) = (StepPlanner::new(40), Acceptance::new());
         (0..4).for_each(|_| sequence.proposed(Some(true)));
-        assert_eq!(length(&times, 1, &sequence), 0, "no step is known");
-        (0..40).for_each(|_| times.took(1, MS(100)));
-        assert!(length(&times, 1, &sequence) >= 3, "a run");
+        assert_eq!(length(&mut planner, 1, &sequence), 0, "no step is known");
+        (0..40).for_each(|_| planner.took(1, MS(100)));
+        assert!(length(&mut planner, 1, &sequence) >= 3, "a run");
         sequence.proposed(None);
-        assert!(length(&times, 1, &sequence) < 3, "the run has ended");
+        assert!(length(&mut planner, 1, &sequence) < 3, "the run has ended");
         (0..20).for_each(|_| sequence.proposed(Some(false)));
-        assert_eq!(length(&times, 1, &sequence), 0);
+        assert_eq!(length(&mut planner, 1, &sequence), 0);
         // Runs that always end after four.
         for _ in 0..60 {
             (0..4).for_each(|_| sequence.proposed(Some(true)));
             sequence.proposed(Some(false));
         }
         (0..4).for_each(|_| sequence.proposed(Some(true)));
-        assert_eq!(length(&times, 1, &sequence), 0);
+        assert_eq!(length(&mut planner, 1, &sequence), 0);
         // Where each row costs what a step costs, nothing is gained.
         (0..60).for_each(|_| sequence.proposed(Some(true)));
-        assert_eq!(length(&times, 1, &sequence), MOST_DRAFT);
-        (0..40).for_each(|_| times.took(8, MS(790)));
-        assert_eq!(length(&times, 1, &sequence), 0);
-        let plan = StepPlan::new(&times, 1);
-        assert_eq!(plan.length(Speculate::Tokens(100), 0.0, Some(0.0)), MOST_DRAFT);
-        assert_eq!(plan.length(Speculate::Off, 1.0, Some(0.0)), 0);
-        assert_eq!(plan.length(Speculate::Auto, 0.0, None), 3, "to find out what a draft takes");
+        assert_eq!(length(&mut planner, 1, &sequence), MOST_DRAFT);
+        (0..40).for_each(|_| planner.took(8, MS(790)));
+        assert_eq!(length(&mut planner, 1, &sequence), 0);
+        planner.begin(1);
+        assert_eq!(planner.length(Speculate::Tokens(100), 0.0, Some(0.0)), MOST_DRAFT);
+        assert_eq!(planner.length(Speculate::Off, 1.0, Some(0.0)), 0);
+        assert_eq!(planner.length(Speculate::Auto, 0.0, None), 3, "to find out what a draft takes");
     }
 
     #[test]
     fn what_is_beside_a_sequence_counts() {
         let mut sequence = Acceptance::new();
         (0..60).for_each(|_| sequence.proposed(Some(true)));
-        let mut times = StepTimes::new(40);
+        let mut planner = StepPlanner::new(40);
         // Rows are cheap up to eight of them, and dear from there on.
         for rows in 1..=40 {
-            times.took(rows, MS(100 + 5 * rows.min(8) as u64 + 60 * rows.saturating_sub(8) as u64));
+            planner
+                .took(rows, MS(100 + 5 * rows.min(8) as u64 + 60 * rows.saturating_sub(8) as u64));
         }
-        assert_eq!(length(&times, 1, &sequence), MOST_DRAFT);
-        assert_eq!(length(&times, 4, &sequence), 3, "up to eight rows");
-        assert_eq!(length(&times, 12, &sequence), 0);
+        assert_eq!(length(&mut planner, 1, &sequence), MOST_DRAFT);
+        assert_eq!(length(&mut planner, 4, &sequence), 3, "up to eight rows");
+        assert_eq!(length(&mut planner, 12, &sequence), 0);
         // The draft of one of two leaves no room for another.
-        let mut plan = StepPlan::new(&times, 2);
-        plan.add(6, sequence.expected(), 0.0);
-        assert_eq!(plan.length(Speculate::Auto, 0.5, Some(0.0)), 0);
+        planner.begin(2);
+        planner.add(6, sequence.expected(), 0.0);
+        assert_eq!(planner.length(Speculate::Auto, 0.5, Some(0.0)), 0);
     }
 
     #[test]
     fn what_is_not_known_of_steps_follows_from_what_is() {
-        let mut times = StepTimes::new(16);
-        assert!(times.seconds(3).is_none());
-        times.took(2, MS(140));
+        let mut planner = StepPlanner::new(16);
+        assert!(planner.seconds(3).is_none());
+        planner.took(2, MS(140));
         let near = |rows, expected: f64| {
-            let found = times.seconds(rows).unwrap();
+            let found = planner.seconds(rows).unwrap();
             assert!((found - expected).abs() < 1e-9, "{rows} rows: {found}, not {expected}");
         };
         near(1, 0.1);
         near(4, 0.22);
-        times.took(6, MS(300));
-        let near = |times: &StepTimes, rows, expected: f64| {
-            let found = times.seconds(rows).unwrap();
+        planner.took(6, MS(300));
+        let near = |planner: &StepPlanner, rows, expected: f64| {
+            let found = planner.seconds(rows).unwrap();
             assert!((found - expected).abs() < 1e-9, "{rows} rows: {found}, not {expected}");
         };
-        near(&times, 4, 0.22);
-        near(&times, 3, 0.18);
+        near(&planner, 4, 0.22);
+        near(&planner, 3, 0.18);
         // A step that took long while the machine was busy is forgotten at last.
-        times.took(8, MS(5000));
-        near(&times, 8, 5.0);
-        (0..STALE).for_each(|_| times.took(1, MS(100)));
-        near(&times, 8, 5.0);
-        times.took(1, MS(100));
-        near(&times, 8, 0.38);
-        times.took(8, MS(400));
-        near(&times, 8, 0.4);
+        planner.took(8, MS(5000));
+        near(&planner, 8, 5.0);
+        (0..STALE).for_each(|_| planner.took(1, MS(100)));
+        near(&planner, 8, 5.0);
+        planner.took(1, MS(100));
+        near(&planner, 8, 0.38);
+        planner.took(8, MS(400));
+        near(&planner, 8, 0.4);
     }
 }

@@ -93,7 +93,7 @@ fn drafts_are_those_of_an_ordinary_layer_on_joined_rows() {
         for (token, state) in tokens[1..80].iter().zip(&states) {
             rows.push((*token, joined(&spec, &weights, *token, state)));
         }
-        let head = session.proposer.as_deref_mut().and_then(|by| by.mtp()).unwrap();
+        let head = session.mtp().unwrap();
         assert!(head.has_seen(80) && !head.has_seen(79));
         let mut state = states[79].clone();
         for (i, token) in tokens[80..84].iter().enumerate() {

@@ -1,0 +1,192 @@
+//! What an [`Engine`](super::Engine) keeps of prompts, in memory and in files, and what requests take from it.
+
+use std::path::{Path, PathBuf};
+
+use super::active::{ActiveRequest, salt};
+use super::runner::{Runner, SNAPSHOT_EVERY};
+use crate::cache::Indexed;
+use crate::positions::{POSITIONS, common};
+use crate::prompts::{
+    IgnoredPrompt, PromptFile, PromptFileError, PromptFolder, PromptWriteError, RestoreError,
+};
+
+/// Most files of no use that are remembered until the engine is asked for them.
+const MAX_IGNORED: usize = 64;
+/// States of recurrent layers are kept at the end of a prompt if at least this number of its tokens was computed: they are large, and
+/// the prompt is cut for them.
+const MIN_KEPT: usize = 256;
+
+/// Where prompts are found and kept, in addition to the index that the cache has.
+pub(super) struct PromptStore {
+    folder: Option<PromptFolder>,
+    ignored: Vec<IgnoredPrompt>,
+}
+
+impl PromptStore {
+    /// With a folder of files, or the index alone.
+    pub(super) fn new(folder: Option<PromptFolder>) -> PromptStore {
+        PromptStore { folder, ignored: Vec::new() }
+    }
+
+    /// Writes what the index has of the beginning of a prompt to the folder. See [`Engine::keep`](super::Engine::keep).
+    pub(super) fn keep(
+        &self,
+        runner: &mut Runner<'_>,
+        user: &str,
+        prompt: &[u32],
+    ) -> Result<Option<PathBuf>, PromptWriteError> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let long = runner.is_long(prompt.len());
+        let (key, name) = (runner.key(long, user), runner.model.name());
+        match runner.cache.indexed_contents(&salt(user, long), key, name, prompt) {
+            Some(contents) => folder.write(&contents),
+            None => Ok(None),
+        }
+    }
+
+    /// Takes what waits to be reported.
+    pub(super) fn take_ignored(&mut self) -> Vec<IgnoredPrompt> {
+        std::mem::take(&mut self.ignored)
+    }
+
+    /// Gives a request what is known of its prompt beyond what was read.
+    pub(super) fn look_up(&mut self, runner: &mut Runner<'_>, active: &mut ActiveRequest) {
+        adopt(runner, active);
+        self.look_up_file(runner, active);
+        if runner.cache.is_recurrent() {
+            let tokens = active.sequence.reusable();
+            let (end, from) = (tokens.len(), active.sequence.computed());
+            let attended = runner.cache.attended(&active.salt, tokens);
+            // Where another prompt parted from this one, others will; and the next turn begins with all of it.
+            let ends = [attended, end].map(|end| end / POSITIONS * POSITIONS);
+            let ends = ends.into_iter().filter(|end| *end >= from + MIN_KEPT);
+            let between = (0..end).step_by(SNAPSHOT_EVERY).filter(|at| *at > from);
+            active.marks.extend(ends.chain(between));
+        }
+    }
+
+    /// Takes from a file what it has of a prompt, if that is a page more than was read.
+    fn look_up_file(&mut self, runner: &mut Runner<'_>, active: &mut ActiveRequest) {
+        let (Some(folder), true) = (&self.folder, runner.cache.has_index()) else { return };
+        // A file is found if it has more than this: a file of a whole page, as an engine writes them, is of use.
+        let least = active.sequence.computed() + POSITIONS - 1;
+        let restored = runner.restore(&mut active.sequence, folder, &active.request.salt, least);
+        self.ignored.extend(restored.ignored);
+        self.ignored.truncate(MAX_IGNORED);
+        if restored.positions > 0 {
+            active.indexed = Indexed::default();
+            index(runner, active, false);
+        } else if active.sequence.computed() == 0 {
+            // What the index had of the prompt is there still.
+            adopt(runner, active);
+        }
+    }
+}
+
+/// Writes what the index has of the beginning of a prompt to a file. See [`Engine::save`](super::Engine::save).
+pub(super) fn save(
+    runner: &mut Runner<'_>,
+    user: &str,
+    prompt: &[u32],
+    path: &Path,
+) -> Result<Option<(usize, u64)>, PromptWriteError> {
+    let long = runner.is_long(prompt.len());
+    let (key, name) = (runner.key(long, user), runner.model.name());
+    let contents = runner.cache.indexed_contents(&salt(user, long), key, name, prompt);
+    let Some(contents) = contents else { return Ok(None) };
+    contents.write(path)?;
+    Ok(Some((contents.tokens.len(), contents.len())))
+}
+
+/// Adds what a file has to the index, by way of a sequence of the cache that is free. See [`Engine::restore`](super::Engine::restore).
+pub(super) fn restore(
+    runner: &mut Runner<'_>,
+    free: Option<usize>,
+    user: &str,
+    path: &Path,
+) -> Result<(Vec<u32>, u64), RestoreError> {
+    let (Some(sequence), true) = (free, runner.cache.has_index()) else {
+        return Err(RestoreError::NoRoom);
+    };
+    let file = PromptFile::open(path)?;
+    let mut tokens = file.header.tokens.clone();
+    let long = runner.is_long(tokens.len());
+    if file.header.key != runner.key(long, user) {
+        return Err(PromptFileError::Foreign.into());
+    }
+    let [stride, states] = runner.cache.sizes();
+    file.check_shape(stride, states)?;
+    let positions = file.usable(&tokens, states > 0);
+    if positions == 0 || positions > runner.context() {
+        return Err(PromptFileError::Foreign.into());
+    }
+    let cache = &mut runner.cache;
+    if !cache.restore(sequence, &file, positions)? {
+        return Err(RestoreError::NoRoom);
+    }
+    tokens.truncate(positions);
+    let mut indexed = Indexed::default();
+    cache.add(sequence, &salt(user, long), &tokens, true, &mut indexed);
+    cache.keep_states(sequence, &indexed);
+    cache.clear(sequence);
+    Ok((tokens, file.map.len() as u64))
+}
+
+/// Gives up what the index has of the beginning of a prompt alone. Returns how many tokens that were.
+pub(super) fn forget(runner: &mut Runner<'_>, user: &str, prompt: &[u32]) -> usize {
+    let salt = salt(user, runner.is_long(prompt.len()));
+    runner.cache.forget_prompt(&salt, prompt)
+}
+
+/// Gives a request the pages and states that the index has of its prompt, if they are of more than was read.
+fn adopt(runner: &mut Runner<'_>, active: &mut ActiveRequest) {
+    let ActiveRequest { sequence, salt, indexed, .. } = active;
+    let (tokens, computed) = (sequence.reusable(), sequence.computed());
+    if let Some((found, of)) = runner.cache.adopt(sequence.index, salt, tokens, computed) {
+        sequence.reuse(found.positions);
+        *indexed = of;
+    }
+}
+
+/// Adds what a request has computed of its prompt to the index: whole pages, or the `rest` as well, after which nothing may be computed
+/// of it.
+pub(super) fn index(runner: &mut Runner<'_>, active: &mut ActiveRequest, rest: bool) {
+    let ActiveRequest { sequence, salt, indexed, marks, cold, .. } = active;
+    if *cold {
+        return;
+    }
+    let cache = &mut runner.cache;
+    cache.add(sequence.index, salt, sequence.read(), rest, indexed);
+    if !rest && marks.contains(&sequence.computed()) {
+        cache.keep_states(sequence.index, indexed);
+    }
+}
+
+/// Lets a prompt wait for one of `others` that begins alike and is being read, if that one will come further.
+pub(super) fn follow(
+    runner: &Runner<'_>,
+    others: &mut [Option<ActiveRequest>],
+    active: &mut ActiveRequest,
+) {
+    if !runner.cache.has_index() {
+        return;
+    }
+    let mut best = active.sequence.computed() + POSITIONS - 1;
+    let mut leader = None;
+    for other in others.iter_mut().flatten() {
+        if other.sequence.unread() == 0 || other.salt != active.salt {
+            continue;
+        }
+        let alike = common(other.sequence.tokens(), active.sequence.reusable());
+        let alike = alike / POSITIONS * POSITIONS;
+        if alike > best && alike > other.sequence.computed() {
+            best = alike;
+            leader = Some(other);
+        }
+    }
+    let Some(leader) = leader else { return };
+    active.after = Some((leader.id, best));
+    if runner.cache.is_recurrent() {
+        leader.marks.push(best);
+    }
+}

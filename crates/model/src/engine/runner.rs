@@ -1,0 +1,411 @@
+//! A model with what it computes sequences in: the network, the cache, buffers, logits. A step is a batch of rows of some sequences;
+//! the owner of the sequences chooses the rows, and takes what comes out.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use alight_kernels::matmul::RowCounts;
+
+use super::drafter::Drafter;
+use super::net::Net;
+use super::proposer::Proposer;
+use super::sequence::Sequence;
+use super::speculate::{MOST_DRAFT, StepPlanner};
+use crate::cache::{Cache, CacheError};
+use crate::error::ModelError;
+use crate::open::{DEFAULT_CONTEXT, Model};
+use crate::parts::batch::{OfSequence, Role, Span, Want};
+use crate::parts::buffers::Buffers;
+use crate::parts::compute::Compute;
+use crate::positions::POSITIONS;
+use crate::prompts::{FoundPrompt, IgnoredPrompt, Key, PromptFolder, Rounding};
+use crate::weights::not_finite;
+
+/// Most tokens that are computed together.
+pub const MAX_BATCH: usize = 4096;
+/// Most positions of a context.
+pub const MAX_CONTEXT: usize = 1 << 30;
+/// Most sequences that are computed together.
+pub const MAX_SEQUENCES: usize = 1024;
+/// Recurrent states are kept at least once in this number of tokens.
+pub(super) const SNAPSHOT_EVERY: usize = 2048;
+/// Rows of which logits are computed together at least, where those of many rows are wanted.
+const MIN_LOGITS: usize = 16;
+/// Most tokens of a sequence that memory is reserved for beforehand.
+pub(super) const MAX_RESERVED: usize = 1 << 20;
+
+/// What a runner may hold.
+pub(super) struct RunnerOptions {
+    pub(super) sequences: usize,
+    /// Positions of each sequence.
+    pub(super) context: Option<usize>,
+    /// Most rows of a step.
+    pub(super) batch: usize,
+    /// Most rows of drafts in a step.
+    pub(super) drafted: usize,
+    pub(super) rounding: Rounding,
+    /// Bytes for what was computed of prompts.
+    pub(super) prompt_cache: usize,
+}
+
+/// What a sequence took from a folder of prompts.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// How many tokens at the beginning of the prompt; they need not be fed.
+    pub positions: usize,
+    /// The file that has them.
+    pub file: Option<PathBuf>,
+    /// Files that should have been of use and are not.
+    pub ignored: Vec<IgnoredPrompt>,
+}
+
+/// A model, and memory for sequences on it.
+pub(super) struct Runner<'m> {
+    pub(super) model: &'m Model,
+    net: Net<'m>,
+    pub(super) cache: Cache,
+    buffers: Buffers,
+    /// `[rows, vocab]`: a row for each sequence and for each token of the drafts of a step, or more.
+    logits: Vec<f32>,
+    context: usize,
+    batch: usize,
+    rounding: Rounding,
+    planner: StepPlanner,
+    /// What computes proposals: of the first sequences of the cache, by sequence.
+    pub(super) proposers: Vec<Proposer<'m>>,
+}
+
+impl<'m> Runner<'m> {
+    /// Memory is reserved for all sequences and taken as it is used.
+    ///
+    /// # Errors
+    /// Options beyond all limits, keys and values that cannot be kept so, or memory that the system does not give.
+    pub(super) fn new(model: &'m Model, options: &RunnerOptions) -> Result<Runner<'m>, ModelError> {
+        let &RunnerOptions { sequences, batch, drafted, rounding, prompt_cache, .. } = options;
+        let spec = model.spec();
+        let context = options.context.unwrap_or(DEFAULT_CONTEXT.min(spec.context));
+        for (what, found, most) in [
+            ("context", context, MAX_CONTEXT),
+            ("batch", batch, MAX_BATCH),
+            ("number of sequences", sequences, MAX_SEQUENCES),
+        ] {
+            if found == 0 || found > most {
+                let expected = format!("1 to {most}");
+                return Err(ModelError::Options { what, found, expected });
+            }
+        }
+        let decode = sequences + drafted;
+        let batch = batch.min(context.saturating_mul(sequences)).max(decode);
+        let compute = Compute { pool: model.pool(), isa: model.isa() };
+        let net = Net::new(spec, model.weights().net(), model.store(), compute);
+        net.check_cache_type(rounding.cache)?;
+        // Each sequence has whole pages.
+        let positions = context.next_multiple_of(POSITIONS).saturating_mul(sequences);
+        // Where there is no address space for prompts, the sequences go on without.
+        let cache = net.cache(positions, sequences, prompt_cache, rounding.cache);
+        let cache = cache.or_else(|_| net.cache(positions, sequences, 0, rounding.cache))?;
+        let buffers = net.buffers(context, [batch, decode], rounding.prompt);
+        Ok(Runner {
+            model,
+            net,
+            cache,
+            buffers,
+            logits: vec![0.0; decode.max(MIN_LOGITS) * spec.vocab],
+            context,
+            batch,
+            rounding,
+            planner: StepPlanner::new(decode),
+            proposers: Vec::new(),
+        })
+    }
+
+    /// Positions that each sequence may have.
+    pub(super) fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Most rows of a step.
+    pub(super) fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// An empty sequence, with memory for `capacity` tokens.
+    pub(super) fn sequence(&self, index: usize, capacity: usize) -> Sequence {
+        Sequence::new(index, self.original(), capacity)
+    }
+
+    /// Most tokens of a sequence that is not long, if the model rotates long ones in another way.
+    fn original(&self) -> Option<usize> {
+        let long = &self.model.spec().long_context;
+        // A sequence that cannot become long need not be told from others.
+        (long.rope.is_some() && self.context > long.original).then_some(long.original)
+    }
+
+    /// Whether a sequence of `n` tokens is long.
+    pub(super) fn is_long(&self, n: usize) -> bool {
+        self.original().is_some_and(|original| n > original)
+    }
+
+    /// Most tokens of a sequence that memory is reserved for: of its context, and one that was chosen and is not computed.
+    pub(super) fn max_tokens(&self) -> usize {
+        self.context.min(MAX_RESERVED) + 1
+    }
+
+    /// Lets a smaller model with the same tokens propose tokens of the first `count` sequences.
+    ///
+    /// # Errors
+    /// `draft` has other tokens, or the system does not give the memory for its sequences.
+    pub(super) fn draft_with(&mut self, draft: &'m Model, count: usize) -> Result<(), ModelError> {
+        let drafts = (0..count).map(|_| Proposer::with_model(draft, self.model, self.context));
+        self.proposers = drafts.collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    /// Lets the layer for it that the model's file may have propose tokens of the first `count` sequences. Returns whether there is one.
+    ///
+    /// # Errors
+    /// The system does not give the memory for its keys and values.
+    pub(super) fn draft_with_mtp(&mut self, count: usize) -> Result<bool, ModelError> {
+        let heads =
+            (0..count).map_while(|_| Proposer::with_mtp(self.model, self.context).transpose());
+        let heads = heads.collect::<Result<Vec<_>, _>>()?;
+        let found = !heads.is_empty();
+        if found {
+            self.proposers = heads;
+        }
+        Ok(found)
+    }
+
+    /// Gets a sequence ready for drafts.
+    ///
+    /// # Errors
+    /// The system does not give the memory for the states of recurrent layers after each token of a draft.
+    pub(super) fn get_ready_for_drafts(&mut self, sequence: usize) -> Result<(), CacheError> {
+        self.cache.get_ready_for_drafts(sequence, MOST_DRAFT)
+    }
+
+    /// Begins a step in which `decoding` sequences decode.
+    pub(super) fn begin(&mut self, decoding: usize) {
+        self.buffers.batch.clear();
+        self.planner.begin(decoding);
+    }
+
+    /// Adds the pending token of a sequence to the step, and a draft of up to `most` tokens, as far as drafts pay. Returns how many
+    /// rows that are; logits of all of them are wanted, or of none.
+    pub(super) fn push_pending(
+        &mut self,
+        sequence: &mut Sequence,
+        want: Want,
+        most: usize,
+    ) -> usize {
+        let mut tokens = [0; MOST_DRAFT + 1];
+        let mut rows = 1;
+        let proposer = self.proposers.get_mut(sequence.index);
+        if let Some(drafter) = &mut sequence.drafter {
+            let draft = drafter.propose(&mut self.planner, most, proposer);
+            tokens[1..=draft.len()].copy_from_slice(draft);
+            rows += draft.len();
+        }
+        let of = of(sequence, Role::Decode);
+        let (position, token) = sequence.take_pending();
+        tokens[0] = token;
+        let states = self.cache.has_states();
+        self.buffers.batch.push(of, position, &tokens[..rows], want, states);
+        rows
+    }
+
+    /// Adds the next `rows` tokens of a sequence's prompt to the step.
+    pub(super) fn push_prompt(&mut self, sequence: &mut Sequence, rows: usize, want: Want) {
+        let of = of(sequence, Role::Prompt);
+        let (position, tokens) = sequence.read_next(rows);
+        let states = self.cache.has_states();
+        self.buffers.batch.push(of, position, tokens, want, states);
+    }
+
+    /// Computes the step, and the logits of the first `logits` rows that are wanted. Returns how long it took.
+    ///
+    /// # Errors
+    /// Weights that cannot be loaded, or a file that has shrunk. What the cache holds of the rows is of no use then.
+    pub(super) fn run(&mut self, logits: usize) -> Result<Duration, ModelError> {
+        let began = Instant::now();
+        let (net, cache, buffers) = (&self.net, &mut self.cache, &mut self.buffers);
+        let proposers = &mut self.proposers;
+        let rows = buffers.batch.tokens().len();
+        for span in buffers.batch.all_spans() {
+            let end = span.position + span.rows.len();
+            let room = cache.prepare(span.sequence, span.position, end);
+            assert!(room, "pages for the whole context of every sequence");
+        }
+        let decodes = buffers.batch.spans(Role::Prompt).next().is_none();
+        match proposers.iter_mut().any(|proposer| proposer.mtp().is_some()) {
+            false => net.run(buffers, cache)?,
+            true => net.run_and_show(buffers, cache, |b, span| {
+                match proposers.get_mut(span.sequence).and_then(Proposer::mtp) {
+                    Some(head) => head.see(net, b, span),
+                    None => Ok(()),
+                }
+            })?,
+        }
+        let counts = buffers.batch.counts_of_first(logits);
+        if counts.all() > 0 {
+            let logits = &mut self.logits[..counts.all() * self.model.spec().vocab];
+            net.logits(buffers, 0, counts, logits)?;
+        }
+        self.check()?;
+        let took = began.elapsed();
+        if decodes {
+            self.planner.took(rows, took);
+        }
+        Ok(took)
+    }
+
+    /// The rows of the step: those that were wanted, once it has been computed.
+    pub(super) fn spans(&self) -> &[Span] {
+        self.buffers.batch.all_spans()
+    }
+
+    /// The logits `[vocab]` of a row.
+    pub(super) fn logits(&self, row: usize) -> &[f32] {
+        let vocab = self.model.spec().vocab;
+        &self.logits[row * vocab..][..vocab]
+    }
+
+    /// Whether the logits of a row, of what follows `position`, are numbers.
+    ///
+    /// # Errors
+    /// They are not.
+    pub(super) fn check_numbers(&self, row: usize, position: usize) -> Result<(), ModelError> {
+        numbers(self.model, self.logits(row), position)
+    }
+
+    /// Computes the logits of rows of a prompt, the first of which is at `position`, and calls `f(position, logits)` with those of each.
+    /// Logits of the step are overwritten. Returns the row of the last ones.
+    ///
+    /// # Errors
+    /// As [`Runner::run`]; [`ModelError::NotNumbers`], before `f` is called for these.
+    pub(super) fn each_logits(
+        &mut self,
+        rows: Range<usize>,
+        position: usize,
+        f: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<usize, ModelError> {
+        let vocab = self.model.spec().vocab;
+        let most = self.logits.len() / vocab;
+        let mut last = 0;
+        for first in rows.clone().step_by(most) {
+            let n = most.min(rows.end - first);
+            let logits = &mut self.logits[..n * vocab];
+            let counts = RowCounts::new(self.rounding.prompt, n);
+            self.net.logits(&mut self.buffers, first, counts, logits)?;
+            self.check()?;
+            let position = position + (first - rows.start);
+            (0..n).try_for_each(|i| self.check_numbers(i, position + i))?;
+            (0..n).for_each(|i| f(position + i, self.logits(i)));
+            last = n - 1;
+        }
+        Ok(last)
+    }
+
+    /// The final hidden state `[hidden]` of a row.
+    pub(super) fn hidden(&self, row: usize, hidden: &mut [f32]) {
+        self.net.hidden(&self.buffers, row, hidden);
+    }
+
+    /// Takes what was wrong of the last draft of a sequence out of it.
+    pub(super) fn end_draft(&mut self, sequence: &mut Sequence) {
+        if let Some([came, wrong]) = sequence.drafter.as_mut().map(Drafter::end)
+            && wrong > 0
+        {
+            self.cache.back_to_draft(sequence.index, came);
+        }
+    }
+
+    /// What parts what is computed of a prompt from what other settings would make of it.
+    pub(super) fn key(&self, long: bool, salt: &str) -> Key {
+        self.model.prompt_key(self.rounding, long, salt)
+    }
+
+    /// Takes from `folder` what it has of the tokens of a sequence, all of which are to be read, beyond the first `least` of them; all but the
+    /// last may be there. It is mapped, and not read into memory of this process. What is computed after it has the bits that it would have
+    /// if all had been computed. Where a file is of no use after all, nothing of the sequence is computed any more.
+    pub(super) fn restore(
+        &mut self,
+        sequence: &mut Sequence,
+        folder: &PromptFolder,
+        salt: &str,
+        least: usize,
+    ) -> Restored {
+        let key = self.key(sequence.is_long(), salt);
+        let (found, ignored) = folder.find(&key, sequence.reusable(), least, self.cache.sizes());
+        let mut restored = Restored { ignored, ..Restored::default() };
+        let Some(FoundPrompt { file, positions }) = found else { return restored };
+        let path = file.map.path();
+        match self.cache.restore(sequence.index, &file, positions) {
+            Ok(true) => {
+                sequence.reuse(positions);
+                (restored.positions, restored.file) = (positions, Some(path.into()));
+                return restored;
+            }
+            Ok(false) => {}
+            Err(why) => restored.ignored.push(IgnoredPrompt::new(path.into(), why)),
+        }
+        sequence.begin_again();
+        restored
+    }
+
+    /// Whether everything that was read from files so far can be relied on.
+    ///
+    /// # Errors
+    /// A file has become shorter since it was mapped, or cannot be read.
+    fn check(&self) -> Result<(), ModelError> {
+        self.cache.check()?;
+        self.model.check()
+    }
+}
+
+/// How the rows of a sequence are computed.
+fn of(sequence: &Sequence, role: Role) -> OfSequence {
+    OfSequence { sequence: sequence.index, role, long: sequence.is_long() }
+}
+
+/// Refuses tokens that a sequence of `used` tokens cannot be continued with in a context of `limit`.
+///
+/// # Errors
+/// No tokens, one that is outside the vocabulary, or more than there is room for.
+pub(super) fn admit(
+    model: &Model,
+    tokens: &[u32],
+    used: usize,
+    limit: usize,
+) -> Result<(), ModelError> {
+    let spec = model.spec();
+    if tokens.is_empty() {
+        return Err(ModelError::EmptyInput);
+    }
+    if let Some(&id) = tokens.iter().find(|id| **id as usize >= spec.vocab) {
+        return Err(ModelError::TokenRange { id, vocab: spec.vocab });
+    }
+    let asked = tokens.len();
+    if asked > limit - used {
+        return Err(ModelError::ContextFull { used, asked, limit, trained: spec.context });
+    }
+    Ok(())
+}
+
+/// Whether `logits` of what follows `position` are numbers, or −∞.
+///
+/// # Errors
+/// [`ModelError::NotNumbers`], which names the first weight that is not a number, if there is one. All
+/// weights are read for that, so it takes as long as a step.
+pub(super) fn numbers(model: &Model, logits: &[f32], position: usize) -> Result<(), ModelError> {
+    // A NaN compares as not less than anything. Each chunk is looked at whole: the compiler makes SIMD of what has no way
+    // out in between.
+    let all = |chunk: &[f32]| chunk.iter().fold(true, |all, logit| all & (*logit < f32::INFINITY));
+    if logits.chunks(1024).all(all) {
+        return Ok(());
+    }
+    let path = model.files().next().map(Into::into).unwrap_or_default();
+    let weight = not_finite(model.store().maps().iter().map(|map| &**map));
+    Err(ModelError::NotNumbers { path, position, weight })
+}

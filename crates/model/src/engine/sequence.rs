@@ -1,0 +1,305 @@
+//! A sequence of tokens: how far it is computed, and how it continues. A [`Session`](super::Session) has one, an
+//! [`Engine`](super::Engine) one for each request that it computes.
+
+use std::ops::ControlFlow;
+
+use alight_text::Tokenizer;
+
+use super::drafter::Drafter;
+use super::generate::Finish;
+use super::request::{Constraint, mask};
+use super::sampler::Sampler;
+use crate::error::ModelError;
+
+/// The tokens of a sequence, in this order: those that are computed, those of a prompt that are not yet, and at most one that was
+/// generated and is not computed yet (the pending one).
+pub(super) struct Sequence {
+    /// Which sequence of the cache it is.
+    pub(super) index: usize,
+    tokens: Vec<u32>,
+    /// How many of them the cache holds, or will hold after the step.
+    computed: usize,
+    /// Whether the last one was generated and is not computed yet.
+    pending: bool,
+    /// How many at the beginning are computed as those of a prompt.
+    prompt: usize,
+    /// How many at the beginning were computed before, for another sequence or by another process.
+    reused: usize,
+    /// Most tokens of a sequence that is not long, if the model rotates long ones in another way.
+    original: Option<usize>,
+    /// Whether it is long. When it becomes long, or short again, all of it is computed anew, as the model would have computed it from
+    /// the beginning: what comes out depends on the tokens alone, and not on the context that was asked for.
+    long: bool,
+    /// What proposes drafts, while some are wanted.
+    pub(super) drafter: Option<Drafter>,
+}
+
+impl Sequence {
+    /// An empty one, with memory for `capacity` tokens.
+    pub(super) fn new(index: usize, original: Option<usize>, capacity: usize) -> Sequence {
+        Sequence {
+            index,
+            tokens: Vec::with_capacity(capacity),
+            computed: 0,
+            pending: false,
+            prompt: 0,
+            reused: 0,
+            original,
+            long: false,
+            drafter: None,
+        }
+    }
+
+    /// All of its tokens.
+    pub(super) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub(super) fn computed(&self) -> usize {
+        self.computed
+    }
+
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending
+    }
+
+    pub(super) fn reused(&self) -> usize {
+        self.reused
+    }
+
+    pub(super) fn is_long(&self) -> bool {
+        self.long
+    }
+
+    /// Whether one of `n` tokens is long.
+    pub(super) fn is_long_with(&self, n: usize) -> bool {
+        self.original.is_some_and(|original| n > original)
+    }
+
+    /// Tokens of a prompt that are not computed yet.
+    pub(super) fn unread(&self) -> usize {
+        self.tokens.len() - usize::from(self.pending) - self.computed
+    }
+
+    /// The tokens at the beginning that are computed as those of a prompt. Only these are shared: those that were generated are computed
+    /// in another way.
+    pub(super) fn read(&self) -> &[u32] {
+        &self.tokens[..self.computed.min(self.prompt)]
+    }
+
+    /// Tokens of a prompt that may come from elsewhere: all but the last, whose logits are wanted.
+    pub(super) fn reusable(&self) -> &[u32] {
+        &self.tokens[..self.tokens.len().saturating_sub(1)]
+    }
+
+    /// Adds tokens of a prompt; nothing is pending.
+    pub(super) fn append(&mut self, tokens: &[u32]) {
+        debug_assert!(!self.pending, "a pending token is the last one");
+        if self.prompt == self.tokens.len() {
+            self.prompt += tokens.len();
+        }
+        self.tokens.extend_from_slice(tokens);
+    }
+
+    /// Adds a token that was generated and is not computed yet; all others are.
+    pub(super) fn push(&mut self, token: u32) {
+        debug_assert!(!self.pending && self.unread() == 0, "all others are computed");
+        self.tokens.push(token);
+        self.pending = true;
+    }
+
+    /// Its first `n` tokens, none of which was computed here, were computed before.
+    pub(super) fn reuse(&mut self, n: usize) {
+        self.reused += n - self.computed;
+        self.computed = n;
+    }
+
+    /// What was reused can be relied on.
+    pub(super) fn trust(&mut self) {
+        self.reused = 0;
+    }
+
+    /// The next `rows` tokens of a prompt, with which it is then computed. Returns how many are before them.
+    pub(super) fn read_next(&mut self, rows: usize) -> (usize, &[u32]) {
+        let position = self.computed;
+        self.computed += rows;
+        (position, &self.tokens[position..self.computed])
+    }
+
+    /// The pending token, with which it is then computed. Returns how many are before it.
+    pub(super) fn take_pending(&mut self) -> (usize, u32) {
+        debug_assert!(
+            self.pending && self.unread() == 0,
+            "a token that is the next one to compute"
+        );
+        let position = self.computed;
+        (self.pending, self.computed) = (false, position + 1);
+        (position, self.tokens[position])
+    }
+
+    /// The step that was to compute the last token has failed: it is pending again, without a draft.
+    pub(super) fn undo_pending(&mut self) {
+        (self.computed, self.pending) = (self.tokens.len() - 1, true);
+        if let Some(drafter) = &mut self.drafter {
+            drafter.end();
+        }
+    }
+
+    /// The step that was to compute what is from position `n` on has failed.
+    pub(super) fn unread_from(&mut self, n: usize) {
+        self.computed = n;
+    }
+
+    /// Nothing of it is computed, or comes from elsewhere.
+    pub(super) fn begin_again(&mut self) {
+        (self.computed, self.reused) = (0, 0);
+    }
+
+    /// Makes it what the model makes of a sequence of `n` tokens. Returns whether it has become long, or short again: then all of it has
+    /// to be computed, as a prompt.
+    pub(super) fn set_length(&mut self, n: usize) -> bool {
+        let long = self.is_long_with(n);
+        let changed = long != self.long;
+        self.long = long;
+        if changed && self.computed > 0 {
+            self.begin_again();
+            self.prompt = self.tokens.len() - usize::from(self.pending);
+            return true;
+        }
+        false
+    }
+
+    /// Most tokens that a draft after the pending one may have, in a context of `context` positions.
+    pub(super) fn max_draft(&self, context: usize) -> usize {
+        // A sequence that a draft makes long would be computed anew.
+        let short = self.original.filter(|_| !self.long);
+        let end = short.map_or(context, |original| original.min(context));
+        end.saturating_sub(self.tokens.len())
+    }
+
+    /// Forgets the tokens from position `n` on.
+    pub(super) fn truncate(&mut self, n: usize) {
+        if n < self.tokens.len() {
+            self.tokens.truncate(n);
+            self.pending = false;
+            self.computed = self.computed.min(n);
+            self.prompt = self.prompt.min(n);
+            self.reused = self.reused.min(n);
+        }
+    }
+
+    /// Adds a token that was chosen. It is computed already if it is the next one of a draft, and pending if not.
+    fn choose(&mut self, token: u32) {
+        let drafted = self.drafter.as_mut().is_some_and(|drafter| drafter.came(token));
+        self.push(token);
+        if drafted {
+            self.take_pending();
+        }
+    }
+}
+
+/// How the next token of an answer is chosen, and when the answer ends.
+pub(super) struct Choice<'c> {
+    pub(super) sampler: &'c mut Sampler,
+    pub(super) constraint: Option<&'c mut dyn Constraint>,
+    /// `[vocab]`, with a constraint: what it has left of the logits.
+    pub(super) masked: &'c mut [f32],
+    pub(super) tokenizer: &'c Tokenizer,
+    pub(super) max_tokens: usize,
+    pub(super) ignore_eos: bool,
+    /// Positions that the sequence may have.
+    pub(super) context: usize,
+}
+
+impl Choice<'_> {
+    /// Chooses what follows `sequence`, of whose answer `generated` tokens have come, by `logits` `[vocab]`, and hands it out. Returns why
+    /// the answer ends, if it does. A token that the context has no room for is handed out, and not in the sequence.
+    ///
+    /// # Errors
+    /// The constraint has no mask.
+    pub(super) fn next(
+        &mut self,
+        sequence: &mut Sequence,
+        generated: &mut usize,
+        logits: &[f32],
+        on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Option<Finish>, ModelError> {
+        if *generated == self.max_tokens {
+            return Ok(Some(Finish::Length));
+        }
+        let logits = mask(self.constraint.as_deref_mut(), logits, self.masked)?;
+        let token = self.sampler.sample(logits);
+        if !self.ignore_eos && self.tokenizer.is_end(token) {
+            return Ok(Some(Finish::Stop));
+        }
+        self.sampler.accept(token);
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token);
+        }
+        *generated += 1;
+        let fits = sequence.len() < self.context;
+        if fits {
+            sequence.choose(token);
+        }
+        if on_token(token).is_break() {
+            return Ok(Some(Finish::Interrupted));
+        }
+        if *generated == self.max_tokens {
+            return Ok(Some(Finish::Length));
+        }
+        Ok((!fits).then_some(Finish::ContextFull))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sequence_knows_what_is_computed_of_it() {
+        let mut sequence = Sequence::new(0, None, 10);
+        sequence.append(&[1, 2, 3]);
+        assert_eq!((sequence.unread(), sequence.reusable()), (3, &[1, 2][..]));
+        sequence.reuse(1);
+        assert_eq!(sequence.read_next(2), (1, &[2, 3][..]));
+        sequence.push(4);
+        assert_eq!((sequence.unread(), sequence.is_pending()), (0, true));
+        assert_eq!((sequence.take_pending(), sequence.computed()), ((3, 4), 4));
+        sequence.append(&[5]);
+        assert_eq!(
+            (sequence.unread(), sequence.read()),
+            (1, &[1, 2, 3][..]),
+            "only the first prompt is shared"
+        );
+        sequence.truncate(2);
+        assert_eq!(
+            (sequence.tokens(), sequence.read(), sequence.reused()),
+            (&[1, 2][..], &[1, 2][..], 1)
+        );
+    }
+
+    #[test]
+    fn a_sequence_that_becomes_long_is_read_again() {
+        let mut sequence = Sequence::new(0, Some(4), 10);
+        sequence.append(&[1, 2, 3]);
+        assert!(!sequence.set_length(3));
+        sequence.read_next(3);
+        sequence.push(4);
+        assert!(!sequence.set_length(4));
+        assert_eq!(sequence.max_draft(10), 0, "a draft makes no sequence long");
+        sequence.take_pending();
+        sequence.push(5);
+        assert!(sequence.set_length(5));
+        assert_eq!((sequence.unread(), sequence.is_pending(), sequence.is_long()), (4, true, true));
+        assert_eq!(sequence.max_draft(10), 5);
+        sequence.read_next(4);
+        assert_eq!(sequence.read(), [1, 2, 3, 4], "all that was read again is a prompt's");
+        sequence.truncate(3);
+        assert!(sequence.set_length(4));
+        assert_eq!((sequence.unread(), sequence.is_long()), (3, false));
+    }
+}
