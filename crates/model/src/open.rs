@@ -479,7 +479,7 @@ fn check(
 
 /// Bytes that a sequence of the usual length needs beside the weights, about: keys and values, and what a program has anyway.
 fn beside(spec: &ModelSpec) -> u64 {
-    let shapes = spec.mixers().filter_map(|(_, mixer)| mixer.kv_shape());
+    let shapes = spec.mixers().filter_map(|(_, mixer)| mixer.spec().kv_shape());
     let position: usize =
         shapes.map(|shape| 2 * (shape.k_len() + shape.v_len()) / shape.capacity).sum();
     (position * spec.context.min(DEFAULT_CONTEXT)) as u64 + PROGRAM

@@ -30,15 +30,15 @@ use alight_kernels::vec;
 use crate::cache::{Cache, CacheError};
 use crate::error::ModelError;
 use crate::norm::Norm;
+use crate::parts::Contribution;
 use crate::parts::alt_up::{self, AltUpWeights};
 use crate::parts::batch::Span;
 use crate::parts::buffers::{BufferSizes, Buffers, WorkSize};
 use crate::parts::compute::Compute;
-use crate::parts::experts::{ExpertsSpec, ExpertsWeights};
+use crate::parts::experts::Experts;
 use crate::parts::step::{Order, Step};
 use crate::parts::token_input::TokenInputs;
-use crate::parts::{Contribution, FeedForwardWeights};
-use crate::spec::{FeedForward, Mixer, ModelSpec};
+use crate::spec::{Mixer, ModelSpec};
 use crate::store::{LoadError, Store, arrival};
 use crate::weights::{Join, LayerWeights, NetWeights};
 
@@ -72,7 +72,7 @@ impl<'m> Net<'m> {
     /// Those of a layer are no whole groups of it.
     pub(crate) fn check_cache_type(&self, ty: KvType) -> Result<(), ModelError> {
         for (layer, mixer) in self.spec.mixers() {
-            let Some(shape) = mixer.kv_shape() else { continue };
+            let Some(shape) = mixer.spec().kv_shape() else { continue };
             let mut lengths = [shape.k_dim, shape.stored_v_dim()].into_iter();
             if let Some(found) = lengths.find(|length| !length.is_multiple_of(ty.multiple())) {
                 return Err(ModelError::CacheType { ty, layer, found, expected: ty.multiple() });
@@ -94,10 +94,10 @@ impl<'m> Net<'m> {
         ty: KvType,
     ) -> Result<Cache, CacheError> {
         let layers = || self.spec.layers.iter().map(|layer| layer.mixer.as_ref());
-        let shape =
-            |mixer: Option<&Mixer>| Some(KvShape { ty, ..mixer.and_then(Mixer::kv_shape)? });
+        let shape = |mixer: Option<&Mixer>| Some(KvShape { ty, ..mixer?.spec().kv_shape()? });
         let shapes: Vec<_> = layers().map(shape).collect();
-        let states: Vec<_> = layers().map(|mixer| mixer.map_or(0, Mixer::state_len)).collect();
+        let states: Vec<_> =
+            layers().map(|mixer| mixer.map_or(0, |mixer| mixer.spec().state_len())).collect();
         Cache::new(positions, sequences, kept, &shapes, &states)
     }
 
@@ -112,7 +112,7 @@ impl<'m> Net<'m> {
         let layers = self.spec.layers.iter();
         let work = layers.map(|layer| layer.work(self.spec.hidden_size));
         let mixers = self.spec.mixers();
-        let partials = mixers.map(|(_, mixer)| mixer.most_partials(context));
+        let partials = mixers.map(|(_, mixer)| mixer.spec().most_partials(context));
         let sizes = BufferSizes {
             batch,
             prompt,
@@ -184,7 +184,7 @@ impl<'m> Net<'m> {
             alt_up.begin(&mut step);
         }
         let mut pending = None;
-        let last_filled = self.spec.mixers().rfind(|(_, mixer)| mixer.fills_cache());
+        let last_filled = self.spec.mixers().rfind(|(_, mixer)| mixer.spec().fills_cache());
         for (index, (spec, w)) in self.spec.layers.iter().zip(self.weights.layers).enumerate() {
             self.store.arrival().wait(arrival::layer(index))?;
             step.layer = index;
@@ -200,13 +200,13 @@ impl<'m> Net<'m> {
             if let Some(alt_up) = &w.alt_up {
                 alt_up.predict(&mut step);
             }
-            if let (Some(mixer), Some(w)) = (&spec.mixer, &w.mixer) {
+            if let Some(w) = &w.mixer {
                 let (norm, formats) = (w.norm.as_ref(), w.part.input_formats());
                 match (laurel, norm) {
                     (Some(laurel), Some(norm)) => laurel.forward(norm, formats, &mut step),
                     _ => step.pack_normed(pending, Order::AddThenNorm, norm, formats),
                 }
-                w.part.forward(mixer, &mut step);
+                w.part.forward(&mut step);
                 if step.rows().all() == 0 {
                     return Ok(());
                 }
@@ -214,11 +214,11 @@ impl<'m> Net<'m> {
                 let bias = w.part.output_bias();
                 pending = Some(Contribution { output_scale, ..contribution(bias, &w.output_norm) });
             }
-            if let (Some(feed_forward), Some(w)) = (&spec.feed_forward, &w.feed_forward) {
+            if let Some(w) = &w.feed_forward {
                 let (norm, formats) = (w.norm.as_ref(), w.part.input_formats());
                 let order = if spec.parallel { Order::NormThenAdd } else { Order::AddThenNorm };
                 step.pack_normed(pending, order, norm, formats);
-                w.part.forward(feed_forward, &mut step);
+                w.part.forward(&mut step);
                 pending = Some(contribution(w.part.output_bias(), &w.output_norm));
             }
             pending = end_layer(&mut step, w, pending);
@@ -237,16 +237,10 @@ impl<'m> Net<'m> {
     }
 
     /// The next layer that has experts, and these.
-    fn experts_after(&self, layer: usize) -> Option<(usize, &'m ExpertsSpec, &'m ExpertsWeights)> {
-        let layers = self.spec.layers.iter().zip(self.weights.layers).enumerate().skip(layer + 1);
-        layers.into_iter().find_map(|(index, (spec, weights))| {
-            match (&spec.feed_forward, weights.feed_forward.as_ref().map(|branch| &branch.part)) {
-                (Some(FeedForward::Experts(spec)), Some(FeedForwardWeights::Experts(part))) => {
-                    Some((index, spec, &**part))
-                }
-                _ => None,
-            }
-        })
+    fn experts_after(&self, layer: usize) -> Option<(usize, &'m Experts)> {
+        let mut layers = self.weights.layers.iter().enumerate().skip(layer + 1);
+        layers
+            .find_map(|(index, layer)| Some((index, layer.feed_forward.as_ref()?.part.experts()?)))
     }
 
     /// Fills the residual stream with the rows of the tokens, and the angles of their positions.

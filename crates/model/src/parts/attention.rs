@@ -16,9 +16,9 @@ use alight_kernels::{Isa, vec};
 use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
 use crate::norm::Norm;
-use crate::parts::Attended;
 use crate::parts::buffers::{Angles, Buffers, WorkSize};
 use crate::parts::step::{QueryHeads, Step};
+use crate::parts::{Attended, MixerSpec, Part, PartSpec};
 use crate::positions::POSITIONS;
 use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
@@ -211,39 +211,10 @@ impl AttentionSpec {
         ]
     }
 
-    /// What it writes to.
-    pub(crate) fn work(&self) -> WorkSize {
-        let [q, k, v, out] = self.widths();
-        WorkSize {
-            q,
-            k,
-            v,
-            gate: if self.output_gate { 2 * q } else { 0 },
-            heads_out: out,
-            widest_input: out,
-            attention_rows: self.group() * tile_tokens(self.group()).max(1),
-            key_dim: self.key_dim,
-            value_dim: self.value_dim,
-            ..WorkSize::default()
-        }
-    }
-
-    /// f32 elements that the partial results of a row that decodes can take, in a sequence of up to `context` tokens.
-    pub(crate) fn most_partials(&self, context: usize) -> usize {
-        AttendRows::most_partials(&self.kv_shape(), self.group(), context)
-    }
-
     /// The shape of a page of its keys and values.
-    pub(crate) fn kv_shape(&self) -> KvShape {
+    pub(crate) fn page_shape(&self) -> KvShape {
         let (kv_heads, k_dim, v_dim) = (self.kv_heads, self.key_dim, self.value_dim);
         KvShape { kv_heads, k_dim, v_dim, capacity: POSITIONS, shared: false, ty: KvType::F16 }
-    }
-
-    /// What a token and a position cost.
-    pub(crate) fn attended(&self) -> Attended {
-        let elements = self.key_dim + self.value_dim;
-        let (bytes, macs) = (2 * self.kv_heads * elements, self.heads * elements);
-        Attended { window: self.window, bytes, macs }
     }
 
     /// Makes row `from` of what is needed after the cache is filled row `to`.
@@ -264,9 +235,52 @@ impl AttentionSpec {
     }
 }
 
+impl PartSpec for AttentionSpec {
+    fn find(
+        &self,
+        find: &LayerFinder<'_, '_, '_>,
+        hidden: usize,
+    ) -> Result<Box<dyn Part>, WeightError> {
+        Ok(Box::new(Attention::find(find, self, hidden)?))
+    }
+
+    fn work(&self, _hidden: usize) -> WorkSize {
+        let [q, k, v, out] = self.widths();
+        WorkSize {
+            q,
+            k,
+            v,
+            gate: if self.output_gate { 2 * q } else { 0 },
+            heads_out: out,
+            widest_input: out,
+            attention_rows: self.group() * tile_tokens(self.group()).max(1),
+            key_dim: self.key_dim,
+            value_dim: self.value_dim,
+            ..WorkSize::default()
+        }
+    }
+}
+
+impl MixerSpec for AttentionSpec {
+    fn kv_shape(&self) -> Option<KvShape> {
+        self.kv_layer.is_none().then(|| self.page_shape())
+    }
+
+    fn most_partials(&self, context: usize) -> usize {
+        AttendRows::most_partials(&self.page_shape(), self.group(), context)
+    }
+
+    fn attended(&self) -> Option<Attended> {
+        let elements = self.key_dim + self.value_dim;
+        let (bytes, macs) = (2 * self.kv_heads * elements, self.heads * elements);
+        Some(Attended { window: self.window, bytes, macs })
+    }
+}
+
 /// Its tensors.
 #[derive(Debug)]
-pub(crate) struct AttentionWeights {
+pub(crate) struct Attention {
+    spec: AttentionSpec,
     /// `[heads · key_dim, hidden]`; with a gate `[heads · 2 · key_dim, hidden]`: a head's query, then its gate.
     q: MatrixRef,
     /// `[kv_heads · key_dim, hidden]`
@@ -324,12 +338,12 @@ fn qkv(
     Ok((part(0..q)?, Some(part(q..q + k)?), Some(part(q + k..all)?)))
 }
 
-impl AttentionWeights {
+impl Attention {
     pub(super) fn find(
         find: &LayerFinder<'_, '_, '_>,
         spec: &AttentionSpec,
         hidden: usize,
-    ) -> Result<AttentionWeights, WeightError> {
+    ) -> Result<Attention, WeightError> {
         let [.., out_width] = spec.widths();
         let own = spec.kv_layer.is_none();
         let norm = |name, heads| match spec.qk_norm {
@@ -344,7 +358,8 @@ impl AttentionWeights {
         let (k, k_bias) = key.unzip();
         let (v, v_bias) = value.unzip();
         let (k_bias, v_bias) = (k_bias.flatten(), v_bias.flatten());
-        Ok(AttentionWeights {
+        Ok(Attention {
+            spec: spec.clone(),
             q,
             k,
             v,
@@ -360,22 +375,89 @@ impl AttentionWeights {
         })
     }
 
-    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
+    /// Biases, norms and rotation of queries and keys; keys and values go into the cache.
+    fn rope_and_store_kv(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
+        let isa = step.compute.isa;
+        let [q_width, k_width, v_width, _] = spec.widths();
+        let b = &mut *step.buffers;
+        let (batch, angles) = (&b.batch, &b.angles);
+        let rows = [
+            Rows::new(&mut b.q, q_width),
+            Rows::new(&mut b.k, k_width),
+            Rows::new(&mut b.v, v_width),
+        ];
+        let (cache, layer) = (&mut *step.cache, step.layer);
+        step.compute.store_rows(cache, layer, batch, rows, &b.threads, &|i, [q, k, v]| {
+            if let Some(bias) = &self.v_bias {
+                vec::add_assign(isa, v, bias);
+            }
+            if self.v.is_none() {
+                v.copy_from_slice(k);
+            }
+            if let Some(norm) = &self.v_norm {
+                v.chunks_exact_mut(spec.value_dim).for_each(|head| norm.apply(isa, head));
+            }
+            self.finish_query(isa, angles, [i, batch.place(i).1], q);
+            finish(isa, spec, angles, i, (&self.k_bias, &self.k_norm), k);
+        });
+    }
+
+    /// The same of queries alone, where keys and values are another layer's.
+    fn finish_queries(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
+        let isa = step.compute.isa;
+        let [q_width, ..] = spec.widths();
+        let b = &mut *step.buffers;
+        let (batch, n) = (&b.batch, b.batch.counts().all());
+        let (angles, rows) = (&b.angles, [Rows::new(&mut b.q, q_width)]);
+        step.compute.each_row(n, rows, &b.threads, &|i, [q], _| {
+            self.finish_query(isa, angles, [i, batch.place(i).1], q);
+        });
+    }
+
+    /// Bias, norm, rotation and temperature of row `row` of the queries, which is at that position.
+    fn finish_query(&self, isa: Isa, angles: &Angles, [row, position]: [usize; 2], q: &mut [f32]) {
+        let spec = &self.spec;
+        finish(isa, spec, angles, row, (&self.q_bias, &self.q_norm), q);
+        if let Some(temperature) = &spec.temperature {
+            vec::scale(isa, q, temperature.at(position));
+        }
+    }
+
+    /// Attends the step's rows, whose keys and values are in the cache: `q` `[rows, heads, key_dim]` gives `heads_out`
+    /// `[rows, heads, value_dim]`.
+    fn attend(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
+        let layer = spec.kv_layer.unwrap_or(step.layer);
+        let widths = [spec.key_dim, spec.value_dim].map(|dim| spec.heads * dim);
+        let (params, group, sinks) = (spec.params(), spec.group(), self.sinks.as_deref());
+        step.attend(layer, &QueryHeads { params, group, sinks, widths });
+    }
+}
+
+impl Part for Attention {
+    fn matrices(&self) -> Vec<&MatrixRef> {
         let kv = self.k.iter().chain(&self.v);
         [&self.q].into_iter().chain(kv).chain([&self.o]).collect()
     }
 
-    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
         let kv = self.k.iter_mut().chain(&mut self.v);
         [&mut self.q].into_iter().chain(kv).chain([&mut self.o]).collect()
     }
 
-    pub(super) fn input_formats(&self) -> ActivationFormats {
+    fn input_formats(&self) -> ActivationFormats {
         let kv = self.k.iter().chain(&self.v);
         ActivationFormats::of([&self.q].into_iter().chain(kv).map(MatrixRef::kind))
     }
 
-    pub(super) fn forward(&self, spec: &AttentionSpec, step: &mut Step<'_>) {
+    fn output_bias(&self) -> Option<&[f32]> {
+        self.o_bias.as_deref()
+    }
+
+    fn forward(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
         let [q_width, k_width, v_width, out_width] = spec.widths();
         let b = &mut *step.buffers;
         let q_rows = match spec.output_gate {
@@ -400,13 +482,13 @@ impl AttentionWeights {
             split_gate(spec, step);
         }
         match spec.kv_layer {
-            None => self.rope_and_store_kv(spec, step),
-            Some(_) => self.finish_queries(spec, step),
+            None => self.rope_and_store_kv(step),
+            Some(_) => self.finish_queries(step),
         }
         if !step.keep_wanted_rows(|b, from, to| spec.keep_row(b, from, to)) {
             return;
         }
-        self.attend(spec, step);
+        self.attend(step);
         let b = &mut *step.buffers;
         let (isa, formats) = (step.compute.isa, ActivationFormats::of([self.o.kind()]));
         let input = Rows::new(&mut b.heads_out, out_width);
@@ -430,69 +512,6 @@ impl AttentionWeights {
             step.compute.pack_rows(n, input, acts, formats, threads);
         }
         step.compute.project(&o, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
-    }
-
-    /// Biases, norms and rotation of queries and keys; keys and values go into the cache.
-    fn rope_and_store_kv(&self, spec: &AttentionSpec, step: &mut Step<'_>) {
-        let isa = step.compute.isa;
-        let [q_width, k_width, v_width, _] = spec.widths();
-        let b = &mut *step.buffers;
-        let (batch, angles) = (&b.batch, &b.angles);
-        let rows = [
-            Rows::new(&mut b.q, q_width),
-            Rows::new(&mut b.k, k_width),
-            Rows::new(&mut b.v, v_width),
-        ];
-        let (cache, layer) = (&mut *step.cache, step.layer);
-        step.compute.store_rows(cache, layer, batch, rows, &b.threads, &|i, [q, k, v]| {
-            if let Some(bias) = &self.v_bias {
-                vec::add_assign(isa, v, bias);
-            }
-            if self.v.is_none() {
-                v.copy_from_slice(k);
-            }
-            if let Some(norm) = &self.v_norm {
-                v.chunks_exact_mut(spec.value_dim).for_each(|head| norm.apply(isa, head));
-            }
-            self.finish_query(isa, spec, angles, [i, batch.place(i).1], q);
-            finish(isa, spec, angles, i, (&self.k_bias, &self.k_norm), k);
-        });
-    }
-
-    /// The same of queries alone, where keys and values are another layer's.
-    fn finish_queries(&self, spec: &AttentionSpec, step: &mut Step<'_>) {
-        let isa = step.compute.isa;
-        let [q_width, ..] = spec.widths();
-        let b = &mut *step.buffers;
-        let (batch, n) = (&b.batch, b.batch.counts().all());
-        let (angles, rows) = (&b.angles, [Rows::new(&mut b.q, q_width)]);
-        step.compute.each_row(n, rows, &b.threads, &|i, [q], _| {
-            self.finish_query(isa, spec, angles, [i, batch.place(i).1], q);
-        });
-    }
-
-    /// Bias, norm, rotation and temperature of row `row` of the queries, which is at that position.
-    fn finish_query(
-        &self,
-        isa: Isa,
-        spec: &AttentionSpec,
-        angles: &Angles,
-        [row, position]: [usize; 2],
-        q: &mut [f32],
-    ) {
-        finish(isa, spec, angles, row, (&self.q_bias, &self.q_norm), q);
-        if let Some(temperature) = &spec.temperature {
-            vec::scale(isa, q, temperature.at(position));
-        }
-    }
-
-    /// Attends the step's rows, whose keys and values are in the cache: `q` `[rows, heads, key_dim]` gives `heads_out`
-    /// `[rows, heads, value_dim]`.
-    fn attend(&self, spec: &AttentionSpec, step: &mut Step<'_>) {
-        let layer = spec.kv_layer.unwrap_or(step.layer);
-        let widths = [spec.key_dim, spec.value_dim].map(|dim| spec.heads * dim);
-        let (params, group, sinks) = (spec.params(), spec.group(), self.sinks.as_deref());
-        step.attend(layer, &QueryHeads { params, group, sinks, widths });
     }
 }
 

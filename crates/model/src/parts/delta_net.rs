@@ -17,6 +17,7 @@ use crate::keys::{Keys, MAX_WIDTH};
 use crate::norm::Norm;
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
+use crate::parts::{MixerSpec, Part, PartSpec};
 use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
 /// Longest head, far above any model's: a state grows with its square.
@@ -75,17 +76,21 @@ impl DeltaNetSpec {
     fn mixed(&self) -> usize {
         2 * self.key_heads * self.head_dim + self.inner()
     }
+}
 
-    /// f32 elements of its state: `[taps − 1, mixed]`, then what [`DeltaRule::state_len`] says.
-    pub(crate) fn state_len(&self) -> usize {
-        Convolution::state_len([self.taps, self.mixed()])
-            + DeltaRule::state_len(self.value_heads, self.head_dim)
+impl PartSpec for DeltaNetSpec {
+    fn find(
+        &self,
+        find: &LayerFinder<'_, '_, '_>,
+        hidden: usize,
+    ) -> Result<Box<dyn Part>, WeightError> {
+        Ok(Box::new(DeltaNet::find(find, self, hidden)?))
     }
 
     /// What it writes to: queries, keys and values before the convolution in `q` and after it in `mixed`, the gate of the
     /// output in `k`, decays in `v`, rates in `gate`; what makes both, where it is one product, in `heads_out`, which is not
     /// needed yet. Where all inputs are one product, it is in `mixed` first.
-    pub(crate) fn work(&self) -> WorkSize {
+    fn work(&self, _hidden: usize) -> WorkSize {
         WorkSize {
             q: self.mixed(),
             mixed: self.mixed() + self.inner(),
@@ -99,9 +104,18 @@ impl DeltaNetSpec {
     }
 }
 
+impl MixerSpec for DeltaNetSpec {
+    /// f32 elements of its state: `[taps − 1, mixed]`, then what [`DeltaRule::state_len`] says.
+    fn state_len(&self) -> usize {
+        Convolution::state_len([self.taps, self.mixed()])
+            + DeltaRule::state_len(self.value_heads, self.head_dim)
+    }
+}
+
 /// Its tensors.
 #[derive(Debug)]
-pub(crate) struct DeltaNetWeights {
+pub(crate) struct DeltaNet {
+    spec: DeltaNetSpec,
     inputs: Inputs,
     rates: Rates,
     /// `[hidden, inner]`
@@ -166,15 +180,16 @@ impl Rates {
     }
 }
 
-impl DeltaNetWeights {
+impl DeltaNet {
     pub(super) fn find(
         find: &LayerFinder<'_, '_, '_>,
         spec: &DeltaNetSpec,
         hidden: usize,
-    ) -> Result<DeltaNetWeights, WeightError> {
+    ) -> Result<DeltaNet, WeightError> {
         let (heads, inner, mixed) = (spec.value_heads, spec.inner(), spec.mixed());
         let size = [spec.taps, mixed];
-        Ok(DeltaNetWeights {
+        Ok(DeltaNet {
+            spec: spec.clone(),
             inputs: match spec.neighbours && find.has("ssm_in") {
                 false => Inputs::Apart([
                     find.matrix("attn_qkv", hidden, mixed)?,
@@ -197,49 +212,10 @@ impl DeltaNetWeights {
         })
     }
 
-    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
-        let inputs = self.inputs.matrices().iter();
-        inputs.chain(self.rates.matrices()).chain([&self.out]).collect()
-    }
-
-    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        let inputs = self.inputs.matrices_mut().iter_mut();
-        inputs.chain(self.rates.matrices_mut()).chain([&mut self.out]).collect()
-    }
-
-    pub(super) fn input_formats(&self) -> ActivationFormats {
-        let inputs = self.inputs.matrices().iter().chain(self.rates.matrices());
-        ActivationFormats::of(inputs.map(MatrixRef::kind))
-    }
-
-    pub(super) fn forward(&self, spec: &DeltaNetSpec, step: &mut Step<'_>) {
-        let (isa, inner, out) = (step.compute.isa, spec.inner(), self.out.view(step.store));
-        self.project(spec, step);
-        self.mix(spec, step);
-        recur(spec, step);
-        let some = step.keep_wanted_rows(|b, from, to| {
-            Rows::new(&mut b.heads_out, inner).copy(from, to);
-            Rows::new(&mut b.k, inner).copy(from, to);
-        });
-        if !some {
-            return;
-        }
-        let b = &mut *step.buffers;
-        let rows = [Rows::new(&mut b.heads_out, inner), Rows::new(&mut b.k, inner)];
-        let formats = ActivationFormats::of([self.out.kind()]);
-        let (acts, threads) = (&mut b.acts, &b.threads);
-        let n = b.batch.counts();
-        step.compute.pack(n, inner, rows, acts, formats, threads, &|_, [y, z], _, put| {
-            y.chunks_exact_mut(spec.head_dim).for_each(|head| self.norm.apply(isa, head));
-            silu_mul(isa, z, y);
-            put(z);
-        });
-        step.compute.project(&out, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
-    }
-
     /// Queries, keys and values into `q`, the gate of the output into `k`, and what decays and rates are made of into `v` and
     /// `gate`.
-    fn project(&self, spec: &DeltaNetSpec, step: &mut Step<'_>) {
+    fn project(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
         let view = |matrix: &MatrixRef| matrix.view(step.store);
         let heads = spec.value_heads;
         let b = &mut *step.buffers;
@@ -276,7 +252,8 @@ impl DeltaNetWeights {
 
     /// The convolution, the norms of queries and keys, decays and rates; the convolution's part of the state becomes that
     /// of the last row.
-    fn mix(&self, spec: &DeltaNetSpec, step: &mut Step<'_>) {
+    fn mix(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
         let (isa, eps, width) = (step.compute.isa, step.norm_eps, spec.mixed());
         let heads = spec.value_heads;
         let b = &mut *step.buffers;
@@ -308,6 +285,49 @@ impl DeltaNetWeights {
             let of = (span.sequence, span.draft_row);
             step.cache.keep_of_draft(step.layer, of, 0..convolved);
         }
+    }
+}
+
+impl Part for DeltaNet {
+    fn matrices(&self) -> Vec<&MatrixRef> {
+        let inputs = self.inputs.matrices().iter();
+        inputs.chain(self.rates.matrices()).chain([&self.out]).collect()
+    }
+
+    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        let inputs = self.inputs.matrices_mut().iter_mut();
+        inputs.chain(self.rates.matrices_mut()).chain([&mut self.out]).collect()
+    }
+
+    fn input_formats(&self) -> ActivationFormats {
+        let inputs = self.inputs.matrices().iter().chain(self.rates.matrices());
+        ActivationFormats::of(inputs.map(MatrixRef::kind))
+    }
+
+    fn forward(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
+        let (isa, inner, out) = (step.compute.isa, spec.inner(), self.out.view(step.store));
+        self.project(step);
+        self.mix(step);
+        recur(spec, step);
+        let some = step.keep_wanted_rows(|b, from, to| {
+            Rows::new(&mut b.heads_out, inner).copy(from, to);
+            Rows::new(&mut b.k, inner).copy(from, to);
+        });
+        if !some {
+            return;
+        }
+        let b = &mut *step.buffers;
+        let rows = [Rows::new(&mut b.heads_out, inner), Rows::new(&mut b.k, inner)];
+        let formats = ActivationFormats::of([self.out.kind()]);
+        let (acts, threads) = (&mut b.acts, &b.threads);
+        let n = b.batch.counts();
+        step.compute.pack(n, inner, rows, acts, formats, threads, &|_, [y, z], _, put| {
+            y.chunks_exact_mut(spec.head_dim).for_each(|head| self.norm.apply(isa, head));
+            silu_mul(isa, z, y);
+            put(z);
+        });
+        step.compute.project(&out, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
     }
 }
 

@@ -11,6 +11,7 @@ use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
+use crate::parts::{FeedForwardSpec, Part, PartSpec};
 use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
 /// The function that is applied to the gate, or to what there is where there is none.
@@ -112,12 +113,27 @@ impl DenseSpec {
         }
         Ok(())
     }
+}
 
-    /// What it writes to.
-    pub(crate) fn work(&self) -> WorkSize {
+impl PartSpec for DenseSpec {
+    fn find(
+        &self,
+        find: &LayerFinder<'_, '_, '_>,
+        hidden: usize,
+    ) -> Result<Box<dyn Part>, WeightError> {
+        Ok(Box::new(Dense::find(find, self, hidden)?))
+    }
+
+    fn work(&self, _hidden: usize) -> WorkSize {
         let width = self.intermediate_size;
         let up = if self.deviations.is_some() { width } else { 0 };
         WorkSize { gate: width, up, activated: width, ..WorkSize::default() }
+    }
+}
+
+impl FeedForwardSpec for DenseSpec {
+    fn dense(&self) -> Option<&DenseSpec> {
+        Some(self)
     }
 }
 
@@ -133,7 +149,8 @@ fn keep_above(x: &mut [f32], deviations: f32) {
 
 /// Its tensors.
 #[derive(Debug)]
-pub(crate) struct DenseWeights {
+pub(crate) struct Dense {
+    spec: DenseSpec,
     /// `[intermediate, hidden]`
     gate: Option<MatrixRef>,
     /// `[intermediate, hidden]`
@@ -154,13 +171,13 @@ const NAMES: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
 /// What it calls those of the network that all tokens of a mixture of experts go through.
 pub(super) const SHARED_NAMES: [&str; 3] = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
 
-impl DenseWeights {
+impl Dense {
     pub(super) fn find(
         find: &LayerFinder<'_, '_, '_>,
         spec: &DenseSpec,
         hidden: usize,
-    ) -> Result<DenseWeights, WeightError> {
-        DenseWeights::find_named(find, spec, hidden, NAMES)
+    ) -> Result<Dense, WeightError> {
+        Dense::find_named(find, spec, hidden, NAMES)
     }
 
     /// Finds gate, up and down by those names.
@@ -169,7 +186,7 @@ impl DenseWeights {
         spec: &DenseSpec,
         hidden: usize,
         [gate_name, up_name, down_name]: [&str; 3],
-    ) -> Result<DenseWeights, WeightError> {
+    ) -> Result<Dense, WeightError> {
         let width = spec.intermediate_size;
         let half = |rows| find.rows_of(up_name, [hidden, 2 * width], rows);
         let one = |name| find.matrix(name, hidden, width);
@@ -178,7 +195,8 @@ impl DenseWeights {
             InputMatrices::Fused => (Some(half(0..width)?), half(width..2 * width)?),
             InputMatrices::Up => (None, one(up_name)?),
         };
-        Ok(DenseWeights {
+        Ok(Dense {
+            spec: spec.clone(),
             gate,
             up,
             down: find.matrix(down_name, width, hidden)?,
@@ -188,24 +206,31 @@ impl DenseWeights {
         })
     }
 
-    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
-        self.gate.iter().chain([&self.up, &self.down]).collect()
-    }
-
-    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        self.gate.iter_mut().chain([&mut self.up, &mut self.down]).collect()
-    }
-
     /// What its input is multiplied with.
     pub(super) fn inputs(&self) -> impl Iterator<Item = &MatrixRef> {
         self.gate.iter().chain([&self.up])
     }
+}
 
-    pub(super) fn input_formats(&self) -> ActivationFormats {
+impl Part for Dense {
+    fn matrices(&self) -> Vec<&MatrixRef> {
+        self.gate.iter().chain([&self.up, &self.down]).collect()
+    }
+
+    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        self.gate.iter_mut().chain([&mut self.up, &mut self.down]).collect()
+    }
+
+    fn input_formats(&self) -> ActivationFormats {
         ActivationFormats::of(self.inputs().map(MatrixRef::kind))
     }
 
-    pub(super) fn forward(&self, spec: &DenseSpec, step: &mut Step<'_>) {
+    fn output_bias(&self) -> Option<&[f32]> {
+        self.down_bias.as_deref()
+    }
+
+    fn forward(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
         let (isa, width, hidden) = (step.compute.isa, spec.intermediate_size, step.hidden);
         let view = |matrix: &MatrixRef| matrix.view(step.store);
         let (gate, up, down) = (self.gate.as_ref().map(view), view(&self.up), view(&self.down));

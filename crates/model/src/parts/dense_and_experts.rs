@@ -8,11 +8,12 @@ use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::Rows;
 use alight_kernels::vec;
 
-use super::dense::{DenseSpec, DenseWeights};
-use super::experts::{ExpertsSpec, ExpertsWeights};
+use super::dense::{Dense, DenseSpec};
+use super::experts::{Experts, ExpertsSpec};
 use crate::norm::Norm;
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::{Order, Step};
+use crate::parts::{FeedForwardSpec, Part, PartSpec};
 use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
 /// A dense part and a mixture of experts.
@@ -24,19 +25,37 @@ pub struct DenseAndExpertsSpec {
     pub experts: ExpertsSpec,
 }
 
-impl DenseAndExpertsSpec {
+impl PartSpec for DenseAndExpertsSpec {
+    fn find(
+        &self,
+        find: &LayerFinder<'_, '_, '_>,
+        hidden: usize,
+    ) -> Result<Box<dyn Part>, WeightError> {
+        Ok(Box::new(DenseAndExperts::find(find, self, hidden)?))
+    }
+
     /// What it writes to: the dense part's output is kept in `q`.
-    pub(crate) fn work(&self, hidden: usize) -> WorkSize {
+    fn work(&self, hidden: usize) -> WorkSize {
         let kept = WorkSize { q: hidden, ..WorkSize::default() };
-        kept.max(self.dense.work()).max(self.experts.work())
+        kept.max(self.dense.work(hidden)).max(self.experts.work(hidden))
+    }
+}
+
+impl FeedForwardSpec for DenseAndExpertsSpec {
+    fn dense(&self) -> Option<&DenseSpec> {
+        Some(&self.dense)
+    }
+
+    fn experts(&self) -> Option<&ExpertsSpec> {
+        Some(&self.experts)
     }
 }
 
 /// Their tensors.
 #[derive(Debug)]
-pub(crate) struct DenseAndExpertsWeights {
-    dense: DenseWeights,
-    experts: ExpertsWeights,
+pub(crate) struct DenseAndExperts {
+    dense: Dense,
+    experts: Experts,
     /// `[hidden]`, of the dense part's output.
     dense_norm: Norm,
     /// `[hidden]`, of the router's input: the scale, divided by `√hidden`.
@@ -47,44 +66,46 @@ pub(crate) struct DenseAndExpertsWeights {
     experts_norm: Norm,
 }
 
-impl DenseAndExpertsWeights {
+impl DenseAndExperts {
     pub(super) fn find(
         find: &LayerFinder<'_, '_, '_>,
         spec: &DenseAndExpertsSpec,
         hidden: usize,
-    ) -> Result<DenseAndExpertsWeights, WeightError> {
+    ) -> Result<DenseAndExperts, WeightError> {
         let root = (hidden as f32).sqrt();
         let scale = find.vector("ffn_gate_inp.scale", hidden)?;
         let weight = scale.iter().map(|scale| scale / root).collect();
-        Ok(DenseAndExpertsWeights {
-            dense: DenseWeights::find(find, &spec.dense, hidden)?,
-            experts: ExpertsWeights::find(find, &spec.experts, hidden)?,
+        Ok(DenseAndExperts {
+            dense: Dense::find(find, &spec.dense, hidden)?,
+            experts: Experts::find(find, &spec.experts, hidden)?,
             dense_norm: find.norm("post_ffw_norm_1", hidden)?,
             router_norm: Norm { weight, ..find.unweighted_norm(hidden) },
             experts_input_norm: find.norm("pre_ffw_norm_2", hidden)?,
             experts_norm: find.norm("post_ffw_norm_2", hidden)?,
         })
     }
+}
 
-    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
+impl Part for DenseAndExperts {
+    fn matrices(&self) -> Vec<&MatrixRef> {
         let mut all = self.dense.matrices();
         all.append(&mut self.experts.matrices());
         all
     }
 
-    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
         let mut all = self.dense.matrices_mut();
         all.append(&mut self.experts.matrices_mut());
         all
     }
 
-    pub(super) fn input_formats(&self) -> ActivationFormats {
+    fn input_formats(&self) -> ActivationFormats {
         self.dense.input_formats()
     }
 
-    pub(super) fn forward(&self, spec: &DenseAndExpertsSpec, step: &mut Step<'_>) {
+    fn forward(&self, step: &mut Step<'_>) {
         let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows().all());
-        self.dense.forward(&spec.dense, step);
+        self.dense.forward(step);
         let b = &mut *step.buffers;
         let rows = [Rows::new(&mut b.q, hidden), Rows::new(&mut b.y, hidden)];
         step.compute.each_row(n, rows, &b.threads, &|_, [kept, y], _| {
@@ -96,10 +117,10 @@ impl DenseAndExpertsWeights {
         });
         let formats = ActivationFormats::of([self.experts.router().kind()]);
         step.pack_normed(None, Order::AddThenNorm, Some(&self.router_norm), formats);
-        self.experts.route(&spec.experts, step);
+        self.experts.route(step);
         let formats = self.experts.routed_formats();
         step.pack_normed(None, Order::AddThenNorm, Some(&self.experts_input_norm), formats);
-        self.experts.compute_routed(&spec.experts, step);
+        self.experts.compute_routed(step);
         let b = &mut *step.buffers;
         let rows = [Rows::new(&mut b.q, hidden), Rows::new(&mut b.y, hidden)];
         step.compute.each_row(n, rows, &b.threads, &|_, [kept, y], _| {

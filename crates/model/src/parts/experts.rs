@@ -23,6 +23,7 @@ use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
+use crate::parts::{FeedForwardSpec, Part, PartSpec};
 use crate::store::{Chosen, First, Storage, Store, arrival};
 use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 use crate::threads::Pool;
@@ -125,9 +126,18 @@ impl ExpertsSpec {
             weighs_input: false,
         })
     }
+}
 
-    /// What it writes to.
-    pub(crate) fn work(&self) -> WorkSize {
+impl PartSpec for ExpertsSpec {
+    fn find(
+        &self,
+        find: &LayerFinder<'_, '_, '_>,
+        hidden: usize,
+    ) -> Result<Box<dyn Part>, WeightError> {
+        Ok(Box::new(Experts::find(find, self, hidden)?))
+    }
+
+    fn work(&self, _hidden: usize) -> WorkSize {
         let shared = self.shared.as_ref().map_or(0, |shared| shared.intermediate_size);
         WorkSize {
             gate: shared,
@@ -139,6 +149,12 @@ impl ExpertsSpec {
             },
             ..WorkSize::default()
         }
+    }
+}
+
+impl FeedForwardSpec for ExpertsSpec {
+    fn experts(&self) -> Option<&ExpertsSpec> {
+        Some(self)
     }
 }
 
@@ -311,7 +327,8 @@ fn weight_of(routing: &Routing, chosen: &[f32], token: Option<usize>, expert: us
 /// Its tensors. `width` is the length of what the experts take in and put out: the hidden size, but for those of
 /// [`LatentExpertsSpec`](super::latent_experts::LatentExpertsSpec).
 #[derive(Debug)]
-pub(crate) struct ExpertsWeights {
+pub(crate) struct Experts {
+    spec: ExpertsSpec,
     /// `[experts, hidden]`
     router: MatrixRef,
     /// `[experts]`
@@ -469,13 +486,13 @@ impl GateUp {
     }
 }
 
-impl ExpertsWeights {
+impl Experts {
     pub(super) fn find(
         find: &LayerFinder<'_, '_, '_>,
         spec: &ExpertsSpec,
         hidden: usize,
-    ) -> Result<ExpertsWeights, WeightError> {
-        ExpertsWeights::find_of_width(find, spec, hidden, hidden)
+    ) -> Result<Experts, WeightError> {
+        Experts::find_of_width(find, spec, hidden, hidden)
     }
 
     /// Experts that take in and put out `width` elements, by a router that takes `hidden`.
@@ -484,13 +501,14 @@ impl ExpertsWeights {
         spec: &ExpertsSpec,
         hidden: usize,
         width: usize,
-    ) -> Result<ExpertsWeights, WeightError> {
+    ) -> Result<Experts, WeightError> {
         let inner = spec.intermediate_size;
         let Routing { experts, used, .. } = spec.routing;
         find.not_one_by_one()?;
         let shared = spec.shared.as_ref();
         let shared = shared.map(|shared| SharedWeights::find(find, shared, spec.gated, hidden));
-        Ok(ExpertsWeights {
+        Ok(Experts {
+            spec: spec.clone(),
             router: find.router("ffn_gate_inp", hidden, experts)?,
             router_bias: find.bias("ffn_gate_inp", experts)?,
             selection_bias: find.bias("exp_probs_b", experts)?,
@@ -499,43 +517,6 @@ impl ExpertsWeights {
             down_bias: find.experts_bias("ffn_down_exps", width, experts, used)?,
             shared: shared.transpose()?,
         })
-    }
-
-    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
-        let mut all = vec![&self.router];
-        let shared = self.shared.as_ref();
-        all.extend(shared.and_then(|shared| shared.gate_of_output.as_ref()));
-        all.extend(self.gate_up.matrices());
-        all.extend(shared.into_iter().flat_map(SharedWeights::inputs));
-        all.push(&self.down);
-        all.extend(shared.map(|shared| &shared.down));
-        all.extend(&self.down_bias);
-        all
-    }
-
-    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        let mut all = vec![&mut self.router];
-        let mut ends = Vec::new();
-        all.extend(self.gate_up.matrices_mut());
-        if let Some(shared) = &mut self.shared {
-            all.extend(&mut shared.gate_of_output);
-            all.extend(shared.gate.iter_mut().chain([&mut shared.up]));
-            ends.push(&mut shared.down);
-        }
-        all.push(&mut self.down);
-        all.append(&mut ends);
-        all.extend(&mut self.down_bias);
-        all
-    }
-
-    /// The formats of the input of all, where the router and the experts take the same.
-    pub(super) fn input_formats(&self) -> ActivationFormats {
-        let shared = self
-            .shared
-            .iter()
-            .flat_map(|shared| shared.gate_of_output.iter().chain(shared.inputs()));
-        let always = [&self.router].into_iter().chain(shared).map(MatrixRef::kind);
-        ActivationFormats::of(always).and(self.routed_formats())
     }
 
     /// What makes the router's logits.
@@ -553,13 +534,9 @@ impl ExpertsWeights {
         ActivationFormats::of_parts([self.down.kind()])
     }
 
-    pub(super) fn forward(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
-        self.route(spec, step);
-        self.compute_routed(spec, step);
-    }
-
-    /// Computes the experts that [`ExpertsWeights::route`] has chosen on the step's packed input, into `y`.
-    pub(super) fn compute_routed(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
+    /// Computes the experts that [`Experts::route`] has chosen on the step's packed input, into `y`.
+    pub(super) fn compute_routed(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
         let (formats, down_formats) = (self.routed_formats(), self.down_formats());
         let isa = step.compute.isa;
         let block = formats.block(isa).max(down_formats.block(isa));
@@ -577,21 +554,21 @@ impl ExpertsWeights {
                 // at the end of the step.
                 let _ = store.arrival().wait_for_experts(step.layer);
             }
-            self.ask_for_missing(spec, &experts.places, step.compute.pool, store)
+            self.ask_for_missing(&experts.places, step.compute.pool, store)
         });
         let mut chosen = store.choose(self.down.storage(), numbers.clone());
         store.recorder().add(self.down.first_byte(), numbers, chosen.found());
         experts.coming.clone_from(&experts.places);
         experts.next_wave(&chosen);
-        self.look_ahead(spec, step, &mut chosen);
+        self.look_ahead(step, &mut chosen);
         if chosen.all_here() {
-            self.inputs(spec, step, &chosen, true);
-            self.down(spec, step, &chosen);
+            self.inputs(step, &chosen, true);
+            self.down(step, &chosen);
             return;
         }
         let mut first = true;
         loop {
-            self.inputs(spec, step, &chosen, first);
+            self.inputs(step, &chosen, first);
             let last = step.buffers.experts.coming.is_empty();
             self.down_apart(step, &chosen);
             if last {
@@ -601,18 +578,17 @@ impl ExpertsWeights {
             step.buffers.experts.next_wave(&chosen);
             if step.buffers.experts.coming.is_empty() && step.rows().all() <= MOST_GUESSING {
                 // The disk has nothing to do from now on.
-                self.look_ahead(spec, step, &mut chosen);
+                self.look_ahead(step, &mut chosen);
             }
             first = false;
         }
-        self.shared_and_sum(spec, step, slots.all());
+        self.shared_and_sum(step, slots.all());
     }
 
     /// Asks the system to read those of the chosen experts that are missing in the map. Until they are computed these reads come first:
     /// they come while they are.
     fn ask_for_missing<'s>(
         &self,
-        spec: &ExpertsSpec,
         places: &[Place],
         pool: &Pool,
         store: &'s Store,
@@ -620,7 +596,7 @@ impl ExpertsWeights {
         let first = store.priority().take();
         let missing = AtomicBool::new(false);
         pool.run_each(places.len(), &|place, _| {
-            if self.ask_ahead(spec, places[place].matrix, store) {
+            if self.ask_ahead(places[place].matrix, store) {
                 missing.store(true, Ordering::Relaxed);
             }
         });
@@ -629,7 +605,8 @@ impl ExpertsWeights {
 
     /// Asks the system to read an expert that is in the map, and not in memory: faults would bring it in small pieces, and its
     /// neighbours with it. Whether some of it may be missing.
-    fn ask_ahead(&self, spec: &ExpertsSpec, expert: usize, store: &Store) -> bool {
+    fn ask_ahead(&self, expert: usize, store: &Store) -> bool {
+        let spec = &self.spec;
         let matrices = self.gate_up.matrices().chain([&self.down]);
         let asked = matrices
             .filter(|matrix| matrix.fits_slots())
@@ -643,17 +620,17 @@ impl ExpertsWeights {
     /// experts some are guessed while the disk has nothing else to do.
     ///
     /// What this layer has chosen is of no use any more, unless its inputs are weighed.
-    fn look_ahead(&self, spec: &ExpertsSpec, step: &mut Step<'_>, chosen: &mut Chosen<'_>) {
-        let Some((layer, next_spec, next)) = step.next_experts else { return };
+    fn look_ahead(&self, step: &mut Step<'_>, chosen: &mut Chosen<'_>) {
+        let spec = &self.spec;
+        let Some((layer, next)) = step.next_experts else { return };
         let Storage::Slots(place) = next.down.storage() else { return };
         let rows = step.rows().all();
-        let kinds = |layer: &ExpertsWeights| {
-            (layer.router.kind(), layer.gate_of_shared().map(MatrixRef::kind))
-        };
+        let kinds =
+            |layer: &Experts| (layer.router.kind(), layer.gate_of_shared().map(MatrixRef::kind));
         let alike = kinds(next) == kinds(self);
         let arrival = step.store.arrival();
         let few = rows <= MOST_GUESSING;
-        let Routing { experts, used, .. } = next_spec.routing;
+        let Routing { experts, used, .. } = next.spec.routing;
         // Where a guess that is wrong would keep the disk from what is chosen, or from what every token reads, there is none.
         let suits = match few {
             true => arrival.is_complete() && chosen.may_guess(),
@@ -662,12 +639,12 @@ impl ExpertsWeights {
         if spec.weighs_input || !alike || !suits {
             return;
         }
-        next.route(next_spec, step);
+        next.route(step);
         let e = &mut step.buffers.experts;
         let tokens = e.chosen.chunks_exact(2 * used).take(rows);
         if few {
             let scores = e.scores.chunks_exact(experts);
-            let routing = &next_spec.routing;
+            let routing = &next.spec.routing;
             let guesses =
                 tokens.zip(scores).flat_map(|(row, scores)| routing.sureness(scores, row));
             chosen.guess(place, guesses);
@@ -687,7 +664,8 @@ impl ExpertsWeights {
     }
 
     /// Chooses experts and weights of every token by the step's packed input.
-    pub(super) fn route(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
+    pub(super) fn route(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
         let (routing, n) = (&spec.routing, step.rows().all());
         let router = self.router.view(step.store);
         let shared = self.gate_of_shared();
@@ -722,29 +700,30 @@ impl ExpertsWeights {
 
     /// Multiplies the slots of a wave's experts, and with the first wave the shared network's rows, with the matrices that take them
     /// in, joins the products, and packs them.
-    fn inputs(&self, spec: &ExpertsSpec, step: &mut Step<'_>, chosen: &Chosen<'_>, first: bool) {
+    fn inputs(&self, step: &mut Step<'_>, chosen: &Chosen<'_>, first: bool) {
+        let spec = &self.spec;
         let isa = step.compute.isa;
         match spec.gated {
             true => {
                 let join = |[gate, up]: [&mut [f32]; 2]| spec.activation.apply(isa, gate, up);
-                self.joined_inputs::<2>(spec, step, chosen, first, &join);
+                self.joined_inputs::<2>(step, chosen, first, &join);
             }
             false => {
                 let join = |[up]: [&mut [f32]; 1]| spec.activation.apply_alone(isa, up);
-                self.joined_inputs::<1>(spec, step, chosen, first, &join);
+                self.joined_inputs::<1>(step, chosen, first, &join);
             }
         }
     }
 
-    /// [`ExpertsWeights::inputs`] of `M` matrices.
+    /// [`Experts::inputs`] of `M` matrices.
     fn joined_inputs<const M: usize>(
         &self,
-        spec: &ExpertsSpec,
         step: &mut Step<'_>,
         chosen: &Chosen<'_>,
         first: bool,
         join: &(dyn Fn([&mut [f32]; M]) + Sync),
     ) {
+        let spec = &self.spec;
         let (isa, store, width) = (step.compute.isa, step.store, spec.intermediate_size);
         let all = self.shared_places(step.rows());
         let b = &mut *step.buffers;
@@ -793,7 +772,8 @@ impl ExpertsWeights {
     }
 
     /// Outputs of all slots and of the shared network, and their sums.
-    fn down(&self, spec: &ExpertsSpec, step: &mut Step<'_>, chosen: &Chosen<'_>) {
+    fn down(&self, step: &mut Step<'_>, chosen: &Chosen<'_>) {
+        let spec = &self.spec;
         let (isa, store, width) = (step.compute.isa, step.store, self.down.rows());
         let rows = step.rows();
         let all = self.shared_places(rows);
@@ -840,9 +820,10 @@ impl ExpertsWeights {
         parallel::multiply_banks(threads, banks, [Rows::new(products, width)], &then);
     }
 
-    /// The output of the shared network, if there is one, and the sums of it and of what [`ExpertsWeights::down_apart`] has kept of
+    /// The output of the shared network, if there is one, and the sums of it and of what [`Experts::down_apart`] has kept of
     /// `slots` slots.
-    fn shared_and_sum(&self, spec: &ExpertsSpec, step: &mut Step<'_>, slots: usize) {
+    fn shared_and_sum(&self, step: &mut Step<'_>, slots: usize) {
+        let spec = &self.spec;
         let (isa, store, width) = (step.compute.isa, step.store, self.down.rows());
         let rows = step.rows();
         let places = self.shared_places(rows);
@@ -859,5 +840,53 @@ impl ExpertsWeights {
         let per_token = spec.routing.used + usize::from(spec.shared.is_some());
         let terms = (&e.terms[..rows.all() * per_token], per_token);
         parallel::sum(threads, isa, products, terms, Rows::new(&mut b.y, width));
+    }
+}
+
+impl Part for Experts {
+    fn matrices(&self) -> Vec<&MatrixRef> {
+        let mut all = vec![&self.router];
+        let shared = self.shared.as_ref();
+        all.extend(shared.and_then(|shared| shared.gate_of_output.as_ref()));
+        all.extend(self.gate_up.matrices());
+        all.extend(shared.into_iter().flat_map(SharedWeights::inputs));
+        all.push(&self.down);
+        all.extend(shared.map(|shared| &shared.down));
+        all.extend(&self.down_bias);
+        all
+    }
+
+    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        let mut all = vec![&mut self.router];
+        let mut ends = Vec::new();
+        all.extend(self.gate_up.matrices_mut());
+        if let Some(shared) = &mut self.shared {
+            all.extend(&mut shared.gate_of_output);
+            all.extend(shared.gate.iter_mut().chain([&mut shared.up]));
+            ends.push(&mut shared.down);
+        }
+        all.push(&mut self.down);
+        all.append(&mut ends);
+        all.extend(&mut self.down_bias);
+        all
+    }
+
+    /// The formats of the input of all, where the router and the experts take the same.
+    fn input_formats(&self) -> ActivationFormats {
+        let shared = self
+            .shared
+            .iter()
+            .flat_map(|shared| shared.gate_of_output.iter().chain(shared.inputs()));
+        let always = [&self.router].into_iter().chain(shared).map(MatrixRef::kind);
+        ActivationFormats::of(always).and(self.routed_formats())
+    }
+
+    fn experts(&self) -> Option<&Experts> {
+        Some(self)
+    }
+
+    fn forward(&self, step: &mut Step<'_>) {
+        self.route(step);
+        self.compute_routed(step);
     }
 }

@@ -28,9 +28,9 @@ use super::attention::Temperature;
 use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
 use crate::norm::Norm;
-use crate::parts::Attended;
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::{QueryHeads, Step};
+use crate::parts::{Attended, MixerSpec, Part, PartSpec};
 use crate::positions::POSITIONS;
 use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
@@ -112,9 +112,25 @@ impl LatentAttentionSpec {
         self.rank + self.rotated
     }
 
+    /// The shape of a page of its keys and values.
+    pub(crate) fn page_shape(&self) -> KvShape {
+        let (k_dim, v_dim) = (self.row(), self.rank);
+        KvShape { kv_heads: 1, k_dim, v_dim, capacity: POSITIONS, shared: true, ty: KvType::F16 }
+    }
+}
+
+impl PartSpec for LatentAttentionSpec {
+    fn find(
+        &self,
+        find: &LayerFinder<'_, '_, '_>,
+        hidden: usize,
+    ) -> Result<Box<dyn Part>, WeightError> {
+        Ok(Box::new(LatentAttention::find(find, self, hidden)?))
+    }
+
     /// What it writes to: queries in `mixed`, and absorbed in `q`; the rows of the cache in `k`; what makes queries, where
     /// that is two projections, in `v`; sums of latent rows and then what heads put out in `heads_out`.
-    pub(crate) fn work(&self) -> WorkSize {
+    fn work(&self, _hidden: usize) -> WorkSize {
         let heads = self.heads;
         WorkSize {
             mixed: heads * self.key_dim(),
@@ -134,22 +150,20 @@ impl LatentAttentionSpec {
             ..WorkSize::default()
         }
     }
+}
 
-    /// f32 elements that the partial results of a row that decodes can take, in a sequence of up to `context` tokens.
-    pub(crate) fn most_partials(&self, context: usize) -> usize {
-        AttendRows::most_partials(&self.kv_shape(), self.heads, context)
+impl MixerSpec for LatentAttentionSpec {
+    fn kv_shape(&self) -> Option<KvShape> {
+        Some(self.page_shape())
     }
 
-    /// What a token and a position cost.
-    pub(crate) fn attended(&self) -> Attended {
+    fn most_partials(&self, context: usize) -> usize {
+        AttendRows::most_partials(&self.page_shape(), self.heads, context)
+    }
+
+    fn attended(&self) -> Option<Attended> {
         let macs = self.heads * (self.row() + self.rank);
-        Attended { window: None, bytes: 2 * self.row(), macs }
-    }
-
-    /// The shape of a page of its keys and values.
-    pub(crate) fn kv_shape(&self) -> KvShape {
-        let (k_dim, v_dim) = (self.row(), self.rank);
-        KvShape { kv_heads: 1, k_dim, v_dim, capacity: POSITIONS, shared: true, ty: KvType::F16 }
+        Some(Attended { window: None, bytes: 2 * self.row(), macs })
     }
 }
 
@@ -200,7 +214,8 @@ impl LatentBuffers {
 
 /// Its tensors.
 #[derive(Debug)]
-pub(crate) struct LatentAttentionWeights {
+pub(crate) struct LatentAttention {
+    spec: LatentAttentionSpec,
     queries: Queries,
     /// `[rank + rotated, hidden]`
     rows: MatrixRef,
@@ -229,12 +244,12 @@ enum Heads {
     Together(MatrixRef),
 }
 
-impl LatentAttentionWeights {
+impl LatentAttention {
     pub(super) fn find(
         find: &LayerFinder<'_, '_, '_>,
         spec: &LatentAttentionSpec,
         hidden: usize,
-    ) -> Result<LatentAttentionWeights, WeightError> {
+    ) -> Result<LatentAttention, WeightError> {
         let LatentAttentionSpec { heads, rank, unrotated, value_dim, .. } = *spec;
         let width = heads * spec.key_dim();
         let queries = match spec.query_rank {
@@ -257,7 +272,8 @@ impl LatentAttentionWeights {
                 values: find.experts("attn_v_b", [rank, value_dim, heads], 1, heads)?,
             }
         };
-        Ok(LatentAttentionWeights {
+        Ok(LatentAttention {
+            spec: spec.clone(),
             queries,
             rows: find.matrix("attn_kv_a_mqa", hidden, spec.row())?,
             norm: find.norm("attn_kv_a_norm", rank)?,
@@ -266,58 +282,9 @@ impl LatentAttentionWeights {
         })
     }
 
-    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
-        let mut all = match &self.queries {
-            Queries::Plain(q) => vec![q, &self.rows],
-            Queries::Normed(a, _, b) => vec![a, &self.rows, b],
-        };
-        match &self.heads {
-            Heads::Apart { keys, values } => all.extend([keys, values]),
-            Heads::Together(both) => all.push(both),
-        }
-        all.push(&self.o);
-        all
-    }
-
-    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        let mut all = match &mut self.queries {
-            Queries::Plain(q) => vec![q, &mut self.rows],
-            Queries::Normed(a, _, b) => vec![a, &mut self.rows, b],
-        };
-        match &mut self.heads {
-            Heads::Apart { keys, values } => all.extend([keys, values]),
-            Heads::Together(both) => all.push(both),
-        }
-        all.push(&mut self.o);
-        all
-    }
-
-    pub(super) fn input_formats(&self) -> ActivationFormats {
-        let (Queries::Plain(first) | Queries::Normed(first, ..)) = &self.queries;
-        ActivationFormats::of([first.kind(), self.rows.kind()])
-    }
-
-    pub(super) fn forward(&self, spec: &LatentAttentionSpec, step: &mut Step<'_>) {
-        self.project(spec, step);
-        self.rotate_and_store(spec, step);
-        let width = spec.heads * spec.key_dim();
-        if !step.keep_wanted_rows(|b, from, to| Rows::new(&mut b.mixed, width).copy(from, to)) {
-            return;
-        }
-        self.absorb(spec, step);
-        attend(spec, step);
-        self.make_values(spec, step);
-        let formats = ActivationFormats::of([self.o.kind()]);
-        let o = self.o.view(step.store);
-        let b = &mut *step.buffers;
-        let input = Rows::new(&mut b.heads_out, spec.heads * spec.value_dim);
-        let n = b.batch.counts();
-        step.compute.pack_rows(n, input, &mut b.acts, formats, &b.threads);
-        step.compute.project(&o, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
-    }
-
     /// Queries into `mixed`, and the rows of the cache into `k`.
-    fn project(&self, spec: &LatentAttentionSpec, step: &mut Step<'_>) {
+    fn project(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
         let width = spec.heads * spec.key_dim();
         let (isa, compute, store, n) = (step.compute.isa, step.compute, step.store, step.rows());
         let b = &mut *step.buffers;
@@ -346,7 +313,8 @@ impl LatentAttentionWeights {
     }
 
     /// The norm of the latent rows, rotation and temperature; rows go into the cache.
-    fn rotate_and_store(&self, spec: &LatentAttentionSpec, step: &mut Step<'_>) {
+    fn rotate_and_store(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
         let isa = step.compute.isa;
         let b = &mut *step.buffers;
         let (batch, angles) = (&b.batch, &b.angles);
@@ -371,7 +339,8 @@ impl LatentAttentionWeights {
     }
 
     /// Queries `[rows, heads, key_dim]` in `mixed` become `[rows, heads, rank + rotated]` in `q`.
-    fn absorb(&self, spec: &LatentAttentionSpec, step: &mut Step<'_>) {
+    fn absorb(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
         let LatentAttentionSpec { heads, rank, unrotated, .. } = *spec;
         let (key_dim, row) = (spec.key_dim(), spec.row());
         let n = step.rows().all();
@@ -385,7 +354,7 @@ impl LatentAttentionWeights {
                 step.buffers.mixed = queries;
                 slots
             }
-            Heads::Together(both) => self.multiply_transposed(both, spec, step),
+            Heads::Together(both) => self.multiply_transposed(both, step),
         };
         let b = &mut *step.buffers;
         let (mixed, slots) = (&b.mixed, &b.latent.out);
@@ -402,12 +371,8 @@ impl LatentAttentionWeights {
 
     /// Each head's query with the transpose of its key projection: the sum of its rows, each times an element of the query.
     /// Returns where the products are.
-    fn multiply_transposed(
-        &self,
-        both: &MatrixRef,
-        spec: &LatentAttentionSpec,
-        step: &mut Step<'_>,
-    ) -> HeadSlots {
+    fn multiply_transposed(&self, both: &MatrixRef, step: &mut Step<'_>) -> HeadSlots {
+        let spec = &self.spec;
         let LatentAttentionSpec { heads, rank, unrotated, .. } = *spec;
         let (isa, n, store) = (step.compute.isa, step.rows().all(), step.store);
         let b = &mut *step.buffers;
@@ -432,7 +397,8 @@ impl LatentAttentionWeights {
     }
 
     /// Sums of latent rows `[rows, heads, rank]` in `heads_out` become values `[rows, heads, value_dim]` there.
-    fn make_values(&self, spec: &LatentAttentionSpec, step: &mut Step<'_>) {
+    fn make_values(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
         let LatentAttentionSpec { heads, rank, unrotated, value_dim, .. } = *spec;
         let store = step.store;
         let (of, first) = match &self.heads {
@@ -453,6 +419,59 @@ impl LatentAttentionWeights {
                 out.copy_from_slice(&slots[at..at + value_dim]);
             }
         });
+    }
+}
+
+impl Part for LatentAttention {
+    fn matrices(&self) -> Vec<&MatrixRef> {
+        let mut all = match &self.queries {
+            Queries::Plain(q) => vec![q, &self.rows],
+            Queries::Normed(a, _, b) => vec![a, &self.rows, b],
+        };
+        match &self.heads {
+            Heads::Apart { keys, values } => all.extend([keys, values]),
+            Heads::Together(both) => all.push(both),
+        }
+        all.push(&self.o);
+        all
+    }
+
+    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        let mut all = match &mut self.queries {
+            Queries::Plain(q) => vec![q, &mut self.rows],
+            Queries::Normed(a, _, b) => vec![a, &mut self.rows, b],
+        };
+        match &mut self.heads {
+            Heads::Apart { keys, values } => all.extend([keys, values]),
+            Heads::Together(both) => all.push(both),
+        }
+        all.push(&mut self.o);
+        all
+    }
+
+    fn input_formats(&self) -> ActivationFormats {
+        let (Queries::Plain(first) | Queries::Normed(first, ..)) = &self.queries;
+        ActivationFormats::of([first.kind(), self.rows.kind()])
+    }
+
+    fn forward(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
+        self.project(step);
+        self.rotate_and_store(step);
+        let width = spec.heads * spec.key_dim();
+        if !step.keep_wanted_rows(|b, from, to| Rows::new(&mut b.mixed, width).copy(from, to)) {
+            return;
+        }
+        self.absorb(step);
+        attend(spec, step);
+        self.make_values(step);
+        let formats = ActivationFormats::of([self.o.kind()]);
+        let o = self.o.view(step.store);
+        let b = &mut *step.buffers;
+        let input = Rows::new(&mut b.heads_out, spec.heads * spec.value_dim);
+        let n = b.batch.counts();
+        step.compute.pack_rows(n, input, &mut b.acts, formats, &b.threads);
+        step.compute.project(&o, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
     }
 }
 

@@ -7,10 +7,11 @@ use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::Rows;
 use alight_kernels::vec;
 
-use super::dense::{DenseSpec, DenseWeights, SHARED_NAMES};
-use super::experts::{ExpertsSpec, ExpertsWeights};
+use super::dense::{Dense, DenseSpec, SHARED_NAMES};
+use super::experts::{Experts, ExpertsSpec};
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
+use crate::parts::{FeedForwardSpec, Part, PartSpec};
 use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
 /// A mixture of experts on a shorter row.
@@ -24,74 +25,93 @@ pub struct LatentExpertsSpec {
     pub shared: Option<DenseSpec>,
 }
 
-impl LatentExpertsSpec {
+impl PartSpec for LatentExpertsSpec {
+    fn find(
+        &self,
+        find: &LayerFinder<'_, '_, '_>,
+        hidden: usize,
+    ) -> Result<Box<dyn Part>, WeightError> {
+        Ok(Box::new(LatentExperts::find(find, self, hidden)?))
+    }
+
     /// What it writes to: the experts' input in `k`, the shared network's output in `q`.
-    pub(crate) fn work(&self, hidden: usize) -> WorkSize {
+    fn work(&self, hidden: usize) -> WorkSize {
         let own = WorkSize { q: hidden, k: self.latent_size, ..WorkSize::default() };
-        let shared = self.shared.as_ref().map(DenseSpec::work).unwrap_or_default();
-        own.max(self.experts.work()).max(shared)
+        let shared = self.shared.as_ref().map(|shared| shared.work(hidden)).unwrap_or_default();
+        own.max(self.experts.work(hidden)).max(shared)
+    }
+}
+
+impl FeedForwardSpec for LatentExpertsSpec {
+    fn experts(&self) -> Option<&ExpertsSpec> {
+        Some(&self.experts)
     }
 }
 
 /// Its tensors.
 #[derive(Debug)]
-pub(crate) struct LatentExpertsWeights {
+pub(crate) struct LatentExperts {
+    spec: LatentExpertsSpec,
     /// `[latent, hidden]`
     down: MatrixRef,
     /// `[hidden, latent]`
     up: MatrixRef,
-    experts: ExpertsWeights,
-    shared: Option<DenseWeights>,
+    experts: Experts,
+    shared: Option<Dense>,
 }
 
-impl LatentExpertsWeights {
+impl LatentExperts {
     pub(super) fn find(
         find: &LayerFinder<'_, '_, '_>,
         spec: &LatentExpertsSpec,
         hidden: usize,
-    ) -> Result<LatentExpertsWeights, WeightError> {
+    ) -> Result<LatentExperts, WeightError> {
         let latent = spec.latent_size;
         let shared = spec.shared.as_ref();
-        let shared = shared.map(|s| DenseWeights::find_named(find, s, hidden, SHARED_NAMES));
-        Ok(LatentExpertsWeights {
+        let shared = shared.map(|s| Dense::find_named(find, s, hidden, SHARED_NAMES));
+        Ok(LatentExperts {
+            spec: spec.clone(),
             down: find.matrix("ffn_latent_down", hidden, latent)?,
             up: find.matrix("ffn_latent_up", latent, hidden)?,
-            experts: ExpertsWeights::find_of_width(find, &spec.experts, hidden, latent)?,
+            experts: Experts::find_of_width(find, &spec.experts, hidden, latent)?,
             shared: shared.transpose()?,
         })
     }
+}
 
-    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
-        let shared = self.shared.iter().flat_map(DenseWeights::matrices);
+impl Part for LatentExperts {
+    fn matrices(&self) -> Vec<&MatrixRef> {
+        let shared = self.shared.iter().flat_map(Dense::matrices);
         let mut all: Vec<_> = [&self.down].into_iter().chain(shared).collect();
         all.append(&mut self.experts.matrices());
         all.push(&self.up);
         all
     }
 
-    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        let shared = self.shared.iter_mut().flat_map(DenseWeights::matrices_mut);
+    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        let shared = self.shared.iter_mut().flat_map(Dense::matrices_mut);
         let mut all: Vec<_> = [&mut self.down].into_iter().chain(shared).collect();
         all.append(&mut self.experts.matrices_mut());
         all.push(&mut self.up);
         all
     }
 
-    pub(super) fn input_formats(&self) -> ActivationFormats {
-        let shared = self.shared.iter().flat_map(DenseWeights::inputs);
+    fn input_formats(&self) -> ActivationFormats {
+        let shared = self.shared.iter().flat_map(Dense::inputs);
         let all = [&self.down, self.experts.router()].into_iter().chain(shared);
         ActivationFormats::of(all.map(MatrixRef::kind))
     }
 
-    pub(super) fn forward(&self, spec: &LatentExpertsSpec, step: &mut Step<'_>) {
+    fn forward(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
         let (isa, hidden, latent) = (step.compute.isa, step.hidden, spec.latent_size);
         let n = step.rows();
         let [down, up] = [&self.down, &self.up].map(|matrix| matrix.view(step.store));
-        self.experts.route(&spec.experts, step);
+        self.experts.route(step);
         let b = &mut *step.buffers;
         step.compute.project(&down, Rows::new(&mut b.k, latent), &b.acts, &b.threads);
-        if let (Some(spec), Some(shared)) = (&spec.shared, &self.shared) {
-            shared.forward(spec, step);
+        if let Some(shared) = &self.shared {
+            shared.forward(step);
             let b = &mut *step.buffers;
             let rows = [Rows::new(&mut b.q, hidden), Rows::new(&mut b.y, hidden)];
             step.compute.each_row(n.all(), rows, &b.threads, &|_, [kept, y], _| {
@@ -103,7 +123,7 @@ impl LatentExpertsWeights {
         let formats = self.experts.routed_formats();
         let input = Rows::new(&mut b.k, latent);
         step.compute.pack_rows(n, input, &mut b.acts, formats, &b.threads);
-        self.experts.compute_routed(&spec.experts, step);
+        self.experts.compute_routed(step);
         let b = &mut *step.buffers;
         let formats = ActivationFormats::of([self.up.kind()]);
         let output = Rows::new(&mut b.y, latent);

@@ -16,6 +16,7 @@ use crate::keys::{Keys, MAX_WIDTH};
 use crate::norm::Norm;
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
+use crate::parts::{MixerSpec, Part, PartSpec};
 use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
 /// Longest key, far above any model's.
@@ -90,15 +91,20 @@ impl Mamba2Spec {
     fn convolved_len(&self) -> usize {
         Convolution::state_len([self.taps, self.mixed()])
     }
+}
 
-    /// f32 elements of its state: the convolution's, then what [`StateSpace::state_len`] says.
-    pub(crate) fn state_len(&self) -> usize {
-        self.convolved_len() + StateSpace::state_len(self.heads, self.head_dim, self.key_len)
+impl PartSpec for Mamba2Spec {
+    fn find(
+        &self,
+        find: &LayerFinder<'_, '_, '_>,
+        hidden: usize,
+    ) -> Result<Box<dyn Part>, WeightError> {
+        Ok(Box::new(Mamba2::find(find, self, hidden)?))
     }
 
     /// What it writes to: what the input is projected to in `q`, what is convolved in `mixed`, decays in `v`, the lengths of
     /// steps in `gate`.
-    pub(crate) fn work(&self) -> WorkSize {
+    fn work(&self, _hidden: usize) -> WorkSize {
         WorkSize {
             q: self.projected(),
             mixed: self.mixed(),
@@ -111,9 +117,17 @@ impl Mamba2Spec {
     }
 }
 
+impl MixerSpec for Mamba2Spec {
+    /// f32 elements of its state: the convolution's, then what [`StateSpace::state_len`] says.
+    fn state_len(&self) -> usize {
+        self.convolved_len() + StateSpace::state_len(self.heads, self.head_dim, self.key_len)
+    }
+}
+
 /// Its tensors.
 #[derive(Debug)]
-pub(crate) struct Mamba2Weights {
+pub(crate) struct Mamba2 {
+    spec: Mamba2Spec,
     /// `[projected, hidden]`
     input: MatrixRef,
     /// `[hidden, inner]`
@@ -130,15 +144,16 @@ pub(crate) struct Mamba2Weights {
     norms: Vec<Norm>,
 }
 
-impl Mamba2Weights {
+impl Mamba2 {
     pub(super) fn find(
         find: &LayerFinder<'_, '_, '_>,
         spec: &Mamba2Spec,
         hidden: usize,
-    ) -> Result<Mamba2Weights, WeightError> {
+    ) -> Result<Mamba2, WeightError> {
         let (heads, inner) = (spec.heads, spec.inner());
         let size = [spec.taps, spec.mixed()];
-        Ok(Mamba2Weights {
+        Ok(Mamba2 {
+            spec: spec.clone(),
             input: find.matrix("ssm_in", hidden, spec.projected())?,
             out: find.matrix("ssm_out", inner, hidden)?,
             convolution: Convolution::find(find, "ssm_conv1d", size, true)?,
@@ -149,50 +164,9 @@ impl Mamba2Weights {
         })
     }
 
-    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
-        vec![&self.input, &self.out]
-    }
-
-    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        vec![&mut self.input, &mut self.out]
-    }
-
-    pub(super) fn input_formats(&self) -> ActivationFormats {
-        ActivationFormats::of([self.input.kind()])
-    }
-
-    pub(super) fn forward(&self, spec: &Mamba2Spec, step: &mut Step<'_>) {
-        let (isa, inner, all) = (step.compute.isa, spec.inner(), spec.projected());
-        let (input, out) = (self.input.view(step.store), self.out.view(step.store));
-        let b = &mut *step.buffers;
-        step.compute.project(&input, Rows::new(&mut b.q, all), &b.acts, &b.threads);
-        self.mix(spec, step);
-        self.recur(spec, step);
-        let some = step.keep_wanted_rows(|b, from, to| {
-            Rows::new(&mut b.heads_out, inner).copy(from, to);
-            Rows::new(&mut b.q, all).copy(from, to);
-        });
-        if !some {
-            return;
-        }
-        let b = &mut *step.buffers;
-        let rows = [Rows::new(&mut b.heads_out, inner), Rows::new(&mut b.q, all)];
-        let formats = ActivationFormats::of([self.out.kind()]);
-        let (acts, threads) = (&mut b.acts, &b.threads);
-        let n = b.batch.counts();
-        step.compute.pack(n, inner, rows, acts, formats, threads, &|_, [y, z], _, put| {
-            let z = &mut z[..inner];
-            silu_mul(isa, z, y);
-            for (group, norm) in z.chunks_exact_mut(inner / spec.groups).zip(&self.norms) {
-                norm.apply(isa, group);
-            }
-            put(z);
-        });
-        step.compute.project(&out, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
-    }
-
     /// The convolution, decays and lengths of steps; the convolution's part of the state becomes that of the last row.
-    fn mix(&self, spec: &Mamba2Spec, step: &mut Step<'_>) {
+    fn mix(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
         let (isa, heads, all) = (step.compute.isa, spec.heads, spec.projected());
         let b = &mut *step.buffers;
         for span in b.batch.all_spans() {
@@ -222,7 +196,8 @@ impl Mamba2Weights {
     }
 
     /// The recurrence over the rows: `[rows, inner]` into `heads_out`.
-    fn recur(&self, spec: &Mamba2Spec, step: &mut Step<'_>) {
+    fn recur(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
         let b = &mut *step.buffers;
         for span in b.batch.all_spans() {
             let state = step.cache.state(step.layer, span.sequence);
@@ -245,5 +220,50 @@ impl Mamba2Weights {
             let of = (span.sequence, span.draft_row);
             step.cache.keep_of_draft(step.layer, of, spec.convolved_len()..all);
         }
+    }
+}
+
+impl Part for Mamba2 {
+    fn matrices(&self) -> Vec<&MatrixRef> {
+        vec![&self.input, &self.out]
+    }
+
+    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        vec![&mut self.input, &mut self.out]
+    }
+
+    fn input_formats(&self) -> ActivationFormats {
+        ActivationFormats::of([self.input.kind()])
+    }
+
+    fn forward(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
+        let (isa, inner, all) = (step.compute.isa, spec.inner(), spec.projected());
+        let (input, out) = (self.input.view(step.store), self.out.view(step.store));
+        let b = &mut *step.buffers;
+        step.compute.project(&input, Rows::new(&mut b.q, all), &b.acts, &b.threads);
+        self.mix(step);
+        self.recur(step);
+        let some = step.keep_wanted_rows(|b, from, to| {
+            Rows::new(&mut b.heads_out, inner).copy(from, to);
+            Rows::new(&mut b.q, all).copy(from, to);
+        });
+        if !some {
+            return;
+        }
+        let b = &mut *step.buffers;
+        let rows = [Rows::new(&mut b.heads_out, inner), Rows::new(&mut b.q, all)];
+        let formats = ActivationFormats::of([self.out.kind()]);
+        let (acts, threads) = (&mut b.acts, &b.threads);
+        let n = b.batch.counts();
+        step.compute.pack(n, inner, rows, acts, formats, threads, &|_, [y, z], _, put| {
+            let z = &mut z[..inner];
+            silu_mul(isa, z, y);
+            for (group, norm) in z.chunks_exact_mut(inner / spec.groups).zip(&self.norms) {
+                norm.apply(isa, group);
+            }
+            put(z);
+        });
+        step.compute.project(&out, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
     }
 }

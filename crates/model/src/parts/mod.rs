@@ -24,20 +24,22 @@ pub(crate) mod short_conv;
 pub(crate) mod step;
 pub(crate) mod token_input;
 
+use std::fmt::Debug;
+
 use alight_kernels::attention::KvShape;
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::{Isa, vec};
 
-use self::attention::{AttentionSpec, AttentionWeights};
+use self::attention::AttentionSpec;
 use self::buffers::WorkSize;
-use self::delta_net::{DeltaNetSpec, DeltaNetWeights};
-use self::dense::{DenseSpec, DenseWeights};
-use self::dense_and_experts::{DenseAndExpertsSpec, DenseAndExpertsWeights};
-use self::experts::{ExpertsSpec, ExpertsWeights};
-use self::latent_attention::{LatentAttentionSpec, LatentAttentionWeights};
-use self::latent_experts::{LatentExpertsSpec, LatentExpertsWeights};
-use self::mamba2::{Mamba2Spec, Mamba2Weights};
-use self::short_conv::{ShortConvSpec, ShortConvWeights};
+use self::delta_net::DeltaNetSpec;
+use self::dense::DenseSpec;
+use self::dense_and_experts::DenseAndExpertsSpec;
+use self::experts::{Experts, ExpertsSpec};
+use self::latent_attention::LatentAttentionSpec;
+use self::latent_experts::LatentExpertsSpec;
+use self::mamba2::Mamba2Spec;
+use self::short_conv::ShortConvSpec;
 use self::step::Step;
 use crate::norm::Norm;
 use crate::tensors::{LayerFinder, MatrixRef, WeightError};
@@ -77,7 +79,7 @@ pub enum FeedForward {
     Experts(ExpertsSpec),
     /// A few of many networks for each token, which work on a shorter row than the residual stream.
     LatentExperts(LatentExpertsSpec),
-    /// A dense part and experts, beside each other.
+    /// A dense part and experts, next to each other.
     Both(DenseAndExpertsSpec),
 }
 
@@ -124,251 +126,110 @@ impl Contribution<'_> {
     }
 }
 
-/// The weights of a [`Mixer`].
-#[derive(Debug)]
-pub(crate) enum MixerWeights {
-    Attention(AttentionWeights),
-    DeltaNet(DeltaNetWeights),
-    LatentAttention(Box<LatentAttentionWeights>),
-    ShortConv(ShortConvWeights),
-    Mamba2(Mamba2Weights),
-}
-
-impl MixerWeights {
-    pub(crate) fn find(
-        find: &LayerFinder<'_, '_, '_>,
-        spec: &Mixer,
-        hidden: usize,
-    ) -> Result<MixerWeights, WeightError> {
-        match spec {
-            Mixer::Attention(spec) => {
-                AttentionWeights::find(find, spec, hidden).map(MixerWeights::Attention)
-            }
-            Mixer::DeltaNet(spec) => {
-                DeltaNetWeights::find(find, spec, hidden).map(MixerWeights::DeltaNet)
-            }
-            Mixer::LatentAttention(spec) => {
-                let part = LatentAttentionWeights::find(find, spec, hidden)?;
-                Ok(MixerWeights::LatentAttention(Box::new(part)))
-            }
-            Mixer::ShortConv(spec) => {
-                ShortConvWeights::find(find, spec, hidden).map(MixerWeights::ShortConv)
-            }
-            Mixer::Mamba2(spec) => {
-                Mamba2Weights::find(find, spec, hidden).map(MixerWeights::Mamba2)
-            }
-        }
-    }
-
+/// A part of a layer, ready to compute: what describes it, and its tensors.
+pub(crate) trait Part: Debug + Send + Sync {
     /// In the order of use.
-    pub(crate) fn matrices(&self) -> Vec<&MatrixRef> {
-        match self {
-            MixerWeights::Attention(part) => part.matrices(),
-            MixerWeights::DeltaNet(part) => part.matrices(),
-            MixerWeights::LatentAttention(part) => part.matrices(),
-            MixerWeights::ShortConv(part) => part.matrices(),
-            MixerWeights::Mamba2(part) => part.matrices(),
-        }
-    }
+    fn matrices(&self) -> Vec<&MatrixRef>;
 
-    pub(crate) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        match self {
-            MixerWeights::Attention(part) => part.matrices_mut(),
-            MixerWeights::DeltaNet(part) => part.matrices_mut(),
-            MixerWeights::LatentAttention(part) => part.matrices_mut(),
-            MixerWeights::ShortConv(part) => part.matrices_mut(),
-            MixerWeights::Mamba2(part) => part.matrices_mut(),
-        }
-    }
+    /// The same, to change them.
+    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef>;
 
     /// The formats of activations in which its input is packed.
-    pub(crate) fn input_formats(&self) -> ActivationFormats {
-        match self {
-            MixerWeights::Attention(part) => part.input_formats(),
-            MixerWeights::DeltaNet(part) => part.input_formats(),
-            MixerWeights::LatentAttention(part) => part.input_formats(),
-            MixerWeights::ShortConv(part) => part.input_formats(),
-            MixerWeights::Mamba2(part) => part.input_formats(),
-        }
-    }
+    fn input_formats(&self) -> ActivationFormats;
 
     /// The bias of its output, `[hidden]`.
-    pub(crate) fn output_bias(&self) -> Option<&[f32]> {
-        match self {
-            MixerWeights::Attention(part) => part.o_bias.as_deref(),
-            MixerWeights::DeltaNet(_)
-            | MixerWeights::LatentAttention(_)
-            | MixerWeights::ShortConv(_)
-            | MixerWeights::Mamba2(_) => None,
-        }
+    fn output_bias(&self) -> Option<&[f32]> {
+        None
     }
 
-    /// Computes it on the step's packed input, into `y`. In the last layer it leaves only the rows that are wanted; if
+    /// The mixture of experts that it is, if their choice can be guessed from the input of an earlier layer.
+    fn experts(&self) -> Option<&Experts> {
+        None
+    }
+
+    /// Computes it on the step's packed input, into `y`. A mixer in the last layer leaves only the rows that are wanted; if
     /// there are none, it stops when the cache is filled.
-    pub(crate) fn forward(&self, spec: &Mixer, step: &mut Step<'_>) {
-        match (self, spec) {
-            (MixerWeights::Attention(part), Mixer::Attention(spec)) => part.forward(spec, step),
-            (MixerWeights::DeltaNet(part), Mixer::DeltaNet(spec)) => part.forward(spec, step),
-            (MixerWeights::LatentAttention(part), Mixer::LatentAttention(spec)) => {
-                part.forward(spec, step);
-            }
-            (MixerWeights::ShortConv(part), Mixer::ShortConv(spec)) => part.forward(spec, step),
-            (MixerWeights::Mamba2(part), Mixer::Mamba2(spec)) => part.forward(spec, step),
-            _ => unreachable!("weights are found by the layer's spec"),
-        }
-    }
+    fn forward(&self, step: &mut Step<'_>);
 }
 
-/// The weights of a [`FeedForward`].
-#[derive(Debug)]
-pub(crate) enum FeedForwardWeights {
-    Dense(Box<DenseWeights>),
-    Experts(Box<ExpertsWeights>),
-    LatentExperts(Box<LatentExpertsWeights>),
-    Both(Box<DenseAndExpertsWeights>),
-}
-
-impl FeedForwardWeights {
-    pub(crate) fn find(
+/// What describes a part.
+pub(crate) trait PartSpec {
+    /// The part, with its tensors.
+    ///
+    /// # Errors
+    /// One that is missing, or of the wrong shape or type.
+    fn find(
+        &self,
         find: &LayerFinder<'_, '_, '_>,
-        spec: &FeedForward,
         hidden: usize,
-    ) -> Result<FeedForwardWeights, WeightError> {
-        match spec {
-            FeedForward::Dense(spec) => {
-                let part = DenseWeights::find(find, spec, hidden)?;
-                Ok(FeedForwardWeights::Dense(Box::new(part)))
-            }
-            FeedForward::Experts(spec) => {
-                let part = ExpertsWeights::find(find, spec, hidden)?;
-                Ok(FeedForwardWeights::Experts(Box::new(part)))
-            }
-            FeedForward::LatentExperts(spec) => {
-                let part = LatentExpertsWeights::find(find, spec, hidden)?;
-                Ok(FeedForwardWeights::LatentExperts(Box::new(part)))
-            }
-            FeedForward::Both(spec) => {
-                let part = DenseAndExpertsWeights::find(find, spec, hidden)?;
-                Ok(FeedForwardWeights::Both(Box::new(part)))
-            }
-        }
+    ) -> Result<Box<dyn Part>, WeightError>;
+
+    /// What it writes to, in addition to a residual stream of `hidden` elements.
+    fn work(&self, hidden: usize) -> WorkSize;
+}
+
+/// What describes a part that looks at other positions.
+pub(crate) trait MixerSpec: PartSpec {
+    /// The shape of a page of its keys and values, if it stores any.
+    fn kv_shape(&self) -> Option<KvShape> {
+        None
     }
 
-    /// In the order of use.
-    pub(crate) fn matrices(&self) -> Vec<&MatrixRef> {
-        match self {
-            FeedForwardWeights::Dense(part) => part.matrices(),
-            FeedForwardWeights::Experts(part) => part.matrices(),
-            FeedForwardWeights::LatentExperts(part) => part.matrices(),
-            FeedForwardWeights::Both(part) => part.matrices(),
-        }
+    /// f32 elements of its state; 0: it has none.
+    fn state_len(&self) -> usize {
+        0
     }
 
-    pub(crate) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        match self {
-            FeedForwardWeights::Dense(part) => part.matrices_mut(),
-            FeedForwardWeights::Experts(part) => part.matrices_mut(),
-            FeedForwardWeights::LatentExperts(part) => part.matrices_mut(),
-            FeedForwardWeights::Both(part) => part.matrices_mut(),
-        }
+    /// f32 elements that its partial results can take for a row that decodes, in a sequence of up to `context` tokens.
+    fn most_partials(&self, _context: usize) -> usize {
+        0
     }
 
-    /// The formats of activations in which its input is packed.
-    pub(crate) fn input_formats(&self) -> ActivationFormats {
-        match self {
-            FeedForwardWeights::Dense(part) => part.input_formats(),
-            FeedForwardWeights::Experts(part) => part.input_formats(),
-            FeedForwardWeights::LatentExperts(part) => part.input_formats(),
-            FeedForwardWeights::Both(part) => part.input_formats(),
-        }
+    /// What a token and one position that it attends to cost, if it attends to some.
+    fn attended(&self) -> Option<Attended> {
+        None
     }
 
-    /// The bias of its output, `[hidden]`.
-    pub(crate) fn output_bias(&self) -> Option<&[f32]> {
-        match self {
-            FeedForwardWeights::Dense(part) => part.down_bias.as_deref(),
-            FeedForwardWeights::Experts(_)
-            | FeedForwardWeights::LatentExperts(_)
-            | FeedForwardWeights::Both(_) => None,
-        }
+    /// Whether it stores something that later tokens need.
+    fn fills_cache(&self) -> bool {
+        self.kv_shape().is_some() || self.state_len() > 0
+    }
+}
+
+/// What describes a part that works on each position alone.
+pub(crate) trait FeedForwardSpec: PartSpec {
+    /// The network that all tokens go through, if it has one (next to experts, or instead of them).
+    fn dense(&self) -> Option<&DenseSpec> {
+        None
     }
 
-    /// Computes it on the step's packed input, into `y`.
-    pub(crate) fn forward(&self, spec: &FeedForward, step: &mut Step<'_>) {
-        match (self, spec) {
-            (FeedForwardWeights::Dense(part), FeedForward::Dense(spec)) => part.forward(spec, step),
-            (FeedForwardWeights::Experts(part), FeedForward::Experts(spec)) => {
-                part.forward(spec, step);
-            }
-            (FeedForwardWeights::LatentExperts(part), FeedForward::LatentExperts(spec)) => {
-                part.forward(spec, step);
-            }
-            (FeedForwardWeights::Both(part), FeedForward::Both(spec)) => part.forward(spec, step),
-            _ => unreachable!("weights are found by the layer's spec"),
-        }
+    /// The mixture of experts that is in it.
+    fn experts(&self) -> Option<&ExpertsSpec> {
+        None
     }
 }
 
 impl Mixer {
-    /// What it writes to.
-    pub(crate) fn work(&self) -> WorkSize {
+    /// Here mixers are registered.
+    pub(crate) fn spec(&self) -> &dyn MixerSpec {
         match self {
-            Mixer::Attention(spec) => spec.work(),
-            Mixer::DeltaNet(spec) => spec.work(),
-            Mixer::LatentAttention(spec) => spec.work(),
-            Mixer::ShortConv(spec) => spec.work(),
-            Mixer::Mamba2(spec) => spec.work(),
-        }
-    }
-
-    /// The shape of a page of its keys and values, if it has any.
-    pub(crate) fn kv_shape(&self) -> Option<KvShape> {
-        match self {
-            Mixer::Attention(spec) => spec.kv_layer.is_none().then(|| spec.kv_shape()),
-            Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => None,
-            Mixer::LatentAttention(spec) => Some(spec.kv_shape()),
-        }
-    }
-
-    /// Whether it stores something that later tokens need.
-    pub(crate) fn fills_cache(&self) -> bool {
-        match self {
-            Mixer::Attention(spec) => spec.kv_layer.is_none(),
-            Mixer::DeltaNet(_)
-            | Mixer::ShortConv(_)
-            | Mixer::Mamba2(_)
-            | Mixer::LatentAttention(_) => true,
-        }
-    }
-
-    /// f32 elements that its partial results can take for a row that decodes, in a sequence of up to `context` tokens.
-    pub(crate) fn most_partials(&self, context: usize) -> usize {
-        match self {
-            Mixer::Attention(spec) => spec.most_partials(context),
-            Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => 0,
-            Mixer::LatentAttention(spec) => spec.most_partials(context),
-        }
-    }
-
-    /// f32 elements of its state; 0: it has none.
-    pub(crate) fn state_len(&self) -> usize {
-        match self {
-            Mixer::Attention(_) | Mixer::LatentAttention(_) => 0,
-            Mixer::DeltaNet(spec) => spec.state_len(),
-            Mixer::ShortConv(spec) => spec.state_len(),
-            Mixer::Mamba2(spec) => spec.state_len(),
+            Mixer::Attention(spec) => spec,
+            Mixer::DeltaNet(spec) => spec,
+            Mixer::LatentAttention(spec) => spec,
+            Mixer::ShortConv(spec) => spec,
+            Mixer::Mamba2(spec) => spec,
         }
     }
 }
 
 impl FeedForward {
-    /// What it writes to, beside a residual stream of `hidden` elements.
-    pub(crate) fn work(&self, hidden: usize) -> WorkSize {
+    /// Here feed-forward parts are registered.
+    pub(crate) fn spec(&self) -> &dyn FeedForwardSpec {
         match self {
-            FeedForward::Dense(spec) => spec.work(),
-            FeedForward::Experts(spec) => spec.work(),
-            FeedForward::LatentExperts(spec) => spec.work(hidden),
-            FeedForward::Both(spec) => spec.work(hidden),
+            FeedForward::Dense(spec) => spec,
+            FeedForward::Experts(spec) => spec,
+            FeedForward::LatentExperts(spec) => spec,
+            FeedForward::Both(spec) => spec,
         }
     }
 }

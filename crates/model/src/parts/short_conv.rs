@@ -11,6 +11,7 @@ use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
+use crate::parts::{MixerSpec, Part, PartSpec};
 use crate::tensors::{LayerFinder, MatrixRef, WeightError};
 
 /// A short convolution.
@@ -33,22 +34,35 @@ impl ShortConvSpec {
             taps: keys.dimension("shortconv.l_cache", MAX_TAPS)?,
         })
     }
+}
 
-    /// f32 elements of its state: `[taps − 1, channels]`.
-    pub(crate) fn state_len(&self) -> usize {
-        Convolution::state_len([self.taps, self.channels])
+impl PartSpec for ShortConvSpec {
+    fn find(
+        &self,
+        find: &LayerFinder<'_, '_, '_>,
+        hidden: usize,
+    ) -> Result<Box<dyn Part>, WeightError> {
+        Ok(Box::new(ShortConv::find(find, self, hidden)?))
     }
 
     /// What it writes to: B and then B ⊙ X in `q`, C in `k`, X in `v`, the convolution in `mixed`.
-    pub(crate) fn work(&self) -> WorkSize {
+    fn work(&self, _hidden: usize) -> WorkSize {
         let width = self.channels;
         WorkSize { q: width, k: width, v: width, mixed: width, ..WorkSize::default() }
     }
 }
 
+impl MixerSpec for ShortConvSpec {
+    /// f32 elements of its state: `[taps − 1, channels]`.
+    fn state_len(&self) -> usize {
+        Convolution::state_len([self.taps, self.channels])
+    }
+}
+
 /// Its tensors.
 #[derive(Debug)]
-pub(crate) struct ShortConvWeights {
+pub(crate) struct ShortConv {
+    spec: ShortConvSpec,
     /// B, C and X, `[channels, hidden]` each: rows of one tensor, in this order.
     inputs: [MatrixRef; 3],
     /// `[hidden, channels]`
@@ -56,37 +70,41 @@ pub(crate) struct ShortConvWeights {
     convolution: Convolution,
 }
 
-impl ShortConvWeights {
+impl ShortConv {
     pub(super) fn find(
         find: &LayerFinder<'_, '_, '_>,
         spec: &ShortConvSpec,
         hidden: usize,
-    ) -> Result<ShortConvWeights, WeightError> {
+    ) -> Result<ShortConv, WeightError> {
         let width = spec.channels;
         let third = |i: usize| {
             find.rows_of("shortconv.in_proj", [hidden, 3 * width], i * width..(i + 1) * width)
         };
         let size = [spec.taps, width];
-        Ok(ShortConvWeights {
+        Ok(ShortConv {
+            spec: spec.clone(),
             inputs: [third(0)?, third(1)?, third(2)?],
             out: find.matrix("shortconv.out_proj", width, hidden)?,
             convolution: Convolution::find(find, "shortconv.conv", size, false)?,
         })
     }
+}
 
-    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
+impl Part for ShortConv {
+    fn matrices(&self) -> Vec<&MatrixRef> {
         self.inputs.iter().chain([&self.out]).collect()
     }
 
-    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
         self.inputs.iter_mut().chain([&mut self.out]).collect()
     }
 
-    pub(super) fn input_formats(&self) -> ActivationFormats {
+    fn input_formats(&self) -> ActivationFormats {
         ActivationFormats::of(self.inputs.iter().map(MatrixRef::kind))
     }
 
-    pub(super) fn forward(&self, spec: &ShortConvSpec, step: &mut Step<'_>) {
+    fn forward(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
         let (isa, width) = (step.compute.isa, spec.channels);
         let inputs = self.inputs.each_ref().map(|matrix| matrix.view(step.store));
         let out = self.out.view(step.store);

@@ -10,7 +10,7 @@ use super::compute::Compute;
 use crate::cache::Cache;
 use crate::norm::Norm;
 use crate::parts::Contribution;
-use crate::parts::experts::{ExpertsSpec, ExpertsWeights};
+use crate::parts::experts::Experts;
 use crate::store::Store;
 
 /// The rows that are computed now, and everything that a part reads and writes but its own weights.
@@ -22,7 +22,7 @@ pub(crate) struct Step<'s> {
     /// Which layer it is.
     pub(crate) layer: usize,
     /// The next layer that has experts, and these, if those of the model come when they are chosen.
-    pub(crate) next_experts: Option<(usize, &'s ExpertsSpec, &'s ExpertsWeights)>,
+    pub(crate) next_experts: Option<(usize, &'s Experts)>,
     /// Whether it is the last layer that stores something: rows that are not wanted are left out when the cache is filled.
     pub(crate) last: bool,
     pub(crate) buffers: &'s mut Buffers,

@@ -105,8 +105,8 @@ pub struct LayerSpec {
 impl LayerSpec {
     /// What its parts write to.
     pub(crate) fn work(&self, hidden: usize) -> WorkSize {
-        let mixer = self.mixer.as_ref().map(Mixer::work);
-        let feed_forward = self.feed_forward.as_ref().map(|part| part.work(hidden));
+        let mixer = self.mixer.as_ref().map(|part| part.spec().work(hidden));
+        let feed_forward = self.feed_forward.as_ref().map(|part| part.spec().work(hidden));
         let beside = [laurel::work(self.laurel), token_input::work(self.token_input)].map(Some);
         let parts = [mixer, feed_forward].into_iter().chain(beside);
         parts.flatten().fold(WorkSize::default(), WorkSize::max)
@@ -185,7 +185,7 @@ impl ModelSpec {
     pub(crate) fn with_mtp(mut self) -> ModelSpec {
         if self.draft_layers == 1 {
             let attends = |layer: &&LayerSpec| {
-                matches!(layer.mixer, Some(Mixer::Attention(_) | Mixer::LatentAttention(_)))
+                layer.mixer.as_ref().is_some_and(|mixer| mixer.spec().attended().is_some())
             };
             self.mtp_layer = self.layers.iter().rfind(attends).cloned();
         }
@@ -216,45 +216,31 @@ impl ModelSpec {
 
     /// What attention costs in the layers that have any.
     pub fn attended(&self) -> impl Iterator<Item = Attended> {
-        self.mixers().filter_map(|(_, mixer)| match mixer {
-            Mixer::Attention(attention) => Some(attention.attended()),
-            Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => None,
-            Mixer::LatentAttention(attention) => Some(attention.attended()),
-        })
+        self.mixers().filter_map(|(_, mixer)| mixer.spec().attended())
     }
 
     /// Bytes of keys and values that a position takes in the cache, of each layer that stores any.
     pub fn stored_per_position(&self) -> impl Iterator<Item = usize> + Clone {
-        self.layers.iter().filter_map(|layer| match layer.mixer.as_ref()? {
-            Mixer::Attention(spec) => spec.kv_layer.is_none().then(|| spec.attended().bytes),
-            Mixer::LatentAttention(spec) => Some(spec.attended().bytes),
-            Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => None,
+        self.layers.iter().filter_map(|layer| {
+            let spec = layer.mixer.as_ref()?.spec();
+            spec.kv_shape().and(spec.attended()).map(|attended| attended.bytes)
         })
     }
 
     /// Bytes of the state of each layer that has one.
     pub fn states(&self) -> impl Iterator<Item = usize> + Clone {
         let lengths = self.layers.iter().filter_map(|layer| layer.mixer.as_ref());
-        let lengths = lengths.map(Mixer::state_len).filter(|length| *length > 0);
+        let lengths = lengths.map(|mixer| mixer.spec().state_len()).filter(|length| *length > 0);
         lengths.map(|length| length * size_of::<f32>())
     }
 
     /// The dense feed-forward parts of the layers that have one.
     pub fn dense_layers(&self) -> impl Iterator<Item = &DenseSpec> {
-        self.layers.iter().filter_map(|layer| match layer.feed_forward.as_ref()? {
-            FeedForward::Dense(dense) => Some(dense),
-            FeedForward::Experts(_) | FeedForward::LatentExperts(_) => None,
-            FeedForward::Both(both) => Some(&both.dense),
-        })
+        self.layers.iter().filter_map(|layer| layer.feed_forward.as_ref()?.spec().dense())
     }
 
     /// The mixtures of experts of the layers that have one.
     pub fn expert_layers(&self) -> impl Iterator<Item = &ExpertsSpec> {
-        self.layers.iter().filter_map(|layer| match layer.feed_forward.as_ref()? {
-            FeedForward::Dense(_) => None,
-            FeedForward::Experts(experts) => Some(experts),
-            FeedForward::LatentExperts(latent) => Some(&latent.experts),
-            FeedForward::Both(both) => Some(&both.experts),
-        })
+        self.layers.iter().filter_map(|layer| layer.feed_forward.as_ref()?.spec().experts())
     }
 }

@@ -14,31 +14,31 @@ use alight_pages::Map;
 pub(crate) use self::mtp::{Join, MtpWeights};
 pub(crate) use self::suspect::not_finite;
 use crate::norm::Norm;
+use crate::parts::Part;
 use crate::parts::alt_up::{AltUp, AltUpWeights};
 use crate::parts::laurel::LaurelWeights;
 use crate::parts::token_input::{TokenInputWeights, TokenInputs};
-use crate::parts::{FeedForwardWeights, MixerWeights};
 use crate::spec::{LayerSpec, ModelSpec};
 use crate::tensors::{Finder, LayerFinder, MatrixRef, WeightError};
 
 /// The weights of a part and of the norms around it.
 #[derive(Debug)]
-pub(crate) struct Branch<P> {
+pub(crate) struct Branch {
     /// `[hidden]`, of the norm of its input, where there is one.
     pub(crate) norm: Option<Norm>,
-    pub(crate) part: P,
+    pub(crate) part: Box<dyn Part>,
     /// `[hidden]`, of the norm of its output, where there is one.
     pub(crate) output_norm: Option<Norm>,
 }
 
-impl<P> Branch<P> {
+impl Branch {
     /// The branch of a layer whose norms have those names.
     fn find(
         find: &LayerFinder<'_, '_, '_>,
-        part: P,
+        part: Box<dyn Part>,
         [norm, output_norm]: [Option<&str>; 2],
         hidden: usize,
-    ) -> Result<Branch<P>, WeightError> {
+    ) -> Result<Branch, WeightError> {
         let norm_of = |name: Option<&str>| name.map(|name| find.norm(name, hidden)).transpose();
         Ok(Branch { norm: norm_of(norm)?, part, output_norm: norm_of(output_norm)? })
     }
@@ -47,8 +47,8 @@ impl<P> Branch<P> {
 /// The weights of one layer, which has at least one of the first two.
 #[derive(Debug)]
 pub(crate) struct LayerWeights {
-    pub(crate) mixer: Option<Branch<MixerWeights>>,
-    pub(crate) feed_forward: Option<Branch<FeedForwardWeights>>,
+    pub(crate) mixer: Option<Branch>,
+    pub(crate) feed_forward: Option<Branch>,
     pub(crate) token_input: Option<TokenInputWeights>,
     pub(crate) alt_up: Option<AltUpWeights>,
     pub(crate) laurel: Option<LaurelWeights>,
@@ -65,11 +65,11 @@ impl LayerWeights {
     ) -> Result<LayerWeights, WeightError> {
         let norms = &spec.norms;
         let mixer = spec.mixer.as_ref().map(|mixer| {
-            let part = MixerWeights::find(find, mixer, hidden)?;
+            let part = mixer.spec().find(find, hidden)?;
             Branch::find(find, part, [norms.mixer, norms.mixer_output], hidden)
         });
         let feed_forward = spec.feed_forward.as_ref().map(|feed_forward| {
-            let part = FeedForwardWeights::find(find, feed_forward, hidden)?;
+            let part = feed_forward.spec().find(find, hidden)?;
             Branch::find(find, part, [norms.feed_forward, norms.feed_forward_output], hidden)
         });
         let token_input =
