@@ -3,8 +3,8 @@
 use alight_kernels::rope::{RopePairing, RopeParams, RopeTable};
 use alight_model::describe;
 use alight_model::spec::{
-    Activation, AttentionSpec, DenseSpec, ExpertsSpec, Gating, InputMatrices, Mixer, ModelSpec,
-    NormKind, Norms, QkNorm, Routing,
+    Activation, AttentionSpec, DenseSpec, ExpertsSpec, Gating, InputMatrices, Mask, Mixer,
+    ModelSpec, NormKind, Norms, QkNorm, Routing,
 };
 use pyo3::exceptions::PyNotImplementedError;
 use pyo3::prelude::*;
@@ -33,6 +33,9 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
     };
     if spec.layers.iter().any(|layer| matches!(layer.mixer, Some(Mixer::LatentAttention(_)))) {
         return Err(untold("latent attention"));
+    }
+    if spec.is_bidirectional() {
+        return Err(untold("attention in both directions"));
     }
     if spec.attention_layers().count() < spec.layers.len() {
         return Err(untold("it has recurrent layers"));
@@ -166,7 +169,7 @@ struct Uniform<'s> {
 impl<'s> Uniform<'s> {
     fn of(spec: &'s ModelSpec) -> Option<Uniform<'s>> {
         let plain = |a: &AttentionSpec| AttentionSpec {
-            window: None,
+            mask: Mask::Causal,
             rope: a.rope.map(|_| 0),
             ..a.clone()
         };
@@ -174,15 +177,17 @@ impl<'s> Uniform<'s> {
         let dense = spec.dense_layers().next();
         let plain_dense = |d: &DenseSpec| Some(d) == dense && d.inputs == InputMatrices::GateAndUp;
         let first = spec.layers.first()?;
-        let windows: Vec<Option<usize>> = spec.attention_layers().map(|a| a.window).collect();
+        let windows: Vec<Option<usize>> =
+            spec.attention_layers().map(|a| a.mask.window()).collect();
         let window = windows.iter().copied().flatten().next();
-        let local = spec.attention_layers().find(|a| a.window.is_some()).and_then(|a| a.rope);
-        let alike = spec.attention_layers().all(|a| plain(a) == attention)
+        let local =
+            spec.attention_layers().find(|a| a.mask.window().is_some()).and_then(|a| a.rope);
+        let known = |a: &AttentionSpec| matches!(a.mask, Mask::Causal | Mask::Window(_));
+        let alike = spec.attention_layers().all(|a| plain(a) == attention && known(a))
             && !(attention.output_gate
                 || attention.norm_after_rope
                 || attention.temperature.is_some()
                 || attention.value_norm
-                || attention.chunked
                 || attention.kv_layer.is_some())
             && spec.dense_layers().all(plain_dense)
             && spec.norm.kind == NormKind::Rms
@@ -193,7 +198,7 @@ impl<'s> Uniform<'s> {
                     && !layer.parallel
             })
             && windows.iter().flatten().all(|w| Some(*w) == window)
-            && spec.attention_layers().all(|a| match a.window {
+            && spec.attention_layers().all(|a| match a.mask.window() {
                 None => matches!(a.rope, None | Some(0)),
                 Some(_) => a.rope.is_some() && a.rope == local,
             });

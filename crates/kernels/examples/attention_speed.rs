@@ -12,7 +12,7 @@ use std::hint::black_box;
 
 use alight_kernels::Isa;
 use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
+    Ahead, AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
     Partial, Queries, Tile, Window, attend_merge, attend_partial, attend_tile, chunk_positions,
     partial_len, tile_tokens,
 };
@@ -196,6 +196,7 @@ fn prefill(m: &Model, isa: Isa) {
                 sinks: None,
                 tokens: start..start + tile,
                 first_pos,
+                ahead: Ahead::Nothing,
             };
             attend_tile(isa, &call, &mut out, &mut scratch);
         });

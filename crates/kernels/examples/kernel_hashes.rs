@@ -9,7 +9,7 @@
 //! rotary embedding, softmax and vector operations for every SIMD level and length of tail.
 
 use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
+    Ahead, AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
     Partial, Queries, Tile, Window, attend_merge, attend_partial, attend_tile, kv_store,
     partial_len,
 };
@@ -256,6 +256,7 @@ fn attention() {
                             sinks: None,
                             tokens: of_tokens,
                             first_pos: first,
+                            ahead: Ahead::Nothing,
                         },
                         &mut heads,
                         &mut scratch,

@@ -1,7 +1,7 @@
 //! Attention against a float64 oracle, every SIMD level, random shapes, windows and splits.
 
 use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
+    Ahead, AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
     Partial, Queries, Tile, Window, attend_merge, attend_partial, attend_tile, kv_store,
     partial_len,
 };
@@ -67,6 +67,8 @@ impl Case {
                 Some(Window::Chunk(1)),
                 Some(Window::Chunk(23)),
                 Some(Window::Chunk(64)),
+                Some(Window::Around(0)),
+                Some(Window::Around(30)),
             ]),
         };
         let heads = shape.kv_heads * group;
@@ -99,15 +101,16 @@ impl Case {
         self.sinks.as_ref().map(|sinks| &sinks[kv_head * self.group..][..self.group])
     }
 
-    /// Of query head `head`.
-    fn oracle(&self, head: usize, q: &[f32], pos: usize) -> Vec<f64> {
+    /// Of query head `head`, at `pos`, where there is nothing to see from `end` on.
+    fn oracle(&self, head: usize, q: &[f32], pos: usize, end: usize) -> Vec<f64> {
         let kv_head = head / self.group;
         let (kd, vd) = (self.shape.k_dim, self.shape.v_dim);
         let mut weights = Vec::new();
-        for j in 0..=pos {
+        for j in 0..end {
             let hidden = self.params.window.is_some_and(|window| match window {
-                Window::Sliding(positions) => pos - j >= positions,
-                Window::Chunk(positions) => j / positions != pos / positions,
+                Window::Sliding(positions) => pos >= j + positions,
+                Window::Chunk(positions) => j < pos / positions * positions,
+                Window::Around(away) => j.abs_diff(pos) > away,
             });
             if hidden {
                 continue;
@@ -196,7 +199,7 @@ fn partials_of_any_split_merge_to_the_exact_attention() {
                 let mut out = vec![f32::NAN; group * v_dim];
                 attend_merge(isa, v_dim, group, &partials, case.sinks_of(kv_head), &mut out);
                 for (i, (q, out)) in q.chunks(k_dim).zip(out.chunks(v_dim)).enumerate() {
-                    let expected = case.oracle(kv_head * group + i, q, pos);
+                    let expected = case.oracle(kv_head * group + i, q, pos, pos + 1);
                     case.assert_close(&format!("{isa} partial"), out, &expected);
                 }
             }
@@ -224,6 +227,13 @@ fn tiles_give_the_exact_attention_and_touch_nothing_else() {
             let mut scratch = AttentionScratch::new(limits);
             let mut data = vec![7.5; batch * o_stride];
             let mut out = HeadsOut::new(&mut data, o_stride);
+            // Groups of tokens that see each other, between tokens that see nothing after themselves.
+            let mut ends = Vec::new();
+            while ends.len() < batch {
+                let len = rng.pick(&[1, 1, 2, 13, 40]).min(batch - ends.len());
+                ends.extend(vec![first_pos + ends.len() + len; len]);
+            }
+            let ahead = rng.pick(&[Ahead::Nothing, Ahead::To(case.filled), Ahead::Each(&ends)]);
             for kv_head in 0..case.shape.kv_heads {
                 for start in (0..batch).step_by(tile) {
                     attend_tile(
@@ -237,6 +247,7 @@ fn tiles_give_the_exact_attention_and_touch_nothing_else() {
                             sinks: case.sinks_of(kv_head),
                             tokens: start..(start + tile).min(batch),
                             first_pos,
+                            ahead,
                         },
                         &mut out,
                         &mut scratch,
@@ -245,8 +256,13 @@ fn tiles_give_the_exact_attention_and_touch_nothing_else() {
             }
             for t in 0..batch {
                 for h in 0..n_heads {
-                    let expected =
-                        case.oracle(h, &q[t * q_stride + h * k_dim..][..k_dim], first_pos + t);
+                    let end = match ahead {
+                        Ahead::Nothing => first_pos + t + 1,
+                        Ahead::To(end) => end,
+                        Ahead::Each(ends) => ends[t],
+                    };
+                    let q = &q[t * q_stride + h * k_dim..][..k_dim];
+                    let expected = case.oracle(h, q, first_pos + t, end);
                     let found = &data[t * o_stride + h * v_dim..][..v_dim];
                     case.assert_close(&format!("{isa} tile, token {t} head {h}"), found, &expected);
                 }
@@ -329,6 +345,7 @@ fn large_scores_do_not_overflow_and_nan_is_not_hidden() {
                     sinks: None,
                     tokens: 0..1,
                     first_pos: 127,
+                    ahead: Ahead::Nothing,
                 },
                 &mut HeadsOut::new(&mut data, 32),
                 &mut scratch,

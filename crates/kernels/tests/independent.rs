@@ -1,7 +1,7 @@
 //! What a row gets does not depend on the rows beside it: products of mixed sets of activations, and attention, bit for bit.
 
 use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, AttentionScratch, KvCache, KvShape, KvType, KvWriter,
+    Ahead, AttentionLimits, AttentionParams, AttentionScratch, KvCache, KvShape, KvType, KvWriter,
     PageTable, Window, kv_store, tile_tokens,
 };
 use alight_kernels::matmul::Precision;
@@ -204,7 +204,8 @@ fn attention_is_that_of_its_row_alone() {
                 let sinks = Some(&sinks[..]);
                 let tiles_of = |cache: KvCache<'_>, tokens: Range<usize>| {
                     let (pos, n) = (tokens.start, tokens.len());
-                    let attend = Attend { isa, params, cache, group, sinks, pos, tokens: n };
+                    let ahead = Ahead::Nothing;
+                    let attend = Attend { isa, params, cache, group, sinks, pos, tokens: n, ahead };
                     let mut out = vec![0f32; n * out_width];
                     attend.tiles(&mut Alone::new(), &q[pos * q_width..], &mut out);
                     out

@@ -2,7 +2,7 @@
 //! of the kernels called for everything at once.
 
 use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
+    Ahead, AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
     KvWriter, Queries, Tile, Window, attend_tile, kv_store,
 };
 use alight_kernels::parallel::{
@@ -276,7 +276,8 @@ fn attention_and_the_cache_have_the_bits_of_one_call() {
             assert!(some_keys == keys && some_values == values, "prepared and stored");
             let cache = KvCache::new(shape, &keys, &values);
             let sinks = Option::Some(&sinks[..]);
-            let attend = Attend { isa, params, cache, group, sinks, pos, tokens };
+            let ahead = Ahead::Nothing;
+            let attend = Attend { isa, params, cache, group, sinks, pos, tokens, ahead };
             let mut out = vec![0f32; tokens * 2 * group * 48];
             let mut partials = vec![0f32; attend.partials()];
             assert!(partials.len() <= AttendRows::most_partials(&shape, group, shape.capacity));
@@ -296,6 +297,7 @@ fn attention_and_the_cache_have_the_bits_of_one_call() {
                     sinks: sinks.map(|sinks| &sinks[kv_head * group..][..group]),
                     tokens: 0..tokens,
                     first_pos: pos,
+                    ahead: Ahead::Nothing,
                 };
                 attend_tile(isa, &call, &mut heads_out, &mut AttentionScratch::new(limits));
             }

@@ -124,6 +124,24 @@ pub enum ModelError {
         /// What keeps it from that.
         why: String,
     },
+    /// A network whose tokens see those after them was to continue a text.
+    #[error(
+        "{model} attends in both directions: it makes embeddings of texts (`alight serve --embeddings`), and continues none"
+    )]
+    Bidirectional {
+        /// The name of the model.
+        model: String,
+    },
+    /// A text is to be read as a whole, and is too long for that.
+    #[error(
+        "the text has {found} tokens, and this model reads a text as a whole: at most {expected} tokens, since so many are computed together (`--batch`)"
+    )]
+    TooLongForBatch {
+        /// Its tokens.
+        found: usize,
+        /// The most that are computed together.
+        expected: usize,
+    },
     /// There is nothing to feed.
     #[error("there are no tokens to feed: the prompt is empty")]
     EmptyInput,

@@ -38,3 +38,4 @@ mod refusals;
 mod sampler_behaviour;
 mod shards;
 mod speculate;
+mod vectors;

@@ -6,11 +6,16 @@
 //! features tested moves logits by a hundred times as much or more.
 
 use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use alight_formats::GgmlType;
 use alight_kernels::half::{f16_to_f32, f32_to_f16};
 use alight_kernels::{Isa, WeightType};
-use alight_model::{Model, OpenOptions, Session, SessionOptions};
+use alight_model::{
+    Engine, EngineOptions, Event, Model, ModelError, OfPrompt, OpenOptions, Pooling, Request,
+    Session, SessionOptions,
+};
 
 use crate::common::{Latent, Moe, Scaling, Spec, distance, tokens};
 
@@ -296,8 +301,8 @@ impl Oracle<'_> {
         self.linear(&name("attn_output"), &attended)
     }
 
-    /// What softmax attention of a layer makes of `h`, which is at position `pos`, with the keys and values before it.
-    fn attention(
+    /// The queries of a layer of `h`, which is at position `pos`; its keys and values are added to the others.
+    fn queries(
         &self,
         layer: usize,
         pos: usize,
@@ -305,7 +310,6 @@ impl Oracle<'_> {
         [keys, values]: [&mut Vec<Vec<f64>>; 2],
     ) -> Vec<f64> {
         let s = self.spec;
-        let (scale, [attn_cap, _], group) = (self.scale(), self.caps(), s.heads / s.kv_heads);
         let name = |what: &str| format!("blk.{layer}.{what}");
         let mut q = self.linear(&name("attn_q"), h);
         let mut k = self.linear(&name("attn_k"), h);
@@ -330,15 +334,37 @@ impl Oracle<'_> {
         }
         keys.push(k.into_iter().map(f16).collect());
         values.push(v.into_iter().map(f16).collect());
-        let first = match s.window {
-            Some((chunk, _)) if s.arch == "llama4" && self.is_local(layer) => pos / chunk * chunk,
-            Some((window, _)) if self.is_local(layer) => (pos + 1).saturating_sub(window),
-            _ => 0,
-        };
+        q
+    }
+
+    /// The positions that the one at `pos` sees, of `n`.
+    fn seen(&self, layer: usize, pos: usize, n: usize) -> Range<usize> {
+        let local = self.spec.window.filter(|_| self.is_local(layer)).map(|window| window.0);
+        let end = if self.spec.causal { pos + 1 } else { n };
+        match local {
+            Some(chunk) if self.spec.arch == "llama4" => pos / chunk * chunk..end,
+            Some(window) if self.spec.causal => (pos + 1).saturating_sub(window)..end,
+            Some(window) => pos.saturating_sub(window / 2)..end.min(pos + window / 2 + 1),
+            None => 0..end,
+        }
+    }
+
+    /// The result of a layer's softmax attention for the queries of a position that sees `seen`.
+    fn attention(
+        &self,
+        layer: usize,
+        seen: Range<usize>,
+        q: &[f64],
+        [keys, values]: [&Vec<Vec<f64>>; 2],
+    ) -> Vec<f64> {
+        let s = self.spec;
+        let (scale, [attn_cap, _], group) = (self.scale(), self.caps(), s.heads / s.kv_heads);
+        let name = |what: &str| format!("blk.{layer}.{what}");
         let mut attended = Vec::new();
         for (head, q) in q.chunks(s.key_dim).enumerate() {
             let kv = head / group;
-            let scores: Vec<f64> = (first..=pos)
+            let scores: Vec<f64> = seen
+                .clone()
                 .map(|j| {
                     let k = &keys[j][kv * s.key_dim..][..s.key_dim];
                     let dot: f64 = q.iter().zip(k).map(|(a, b)| a * b).sum();
@@ -352,7 +378,7 @@ impl Oracle<'_> {
             let sum: f64 = weights.iter().sum::<f64>() + (sink - most).exp();
             for d in 0..s.value_dim {
                 let at = kv * s.value_dim + d;
-                let weighted = weights.iter().zip(first..);
+                let weighted = weights.iter().zip(seen.clone());
                 attended.push(weighted.map(|(w, j)| w / sum * values[j][at]).sum());
             }
         }
@@ -362,27 +388,38 @@ impl Oracle<'_> {
     fn forward(&self, tokens: &[u32]) -> Vec<Vec<f64>> {
         let s = self.spec;
         let (gemma, [_, logit_cap]) = (s.is_gemma(), self.caps());
-        let mut keys: Vec<Vec<Vec<f64>>> = vec![Vec::new(); s.layers];
-        let mut values = keys.clone();
-        let mut all = Vec::new();
-        for (pos, &token) in tokens.iter().enumerate() {
-            let embed = self.weight("token_embd.weight");
-            let mut x = embed[token as usize * s.embd..][..s.embd].to_vec();
-            let [of_embedding, _, of_parts, of_logits] = self.factors();
-            x.iter_mut().for_each(|x| *x *= of_embedding);
-            for layer in 0..s.layers {
-                let name = |what: &str| format!("blk.{layer}.{what}");
-                let h = self.norm(&name("attn_norm"), &x);
-                let kv = [&mut keys[layer], &mut values[layer]];
+        let embed = self.weight("token_embd.weight");
+        let [of_embedding, _, of_parts, of_logits] = self.factors();
+        let row = |token: &u32| {
+            let row = &embed[*token as usize * s.embd..][..s.embd];
+            row.iter().map(|x| x * of_embedding).collect()
+        };
+        let mut all: Vec<Vec<f64>> = tokens.iter().map(row).collect();
+        for layer in 0..s.layers {
+            let name = |what: &str| format!("blk.{layer}.{what}");
+            let (mut keys, mut values) = (Vec::new(), Vec::new());
+            let hs: Vec<_> = all.iter().map(|x| self.norm(&name("attn_norm"), x)).collect();
+            let mut mixed = Vec::new();
+            for (pos, h) in hs.iter().enumerate() {
+                let kv = [&mut keys, &mut values];
+                mixed.push(match &s.latent {
+                    Some(latent) => self.latent_attention(latent, layer, pos, h, kv),
+                    None => self.queries(layer, pos, h, kv),
+                });
+            }
+            for (pos, x) in all.iter_mut().enumerate() {
                 let mut y = match &s.latent {
-                    Some(latent) => self.latent_attention(latent, layer, pos, &h, kv),
-                    None => self.attention(layer, pos, &h, kv),
+                    Some(_) => mixed[pos].clone(),
+                    None => {
+                        let seen = self.seen(layer, pos, tokens.len());
+                        self.attention(layer, seen, &mixed[pos], [&keys, &values])
+                    }
                 };
                 if gemma {
                     y = self.norm(&name("post_attention_norm"), &y);
                 }
                 x.iter_mut().zip(&y).for_each(|(x, y)| *x += y * of_parts);
-                let h = self.norm(&name(s.second_norm()), &x);
+                let h = self.norm(&name(s.second_norm()), x);
                 let experts = s.latent.is_none_or(|latent| layer >= latent.leading);
                 let mut y = match s.moe.as_ref().filter(|_| experts) {
                     Some(moe) => self.mixture(moe, &name, &h),
@@ -393,15 +430,16 @@ impl Oracle<'_> {
                 }
                 x.iter_mut().zip(&y).for_each(|(x, y)| *x += y * of_parts);
             }
+        }
+        let logits = |x: Vec<f64>| {
             let h = self.norm("output_norm", &x);
             let mut logits = self.linear(if s.tied { "token_embd" } else { "output" }, &h);
             if let (true, Some(bias)) = (s.tied, self.w.get("output.bias")) {
                 logits.iter_mut().zip(bias).for_each(|(l, b)| *l += b);
             }
-            let logits = logits.into_iter().map(|logit| capped(logit / of_logits, logit_cap));
-            all.push(logits.collect());
-        }
-        all
+            logits.into_iter().map(|logit| capped(logit / of_logits, logit_cap)).collect()
+        };
+        all.into_iter().map(logits).collect()
     }
 }
 
@@ -422,18 +460,20 @@ fn activation(gelu: bool, x: f64) -> f64 {
     }
 }
 
+/// A model that is written to `folder`, and its logits `[tokens][vocab]` by the definition.
+fn written(spec: &Spec, tokens: &[u32], folder: &Path) -> (PathBuf, Vec<Vec<f32>>) {
+    let (path, weights) = spec.write(folder);
+    let w = weights.into_iter().map(|(n, v)| (n, v.into_iter().map(f64::from).collect())).collect();
+    let rows = Oracle { spec, w }.forward(tokens).into_iter();
+    (path, rows.map(|row| row.into_iter().map(|x| x as f32).collect()).collect())
+}
+
 /// Runs a model every way there is and compares each with the oracle. Tolerances are relative to
 /// the largest logit: `one` for one token at a time, `many` for batches.
 fn check(spec: &Spec, length: usize, one: f32, many: f32) {
     let folder = tempfile::tempdir().unwrap();
-    let (path, weights) = spec.write(folder.path());
-    let w = weights.into_iter().map(|(n, v)| (n, v.into_iter().map(f64::from).collect())).collect();
     let tokens = tokens(length, spec.vocab, spec.seed);
-    let expected: Vec<Vec<f32>> = Oracle { spec, w }
-        .forward(&tokens)
-        .into_iter()
-        .map(|row| row.into_iter().map(|x| x as f32).collect())
-        .collect();
+    let (path, expected) = written(spec, &tokens, folder.path());
     let size = expected.iter().flatten().fold(0f32, |m, x| m.max(x.abs()));
     assert!(size > 0.5, "the model says nothing: {size}");
     for isa in Isa::available() {
@@ -613,7 +653,7 @@ fn gemma2_windows_and_caps() {
     let folder = tempfile::tempdir().unwrap();
     let model = Model::open(&early.write(folder.path()).0, &OpenOptions::default()).unwrap();
     let first = model.spec().attention_layers().next().unwrap();
-    assert_eq!((first.softcap, first.window), (Some(50.0), Some(4096)));
+    assert_eq!((first.softcap, first.mask.window()), (Some(50.0), Some(4096)));
 }
 
 #[test]
@@ -732,4 +772,82 @@ fn a_long_context_is_cut_into_pieces_and_merged() {
     let spec =
         Spec { layers: 2, context: 2048, window: Some((300, 2)), seed: 19, ..Spec::gemma3() };
     check(&spec, 700, TIGHT, TIGHT);
+}
+
+/// All tokens see all others, or those of a window around them.
+#[test]
+fn encoders_see_what_comes_after() {
+    let plain = Spec { causal: false, seed: 77, ..Spec::llama() };
+    let windowed = Spec { causal: false, window: Some((24, 3)), seed: 78, ..Spec::gemma3() };
+    for spec in [plain, windowed] {
+        let folder = tempfile::tempdir().unwrap();
+        let tokens = tokens(130, spec.vocab, spec.seed);
+        let (path, expected) = written(&spec, &tokens, folder.path());
+        let size = expected.iter().flatten().fold(0f32, |m, x| m.max(x.abs()));
+        let causal = written(&Spec { causal: true, ..spec.clone() }, &tokens, folder.path()).1;
+        assert!(
+            distance(&causal[5], &expected[5]) > 100.0 * TIGHT * size,
+            "what comes after matters"
+        );
+        for isa in Isa::available() {
+            let options =
+                OpenOptions { threads: Some(3), isa: Some(isa), ..OpenOptions::default() };
+            spec.write(folder.path());
+            let model = Model::open(&path, &options).unwrap();
+            let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+            session
+                .feed_each(&tokens, &mut |i, logits| {
+                    let off = distance(logits, &expected[i]) / size;
+                    assert!(off <= TIGHT, "{isa}, {}, position {i}: {off:e}", spec.arch);
+                })
+                .unwrap();
+            let more = session.feed(&[1]).unwrap_err();
+            assert!(matches!(more, ModelError::Bidirectional { .. }), "{more}");
+        }
+    }
+}
+
+#[test]
+fn an_engine_reads_texts_of_encoders_as_a_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = Spec { causal: false, seed: 79, ..Spec::llama() };
+    let (path, _) = spec.write(folder.path());
+    let model = Model::open(&path, &OpenOptions { threads: Some(2), ..OpenOptions::default() });
+    let model = model.unwrap();
+    let options = EngineOptions { batch: 64, sequences: 4, ..EngineOptions::default() };
+    let request = |n: usize, pooling| Request {
+        prompt: tokens(n, spec.vocab, n as u64),
+        of_prompt: OfPrompt::Embedding(pooling),
+        ..Request::default()
+    };
+    let of = |lengths: &[usize], pooling| {
+        let mut engine = Engine::new(&model, &options).unwrap();
+        let ids: Vec<_> =
+            lengths.iter().map(|n| engine.add(request(*n, pooling)).unwrap()).collect();
+        let mut found = vec![Vec::new(); ids.len()];
+        while engine
+            .step(&mut |id, event| {
+                if let Event::Embedding(row) = event {
+                    found[ids.iter().position(|other| *other == id).unwrap()] = row.to_vec();
+                }
+            })
+            .unwrap()
+        {}
+        found
+    };
+    // More rows than a step has, and prompts that begin alike.
+    let lengths = [40, 33, 64, 7, 40, 12];
+    for pooling in [Pooling::Mean, Pooling::Last] {
+        let together = of(&lengths, pooling);
+        for (n, row) in lengths.iter().zip(&together) {
+            assert_eq!(&of(&[*n], pooling)[0], row, "{n} tokens, {pooling:?}");
+            assert!(row.iter().any(|x| *x != 0.0));
+        }
+    }
+    let mut engine = Engine::new(&model, &options).unwrap();
+    let long = engine.add(request(65, Pooling::Mean)).unwrap_err();
+    assert!(matches!(long, ModelError::TooLongForBatch { found: 65, expected: 64 }), "{long}");
+    let answer = Request { prompt: vec![1, 2], max_tokens: 3, ..Request::default() };
+    let refused = engine.add(answer).unwrap_err();
+    assert!(matches!(refused, ModelError::Bidirectional { .. }), "{refused}");
 }

@@ -15,7 +15,7 @@
 
 use alight_kernels::Isa;
 use alight_kernels::attention::{
-    AttentionParams, KvCache, KvShape, KvType, KvWriter, LINE, Window,
+    Ahead, AttentionParams, KvCache, KvShape, KvType, KvWriter, LINE, Window,
 };
 use alight_kernels::parallel::{Attend, store};
 
@@ -118,7 +118,8 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     unsafe { store(&mut team, isa, writer, [pos, tokens], k, v) };
     let cache = KvCache::new(shape, keys, values);
     let (group, sinks) = (q_heads / kv_heads, has_sinks.then_some(sinks));
-    let attend = Attend { isa, params, cache, group, sinks, pos, tokens };
+    let ahead = Ahead::Nothing;
+    let attend = Attend { isa, params, cache, group, sinks, pos, tokens, ahead };
     with_floats(attend.partials(), |partials| attend.run(&mut team, q, out, partials));
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! With the real one, and real models: `bindings/python/tests/test_native.py`.
 
 use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
+    Ahead, AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
     Queries, Tile, Window, attend_tile, kv_store,
 };
 use alight_kernels::tiles::pack;
@@ -479,6 +479,7 @@ fn attention_is_the_kernels_on_any_threads() {
                     sinks: Some(&SINKS[3 * head..][..3]),
                     tokens: 0..tokens,
                     first_pos: pos as usize,
+                    ahead: Ahead::Nothing,
                 },
                 &mut heads_out,
                 &mut AttentionScratch::new(limits),

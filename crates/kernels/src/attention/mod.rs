@@ -26,8 +26,9 @@
 //! running one, one multiplication by the inverse of `l` at the end.
 //!
 //! # Masks
-//! The token at position `p` attends positions `j <= p` with `p - j < window`. Keys outside are
-//! replaced, not weighted: what lies in the cache at positions after the last token of a call never
+//! A mask is data: which positions before its own a token sees ([`Window`], the same for all tokens of a layer), and which after it
+//! ([`Ahead`], for each token of a tile; usually none). Keys outside are
+//! replaced, not weighted: what lies in the cache at positions after the last that a token of the call sees never
 //! matters, even NaN. Within a tile a NaN *value* of a later token does spoil the earlier tokens of
 //! the tile.
 
@@ -245,7 +246,7 @@ pub struct AttentionParams {
     pub scale: f32,
     /// `Some(cap)`: scores become `cap * tanh(score / cap)`.
     pub softcap: Option<f32>,
-    /// What a token sees of the positions up to its own; `None`: all of them.
+    /// The positions near its own that a token sees; `None`: all of them.
     pub window: Option<Window>,
 }
 
@@ -256,17 +257,50 @@ pub enum Window {
     Sliding(usize),
     /// Those of its chunk of so many: positions from a multiple of it on.
     Chunk(usize),
+    /// Those at most this number of positions away, on either side.
+    Around(usize),
+}
+
+/// The positions after their own that tokens of a prompt see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ahead<'a> {
+    /// Nothing: attention is causal.
+    #[default]
+    Nothing,
+    /// All positions before this one.
+    To(usize),
+    /// Token `t` of a call sees all positions before number `t`. The numbers never decrease; where one is not above the token's own position,
+    /// the token sees nothing after itself.
+    Each(&'a [usize]),
+}
+
+impl Ahead<'_> {
+    /// The position after the last one that token `t`, at `pos`, sees.
+    #[inline(always)]
+    fn end(self, t: usize, pos: usize) -> usize {
+        match self {
+            Ahead::Nothing => pos + 1,
+            Ahead::To(end) => end.max(pos + 1),
+            Ahead::Each(ends) => ends[t].max(pos + 1),
+        }
+    }
 }
 
 impl AttentionParams {
-    /// The positions that the token at `pos` attends.
+    /// The positions that the token at `pos` attends, if it sees none after its own.
     pub fn visible(&self, pos: usize) -> Range<usize> {
-        let start = match self.window {
-            Some(Window::Sliding(positions)) => (pos + 1).saturating_sub(positions),
-            Some(Window::Chunk(positions)) => pos / positions * positions,
-            None => 0,
-        };
-        start..pos + 1
+        self.visible_to(pos, pos + 1)
+    }
+
+    /// The positions that the token at `pos` attends, if there is nothing to see from `end` on.
+    #[inline(always)]
+    pub fn visible_to(&self, pos: usize, end: usize) -> Range<usize> {
+        match self.window {
+            Some(Window::Sliding(positions)) => (pos + 1).saturating_sub(positions)..end,
+            Some(Window::Chunk(positions)) => pos / positions * positions..end,
+            Some(Window::Around(away)) => pos.saturating_sub(away)..end.min(pos + away + 1),
+            None => 0..end,
+        }
     }
 }
 
@@ -475,6 +509,23 @@ pub struct Tile<'a> {
     pub tokens: Range<usize>,
     /// The position of token 0 of the batch.
     pub first_pos: usize,
+    /// The positions after their own that they see, by their indices; keys and values of these are in the cache, too.
+    pub ahead: Ahead<'a>,
+}
+
+impl Tile<'_> {
+    /// The positions that token `t` of the batch attends.
+    #[inline(always)]
+    fn visible(&self, t: usize) -> Range<usize> {
+        let pos = self.first_pos + t;
+        self.params.visible_to(pos, self.ahead.end(t, pos))
+    }
+
+    /// The positions that any of the tokens attends: later ones see no earlier start and no earlier end.
+    #[inline(always)]
+    fn all_visible(&self) -> Range<usize> {
+        self.visible(self.tokens.start).start..self.visible(self.tokens.end - 1).end
+    }
 }
 
 /// Decode: attends one token to some positions (Flash-Decoding: Dao et al. 2023).
@@ -546,8 +597,8 @@ pub fn attend_merge(
 /// Prefill: attends a tile of tokens to every position that each of them sees (FlashAttention: Dao et
 /// al. 2022). Rows `(token, head)` of `out` are overwritten.
 ///
-/// Panics if a row lies outside the queries or `out`, a position outside the cache, or the scratch is
-/// too small for `tokens × heads` rows.
+/// Panics if a row lies outside the queries or `out`, a position outside the cache, if what tokens see [ahead](Ahead) decreases, or if the
+/// scratch is too small for `tokens × heads` rows.
 pub fn attend_tile(
     isa: Isa,
     call: &Tile<'_>,
@@ -563,6 +614,11 @@ pub fn attend_tile(
     let last = tokens.end - 1;
     let positions = cache.positions();
     assert!(first_pos + last < positions, "position {} of {positions}", first_pos + last);
+    if let Ahead::Each(ends) = call.ahead {
+        assert!(ends[tokens.clone()].is_sorted(), "what tokens see decreases: {ends:?}");
+    }
+    let end = call.all_visible().end;
+    assert!(end <= positions, "tokens see {end} of {positions} positions");
     let end = last * q.stride + heads.end * shape.k_dim;
     assert!(end <= q.data.len(), "query row outside of {}", q.data.len());
     let sinks = call.sinks.is_none_or(|sinks| sinks.len() == heads.len());

@@ -232,7 +232,7 @@ pub(super) fn attend_merge(
 }
 
 pub(super) fn attend_tile(call: &Tile<'_>, out: &mut HeadsOut<'_>, scratch: &mut [f32]) {
-    let Tile { params, cache, kv_head, q, first_pos, ref heads, ref tokens, sinks } = *call;
+    let Tile { params, cache, kv_head, q, ref heads, ref tokens, sinks, .. } = *call;
     let shape = cache.shape;
     let (mut wide, rest) = Wide::new(shape, scratch);
     let pad = padded(shape.v_dim);
@@ -243,12 +243,10 @@ pub(super) fn attend_tile(call: &Tile<'_>, out: &mut HeadsOut<'_>, scratch: &mut
         let (acc, max_and_sum) = state.split_at_mut(pad);
         State { acc, max_and_sum }.clear();
     }
-    // Later tokens see no earlier positions than the first, and the last sees the last.
-    let all = params.visible(first_pos + tokens.start).start..first_pos + tokens.end;
-    for block in blocks(all) {
+    for block in blocks(call.all_visible()) {
         wide.fill(cache, kv_head, &block);
         for ((t, h), state) in rows.clone().zip(states.chunks_exact_mut(row_len)) {
-            let visible = params.visible(first_pos + t);
+            let visible = call.visible(t);
             let positions = visible.start.max(block.start)..visible.end.min(block.end);
             if positions.is_empty() {
                 continue;

@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use super::micro::{F16, F32, KeyBytes, Left, Right, Source, Sums, multiply, multiply_lines};
 use super::{
-    AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, KvType, LINE, Partial, Tile, bytes, padded,
-    partial_len, partial_row_len,
+    Ahead, AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, KvType, LINE, Partial, Tile, bytes,
+    padded, partial_len, partial_row_len,
 };
 use crate::lanes::{self, Lanes, Outlined};
 
@@ -18,7 +18,7 @@ use crate::lanes::{self, Lanes, Outlined};
 pub(super) const PANEL: usize = 6;
 
 /// Rows of one call and their running state.
-struct Rows {
+struct Rows<'a> {
     rows: usize,
     /// Rows of all panels but the last.
     panel: usize,
@@ -27,6 +27,9 @@ struct Rows {
     /// Row `r` is at position `first_pos + r / group`.
     first_pos: usize,
     group: usize,
+    /// How far its token, or the last one for rows that fill a panel, sees beyond that.
+    ahead: Ahead<'a>,
+    tokens: usize,
     /// Positions outside are not looked at.
     keys: Range<usize>,
     /// `[rows][k_dim]`.
@@ -42,7 +45,7 @@ struct Rows {
     scores: *mut f32,
 }
 
-impl Rows {
+impl Rows<'_> {
     /// Weights times scales, `[PANEL][BLOCK]`.
     #[inline(always)]
     fn weighted(&self) -> *mut f32 {
@@ -52,7 +55,9 @@ impl Rows {
     /// What row `r` sees of a block, relative to its start.
     #[inline(always)]
     fn visible(&self, params: &AttentionParams, r: usize, block: usize) -> Range<usize> {
-        let v = params.visible(self.first_pos + r / self.group);
+        let t = r / self.group;
+        let pos = self.first_pos + t;
+        let v = params.visible_to(pos, self.ahead.end(t.min(self.tokens - 1), pos));
         let (start, end) = (v.start.max(self.keys.start), v.end.min(self.keys.end));
         start.max(block) - block..end.min(block + BLOCK).max(block) - block
     }
@@ -122,6 +127,8 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
             widen: true,
             first_pos: pos,
             group: all,
+            ahead: Ahead::Nothing,
+            tokens: 1,
             keys: keys.clone(),
             q: parts.q.as_ptr(),
             acc: parts.acc.as_mut_ptr(),
@@ -140,6 +147,8 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
             widen: false,
             first_pos: pos,
             group: rows,
+            ahead: Ahead::Nothing,
+            tokens: 1,
             keys: keys.clone(),
             q: q.as_ptr(),
             acc,
@@ -174,7 +183,7 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
     out: &mut HeadsOut<'_>,
     scratch: &mut [f32],
 ) {
-    let Tile { params, cache, kv_head, q, first_pos, ref heads, ref tokens, sinks } = *call;
+    let Tile { params, cache, kv_head, q, first_pos, ref heads, ref tokens, sinks, ahead } = *call;
     let shape = cache.shape;
     let group = heads.len();
     let rows = tokens.len() * group;
@@ -202,7 +211,12 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
         widen: true,
         first_pos: first,
         group,
-        keys: params.visible(first).start..first_pos + tokens.end,
+        ahead: match ahead {
+            Ahead::Each(ends) => Ahead::Each(&ends[tokens.clone()]),
+            other => other,
+        },
+        tokens: tokens.len(),
+        keys: call.all_visible(),
         q: parts.q.as_ptr(),
         acc: parts.acc.as_mut_ptr(),
         acc_stride: pad,
@@ -244,7 +258,7 @@ struct Stream<'a> {
     params: &'a AttentionParams,
     cache: &'a KvCache<'a>,
     kv_head: usize,
-    state: &'a Rows,
+    state: &'a Rows<'a>,
     keys: &'a mut [f32],
     values: &'a mut [f32],
 }
@@ -267,7 +281,7 @@ unsafe fn stream<S: Lanes>(
     params: &AttentionParams,
     cache: &KvCache<'_>,
     kv_head: usize,
-    state: &Rows,
+    state: &Rows<'_>,
     keys: &mut [f32],
     values: &mut [f32],
 ) {
@@ -422,7 +436,7 @@ unsafe fn panels<S: Lanes, B: Source>(
     params: &AttentionParams,
     k_dim: usize,
     v_cols: usize,
-    state: &Rows,
+    state: &Rows<'_>,
     block: usize,
     k: Right<B::E>,
     v: impl Fn(usize) -> (Right<B::E>, usize),
@@ -510,7 +524,7 @@ unsafe fn rows<S: Lanes, B: Source, const KEYS: bool>(
 /// online softmax. Updates `m` and `l` and says by how much earlier sums shrink.
 struct Weights<'a> {
     params: &'a AttentionParams,
-    state: &'a Rows,
+    state: &'a Rows<'a>,
     block: usize,
     row: usize,
     n: usize,
@@ -587,7 +601,7 @@ impl Outlined for Weights<'_> {
 
 /// Multiplies the weights of a panel's columns `first..last` by the scales of the values there.
 struct Weigh<'a> {
-    state: &'a Rows,
+    state: &'a Rows<'a>,
     n: usize,
     first: usize,
     last: usize,

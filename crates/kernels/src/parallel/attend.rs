@@ -10,9 +10,9 @@ use super::rows::{Cut, Rows, cut_rows, each_row};
 use super::{Cost, Scratch, Threads};
 use crate::Isa;
 use crate::attention::{
-    AttentionLimits, AttentionParams, HeadsOut, KvCache, KvShape, KvWriter, LINE, PIECES, Partial,
-    Queries, SHORTEST_PIECE, Tile, attend_merge, attend_partial, attend_tile, chunk_positions,
-    first_position, partial_len, piece_positions, tile_tokens,
+    Ahead, AttentionLimits, AttentionParams, HeadsOut, KvCache, KvShape, KvWriter, LINE, PIECES,
+    Partial, Queries, SHORTEST_PIECE, Tile, attend_merge, attend_partial, attend_tile,
+    chunk_positions, first_position, partial_len, piece_positions, tile_tokens,
 };
 use crate::matmul::Output;
 
@@ -48,6 +48,9 @@ pub struct Attend<'a> {
     pub pos: usize,
     /// How many tokens there are.
     pub tokens: usize,
+    /// The positions after their own that they see, of which keys and values are in the cache, too. One token alone that
+    /// decodes sees nothing after itself.
+    pub ahead: Ahead<'a>,
 }
 
 impl Attend<'_> {
@@ -100,7 +103,9 @@ impl Attend<'_> {
         let out = HeadsOut::new(out, kv * group * shape.v_dim);
         let tile = tile_tokens(group);
         let tiles = self.tokens.div_ceil(tile);
-        let seen = self.params.visible(self.pos + self.tokens - 1).len();
+        let last = self.pos + self.tokens - 1;
+        let end = if let Ahead::To(end) = self.ahead { end } else { last + 1 };
+        let seen = self.params.visible_to(last, end).len();
         let products = self.tokens * seen * kv * group * (shape.k_dim + shape.v_dim);
         let cost = Cost { take: 1, ..Cost::of(products / PRODUCTS_PER_NS) };
         threads.run(tiles * kv, cost, &|range, scratch| {
@@ -115,8 +120,9 @@ impl Attend<'_> {
                     let out = &mut unsafe { out.duplicate() };
                     let (params, cache, first_pos) = (&self.params, &self.cache, self.pos);
                     let sinks = self.sinks_of(head);
+                    let (kv_head, ahead) = (head, self.ahead);
                     let call =
-                        Tile { params, cache, kv_head: head, q, heads, sinks, tokens, first_pos };
+                        Tile { params, cache, kv_head, q, heads, sinks, tokens, first_pos, ahead };
                     attend_tile(self.isa, &call, out, scratch);
                 }
             });

@@ -23,8 +23,10 @@ pub(super) struct ActiveRequest {
     pub(super) indexed: Indexed,
     /// Another prompt begins like this one, and is read up to there first.
     pub(super) after: Option<(RequestId, usize)>,
-    /// What the index or a file had made no numbers: all is computed, and nothing of it shared.
+    /// All is computed, and nothing of it shared: what the index or a file had made no numbers, or tokens see those after them.
     pub(super) cold: bool,
+    /// Its prompt is read in one step, since tokens see those after them.
+    pub(super) is_whole: bool,
     /// Positions at whose end the states of recurrent layers are to be kept.
     pub(super) marks: Vec<usize>,
 }

@@ -89,6 +89,9 @@ pub fn generate_constrained(
     constraint: Option<&mut dyn Constraint>,
     on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Generated, ModelError> {
+    if session.model().spec().is_bidirectional() {
+        return Err(ModelError::Bidirectional { model: session.model().name().to_owned() });
+    }
     let began = Instant::now();
     session.feed(prompt)?;
     for &token in prompt {

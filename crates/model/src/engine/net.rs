@@ -32,7 +32,7 @@ use crate::error::ModelError;
 use crate::norm::Norm;
 use crate::parts::Contribution;
 use crate::parts::alt_up::{self, AltUpWeights};
-use crate::parts::batch::Span;
+use crate::parts::batch::{RowInput, Span};
 use crate::parts::buffers::{BufferSizes, Buffers, WorkSize};
 use crate::parts::compute::Compute;
 use crate::parts::experts::Experts;
@@ -248,14 +248,17 @@ impl<'m> Net<'m> {
         let (isa, spec) = (self.compute.isa, self.spec);
         self.store.arrival().wait(arrival::EMBEDDING)?;
         let embed = self.weights.embed.view(self.store);
-        let tokens = b.batch.tokens();
-        let n = tokens.len();
+        let n = b.batch.tokens().len();
         let rows = [Rows::new(&mut b.x, spec.hidden_size)];
-        self.compute.each_row(n, rows, &b.threads, &|i, [x], _| {
-            embed.dequantize_row(tokens[i] as usize, x);
-            if spec.embedding_scale != 1.0 {
-                vec::scale(isa, x, spec.embedding_scale);
+        let batch = &b.batch;
+        self.compute.each_row(n, rows, &b.threads, &|i, [x], _| match batch.input(i) {
+            RowInput::Token(token) => {
+                embed.dequantize_row(token as usize, x);
+                if spec.embedding_scale != 1.0 {
+                    vec::scale(isa, x, spec.embedding_scale);
+                }
             }
+            RowInput::Vector(vector) => x.copy_from_slice(vector),
         });
         if let Some(inputs) = self.weights.token_inputs {
             self.token_inputs(b, inputs);
@@ -279,7 +282,7 @@ impl<'m> Net<'m> {
     }
 
     /// What layers take from the tokens, whose embeddings are in the residual stream:
-    /// `(√width · table[token] + norm(projection(x) / √hidden)) / √2`.
+    /// `(√width · table[token] + norm(projection(x) / √hidden)) / √2`. A row that begins with a vector has the first token's, which pads texts.
     fn token_inputs(&self, b: &mut Buffers, inputs: &TokenInputs) {
         let (isa, spec, n) = (self.compute.isa, self.spec, b.batch.counts());
         let (hidden, all) = (spec.hidden_size, b.token_input_width);

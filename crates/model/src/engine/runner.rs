@@ -220,7 +220,20 @@ impl<'m> Runner<'m> {
         let of = of(sequence, Role::Prompt);
         let (position, tokens) = sequence.read_next(rows);
         let states = self.cache.has_states();
-        self.buffers.batch.push(of, position, tokens, want, states);
+        let batch = &mut self.buffers.batch;
+        let first = batch.tokens().len();
+        batch.push(of, position, tokens, want, states);
+        let hidden = self.model.spec().hidden_size;
+        for span in sequence.vectors_at(position..position + rows) {
+            let here = span.positions.start.max(position)..span.positions.end.min(position + rows);
+            let row = first + (here.start - position);
+            let before = here.start - span.positions.start;
+            let values = &span.values[before * hidden..][..here.len() * hidden];
+            batch.set_vectors(row, values, hidden);
+            if span.is_group {
+                batch.group(row..row + here.len());
+            }
+        }
     }
 
     /// Computes the step, and the logits of the first `logits` rows that are wanted. Returns how long it took.
@@ -369,15 +382,16 @@ fn of(sequence: &Sequence, role: Role) -> OfSequence {
     OfSequence { sequence: sequence.index, role, long: sequence.is_long() }
 }
 
-/// Refuses tokens that a sequence of `used` tokens cannot be continued with in a context of `limit`.
+/// Refuses tokens that a sequence of `used` tokens cannot be continued with in a context of `limit`, of which at most `batch` are computed
+/// together.
 ///
 /// # Errors
-/// No tokens, one that is outside the vocabulary, or more than there is room for.
+/// No tokens, one that is outside the vocabulary, or more than there is room for; a network that reads texts as a whole.
 pub(super) fn admit(
     model: &Model,
     tokens: &[u32],
     used: usize,
-    limit: usize,
+    [limit, batch]: [usize; 2],
 ) -> Result<(), ModelError> {
     let spec = model.spec();
     if tokens.is_empty() {
@@ -389,6 +403,14 @@ pub(super) fn admit(
     let asked = tokens.len();
     if asked > limit - used {
         return Err(ModelError::ContextFull { used, asked, limit, trained: spec.context });
+    }
+    if spec.is_bidirectional() {
+        if used > 0 {
+            return Err(ModelError::Bidirectional { model: model.name().to_owned() });
+        }
+        if asked > batch {
+            return Err(ModelError::TooLongForBatch { found: asked, expected: batch });
+        }
     }
     Ok(())
 }

@@ -201,7 +201,11 @@ impl<'m> Engine<'m> {
         request: Request,
         constraint: Option<Box<dyn Constraint>>,
     ) -> Result<RequestId, ModelError> {
-        admit(self.runner.model, &request.prompt, 0, self.context())?;
+        let (model, limits) = (self.runner.model, [self.context(), self.runner.batch()]);
+        admit(model, &request.prompt, 0, limits)?;
+        if model.spec().is_bidirectional() && !request.wants_embedding() {
+            return Err(ModelError::Bidirectional { model: model.name().to_owned() });
+        }
         self.last_id += 1;
         let id = RequestId(self.last_id);
         self.waiting.push_back(Waiting { id, request, constraint });
@@ -318,7 +322,7 @@ impl<'m> Engine<'m> {
             }
             let Some(waiting) = self.waiting.pop_front() else { break };
             let mut active = self.activate(index, waiting);
-            if !active.request.wants_all_rows() {
+            if !active.request.wants_all_rows() && !active.is_whole {
                 self.prompts.look_up(&mut self.runner, &mut active);
                 prompt_store::follow(&self.runner, &mut self.places, &mut active);
             }
@@ -369,7 +373,8 @@ impl<'m> Engine<'m> {
             salt: salt(&request.salt, sequence.is_long()),
             indexed: Indexed::default(),
             after: None,
-            cold: false,
+            cold: model.spec().is_bidirectional(),
+            is_whole: model.spec().is_bidirectional(),
             marks: Vec::new(),
             sequence,
             request,
@@ -421,7 +426,11 @@ impl<'m> Engine<'m> {
         for (i, &index) in order.iter().enumerate() {
             let Some(active) = &mut places[index] else { continue };
             let share = left.div_ceil(order.len() - i);
-            let rows = active.readable().min(share).min(left);
+            let rows = match active.is_whole {
+                true => active.readable(),
+                false => active.readable().min(share),
+            };
+            let rows = if active.is_whole && rows > left { 0 } else { rows.min(left) };
             if rows == 0 {
                 continue;
             }

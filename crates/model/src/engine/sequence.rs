@@ -1,7 +1,7 @@
 //! A sequence of tokens: how far it is computed, and how it continues. A [`Session`](super::Session) has one, an
 //! [`Engine`](super::Engine) one for each request that it computes.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use alight_text::Tokenizer;
 
@@ -30,8 +30,20 @@ pub(super) struct Sequence {
     /// Whether it is long. When it becomes long, or short again, all of it is computed anew, as the model would have computed it from
     /// the beginning: what comes out depends on the tokens alone, and not on the context that was asked for.
     long: bool,
+    /// Rows that begin with vectors instead of tokens, in their order; the tokens in their places mean nothing.
+    vectors: Vec<VectorSpan>,
     /// What proposes drafts, while some are wanted.
     pub(super) drafter: Option<Drafter>,
+}
+
+/// Rows that follow one another and begin with vectors.
+pub(super) struct VectorSpan {
+    /// The positions of the rows.
+    pub(super) positions: Range<usize>,
+    /// `[rows, hidden]`
+    pub(super) values: Vec<f32>,
+    /// They see each other, and not only what is before them.
+    pub(super) is_group: bool,
 }
 
 impl Sequence {
@@ -46,6 +58,7 @@ impl Sequence {
             reused: 0,
             original,
             long: false,
+            vectors: Vec::new(),
             drafter: None,
         }
     }
@@ -88,7 +101,8 @@ impl Sequence {
     /// The tokens at the beginning that are computed as those of a prompt. Only these are shared: those that were generated are computed
     /// in another way.
     pub(super) fn read(&self) -> &[u32] {
-        &self.tokens[..self.computed.min(self.prompt)]
+        let before_vectors = self.vectors.first().map_or(usize::MAX, |span| span.positions.start);
+        &self.tokens[..self.computed.min(self.prompt).min(before_vectors)]
     }
 
     /// Tokens of a prompt that may come from elsewhere: all but the last, whose logits are wanted.
@@ -103,6 +117,34 @@ impl Sequence {
             self.prompt += tokens.len();
         }
         self.tokens.extend_from_slice(tokens);
+    }
+
+    /// Adds rows of a prompt that begin with `values` `[rows, hidden]`; nothing is pending.
+    pub(super) fn append_vectors(&mut self, values: &[f32], hidden: usize, is_group: bool) {
+        let start = self.tokens.len();
+        let rows = values.len() / hidden;
+        if self.prompt == start {
+            self.prompt += rows;
+        }
+        self.tokens.resize(start + rows, 0);
+        let positions = start..start + rows;
+        self.vectors.push(VectorSpan { positions, values: values.to_vec(), is_group });
+    }
+
+    /// Those of the rows that begin with vectors which are at some of these positions.
+    pub(super) fn vectors_at(&self, positions: Range<usize>) -> impl Iterator<Item = &VectorSpan> {
+        let some = move |span: &&VectorSpan| {
+            span.positions.start < positions.end && positions.start < span.positions.end
+        };
+        self.vectors.iter().filter(some)
+    }
+
+    /// The last position up to `n` at which it can be cut: rows that see each other are whole, or not there.
+    pub(super) fn last_cut(&self, n: usize) -> usize {
+        let cut = |span: &&VectorSpan| {
+            span.is_group && span.positions.start < n && n < span.positions.end
+        };
+        self.vectors.iter().find(cut).map_or(n, |span| span.positions.start)
     }
 
     /// Adds a token that was generated and is not computed yet; all others are.
@@ -189,6 +231,12 @@ impl Sequence {
             self.computed = self.computed.min(n);
             self.prompt = self.prompt.min(n);
             self.reused = self.reused.min(n);
+            self.vectors.retain(|span| span.positions.start < n);
+            if let Some(last) = self.vectors.last_mut() {
+                let width = last.values.len() / last.positions.len();
+                last.positions.end = last.positions.end.min(n);
+                last.values.truncate(last.positions.len() * width);
+            }
         }
     }
 
@@ -280,6 +328,29 @@ mod tests {
             (sequence.tokens(), sequence.read(), sequence.reused()),
             (&[1, 2][..], &[1, 2][..], 1)
         );
+    }
+
+    #[test]
+    fn rows_that_see_each_other_are_not_cut() {
+        let mut sequence = Sequence::new(0, None, 10);
+        sequence.append(&[1, 2]);
+        sequence.append_vectors(&[0.5; 6], 2, true);
+        sequence.append_vectors(&[0.25; 4], 2, false);
+        sequence.append(&[3]);
+        let cuts: Vec<_> = (0..=8).map(|n| sequence.last_cut(n)).collect();
+        assert_eq!(cuts, [0, 1, 2, 2, 2, 5, 6, 7, 8]);
+        let at = |sequence: &Sequence, positions| {
+            sequence.vectors_at(positions).map(|span| span.positions.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(at(&sequence, 0..2), []);
+        assert_eq!(at(&sequence, 4..6), [2..5, 5..7]);
+        sequence.read_next(8);
+        assert_eq!(sequence.read(), [1, 2], "no vector is shared");
+        sequence.truncate(6);
+        assert_eq!(at(&sequence, 0..8), [2..5, 5..6]);
+        assert_eq!(sequence.vectors[1].values, [0.25; 2]);
+        sequence.truncate(2);
+        assert_eq!((at(&sequence, 0..8), sequence.read()), (vec![], &[1, 2][..]));
     }
 
     #[test]

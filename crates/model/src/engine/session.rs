@@ -154,6 +154,34 @@ impl<'m> Session<'m> {
         Ok(self.logits())
     }
 
+    /// Appends rows of a prompt that are given as vectors `[rows, hidden]` instead of tokens, and returns the logits `[vocab]` of what
+    /// follows the last of them. A vector stands for what the embedding of a token would be, with the model's factor: a patch of a
+    /// picture, for example. If they are a group they see each other, and not only what is before them.
+    ///
+    /// What is computed of them is shared with no other sequence. In [`Session::tokens`] the first token stands in their places.
+    ///
+    /// # Errors
+    /// As [`Session::feed`]; no whole vectors, or a group of more rows than are computed together.
+    pub fn feed_vectors(&mut self, vectors: &[f32], is_group: bool) -> Result<&[f32], ModelError> {
+        let hidden = self.model().spec().hidden_size;
+        if !vectors.len().is_multiple_of(hidden) {
+            return Err(ModelError::Options {
+                what: "rows of vectors",
+                found: vectors.len(),
+                expected: format!("a multiple of {hidden} numbers"),
+            });
+        }
+        let rows = vectors.len() / hidden;
+        if is_group && rows > self.batch {
+            return Err(ModelError::TooLongForBatch { found: rows, expected: self.batch });
+        }
+        self.admit(&vec![0; rows])?;
+        self.append_with(rows, Want::Last, &mut |_, _| {}, |sequence| {
+            sequence.append_vectors(vectors, hidden, is_group);
+        })?;
+        Ok(self.logits())
+    }
+
     /// Appends `tokens` of a prompt without computing logits.
     ///
     /// # Errors
@@ -284,9 +312,20 @@ impl<'m> Session<'m> {
         each: EachLogits<'_>,
     ) -> Result<(), ModelError> {
         self.admit(tokens)?;
-        self.settle(self.position() + tokens.len())?;
+        self.append_with(tokens.len(), want, each, |sequence| sequence.append(tokens))
+    }
+
+    /// Appends `rows` rows of a prompt, which `add` adds to the sequence.
+    fn append_with(
+        &mut self,
+        rows: usize,
+        want: Want,
+        each: EachLogits<'_>,
+        add: impl FnOnce(&mut Sequence),
+    ) -> Result<(), ModelError> {
+        self.settle(self.position() + rows)?;
         let before = self.position();
-        self.sequence.append(tokens);
+        add(&mut self.sequence);
         self.call(before, |session, handed_out| {
             session.read(before, want, &mut |i, logits| {
                 *handed_out = true;
@@ -356,7 +395,7 @@ impl<'m> Session<'m> {
         let Session { runner, sequence, batch, row } = self;
         let (start, unread) = (sequence.computed(), sequence.unread());
         let end = if start < from { from - start } else { unread };
-        let rows = unread.min(end).min(*batch);
+        let rows = sequence.last_cut(start + unread.min(end).min(*batch)) - start;
         let want = match want {
             Want::All if start >= from => Want::All,
             Want::Last if rows == unread => Want::Last,
@@ -415,7 +454,7 @@ impl<'m> Session<'m> {
 
     /// Refuses what cannot be fed.
     fn admit(&self, tokens: &[u32]) -> Result<(), ModelError> {
-        admit(self.model(), tokens, self.position(), self.context())
+        admit(self.model(), tokens, self.position(), [self.context(), self.batch])
     }
 
     /// The tokens of the sequence.
@@ -453,14 +492,15 @@ impl<'m> Session<'m> {
     }
 
     /// Forgets everything from position `n` on; nothing if the sequence is not as long. Returns how many tokens are left:
-    /// `n`, or fewer if the model has recurrent layers, whose states cannot be cut. Then the sequence goes back to the
+    /// `n`, or fewer within a group of vectors, which is forgotten as a whole, and if the model has recurrent layers, whose states cannot be cut. Then the sequence goes back to the
     /// latest snapshot of them, and what lies between has to be fed again. It costs nothing else.
     pub fn truncate(&mut self, n: usize) -> usize {
         let Session { runner, sequence, .. } = self;
         let states = &mut runner.cache.sequences[0].states;
+        let n = sequence.last_cut(n);
         let left = match states.is_empty() || n >= sequence.computed() {
             true => n,
-            false => states.back_to(n),
+            false => sequence.last_cut(states.back_to(n)),
         };
         sequence.truncate(left);
         self.position()

@@ -37,10 +37,8 @@ pub struct AttentionSpec {
     pub scale: f32,
     /// Soft cap of the scores.
     pub softcap: Option<f32>,
-    /// A token sees itself and the `window − 1` positions before it.
-    pub window: Option<usize>,
-    /// Whether the window is the chunk of so many positions that a token is in, and not those before it.
-    pub chunked: bool,
+    /// Which positions a token sees.
+    pub mask: Mask,
     /// Which of the model's rotary embeddings turns queries and keys; `None`: they are not turned.
     pub rope: Option<usize>,
     /// Which elements of a head rotate together.
@@ -65,6 +63,57 @@ pub struct AttentionSpec {
     /// Whether what a head attends to is multiplied by the sigmoid of a gate, which `attn_q` makes beside the query; values
     /// are as long as keys then.
     pub output_gate: bool,
+}
+
+/// Which positions a token of a layer sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mask {
+    /// All up to its own.
+    #[default]
+    Causal,
+    /// Its own and those before it, this number in all.
+    Window(usize),
+    /// Those up to its own of the chunk of this length that it is in.
+    Chunk(usize),
+    /// All of its sequence.
+    Bidirectional,
+    /// Those of its sequence that are at most this number of positions away, on either side.
+    Around(usize),
+}
+
+impl Mask {
+    /// The same with a window, if there is one: of positions up to a token's own, or half of it on either side.
+    pub(crate) fn with_window(self, window: Option<usize>) -> Mask {
+        match (self.is_bidirectional(), window) {
+            (_, None) => self,
+            (false, Some(positions)) => Mask::Window(positions),
+            (true, Some(positions)) => Mask::Around(positions / 2),
+        }
+    }
+
+    /// The most positions that a token sees of those up to its own, where that is fewer than all.
+    pub fn window(self) -> Option<usize> {
+        match self {
+            Mask::Causal | Mask::Bidirectional => None,
+            Mask::Window(positions) | Mask::Chunk(positions) => Some(positions),
+            Mask::Around(away) => Some(away + 1),
+        }
+    }
+
+    /// True if a token sees positions after its own.
+    pub fn is_bidirectional(self) -> bool {
+        matches!(self, Mask::Bidirectional | Mask::Around(_))
+    }
+
+    /// The same for the kernels, to which positions ahead are given by [`Ahead`](alight_kernels::attention::Ahead).
+    fn kernel(self) -> Option<Window> {
+        match self {
+            Mask::Causal | Mask::Bidirectional => None,
+            Mask::Window(positions) => Some(Window::Sliding(positions)),
+            Mask::Chunk(positions) => Some(Window::Chunk(positions)),
+            Mask::Around(away) => Some(Window::Around(away)),
+        }
+    }
 }
 
 /// A factor on queries that grows with their position: `1 + scale · ln(1 + ⌊(position + offset) / length⌋)`.
@@ -115,6 +164,9 @@ fn head_dim(keys: &Keys<'_, '_>, key: &str, heads: usize) -> Result<usize, SpecE
 }
 
 impl AttentionSpec {
+    /// The key that says whether tokens see none after them.
+    pub(crate) const CAUSAL: &'static str = "attention.causal";
+
     /// Reads its keys: full attention with the model's first rotary embedding, interleaved pairs, and `1/√key_dim`.
     ///
     /// # Errors
@@ -167,7 +219,12 @@ impl AttentionSpec {
                 return Err(keys.value(key, dim, format!("at most {most} for {heads} heads")));
             }
         }
-        Ok(AttentionSpec::new([heads, kv_heads], [key_dim, value_dim]))
+        // Where a file says so, a causal network was made an encoder.
+        let mask = match keys.get::<bool>(AttentionSpec::CAUSAL)? {
+            Some(false) => Mask::Bidirectional,
+            Some(true) | None => Mask::Causal,
+        };
+        Ok(AttentionSpec { mask, ..AttentionSpec::new([heads, kv_heads], [key_dim, value_dim]) })
     }
 
     /// Full attention of those heads, query heads first, and lengths of keys and values, as [`AttentionSpec::read`] has it.
@@ -179,8 +236,7 @@ impl AttentionSpec {
             value_dim,
             scale: 1.0 / (key_dim as f32).sqrt(),
             softcap: None,
-            window: None,
-            chunked: false,
+            mask: Mask::Causal,
             rope: Some(0),
             pairing: RopePairing::Interleaved,
             qk_norm: QkNorm::None,
@@ -227,11 +283,7 @@ impl AttentionSpec {
     }
 
     fn params(&self) -> AttentionParams {
-        let window = self.window.map(|positions| match self.chunked {
-            false => Window::Sliding(positions),
-            true => Window::Chunk(positions),
-        });
-        AttentionParams { scale: self.scale, softcap: self.softcap, window }
+        AttentionParams { scale: self.scale, softcap: self.softcap, window: self.mask.kernel() }
     }
 }
 
@@ -273,7 +325,7 @@ impl MixerSpec for AttentionSpec {
     fn attended(&self) -> Option<Attended> {
         let elements = self.key_dim + self.value_dim;
         let (bytes, macs) = (2 * self.kv_heads * elements, self.heads * elements);
-        Some(Attended { window: self.window, bytes, macs })
+        Some(Attended { window: self.mask.window(), bytes, macs })
     }
 }
 
@@ -432,7 +484,8 @@ impl Attention {
         let layer = spec.kv_layer.unwrap_or(step.layer);
         let widths = [spec.key_dim, spec.value_dim].map(|dim| spec.heads * dim);
         let (params, group, sinks) = (spec.params(), spec.group(), self.sinks.as_deref());
-        step.attend(layer, &QueryHeads { params, group, sinks, widths });
+        let bidirectional = spec.mask.is_bidirectional();
+        step.attend(layer, &QueryHeads { params, group, sinks, widths, bidirectional });
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use alight_kernels::attention::Ahead;
 use alight_kernels::matmul::{Precision, RowCounts};
 
 /// What a row is computed for. It decides how the row is computed, which its sequence has to be able to rely on: one row more
@@ -23,6 +24,15 @@ pub(crate) enum Want {
     Nothing,
     Last,
     All,
+}
+
+/// The beginning of a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum RowInput<'a> {
+    /// The embedding of a token.
+    Token(u32),
+    /// `[hidden]`: what stands in its place, as a patch of a picture does.
+    Vector(&'a [f32]),
 }
 
 /// The sequence that rows are of, and how they are computed.
@@ -45,6 +55,8 @@ pub(crate) struct Span {
     pub(crate) position: usize,
     /// Which rows of the batch they are.
     pub(crate) rows: Range<usize>,
+    /// The position after its last row, those that are not wanted included.
+    pub(crate) end: usize,
     /// Which row of a draft it is, if states of recurrent layers are kept after it.
     pub(crate) draft_row: Option<usize>,
     pub(crate) want: Want,
@@ -63,8 +75,16 @@ pub(crate) struct Batch {
     /// How activations of prompts are rounded.
     prompt: Precision,
     tokens: Vec<u32>,
+    /// Rows that begin with a vector, in their order, and the vectors `[rows, hidden]`.
+    vector_rows: Vec<usize>,
+    vectors: Vec<f32>,
     /// By row.
     places: Vec<Place>,
+    /// By row: the position after the last one that it sees where attention is causal: its own, or the last of a group of rows that see each
+    /// other.
+    ends: Vec<usize>,
+    /// True if there is such a group.
+    has_groups: bool,
     /// Those that decode come first.
     spans: Vec<Span>,
     counts: RowCounts,
@@ -83,7 +103,11 @@ impl Batch {
         Batch {
             prompt,
             tokens: Vec::with_capacity(most),
+            vector_rows: Vec::new(),
+            vectors: Vec::new(),
             places: Vec::with_capacity(most),
+            ends: Vec::with_capacity(most),
+            has_groups: false,
             spans: Vec::with_capacity(most),
             counts: RowCounts::default(),
         }
@@ -92,7 +116,11 @@ impl Batch {
     /// Forgets all rows.
     pub(crate) fn clear(&mut self) {
         self.tokens.clear();
+        self.vector_rows.clear();
+        self.vectors.clear();
         self.places.clear();
+        self.ends.clear();
+        self.has_groups = false;
         self.spans.clear();
         self.counts = RowCounts::default();
     }
@@ -131,17 +159,57 @@ impl Batch {
         let after = self.spans.last().is_none_or(|last| last.role == role || role == Role::Prompt);
         assert!(after, "rows that decode come first");
         self.tokens.extend_from_slice(tokens);
-        let positions = position..position + tokens.len();
-        self.places.extend(positions.map(|position| Place { sequence, position, long }));
+        let end = position + tokens.len();
+        self.places.extend((position..end).map(|position| Place { sequence, position, long }));
+        self.ends.extend((position..end).map(|position| position + 1));
         self.count(role, tokens.len());
         let rows = first..first + tokens.len();
-        self.spans.push(Span { sequence, role, position, rows, draft_row, want });
+        self.spans.push(Span { sequence, role, position, rows, end, draft_row, want });
     }
 
     fn count(&mut self, role: Role, rows: usize) {
         let mut counts = self.counts;
         *self.counted(&mut counts, role) += rows;
         self.counts = counts;
+    }
+
+    /// The last rows that were added, one for each of `vectors` `[rows, hidden]` from row `first` on, begin with these instead of their tokens.
+    pub(crate) fn set_vectors(&mut self, first: usize, vectors: &[f32], hidden: usize) {
+        debug_assert!(self.vector_rows.last().is_none_or(|last| *last < first), "in order");
+        self.vector_rows.extend(first..first + vectors.len() / hidden);
+        self.vectors.extend_from_slice(vectors);
+    }
+
+    /// The beginning of a row that was added.
+    pub(crate) fn input(&self, row: usize) -> RowInput<'_> {
+        match self.vector_rows.binary_search(&row) {
+            Ok(i) => {
+                let hidden = self.vectors.len() / self.vector_rows.len();
+                RowInput::Vector(&self.vectors[i * hidden..][..hidden])
+            }
+            Err(_) => RowInput::Token(self.tokens[row]),
+        }
+    }
+
+    /// Rows of a prompt that were added see each other, as those of a picture do, and not only what is before them.
+    ///
+    /// # Panics
+    /// If they are not all of one span.
+    pub(crate) fn group(&mut self, rows: Range<usize>) {
+        let whole = |span: &Span| span.rows.start <= rows.start && rows.end <= span.rows.end;
+        assert!(self.spans(Role::Prompt).any(whole), "rows of one prompt");
+        let end = self.places[rows.end - 1].position + 1;
+        self.ends[rows].fill(end);
+        self.has_groups = true;
+    }
+
+    /// The positions after their own that the rows of a span of a prompt see, in a layer of that kind.
+    pub(crate) fn ahead(&self, span: &Span, bidirectional: bool) -> Ahead<'_> {
+        match bidirectional {
+            true => Ahead::To(span.end),
+            false if self.has_groups => Ahead::Each(&self.ends[span.rows.clone()]),
+            false => Ahead::Nothing,
+        }
     }
 
     /// The tokens of all rows that were added.
@@ -220,6 +288,7 @@ impl Batch {
             for from in wanted.clone() {
                 if from != next {
                     self.places[next] = self.places[from];
+                    self.ends[next] = self.ends[from];
                     keep(from, next);
                 }
                 next += 1;
@@ -227,6 +296,7 @@ impl Batch {
             self.count(role, wanted.len());
         }
         self.places.truncate(next);
+        self.ends.truncate(next);
     }
 }
 
@@ -262,6 +332,43 @@ mod tests {
         assert_eq!(rows, [(6, 2..2), (1, 2..3), (5, 3..5)]);
         batch.clear();
         assert!(batch.tokens().is_empty() && batch.all_spans().is_empty());
+    }
+
+    #[test]
+    fn rows_begin_with_tokens_or_vectors() {
+        let mut batch = Batch::new(16, Precision::Bits8);
+        batch.push(of(0, Role::Prompt), 0, &[7; 5], Want::All, false);
+        batch.set_vectors(1, &[1.0, 2.0, 3.0, 4.0], 2);
+        batch.set_vectors(4, &[5.0, 6.0], 2);
+        let inputs: Vec<_> = (0..5).map(|row| batch.input(row)).collect();
+        let [a, b, c] = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]];
+        let token = RowInput::Token(7);
+        let vector = |row| RowInput::Vector(row);
+        assert_eq!(inputs, [token, vector(&a), vector(&b), token, vector(&c)]);
+        batch.clear();
+        batch.push(of(0, Role::Prompt), 0, &[7; 5], Want::All, false);
+        assert_eq!(batch.input(1), token);
+    }
+
+    #[test]
+    fn rows_of_a_group_see_each_other() {
+        let mut batch = Batch::new(16, Precision::Bits8);
+        batch.push(of(0, Role::Prompt), 3, &[1; 6], Want::Nothing, false);
+        batch.push(of(1, Role::Prompt), 0, &[2; 5], Want::All, false);
+        let ahead = |batch: &Batch, span: usize, both: bool| {
+            format!("{:?}", batch.ahead(&batch.all_spans()[span], both))
+        };
+        assert_eq!([0, 1].map(|span| ahead(&batch, span, false)), ["Nothing"; 2]);
+        assert_eq!([0, 1].map(|span| ahead(&batch, span, true)), ["To(9)", "To(5)"]);
+        batch.group(7..10);
+        assert_eq!(ahead(&batch, 0, false), "Each([4, 5, 6, 7, 8, 9])");
+        assert_eq!(ahead(&batch, 1, false), "Each([1, 4, 4, 4, 5])");
+        batch.keep_wanted(|_, _| {});
+        assert_eq!(ahead(&batch, 1, false), "Each([1, 4, 4, 4, 5])");
+        assert_eq!(ahead(&batch, 1, true), "To(5)");
+        batch.clear();
+        batch.push(of(1, Role::Prompt), 0, &[2; 5], Want::All, false);
+        assert_eq!(ahead(&batch, 0, false), "Nothing");
     }
 
     #[test]

@@ -547,5 +547,6 @@ fn multiply_heads<'m>(
 fn attend(spec: &LatentAttentionSpec, step: &mut Step<'_>) {
     let params = AttentionParams { scale: spec.scale, softcap: None, window: None };
     let widths = [spec.row(), spec.rank].map(|width| spec.heads * width);
-    step.attend(step.layer, &QueryHeads { params, group: spec.heads, sinks: None, widths });
+    let heads = QueryHeads { params, group: spec.heads, sinks: None, widths, bidirectional: false };
+    step.attend(step.layer, &heads);
 }

@@ -38,6 +38,8 @@ pub(crate) struct QueryHeads<'a> {
     pub(crate) sinks: Option<&'a [f32]>,
     /// Elements of a row of queries, and of a row of outputs.
     pub(crate) widths: [usize; 2],
+    /// Tokens of a prompt see those after them.
+    pub(crate) bidirectional: bool,
 }
 
 /// Whether the part that comes next takes what the part before has added, or runs parallel to it.
@@ -91,7 +93,8 @@ impl Step<'_> {
     /// Attends the rows, whose keys and values are in the cache of `layer`: `q` `[rows, heads, key_dim]` gives `heads_out`
     /// `[rows, heads, value_dim]`.
     pub(crate) fn attend(&mut self, layer: usize, heads: &QueryHeads<'_>) {
-        let QueryHeads { params, group, sinks, widths: [q_width, out_width] } = *heads;
+        let QueryHeads { params, group, sinks, widths: [q_width, out_width], bidirectional } =
+            *heads;
         let (isa, cache) = (self.compute.isa, &*self.cache);
         let b = &mut *self.buffers;
         let threads = &mut self.compute.threads(&b.threads);
@@ -110,7 +113,8 @@ impl Step<'_> {
         for span in b.batch.spans(Role::Prompt).filter(|span| !span.rows.is_empty()) {
             let cache = cache.kv(layer, span.sequence);
             let (pos, tokens, first) = (span.position, span.rows.len(), span.rows.start);
-            let attend = Attend { isa, params, cache, group, sinks, pos, tokens };
+            let ahead = batch.ahead(span, bidirectional);
+            let attend = Attend { isa, params, cache, group, sinks, pos, tokens, ahead };
             let (q, out) = (&b.q[first * q_width..], &mut b.heads_out[first * out_width..]);
             attend.tiles(threads, q, out);
         }

@@ -17,7 +17,7 @@ pub use self::arch::{Architecture, architectures};
 pub use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_LAYERS};
 pub use crate::norm::{NormKind, NormSpec};
-pub use crate::parts::attention::{AttentionSpec, QkNorm, Temperature};
+pub use crate::parts::attention::{AttentionSpec, Mask, QkNorm, Temperature};
 use crate::parts::buffers::WorkSize;
 pub use crate::parts::delta_net::DeltaNetSpec;
 pub use crate::parts::dense::{Activation, DenseSpec, InputMatrices};
@@ -160,7 +160,22 @@ impl ModelSpec {
     /// feature that there is no code for.
     pub fn from_gguf(gguf: &Gguf<'_>) -> Result<ModelSpec, SpecError> {
         let architecture = arch::named(gguf.require("general.architecture")?)?;
-        (architecture.read)(&Keys { gguf, prefix: architecture.name })
+        let keys = Keys { gguf, prefix: architecture.name };
+        let spec = (architecture.read)(&keys)?;
+        let bidirectional = |mixer: &Mixer| match mixer {
+            Mixer::Attention(attention) => attention.mask.is_bidirectional(),
+            _ => false,
+        };
+        if keys.get::<bool>(AttentionSpec::CAUSAL)? == Some(false)
+            && !spec.mixers().all(|(_, mixer)| bidirectional(mixer))
+        {
+            return Err(keys.unsupported(
+                AttentionSpec::CAUSAL,
+                false,
+                "this architecture with attention in both directions",
+            ));
+        }
+        Ok(spec)
     }
 
     /// Gives the first layers of a network of mixtures a dense part: as many as the key says.
@@ -206,7 +221,12 @@ impl ModelSpec {
         })
     }
 
-    /// The same, to change them.
+    /// True if tokens see those after them. Such a network reads a text as a whole, and does not continue it.
+    pub fn is_bidirectional(&self) -> bool {
+        self.attention_layers().any(|attention| attention.mask.is_bidirectional())
+    }
+
+    /// The attention parts, to change them.
     pub(crate) fn attention_layers_mut(&mut self) -> impl Iterator<Item = &mut AttentionSpec> {
         self.layers.iter_mut().filter_map(|layer| match &mut layer.mixer {
             Some(Mixer::Attention(attention)) => Some(attention),

@@ -31,7 +31,7 @@ pub(crate) fn set_windows(
     spec.ropes.push(rope);
     let last = spec.ropes.len() - 1;
     for (attention, _) in spec.attention_layers_mut().zip(windowed).filter(|(_, has)| **has) {
-        attention.window = Some(window);
+        attention.mask = attention.mask.with_window(Some(window));
         attention.rope = Some(last);
     }
 }

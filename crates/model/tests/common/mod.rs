@@ -137,6 +137,8 @@ pub struct Spec {
     pub long_context: Option<usize>,
     /// The Gemmas: window and period of the global layers.
     pub window: Option<(usize, usize)>,
+    /// Tokens see none after them.
+    pub causal: bool,
     /// What most layers have in place of attention, and the interval at which there is attention.
     pub recurrent: Option<(Recurrence, usize)>,
     /// Where each layer has one part: a letter for each, `m` for what `recurrent` says, `a` for attention, `f` for a
@@ -200,6 +202,7 @@ impl Spec {
             recurrent: None,
             layout: "",
             scales: None,
+            causal: true,
             latent: None,
             attn_cap: 0.0,
             logit_cap: 0.0,
@@ -790,6 +793,9 @@ impl Spec {
             b.f32(&key("attention.layer_norm_rms_epsilon"), self.eps);
         }
         b.f32(&key("rope.freq_base"), self.rope_base);
+        if !self.causal {
+            b.bool(&key("attention.causal"), false);
+        }
         if let Some(latent) = &self.latent {
             self.latent_keys(latent, skip, &mut b);
         } else if self.key_dim != self.embd / self.heads && skip != "attention.key_length" {

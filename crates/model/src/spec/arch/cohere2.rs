@@ -14,7 +14,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let window = window(keys, 0)?.ok_or_else(|| keys.missing("attention.sliding_window"))?;
     let windowed = windowed_layers(keys, spec.layers.len(), 4)?;
     for (attention, windowed) in spec.attention_layers_mut().zip(windowed) {
-        attention.window = windowed.then_some(window);
+        attention.mask = attention.mask.with_window(windowed.then_some(window));
         attention.rope = attention.rope.filter(|_| windowed);
     }
     Ok(spec)

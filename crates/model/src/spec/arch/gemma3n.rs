@@ -46,7 +46,8 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     }
     let mut spec = GEMMA3N.read(keys)?;
     let layers = spec.layers.len();
-    let windowed: Vec<bool> = spec.attention_layers().map(|spec| spec.window.is_some()).collect();
+    let windowed: Vec<bool> =
+        spec.attention_layers().map(|spec| spec.mask.window().is_some()).collect();
     let shared = Shared::read(keys, &windowed, layers.saturating_sub(OWN_KV))?;
     let from_token = token_input(keys, layers, TOKEN_INPUT)?;
     let deviations = deviations(keys, layers)?;

@@ -8,7 +8,7 @@ use super::Architecture;
 use super::gemma::cap;
 use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_LAYERS, MAX_WIDTH};
-use crate::parts::attention::{AttentionSpec, QkNorm};
+use crate::parts::attention::{AttentionSpec, Mask, QkNorm};
 use crate::parts::dense::{Activation, DenseSpec};
 use crate::parts::dense_and_experts::DenseAndExpertsSpec;
 use crate::parts::experts::ExpertsSpec;
@@ -114,7 +114,7 @@ fn attention(
         }
         Ok(AttentionSpec {
             scale: 1.0,
-            window: window.filter(|_| *local),
+            mask: Mask::Causal.with_window(window.filter(|_| *local)),
             rope: Some(usize::from(*local)),
             pairing: RopePairing::NeoX,
             qk_norm: QkNorm::Heads,

@@ -40,7 +40,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     if let Some(window) = window(keys, 0)? {
         let windowed = windowed_layers(keys, spec.layers.len(), 2)?;
         for (attention, windowed) in spec.attention_layers_mut().zip(windowed) {
-            attention.window = windowed.then_some(window);
+            attention.mask = attention.mask.with_window(windowed.then_some(window));
         }
     }
     Ok(spec)

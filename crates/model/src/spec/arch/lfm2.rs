@@ -32,7 +32,7 @@ pub(super) fn read_with(
         Some(attention) => Mixer::Attention(AttentionSpec {
             pairing: RopePairing::NeoX,
             qk_norm: QkNorm::Heads,
-            window,
+            mask: attention.mask.with_window(window),
             ..attention
         }),
     });

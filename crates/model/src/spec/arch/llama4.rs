@@ -5,7 +5,7 @@
 use super::Architecture;
 use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_LAYERS};
-use crate::parts::attention::{AttentionSpec, QkNorm, Temperature};
+use crate::parts::attention::{AttentionSpec, Mask, QkNorm, Temperature};
 use crate::parts::dense::DenseSpec;
 use crate::parts::experts::{ExpertsSpec, SharedExpert};
 use crate::parts::routing::Gating;
@@ -46,8 +46,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let chunked = windowed_layers(keys, sizes.layers, PERIOD)?;
     let mut spec = sizes.uniform(keys, attention, experts, rope);
     for (i, (attention, chunked)) in spec.attention_layers_mut().zip(chunked).enumerate() {
-        attention.window = chunked.then_some(chunk);
-        attention.chunked = chunked;
+        attention.mask = if chunked { Mask::Chunk(chunk) } else { Mask::Causal };
         if (i + 1).is_multiple_of(PERIOD) {
             (attention.rope, attention.temperature) = (None, Some(TEMPERATURE));
         } else if normed {

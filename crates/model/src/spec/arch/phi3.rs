@@ -16,10 +16,11 @@ pub(super) const ARCHITECTURE: Architecture = Architecture { name: "phi3", read 
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read(keys)?;
+    let read = AttentionSpec::read(keys)?;
     let attention = AttentionSpec {
         pairing: RopePairing::NeoX,
-        window: window(keys, 0)?,
-        ..AttentionSpec::read(keys)?
+        mask: read.mask.with_window(window(keys, 0)?),
+        ..read
     };
     let rope = rope(keys, attention.key_dim, sizes.context)?;
     let dense = DenseSpec { inputs: InputMatrices::Fused, ..DenseSpec::read(keys)? };

@@ -17,10 +17,11 @@ pub(super) const ARCHITECTURE: Architecture = Architecture { name: "starcoder2",
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read_with(keys, NormKind::Layer)?;
+    let read = AttentionSpec::read(keys)?;
     let attention = AttentionSpec {
         pairing: RopePairing::NeoX,
-        window: window(keys, 0)?,
-        ..AttentionSpec::read(keys)?
+        mask: read.mask.with_window(window(keys, 0)?),
+        ..read
     };
     let rope = rope(keys, attention.key_dim, sizes.context)?;
     let dense = DenseSpec {
