@@ -119,6 +119,10 @@
 //! ```
 
 mod cache;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+#[allow(dead_code)] // some of it is for tests from outside alone
+mod common;
 pub mod describe;
 mod engine;
 mod error;

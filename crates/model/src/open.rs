@@ -325,7 +325,7 @@ impl Model {
 
     /// Multiply-accumulates of those matrices for one token.
     pub fn decode_macs(&self) -> u64 {
-        self.prefill_macs() + self.weights.output.macs()
+        self.prefill_macs() + self.weights.output.matrix.macs()
     }
 
     /// Multiply-accumulates of the layers' matrices for one token, without the output's.
@@ -428,6 +428,11 @@ impl Model {
 
     pub(crate) fn weights(&self) -> &Weights {
         &self.weights
+    }
+
+    #[cfg(test)]
+    pub(crate) fn weights_mut(&mut self) -> &mut Weights {
+        &mut self.weights
     }
 
     pub(crate) fn store(&self) -> &Store {

@@ -636,7 +636,7 @@ impl<'a> Tokens<'a> {
     }
 
     /// Token `t` unrounded, `[cols]`.
-    pub(super) fn float(&self, t: usize) -> &'a [f32] {
+    pub(crate) fn float(&self, t: usize) -> &'a [f32] {
         &self.float[t * self.set.cols..][..self.set.cols]
     }
 

@@ -18,7 +18,9 @@ pub use experts::{
     sum,
 };
 pub use pack_products::{JoinFn, Packing, multiply_and_pack};
-pub use products::{ColumnsFn, Product, UNIT_ROWS, multiply, room_for_products};
+pub use products::{
+    ColumnsFn, Extras, LowRank, Product, UNIT_ROWS, multiply, multiply_low_rank, room_for_products,
+};
 pub use recurrent::{DeltaRule, StateSpace};
 pub use rows::{Cut, PackFn, RowFn, Rows, cut_rows, each_row, gather, pack};
 

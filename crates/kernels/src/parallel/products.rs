@@ -1,9 +1,10 @@
 //! Matrix products, cut into pieces of rows.
 
-use super::{Cost, Rows, Scratch, Threads};
+use super::{Cost, Cut, Rows, Scratch, Threads, each_row};
 use crate::matmul::{
     Activations, MAX_K, MatmulScratch, Matrix, Output, RowCounts, Tokens, cut_at_multiples, matmul,
 };
+use crate::{Isa, Layout, WeightType, vec};
 use std::ops::Range;
 
 /// Rows of a matrix in one unit of work: what the kernels unpack at a time.
@@ -29,17 +30,88 @@ pub fn room_for_products(of_each_row: usize) -> usize {
     KEPT.max(of_each_row * UNIT_ROWS)
 }
 
-/// Some rows of a matrix, and where their products go.
+/// Some rows of a matrix, and where their products go; a bias and a correction of low rank, which are added to them.
 pub struct Product<'a> {
     matrix: Matrix<'a>,
     rows: Range<usize>,
     out: Output<'a>,
+    extras: Extras<'a>,
+}
+
+/// Additions to the products of a matrix `[rows, columns]` with a token.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Extras<'a> {
+    /// `[rows]`
+    pub bias: Option<&'a [f32]>,
+    /// Each is added for itself, in this order, before the bias.
+    pub low_rank: &'a [LowRank<'a>],
+}
+
+/// A correction of low rank (LoRA: Hu et al. 2021): row `r` of a product with token `t` gets `scale · Σ b[r, k] · ax[t, k]`, where `ax` has the
+/// products of the other factor with the tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct LowRank<'a> {
+    /// `[rows, rank]`
+    pub b: &'a [f32],
+    /// `[tokens, rank]`
+    pub ax: &'a [f32],
+    /// Its length.
+    pub rank: usize,
+    /// Factor on it.
+    pub scale: f32,
+}
+
+impl Extras<'_> {
+    /// True if there is nothing to add.
+    pub fn is_empty(&self) -> bool {
+        self.bias.is_none() && self.low_rank.is_empty()
+    }
+
+    /// Adds its rows `rows` to the products of token `t`.
+    ///
+    /// # Panics
+    /// If they are not as long as the matrix has rows.
+    pub fn add(&self, isa: Isa, t: usize, rows: Range<usize>, products: &mut [f32]) {
+        for LowRank { b, ax, rank, scale } in self.low_rank {
+            let ax = &ax[t * rank..][..*rank];
+            let b = b[rows.start * rank..rows.end * rank].chunks_exact(*rank);
+            for (product, b) in products.iter_mut().zip(b) {
+                *product += scale * vec::dot(isa, b, ax);
+            }
+        }
+        if let Some(bias) = self.bias {
+            vec::add_assign(isa, products, &bias[rows]);
+        }
+    }
+}
+
+/// The products `[tokens, rank]` of `a` `[rank, columns]` with all tokens of a set, which has them as floats. Each is a sum of its own, in the
+/// order of [`vec::dot`].
+///
+/// # Panics
+/// If the set has no floats, or a slice is too short.
+pub fn multiply_low_rank<T: Threads>(threads: &mut T, a: &[f32], x: &Activations, ax: &mut [f32]) {
+    assert!(x.formats().covers((WeightType::F32, Layout::Rows)), "tokens as floats");
+    let rank = a.len() / x.cols();
+    let rows = [Rows::new(ax, rank)];
+    each_row(threads, x.rows().all(), Cut::default(), rows, &|t, [ax], _| {
+        let x_row = x.tokens_in(t..t + 1).float(0);
+        for (out, a) in ax.iter_mut().zip(a.chunks_exact(x.cols())) {
+            *out = vec::dot(x.isa(), a, x_row);
+        }
+    });
 }
 
 impl<'a> Product<'a> {
     /// All rows; `out` has a row per token.
     pub fn new(matrix: Matrix<'a>, out: Rows<'a>) -> Product<'a> {
-        Product { rows: 0..matrix.rows(), matrix, out: out.into_output().0 }
+        let extras = Extras::default();
+        Product { rows: 0..matrix.rows(), matrix, out: out.into_output().0, extras }
+    }
+
+    /// The same, to whose products `extras` are added.
+    pub fn with(self, extras: Extras<'a>) -> Product<'a> {
+        Product { extras, ..self }
     }
 
     /// Rows `rows`, whose products are the first elements of the rows of `out` `[tokens, stride]`.
@@ -49,7 +121,8 @@ impl<'a> Product<'a> {
         out: &'a mut [f32],
         stride: usize,
     ) -> Product<'a> {
-        Product { out: Output::starting_at(rows.start, out, stride), matrix, rows }
+        let extras = Extras::default();
+        Product { out: Output::starting_at(rows.start, out, stride), matrix, rows, extras }
     }
 
     /// Computes some of the rows.
@@ -104,7 +177,7 @@ pub(super) fn multiplying(weights: usize, rows: RowCounts) -> usize {
 }
 
 /// Multiplies packed activations with groups of matrices, in one region. A unit computes the same rows
-/// of all matrices of a group, which have equally many, and then calls `then` on what it has computed
+/// of all matrices of a group, which have equally many, adds their [`Extras`], and then calls `then` on what it has computed
 /// for each token.
 ///
 /// # Panics
@@ -133,16 +206,21 @@ pub fn multiply<T: Threads, const M: usize>(
                     // SAFETY: units have different rows, and products different outputs, which were borrowed exclusively.
                     unsafe { product.compute(&rows, x, scratch) };
                 }
-                let Some(then) = then else {
-                    base = end;
-                    continue;
-                };
-                for t in 0..x.rows().all() {
+                let extras = group.iter().any(|product| !product.extras.is_empty());
+                let tokens = if extras || then.is_some() { x.rows().all() } else { 0 };
+                for t in 0..tokens {
                     let part = |i: usize| {
                         // SAFETY: as above; `matmul` has returned.
                         unsafe { group[i].out.row_mut(t, rows.clone()) }
                     };
-                    then(t, rows.clone(), std::array::from_fn(part));
+                    let mut parts = std::array::from_fn(part);
+                    if extras {
+                        let products = group.iter().zip(parts.iter_mut());
+                        products.for_each(|(p, part)| p.extras.add(x.isa(), t, rows.clone(), part));
+                    }
+                    if let Some(then) = then {
+                        then(t, rows.clone(), parts);
+                    }
                 }
             }
             base = end;

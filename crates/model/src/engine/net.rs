@@ -190,8 +190,7 @@ impl<'m> Net<'m> {
             step.layer = index;
             step.next_experts = self.store.slots().and_then(|_| self.experts_after(index));
             step.last = !all && last_filled.is_some_and(|(last, _)| last == index);
-            let contribution = |bias, norm: &'m Option<Norm>| Contribution {
-                bias,
+            let contribution = |norm: &'m Option<Norm>| Contribution {
                 norm: norm.as_ref(),
                 scale: spec.residual_scale,
                 output_scale: 1.0,
@@ -211,15 +210,14 @@ impl<'m> Net<'m> {
                     return Ok(());
                 }
                 let output_scale = if laurel.is_some() { FRAC_1_SQRT_2 } else { 1.0 };
-                let bias = w.part.output_bias();
-                pending = Some(Contribution { output_scale, ..contribution(bias, &w.output_norm) });
+                pending = Some(Contribution { output_scale, ..contribution(&w.output_norm) });
             }
             if let Some(w) = &w.feed_forward {
                 let (norm, formats) = (w.norm.as_ref(), w.part.input_formats());
                 let order = if spec.parallel { Order::NormThenAdd } else { Order::AddThenNorm };
                 step.pack_normed(pending, order, norm, formats);
                 w.part.forward(&mut step);
-                pending = Some(contribution(w.part.output_bias(), &w.output_norm));
+                pending = Some(contribution(&w.output_norm));
             }
             pending = end_layer(&mut step, w, pending);
         }
@@ -286,7 +284,7 @@ impl<'m> Net<'m> {
     fn token_inputs(&self, b: &mut Buffers, inputs: &TokenInputs) {
         let (isa, spec, n) = (self.compute.isa, self.spec, b.batch.counts());
         let (hidden, all) = (spec.hidden_size, b.token_input_width);
-        let formats = ActivationFormats::of([inputs.projection.kind()]);
+        let formats = ActivationFormats::of(inputs.projection.kinds());
         let x = Rows::new(&mut b.x, hidden);
         self.compute.pack_rows(n, x, &mut b.acts, formats, &b.threads);
         let projection = inputs.projection.view(self.store);
@@ -311,7 +309,7 @@ impl<'m> Net<'m> {
     /// Joins the embeddings in the residual stream with the states in `b.streams`.
     fn join(&self, b: &mut Buffers, join: &Join) {
         let (isa, hidden, n) = (self.compute.isa, self.spec.hidden_size, b.batch.counts());
-        let formats = ActivationFormats::of([join.projection.kind()]);
+        let formats = ActivationFormats::of(join.projection.kinds());
         let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.streams, hidden)];
         let (acts, threads) = (&mut b.acts, &b.threads);
         self.compute.pack(
@@ -352,7 +350,7 @@ impl<'m> Net<'m> {
     ) -> Result<(), Arc<LoadError>> {
         let (isa, spec, w) = (self.compute.isa, self.spec, self.weights);
         let hidden = spec.hidden_size;
-        let formats = ActivationFormats::of([w.output.kind()]);
+        let formats = ActivationFormats::of(w.output.kinds());
         let rows = [Rows::starting_at(&mut b.x, hidden, first)];
         let (acts, threads) = (&mut b.acts, &b.threads);
         self.compute.pack(n, hidden, rows, acts, formats, threads, &|_, [x], scratch, put| {
@@ -363,10 +361,7 @@ impl<'m> Net<'m> {
         self.store.arrival().wait(self.store.output_section())?;
         let output = w.output.view(self.store);
         let rows = Rows::new(logits, spec.vocab);
-        let finish = |_: usize, columns: std::ops::Range<usize>, [row]: [&mut [f32]; 1]| {
-            if let Some(bias) = w.output_bias {
-                vec::add_assign(isa, row, &bias[columns]);
-            }
+        let finish = |_: usize, _: std::ops::Range<usize>, [row]: [&mut [f32]; 1]| {
             if spec.logit_scale != 1.0 {
                 vec::scale(isa, row, spec.logit_scale);
             }
@@ -392,7 +387,7 @@ fn end_layer<'m>(
             step.pack_normed(pending, Order::AddThenNorm, None, input.input_formats());
             input.forward(step);
             let norm = Some(&input.norm);
-            Some(Contribution { bias: None, norm, scale: 1.0, output_scale: 1.0 })
+            Some(Contribution { norm, scale: 1.0, output_scale: 1.0 })
         }
         (Some(alt_up), input) => {
             alt_up.correct(pending, step);

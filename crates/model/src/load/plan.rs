@@ -105,8 +105,8 @@ impl Plan {
             // Of the table a token reads a row: it stays in the map, and nothing of it is brought.
             let (shard, bytes) = inputs.table.file_range();
             plan.kept[shard].push(bytes);
-            plan.settle(&mut inputs.projection, methods, repack);
-            plan.section(&[&inputs.projection], methods, Some(arrival::EMBEDDING), None);
+            plan.settle(&mut inputs.projection.matrix, methods, repack);
+            plan.section(&[&inputs.projection.matrix], methods, Some(arrival::EMBEDDING), None);
         }
         if let Some(alt_up) = &mut weights.alt_up {
             for matrix in alt_up.matrices_mut() {
@@ -122,14 +122,17 @@ impl Plan {
             plan.section(&layer.matrices(), methods, Some(arrival::layer(i)), experts);
         }
         if !tied {
-            plan.settle(&mut weights.output, methods, repack);
-            plan.section(&[&weights.output], methods, Some(arrival::output(layers)), None);
+            plan.settle(&mut weights.output.matrix, methods, repack);
+            plan.section(&[&weights.output.matrix], methods, Some(arrival::output(layers)), None);
         } else {
-            weights.output = weights.embed.clone();
+            weights.output.matrix = weights.embed.clone();
             match embedding_in_map {
-                true => {
-                    plan.section(&[&weights.output], methods, Some(arrival::output(layers)), None)
-                }
+                true => plan.section(
+                    &[&weights.output.matrix],
+                    methods,
+                    Some(arrival::output(layers)),
+                    None,
+                ),
                 false => plan.output_section = arrival::EMBEDDING,
             }
         }

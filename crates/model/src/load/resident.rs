@@ -44,7 +44,7 @@ pub(crate) fn resident(weights: &Weights, store: &Store) -> Vec<ResidentPart> {
         all.push(known.part(PartName::Layer(index), &layer.matrices(), arrival::layer(index)));
     }
     if !weights.tied {
-        all.push(known.part(PartName::Output, &[&weights.output], store.output_section()));
+        all.push(known.part(PartName::Output, &[&weights.output.matrix], store.output_section()));
     }
     all
 }

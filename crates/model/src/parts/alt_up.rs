@@ -16,7 +16,7 @@ use alight_kernels::{Isa, vec};
 use super::Contribution;
 use crate::norm::Norm;
 use crate::parts::step::Step;
-use crate::tensors::{Finder, LayerFinder, MatrixRef, WeightError};
+use crate::tensors::{Finder, LayerFinder, LinearView, MatrixRef, WeightError};
 
 /// Streams of a token. The first is the residual stream as other networks have it.
 const STREAMS: usize = 4;
@@ -63,7 +63,7 @@ impl AltUp {
         let x = Rows::new(&mut b.x, hidden);
         step.compute.pack_rows(n, x, &mut b.acts, formats, &b.threads);
         for i in 0..OTHERS {
-            let matrix = self.apart.part(i, step.store);
+            let matrix = LinearView::from(self.apart.part(i, step.store));
             step.compute.project(&matrix, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
             let [x, y] = [&mut b.x, &mut b.y].map(|rows| Rows::new(rows, hidden));
             let rows = [x, y, Rows::new(&mut b.streams, row_len(hidden))];
@@ -85,7 +85,7 @@ impl AltUp {
             step.compute.pack(n, hidden, rows, acts, formats, threads, &|_, [streams], _, put| {
                 put(&mut streams[i * hidden..][..hidden]);
             });
-            let matrix = self.back.part(i, step.store);
+            let matrix = LinearView::from(self.back.part(i, step.store));
             step.compute.project(&matrix, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
             let [x, y] = [&mut b.x, &mut b.y].map(|rows| Rows::new(rows, hidden));
             let rows = [x, y, Rows::new(&mut b.streams, row_len(hidden))];

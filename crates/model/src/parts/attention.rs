@@ -20,7 +20,7 @@ use crate::parts::buffers::{Angles, Buffers, WorkSize};
 use crate::parts::step::{QueryHeads, Step};
 use crate::parts::{Attended, MixerSpec, Part, PartSpec};
 use crate::positions::POSITIONS;
-use crate::tensors::{LayerFinder, MatrixRef, WeightError};
+use crate::tensors::{LayerFinder, Linear, WeightError};
 
 /// An attention part.
 #[derive(Clone, Debug, PartialEq)]
@@ -334,18 +334,13 @@ impl MixerSpec for AttentionSpec {
 pub(crate) struct Attention {
     spec: AttentionSpec,
     /// `[heads · key_dim, hidden]`; with a gate `[heads · 2 · key_dim, hidden]`: a head's query, then its gate.
-    q: MatrixRef,
+    q: Linear,
     /// `[kv_heads · key_dim, hidden]`
-    k: Option<MatrixRef>,
+    k: Option<Linear>,
     /// `[kv_heads · value_dim, hidden]`
-    v: Option<MatrixRef>,
+    v: Option<Linear>,
     /// `[hidden, heads · value_dim]`
-    o: MatrixRef,
-    q_bias: Option<Vec<f32>>,
-    k_bias: Option<Vec<f32>>,
-    v_bias: Option<Vec<f32>>,
-    /// `[hidden]`
-    pub(super) o_bias: Option<Vec<f32>>,
+    o: Linear,
     /// One of `[key_dim]` for all heads, one for each head, or one of `[heads · key_dim]`; or none.
     q_norm: Vec<Norm>,
     /// Likewise; `[kv_heads · key_dim]`.
@@ -356,18 +351,15 @@ pub(crate) struct Attention {
     sinks: Option<Vec<f32>>,
 }
 
-/// A projection's matrix and its bias, if the file has one.
-type Projection = (MatrixRef, Option<Vec<f32>>);
-
 /// Queries, keys and values, which the file has apart or as the rows of one matrix; `None`: another layer's keys or values
 /// are used, or keys as values.
 fn qkv(
     find: &LayerFinder<'_, '_, '_>,
     spec: &AttentionSpec,
     hidden: usize,
-) -> Result<(Projection, Option<Projection>, Option<Projection>), WeightError> {
+) -> Result<(Linear, Option<Linear>, Option<Linear>), WeightError> {
     let [q, k, v, _] = spec.widths();
-    let one = |name, width| Ok((find.matrix(name, hidden, width)?, find.bias(name, width)?));
+    let one = |name, width| find.linear(name, hidden, width);
     if spec.kv_layer.is_some() {
         // Some files have them nevertheless.
         for what in ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"] {
@@ -385,7 +377,7 @@ fn qkv(
     let bias = find.bias("attn_qkv", all)?;
     let part = |rows: Range<usize>| {
         let matrix = find.rows_of("attn_qkv", [hidden, all], rows.clone())?;
-        Ok((matrix, bias.as_ref().map(|bias| bias[rows].to_vec())))
+        Ok(Linear::from(matrix).with_bias(bias.as_ref().map(|bias| bias[rows].to_vec())))
     };
     Ok((part(0..q)?, Some(part(q..q + k)?), Some(part(q + k..all)?)))
 }
@@ -406,20 +398,13 @@ impl Attention {
             QkNorm::OwnHeadsIfThere => find.norms(name, [spec.key_dim, heads]),
             QkNorm::Whole => Ok(vec![find.norm(name, heads * spec.key_dim)?]),
         };
-        let ((q, q_bias), key, value) = qkv(find, spec, hidden)?;
-        let (k, k_bias) = key.unzip();
-        let (v, v_bias) = value.unzip();
-        let (k_bias, v_bias) = (k_bias.flatten(), v_bias.flatten());
+        let (q, k, v) = qkv(find, spec, hidden)?;
         Ok(Attention {
             spec: spec.clone(),
             q,
             k,
             v,
-            o: find.matrix(spec.output, out_width, hidden)?,
-            q_bias,
-            k_bias,
-            v_bias,
-            o_bias: find.bias(spec.output, hidden)?,
+            o: find.linear(spec.output, out_width, hidden)?,
             q_norm: norm("attn_q_norm", spec.heads)?,
             k_norm: if own { norm("attn_k_norm", spec.kv_heads)? } else { Vec::new() },
             v_norm: spec.value_norm.then(|| find.unweighted_norm(spec.value_dim)),
@@ -427,7 +412,7 @@ impl Attention {
         })
     }
 
-    /// Biases, norms and rotation of queries and keys; keys and values go into the cache.
+    /// Norms and rotation of queries and keys; keys and values go into the cache.
     fn rope_and_store_kv(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
         let isa = step.compute.isa;
@@ -441,9 +426,6 @@ impl Attention {
         ];
         let (cache, layer) = (&mut *step.cache, step.layer);
         step.compute.store_rows(cache, layer, batch, rows, &b.threads, &|i, [q, k, v]| {
-            if let Some(bias) = &self.v_bias {
-                vec::add_assign(isa, v, bias);
-            }
             if self.v.is_none() {
                 v.copy_from_slice(k);
             }
@@ -451,7 +433,7 @@ impl Attention {
                 v.chunks_exact_mut(spec.value_dim).for_each(|head| norm.apply(isa, head));
             }
             self.finish_query(isa, angles, [i, batch.place(i).1], q);
-            finish(isa, spec, angles, i, (&self.k_bias, &self.k_norm), k);
+            finish(isa, spec, angles, i, &self.k_norm, k);
         });
     }
 
@@ -468,10 +450,10 @@ impl Attention {
         });
     }
 
-    /// Bias, norm, rotation and temperature of row `row` of the queries, which is at that position.
+    /// Norm, rotation and temperature of row `row` of the queries, which is at that position.
     fn finish_query(&self, isa: Isa, angles: &Angles, [row, position]: [usize; 2], q: &mut [f32]) {
         let spec = &self.spec;
-        finish(isa, spec, angles, row, (&self.q_bias, &self.q_norm), q);
+        finish(isa, spec, angles, row, &self.q_norm, q);
         if let Some(temperature) = &spec.temperature {
             vec::scale(isa, q, temperature.at(position));
         }
@@ -490,23 +472,19 @@ impl Attention {
 }
 
 impl Part for Attention {
-    fn matrices(&self) -> Vec<&MatrixRef> {
+    fn linears(&self) -> Vec<&Linear> {
         let kv = self.k.iter().chain(&self.v);
         [&self.q].into_iter().chain(kv).chain([&self.o]).collect()
     }
 
-    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+    fn linears_mut(&mut self) -> Vec<&mut Linear> {
         let kv = self.k.iter_mut().chain(&mut self.v);
         [&mut self.q].into_iter().chain(kv).chain([&mut self.o]).collect()
     }
 
     fn input_formats(&self) -> ActivationFormats {
         let kv = self.k.iter().chain(&self.v);
-        ActivationFormats::of([&self.q].into_iter().chain(kv).map(MatrixRef::kind))
-    }
-
-    fn output_bias(&self) -> Option<&[f32]> {
-        self.o_bias.as_deref()
+        ActivationFormats::of([&self.q].into_iter().chain(kv).flat_map(Linear::kinds))
     }
 
     fn forward(&self, step: &mut Step<'_>) {
@@ -519,9 +497,10 @@ impl Part for Attention {
         };
         let (k_rows, v_rows) = (Rows::new(&mut b.k, k_width), Rows::new(&mut b.v, v_width));
         let (compute, acts, threads) = (step.compute, &b.acts, &b.threads);
-        let view = |matrix: &MatrixRef| matrix.view(step.store);
-        let (q, o) = (view(&self.q), view(&self.o));
-        match (self.k.as_ref().map(view), self.v.as_ref().map(view)) {
+        let store = step.store;
+        let (q, o) = (self.q.view(store), self.o.view(store));
+        let [k, v] = [&self.k, &self.v].map(|linear| linear.as_ref().map(|l| l.view(store)));
+        match (k, v) {
             (Some(k), Some(v)) => {
                 let outputs = [[q_rows], [k_rows], [v_rows]];
                 compute.multiply([[&q], [&k], [&v]], outputs, acts, threads, None);
@@ -543,7 +522,7 @@ impl Part for Attention {
         }
         self.attend(step);
         let b = &mut *step.buffers;
-        let (isa, formats) = (step.compute.isa, ActivationFormats::of([self.o.kind()]));
+        let (isa, formats) = (step.compute.isa, ActivationFormats::of(self.o.kinds()));
         let input = Rows::new(&mut b.heads_out, out_width);
         let (n, acts, threads) = (b.batch.counts(), &mut b.acts, &b.threads);
         if spec.output_gate {
@@ -585,18 +564,15 @@ fn split_gate(spec: &AttentionSpec, step: &mut Step<'_>) {
     });
 }
 
-/// Bias, norm and rotation of all heads of a row of queries or keys.
+/// Norm and rotation of all heads of a row of queries or keys.
 fn finish(
     isa: Isa,
     spec: &AttentionSpec,
     angles: &Angles,
     row: usize,
-    (bias, norms): (&Option<Vec<f32>>, &[Norm]),
+    norms: &[Norm],
     x: &mut [f32],
 ) {
-    if let Some(bias) = bias {
-        vec::add_assign(isa, x, bias);
-    }
     let norm = |x: &mut [f32]| {
         if let Some(first) = norms.first() {
             // As many elements as there are weights: a head, or the whole row.

@@ -5,15 +5,16 @@ use std::ops::Range;
 
 use alight_kernels::Isa;
 use alight_kernels::attention::{AttentionLimits, AttentionScratch};
-use alight_kernels::matmul::{ActivationFormats, Activations, MatmulScratch, Matrix, RowCounts};
+use alight_kernels::matmul::{ActivationFormats, Activations, MatmulScratch, RowCounts};
 use alight_kernels::parallel::{
-    self, ColumnsFn, Cost, Cut, JoinFn, PackFn, Packing, Product, RowFn, Rows,
+    self, ColumnsFn, Cost, Cut, Extras, JoinFn, LowRank, PackFn, Packing, Product, RowFn, Rows,
     Scratch as KernelScratch, Threads,
 };
 
 use super::batch::Batch;
 use super::buffers::Scratch;
 use crate::cache::Cache;
+use crate::tensors::{Adapter, LinearView};
 use crate::threads::{PerThread, Pool};
 
 /// The kernels' SIMD level, and the threads that they run on.
@@ -108,34 +109,63 @@ impl<'m> Compute<'m> {
         self.pack(n, width, [rows], acts, formats, threads, &|_, [row], _, put| put(row));
     }
 
-    /// Multiplies the packed activations with groups of matrices, in one region. A unit computes the same rows of all
-    /// matrices of a group, which have equally many, and then calls `then` on what it has computed for each token.
+    /// Multiplies the packed activations with groups of projections, in one region. A unit computes the same rows of all
+    /// projections of a group, which have equally many, and then calls `then` on what it has computed for each token.
     pub(crate) fn multiply<const G: usize, const M: usize>(
         &self,
-        groups: [[&Matrix<'_>; M]; G],
+        groups: [[&LinearView<'_>; M]; G],
         outputs: [[Rows<'_>; M]; G],
         acts: &Activations,
         threads: &PerThread<Scratch>,
         then: Option<&ColumnsFn<'_, M>>,
     ) {
-        let mut matrices = groups.as_flattened().iter();
+        let threads = &mut self.threads(threads);
+        let corrections = corrections(groups.as_flattened().iter().copied(), acts, threads);
+        let low_rank = low_rank(groups.as_flattened().iter().copied(), &corrections);
+        let mut linears = groups.as_flattened().iter().enumerate();
         let products = outputs.map(|group| {
-            group.map(|rows| Product::new(**matrices.next().expect("a matrix per output"), rows))
+            group.map(|rows| {
+                let (i, linear) = linears.next().expect("a projection per output");
+                let low_rank = low_rank.get(i).map_or(&[][..], |corrections| corrections);
+                let extras = Extras { bias: linear.bias, low_rank };
+                Product::new(linear.matrix, rows).with(extras)
+            })
         });
-        parallel::multiply(&mut self.threads(threads), &products, acts, then);
+        parallel::multiply(threads, &products, acts, then);
     }
 
-    /// Multiplies the packed activations with matrices that have equally many rows, joins the products, and packs what the first have
+    /// Multiplies the packed activations with projections that have equally many rows, joins the products, and packs what the first have
     /// become.
     pub(crate) fn multiply_and_pack<const M: usize>(
         &self,
-        matrices: [&Matrix<'_>; M],
+        linears: [&LinearView<'_>; M],
         acts: &Activations,
         threads: &PerThread<Scratch>,
         join: &JoinFn<'_, M>,
         to: &Packing<'_>,
     ) {
-        parallel::multiply_and_pack(&mut self.threads(threads), matrices, acts, join, to);
+        let threads = &mut self.threads(threads);
+        let corrections = corrections(linears.iter().copied(), acts, threads);
+        let low_rank = low_rank(linears.iter().copied(), &corrections);
+        let extras: [Extras<'_>; M] = std::array::from_fn(|i| Extras {
+            bias: linears[i].bias,
+            low_rank: low_rank.get(i).map_or(&[][..], |corrections| corrections),
+        });
+        let matrices = linears.map(|linear| &linear.matrix);
+        if extras.iter().all(Extras::is_empty) {
+            parallel::multiply_and_pack(threads, matrices, acts, join, to);
+            return;
+        }
+        let isa = self.isa;
+        let join = |columns: Range<usize>, mut products: [&mut [f32]; M]| {
+            for (extras, products) in extras.iter().zip(&mut products) {
+                for (t, row) in products.chunks_exact_mut(columns.len()).enumerate() {
+                    extras.add(isa, t, columns.clone(), row);
+                }
+            }
+            join(columns, products);
+        };
+        parallel::multiply_and_pack(threads, matrices, acts, &join, to);
     }
 
     /// Stores keys and values of the rows of a batch in the pages of their sequences, where queries, keys and values are first made by
@@ -162,14 +192,46 @@ impl<'m> Compute<'m> {
         unsafe { parallel::store_rows(threads, self.isa, &target, count, rows, prepare) };
     }
 
-    /// Multiplies the packed activations with one matrix.
+    /// Multiplies the packed activations with one projection.
     pub(crate) fn project(
         &self,
-        w: &Matrix<'_>,
+        w: &LinearView<'_>,
         out: Rows<'_>,
         acts: &Activations,
         threads: &PerThread<Scratch>,
     ) {
         self.multiply([[w]], [[out]], acts, threads, None);
     }
+}
+
+/// The products `[tokens, rank]` of the first factors of all adapters of some projections with the packed activations, one after the other.
+/// Nothing is allocated where there are no adapters.
+fn corrections<'l>(
+    linears: impl Iterator<Item = &'l LinearView<'l>>,
+    acts: &Activations,
+    threads: &mut PoolThreads<'_>,
+) -> Vec<Vec<f32>> {
+    let adapters = linears.flat_map(|linear| linear.adapters);
+    let products = adapters.map(|adapter| {
+        let mut ax = vec![0.0; acts.rows().all() * adapter.rank];
+        parallel::multiply_low_rank(threads, &adapter.a, acts, &mut ax);
+        ax
+    });
+    products.collect()
+}
+
+/// The additions of adapters to each projection, from their [`corrections`]; nothing at all where there are none.
+fn low_rank<'l>(
+    linears: impl Iterator<Item = &'l LinearView<'l>>,
+    corrections: &'l [Vec<f32>],
+) -> Vec<Vec<LowRank<'l>>> {
+    if corrections.is_empty() {
+        return Vec::new();
+    }
+    let mut corrections = corrections.iter();
+    let mut of = |adapter: &'l Adapter| {
+        let ax = corrections.next().expect("one for each adapter");
+        LowRank { b: &adapter.b, ax, rank: adapter.rank, scale: adapter.scale }
+    };
+    linears.map(|linear| linear.adapters.iter().map(&mut of).collect()).collect()
 }

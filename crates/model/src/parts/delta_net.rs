@@ -18,7 +18,7 @@ use crate::norm::Norm;
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
 use crate::parts::{MixerSpec, Part, PartSpec};
-use crate::tensors::{LayerFinder, MatrixRef, WeightError};
+use crate::tensors::{LayerFinder, Linear, WeightError};
 
 /// Longest head, far above any model's: a state grows with its square.
 const MAX_HEAD: usize = 1024;
@@ -119,7 +119,7 @@ pub(crate) struct DeltaNet {
     inputs: Inputs,
     rates: Rates,
     /// `[hidden, inner]`
-    out: MatrixRef,
+    out: Linear,
     /// Of queries, keys and values.
     convolution: Convolution,
     /// `[value_heads]`
@@ -134,20 +134,20 @@ pub(crate) struct DeltaNet {
 #[derive(Debug)]
 enum Inputs {
     /// Queries, keys and values, `[mixed, hidden]`; the gate, `[inner, hidden]`.
-    Apart([MatrixRef; 2]),
+    Apart([Linear; 2]),
     /// `[mixed + inner, hidden]`: for each key head the rows of its query, its key, its value heads' values, and their gates.
-    Together(MatrixRef),
+    Together(Linear),
 }
 
 impl Inputs {
-    fn matrices(&self) -> &[MatrixRef] {
+    fn linears(&self) -> &[Linear] {
         match self {
             Inputs::Apart(both) => both,
             Inputs::Together(all) => std::slice::from_ref(all),
         }
     }
 
-    fn matrices_mut(&mut self) -> &mut [MatrixRef] {
+    fn linears_mut(&mut self) -> &mut [Linear] {
         match self {
             Inputs::Apart(both) => both,
             Inputs::Together(all) => std::slice::from_mut(all),
@@ -159,20 +159,20 @@ impl Inputs {
 #[derive(Debug)]
 enum Rates {
     /// Alpha and beta, `[value_heads, hidden]` each.
-    Apart([MatrixRef; 2]),
+    Apart([Linear; 2]),
     /// `[2 · value_heads, hidden]`: for each key head the rows of its value heads' betas, then of their alphas.
-    Together(MatrixRef),
+    Together(Linear),
 }
 
 impl Rates {
-    fn matrices(&self) -> &[MatrixRef] {
+    fn linears(&self) -> &[Linear] {
         match self {
             Rates::Apart(both) => both,
             Rates::Together(both) => std::slice::from_ref(both),
         }
     }
 
-    fn matrices_mut(&mut self) -> &mut [MatrixRef] {
+    fn linears_mut(&mut self) -> &mut [Linear] {
         match self {
             Rates::Apart(both) => both,
             Rates::Together(both) => std::slice::from_mut(both),
@@ -192,19 +192,19 @@ impl DeltaNet {
             spec: spec.clone(),
             inputs: match spec.neighbours && find.has("ssm_in") {
                 false => Inputs::Apart([
-                    find.matrix("attn_qkv", hidden, mixed)?,
-                    find.matrix("attn_gate", hidden, inner)?,
+                    find.linear("attn_qkv", hidden, mixed)?,
+                    find.linear("attn_gate", hidden, inner)?,
                 ]),
-                true => Inputs::Together(find.matrix("ssm_in", hidden, mixed + inner)?),
+                true => Inputs::Together(find.linear("ssm_in", hidden, mixed + inner)?),
             },
             rates: match spec.neighbours {
                 false => Rates::Apart([
-                    find.matrix("ssm_alpha", hidden, heads)?,
-                    find.matrix("ssm_beta", hidden, heads)?,
+                    find.linear("ssm_alpha", hidden, heads)?,
+                    find.linear("ssm_beta", hidden, heads)?,
                 ]),
-                true => Rates::Together(find.matrix("ssm_ba", hidden, 2 * heads)?),
+                true => Rates::Together(find.linear("ssm_ba", hidden, 2 * heads)?),
             },
-            out: find.matrix("ssm_out", inner, hidden)?,
+            out: find.linear("ssm_out", inner, hidden)?,
             convolution: Convolution::find(find, "ssm_conv1d", size, true)?,
             dt_bias: find.vector("ssm_dt.bias", heads)?,
             a: find.vector("ssm_a", heads)?,
@@ -216,7 +216,7 @@ impl DeltaNet {
     /// `gate`.
     fn project(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
-        let view = |matrix: &MatrixRef| matrix.view(step.store);
+        let store = step.store;
         let heads = spec.value_heads;
         let b = &mut *step.buffers;
         let (compute, acts, threads) = (step.compute, &b.acts, &b.threads);
@@ -226,12 +226,17 @@ impl DeltaNet {
             (Inputs::Apart([qkv, z]), Rates::Apart([alpha, beta])) => {
                 let rates = [[Rows::new(&mut b.v, heads)], [Rows::new(&mut b.gate, heads)]];
                 let [alphas, betas] = rates;
-                let products = [[&view(qkv)], [&view(z)], [&view(alpha)], [&view(beta)]];
+                let products = [
+                    [&qkv.view(store)],
+                    [&z.view(store)],
+                    [&alpha.view(store)],
+                    [&beta.view(store)],
+                ];
                 compute.multiply(products, [mixed, gates, alphas, betas], acts, threads, None);
             }
             (Inputs::Apart([qkv, z]), Rates::Together(both)) => {
                 let rates = [Rows::new(&mut b.heads_out, 2 * heads)];
-                let products = [[&view(qkv)], [&view(z)], [&view(both)]];
+                let products = [[&qkv.view(store)], [&z.view(store)], [&both.view(store)]];
                 compute.multiply(products, [mixed, gates, rates], acts, threads, None);
                 split_rates(spec, step);
             }
@@ -239,7 +244,7 @@ impl DeltaNet {
                 // The convolution does not write to `mixed` yet.
                 let inputs = [Rows::new(&mut b.mixed, spec.mixed() + spec.inner())];
                 let rates = [Rows::new(&mut b.heads_out, 2 * heads)];
-                let products = [[&view(all)], [&view(both)]];
+                let products = [[&all.view(store)], [&both.view(store)]];
                 compute.multiply(products, [inputs, rates], acts, threads, None);
                 split_inputs(spec, step);
                 split_rates(spec, step);
@@ -289,19 +294,19 @@ impl DeltaNet {
 }
 
 impl Part for DeltaNet {
-    fn matrices(&self) -> Vec<&MatrixRef> {
-        let inputs = self.inputs.matrices().iter();
-        inputs.chain(self.rates.matrices()).chain([&self.out]).collect()
+    fn linears(&self) -> Vec<&Linear> {
+        let inputs = self.inputs.linears().iter();
+        inputs.chain(self.rates.linears()).chain([&self.out]).collect()
     }
 
-    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        let inputs = self.inputs.matrices_mut().iter_mut();
-        inputs.chain(self.rates.matrices_mut()).chain([&mut self.out]).collect()
+    fn linears_mut(&mut self) -> Vec<&mut Linear> {
+        let inputs = self.inputs.linears_mut().iter_mut();
+        inputs.chain(self.rates.linears_mut()).chain([&mut self.out]).collect()
     }
 
     fn input_formats(&self) -> ActivationFormats {
-        let inputs = self.inputs.matrices().iter().chain(self.rates.matrices());
-        ActivationFormats::of(inputs.map(MatrixRef::kind))
+        let inputs = self.inputs.linears().iter().chain(self.rates.linears());
+        ActivationFormats::of(inputs.flat_map(Linear::kinds))
     }
 
     fn forward(&self, step: &mut Step<'_>) {
@@ -319,7 +324,7 @@ impl Part for DeltaNet {
         }
         let b = &mut *step.buffers;
         let rows = [Rows::new(&mut b.heads_out, inner), Rows::new(&mut b.k, inner)];
-        let formats = ActivationFormats::of([self.out.kind()]);
+        let formats = ActivationFormats::of(self.out.kinds());
         let (acts, threads) = (&mut b.acts, &b.threads);
         let n = b.batch.counts();
         step.compute.pack(n, inner, rows, acts, formats, threads, &|_, [y, z], _, put| {

@@ -5,14 +5,14 @@ use std::ops::Range;
 
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::{Packing, Rows};
-use alight_kernels::{Isa, gate, vec};
+use alight_kernels::{Isa, gate};
 
 use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
 use crate::parts::{FeedForwardSpec, Part, PartSpec};
-use crate::tensors::{LayerFinder, MatrixRef, WeightError};
+use crate::tensors::{LayerFinder, Linear, WeightError};
 
 /// The function that is applied to the gate, or to what there is where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,17 +152,11 @@ fn keep_above(x: &mut [f32], deviations: f32) {
 pub(crate) struct Dense {
     spec: DenseSpec,
     /// `[intermediate, hidden]`
-    gate: Option<MatrixRef>,
+    gate: Option<Linear>,
     /// `[intermediate, hidden]`
-    up: MatrixRef,
+    up: Linear,
     /// `[hidden, intermediate]`
-    down: MatrixRef,
-    /// `[intermediate]`
-    gate_bias: Option<Vec<f32>>,
-    /// `[intermediate]`
-    up_bias: Option<Vec<f32>>,
-    /// `[hidden]`
-    pub(super) down_bias: Option<Vec<f32>>,
+    down: Linear,
 }
 
 /// What the file calls its gate, up and down.
@@ -188,78 +182,59 @@ impl Dense {
         [gate_name, up_name, down_name]: [&str; 3],
     ) -> Result<Dense, WeightError> {
         let width = spec.intermediate_size;
-        let half = |rows| find.rows_of(up_name, [hidden, 2 * width], rows);
-        let one = |name| find.matrix(name, hidden, width);
+        let half = |rows| Ok(Linear::from(find.rows_of(up_name, [hidden, 2 * width], rows)?));
+        let one = |name| find.linear(name, hidden, width);
         let (gate, up) = match spec.inputs {
             InputMatrices::GateAndUp => (Some(one(gate_name)?), one(up_name)?),
-            InputMatrices::Fused => (Some(half(0..width)?), half(width..2 * width)?),
+            InputMatrices::Fused => {
+                let bias = |name| find.bias(name, width);
+                let (gate, up): (Linear, Linear) = (half(0..width)?, half(width..2 * width)?);
+                (Some(gate.with_bias(bias(gate_name)?)), up.with_bias(bias(up_name)?))
+            }
             InputMatrices::Up => (None, one(up_name)?),
         };
-        Ok(Dense {
-            spec: spec.clone(),
-            gate,
-            up,
-            down: find.matrix(down_name, width, hidden)?,
-            gate_bias: find.bias(gate_name, width)?,
-            up_bias: find.bias(up_name, width)?,
-            down_bias: find.bias(down_name, hidden)?,
-        })
+        Ok(Dense { spec: spec.clone(), gate, up, down: find.linear(down_name, width, hidden)? })
     }
 
     /// What its input is multiplied with.
-    pub(super) fn inputs(&self) -> impl Iterator<Item = &MatrixRef> {
+    pub(super) fn inputs(&self) -> impl Iterator<Item = &Linear> {
         self.gate.iter().chain([&self.up])
     }
 }
 
 impl Part for Dense {
-    fn matrices(&self) -> Vec<&MatrixRef> {
-        self.gate.iter().chain([&self.up, &self.down]).collect()
+    fn linears(&self) -> Vec<&Linear> {
+        self.inputs().chain([&self.down]).collect()
     }
 
-    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+    fn linears_mut(&mut self) -> Vec<&mut Linear> {
         self.gate.iter_mut().chain([&mut self.up, &mut self.down]).collect()
     }
 
     fn input_formats(&self) -> ActivationFormats {
-        ActivationFormats::of(self.inputs().map(MatrixRef::kind))
-    }
-
-    fn output_bias(&self) -> Option<&[f32]> {
-        self.down_bias.as_deref()
+        ActivationFormats::of(self.inputs().flat_map(Linear::kinds))
     }
 
     fn forward(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
         let (isa, width, hidden) = (step.compute.isa, spec.intermediate_size, step.hidden);
-        let view = |matrix: &MatrixRef| matrix.view(step.store);
-        let (gate, up, down) = (self.gate.as_ref().map(view), view(&self.up), view(&self.down));
+        let store = step.store;
+        let gate = self.gate.as_ref().map(|gate| gate.view(store));
+        let (up, down) = (self.up.view(store), self.down.view(store));
         let b = &mut *step.buffers;
         let (compute, acts, threads) = (step.compute, &b.acts, &b.threads);
-        let add_bias = |bias: &Option<Vec<f32>>, columns: &Range<usize>, x: &mut [f32]| {
-            if let Some(bias) = bias {
-                let rows = x.chunks_exact_mut(columns.len());
-                rows.for_each(|row| vec::add_assign(isa, row, &bias[columns.clone()]));
-            }
-        };
-        let add_biases = |columns: &Range<usize>, [gate, up]: [&mut [f32]; 2]| {
-            add_bias(&self.gate_bias, columns, gate);
-            add_bias(&self.up_bias, columns, up);
-        };
-        let to = (&mut b.activated, ActivationFormats::of([self.down.kind()]));
+        let to = (&mut b.activated, ActivationFormats::of(self.down.kinds()));
         // The values of a token are packed with the products that they come from, unless they depend on all of its products.
         match (gate, spec.deviations) {
             (None, _) => {
-                let activate = |columns: Range<usize>, [up]: [&mut [f32]; 1]| {
-                    add_bias(&self.up_bias, &columns, up);
+                let activate = |_: Range<usize>, [up]: [&mut [f32]; 1]| {
                     spec.activation.apply_alone(isa, up);
                 };
                 let to = Packing::new(acts, width, to, &mut b.gate);
                 compute.multiply_and_pack([&up], acts, threads, &activate, &to);
             }
             (Some(gate), None) => {
-                let join = |columns: Range<usize>, [gate, up]: [&mut [f32]; 2]| {
-                    add_biases(&columns, [gate, up]);
+                let join = |_: Range<usize>, [gate, up]: [&mut [f32]; 2]| {
                     spec.activation.apply(isa, gate, up);
                 };
                 let to = Packing::new(acts, width, to, &mut b.gate);
@@ -267,10 +242,7 @@ impl Part for Dense {
             }
             (Some(gate), Some(deviations)) => {
                 let outputs = [Rows::new(&mut b.gate, width), Rows::new(&mut b.up, width)];
-                let then = |_: usize, columns: Range<usize>, products: [&mut [f32]; 2]| {
-                    add_biases(&columns, products);
-                };
-                compute.multiply([[&gate, &up]], [outputs], acts, threads, Some(&then));
+                compute.multiply([[&gate, &up]], [outputs], acts, threads, None);
                 let rows = [Rows::new(&mut b.gate, width), Rows::new(&mut b.up, width)];
                 let (acts, formats) = to;
                 compute.pack(

@@ -14,7 +14,7 @@ use crate::norm::Norm;
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::{Order, Step};
 use crate::parts::{FeedForwardSpec, Part, PartSpec};
-use crate::tensors::{LayerFinder, MatrixRef, WeightError};
+use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
 
 /// A dense part and a mixture of experts.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,16 +87,20 @@ impl DenseAndExperts {
 }
 
 impl Part for DenseAndExperts {
+    fn linears(&self) -> Vec<&Linear> {
+        self.dense.linears().into_iter().chain(self.experts.linears()).collect()
+    }
+
+    fn linears_mut(&mut self) -> Vec<&mut Linear> {
+        self.dense.linears_mut().into_iter().chain(self.experts.linears_mut()).collect()
+    }
+
     fn matrices(&self) -> Vec<&MatrixRef> {
-        let mut all = self.dense.matrices();
-        all.append(&mut self.experts.matrices());
-        all
+        self.dense.matrices().into_iter().chain(self.experts.matrices()).collect()
     }
 
     fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        let mut all = self.dense.matrices_mut();
-        all.append(&mut self.experts.matrices_mut());
-        all
+        self.dense.matrices_mut().into_iter().chain(self.experts.matrices_mut()).collect()
     }
 
     fn input_formats(&self) -> ActivationFormats {
@@ -109,13 +113,10 @@ impl Part for DenseAndExperts {
         let b = &mut *step.buffers;
         let rows = [Rows::new(&mut b.q, hidden), Rows::new(&mut b.y, hidden)];
         step.compute.each_row(n, rows, &b.threads, &|_, [kept, y], _| {
-            if let Some(bias) = &self.dense.down_bias {
-                vec::add_assign(isa, y, bias);
-            }
             self.dense_norm.apply(isa, y);
             kept.copy_from_slice(y);
         });
-        let formats = ActivationFormats::of([self.experts.router().kind()]);
+        let formats = ActivationFormats::of(self.experts.router().kinds());
         step.pack_normed(None, Order::AddThenNorm, Some(&self.router_norm), formats);
         self.experts.route(step);
         let formats = self.experts.routed_formats();

@@ -25,7 +25,7 @@ use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
 use crate::parts::{FeedForwardSpec, Part, PartSpec};
 use crate::store::{Chosen, First, Storage, Store, arrival};
-use crate::tensors::{LayerFinder, MatrixRef, WeightError};
+use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
 use crate::threads::Pool;
 
 /// A mixture of experts.
@@ -330,9 +330,7 @@ fn weight_of(routing: &Routing, chosen: &[f32], token: Option<usize>, expert: us
 pub(crate) struct Experts {
     spec: ExpertsSpec,
     /// `[experts, hidden]`
-    router: MatrixRef,
-    /// `[experts]`
-    router_bias: Option<Vec<f32>>,
+    router: Linear,
     /// `[experts]`, for the choice alone.
     selection_bias: Option<Vec<f32>>,
     gate_up: GateUp,
@@ -362,7 +360,7 @@ enum GateUp {
 #[derive(Debug)]
 struct SharedWeights {
     /// `[1, hidden]`
-    gate_of_output: Option<MatrixRef>,
+    gate_of_output: Option<Linear>,
     /// `[intermediate, hidden]`, where experts have a gate.
     gate: Option<MatrixRef>,
     /// `[intermediate, hidden]`
@@ -381,7 +379,7 @@ impl SharedWeights {
     ) -> Result<SharedWeights, WeightError> {
         let width = spec.intermediate_size;
         let [gate, up, down] = SHARED_NAMES;
-        let gate_of_output = spec.gated.then(|| find.matrix("ffn_gate_inp_shexp", hidden, 1));
+        let gate_of_output = spec.gated.then(|| find.linear("ffn_gate_inp_shexp", hidden, 1));
         Ok(SharedWeights {
             gate_of_output: gate_of_output.transpose()?,
             gate: gated.then(|| find.matrix(gate, hidden, width)).transpose()?,
@@ -510,7 +508,6 @@ impl Experts {
         Ok(Experts {
             spec: spec.clone(),
             router: find.router("ffn_gate_inp", hidden, experts)?,
-            router_bias: find.bias("ffn_gate_inp", experts)?,
             selection_bias: find.bias("exp_probs_b", experts)?,
             gate_up: GateUp::find(find, spec, width)?,
             down: find.experts("ffn_down_exps", [inner, width, experts], 1, used)?,
@@ -519,8 +516,13 @@ impl Experts {
         })
     }
 
+    /// The projections that choose the experts, and that weigh the shared network's output.
+    fn routing_linears(&self) -> impl Iterator<Item = &Linear> {
+        [&self.router].into_iter().chain(self.gate_of_shared())
+    }
+
     /// What makes the router's logits.
-    pub(super) fn router(&self) -> &MatrixRef {
+    pub(super) fn router(&self) -> &Linear {
         &self.router
     }
 
@@ -625,8 +627,9 @@ impl Experts {
         let Some((layer, next)) = step.next_experts else { return };
         let Storage::Slots(place) = next.down.storage() else { return };
         let rows = step.rows().all();
-        let kinds =
-            |layer: &Experts| (layer.router.kind(), layer.gate_of_shared().map(MatrixRef::kind));
+        let kinds = |layer: &Experts| {
+            ActivationFormats::of(layer.routing_linears().flat_map(Linear::kinds))
+        };
         let alike = kinds(next) == kinds(self);
         let arrival = step.store.arrival();
         let few = rows <= MOST_GUESSING;
@@ -659,7 +662,7 @@ impl Experts {
     }
 
     /// What the output of the shared network is weighed by, if it is.
-    fn gate_of_shared(&self) -> Option<&MatrixRef> {
+    fn gate_of_shared(&self) -> Option<&Linear> {
         self.shared.as_ref()?.gate_of_output.as_ref()
     }
 
@@ -684,11 +687,7 @@ impl Experts {
             Rows::new(&mut e.scores, routing.experts),
             Rows::new(&mut e.chosen, 2 * routing.used),
         ];
-        let isa = step.compute.isa;
         step.compute.each_row(n, rows, &b.threads, &|_, [logits, scores, chosen], _| {
-            if let Some(bias) = &self.router_bias {
-                vec::add_assign(isa, logits, bias);
-            }
             routing.choose(logits, self.selection_bias.as_deref(), scores, chosen);
         });
     }
@@ -844,10 +843,18 @@ impl Experts {
 }
 
 impl Part for Experts {
+    fn linears(&self) -> Vec<&Linear> {
+        self.routing_linears().collect()
+    }
+
+    fn linears_mut(&mut self) -> Vec<&mut Linear> {
+        let gate = self.shared.iter_mut().flat_map(|shared| &mut shared.gate_of_output);
+        [&mut self.router].into_iter().chain(gate).collect()
+    }
+
     fn matrices(&self) -> Vec<&MatrixRef> {
-        let mut all = vec![&self.router];
+        let mut all: Vec<_> = self.routing_linears().map(|linear| &linear.matrix).collect();
         let shared = self.shared.as_ref();
-        all.extend(shared.and_then(|shared| shared.gate_of_output.as_ref()));
         all.extend(self.gate_up.matrices());
         all.extend(shared.into_iter().flat_map(SharedWeights::inputs));
         all.push(&self.down);
@@ -857,11 +864,11 @@ impl Part for Experts {
     }
 
     fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        let mut all = vec![&mut self.router];
+        let mut all = vec![&mut self.router.matrix];
         let mut ends = Vec::new();
         all.extend(self.gate_up.matrices_mut());
         if let Some(shared) = &mut self.shared {
-            all.extend(&mut shared.gate_of_output);
+            all.extend(shared.gate_of_output.as_mut().map(|gate| &mut gate.matrix));
             all.extend(shared.gate.iter_mut().chain([&mut shared.up]));
             ends.push(&mut shared.down);
         }
@@ -873,12 +880,9 @@ impl Part for Experts {
 
     /// The formats of the input of all, where the router and the experts take the same.
     fn input_formats(&self) -> ActivationFormats {
-        let shared = self
-            .shared
-            .iter()
-            .flat_map(|shared| shared.gate_of_output.iter().chain(shared.inputs()));
-        let always = [&self.router].into_iter().chain(shared).map(MatrixRef::kind);
-        ActivationFormats::of(always).and(self.routed_formats())
+        let shared = self.shared.iter().flat_map(SharedWeights::inputs).map(MatrixRef::kind);
+        let routing = self.routing_linears().flat_map(Linear::kinds);
+        ActivationFormats::of(routing.chain(shared)).and(self.routed_formats())
     }
 
     fn experts(&self) -> Option<&Experts> {

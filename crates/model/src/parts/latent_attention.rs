@@ -32,7 +32,7 @@ use crate::parts::buffers::WorkSize;
 use crate::parts::step::{QueryHeads, Step};
 use crate::parts::{Attended, MixerSpec, Part, PartSpec};
 use crate::positions::POSITIONS;
-use crate::tensors::{LayerFinder, MatrixRef, WeightError};
+use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
 
 /// Products that a thread adds in a nanosecond, about, where rows of weights are made first.
 const PRODUCTS_PER_NS: usize = 2;
@@ -218,21 +218,21 @@ pub(crate) struct LatentAttention {
     spec: LatentAttentionSpec,
     queries: Queries,
     /// `[rank + rotated, hidden]`
-    rows: MatrixRef,
+    rows: Linear,
     /// `[rank]`
     norm: Norm,
     heads: Heads,
     /// `[hidden, heads · value_dim]`
-    o: MatrixRef,
+    o: Linear,
 }
 
 /// What makes the queries of all heads, `[heads · key_dim]`.
 #[derive(Debug)]
 enum Queries {
     /// `[heads · key_dim, hidden]`
-    Plain(MatrixRef),
+    Plain(Linear),
     /// `[query_rank, hidden]`, its norm, and `[heads · key_dim, query_rank]`.
-    Normed(MatrixRef, Norm, MatrixRef),
+    Normed(Box<(Linear, Norm, Linear)>),
 }
 
 /// The projections of each head.
@@ -253,12 +253,12 @@ impl LatentAttention {
         let LatentAttentionSpec { heads, rank, unrotated, value_dim, .. } = *spec;
         let width = heads * spec.key_dim();
         let queries = match spec.query_rank {
-            None => Queries::Plain(find.matrix("attn_q", hidden, width)?),
-            Some(query_rank) => Queries::Normed(
-                find.matrix("attn_q_a", hidden, query_rank)?,
+            None => Queries::Plain(find.linear("attn_q", hidden, width)?),
+            Some(query_rank) => Queries::Normed(Box::new((
+                find.linear("attn_q_a", hidden, query_rank)?,
                 find.norm("attn_q_a_norm", query_rank)?,
-                find.matrix("attn_q_b", query_rank, width)?,
-            ),
+                find.linear("attn_q_b", query_rank, width)?,
+            ))),
         };
         let together = "attn_kv_b";
         let heads_of = if find.has(together) && !find.has("attn_k_b") {
@@ -275,10 +275,10 @@ impl LatentAttention {
         Ok(LatentAttention {
             spec: spec.clone(),
             queries,
-            rows: find.matrix("attn_kv_a_mqa", hidden, spec.row())?,
+            rows: find.linear("attn_kv_a_mqa", hidden, spec.row())?,
             norm: find.norm("attn_kv_a_norm", rank)?,
             heads: heads_of,
-            o: find.matrix("attn_output", heads * value_dim, hidden)?,
+            o: find.linear("attn_output", heads * value_dim, hidden)?,
         })
     }
 
@@ -296,11 +296,12 @@ impl LatentAttention {
                 let outputs = [[Rows::new(&mut b.mixed, width)], [made_rows]];
                 compute.multiply([[&q.view(store)], [&made]], outputs, acts, threads, None);
             }
-            Queries::Normed(first, norm, second) => {
-                let rank = first.all_rows();
+            Queries::Normed(parts) => {
+                let (first, norm, second) = &**parts;
+                let rank = first.rows();
                 let outputs = [[Rows::new(&mut b.v, rank)], [made_rows]];
                 compute.multiply([[&first.view(store)], [&made]], outputs, acts, threads, None);
-                let formats = ActivationFormats::of([second.kind()]);
+                let formats = ActivationFormats::of(second.kinds());
                 let rows = [Rows::new(&mut b.v, rank)];
                 compute.pack(n, rank, rows, acts, formats, threads, &|_, [row], _, put| {
                     norm.apply(isa, row);
@@ -423,35 +424,57 @@ impl LatentAttention {
 }
 
 impl Part for LatentAttention {
-    fn matrices(&self) -> Vec<&MatrixRef> {
+    fn linears(&self) -> Vec<&Linear> {
         let mut all = match &self.queries {
             Queries::Plain(q) => vec![q, &self.rows],
-            Queries::Normed(a, _, b) => vec![a, &self.rows, b],
+            Queries::Normed(parts) => vec![&parts.0, &self.rows, &parts.2],
         };
-        match &self.heads {
-            Heads::Apart { keys, values } => all.extend([keys, values]),
-            Heads::Together(both) => all.push(both),
-        }
         all.push(&self.o);
+        all
+    }
+
+    fn linears_mut(&mut self) -> Vec<&mut Linear> {
+        let mut all = match &mut self.queries {
+            Queries::Plain(q) => vec![q, &mut self.rows],
+            Queries::Normed(parts) => vec![&mut parts.0, &mut self.rows, &mut parts.2],
+        };
+        all.push(&mut self.o);
+        all
+    }
+
+    fn matrices(&self) -> Vec<&MatrixRef> {
+        let mut all: Vec<_> = self.linears().into_iter().map(|linear| &linear.matrix).collect();
+        let at = all.len() - 1;
+        let heads = match &self.heads {
+            Heads::Apart { keys, values } => vec![keys, values],
+            Heads::Together(both) => vec![both],
+        };
+        all.splice(at..at, heads);
         all
     }
 
     fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
         let mut all = match &mut self.queries {
-            Queries::Plain(q) => vec![q, &mut self.rows],
-            Queries::Normed(a, _, b) => vec![a, &mut self.rows, b],
+            Queries::Plain(q) => vec![&mut q.matrix, &mut self.rows.matrix],
+            Queries::Normed(parts) => {
+                let (a, _, b) = &mut **parts;
+                vec![&mut a.matrix, &mut self.rows.matrix, &mut b.matrix]
+            }
         };
         match &mut self.heads {
             Heads::Apart { keys, values } => all.extend([keys, values]),
             Heads::Together(both) => all.push(both),
         }
-        all.push(&mut self.o);
+        all.push(&mut self.o.matrix);
         all
     }
 
     fn input_formats(&self) -> ActivationFormats {
-        let (Queries::Plain(first) | Queries::Normed(first, ..)) = &self.queries;
-        ActivationFormats::of([first.kind(), self.rows.kind()])
+        let first = match &self.queries {
+            Queries::Plain(q) => q,
+            Queries::Normed(parts) => &parts.0,
+        };
+        ActivationFormats::of(first.kinds().chain(self.rows.kinds()))
     }
 
     fn forward(&self, step: &mut Step<'_>) {
@@ -465,7 +488,7 @@ impl Part for LatentAttention {
         self.absorb(step);
         attend(spec, step);
         self.make_values(step);
-        let formats = ActivationFormats::of([self.o.kind()]);
+        let formats = ActivationFormats::of(self.o.kinds());
         let o = self.o.view(step.store);
         let b = &mut *step.buffers;
         let input = Rows::new(&mut b.heads_out, spec.heads * spec.value_dim);

@@ -12,7 +12,7 @@ use super::experts::{Experts, ExpertsSpec};
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
 use crate::parts::{FeedForwardSpec, Part, PartSpec};
-use crate::tensors::{LayerFinder, MatrixRef, WeightError};
+use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
 
 /// A mixture of experts on a shorter row.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,9 +53,9 @@ impl FeedForwardSpec for LatentExpertsSpec {
 pub(crate) struct LatentExperts {
     spec: LatentExpertsSpec,
     /// `[latent, hidden]`
-    down: MatrixRef,
+    down: Linear,
     /// `[hidden, latent]`
-    up: MatrixRef,
+    up: Linear,
     experts: Experts,
     shared: Option<Dense>,
 }
@@ -71,8 +71,8 @@ impl LatentExperts {
         let shared = shared.map(|s| Dense::find_named(find, s, hidden, SHARED_NAMES));
         Ok(LatentExperts {
             spec: spec.clone(),
-            down: find.matrix("ffn_latent_down", hidden, latent)?,
-            up: find.matrix("ffn_latent_up", latent, hidden)?,
+            down: find.linear("ffn_latent_down", hidden, latent)?,
+            up: find.linear("ffn_latent_up", latent, hidden)?,
             experts: Experts::find_of_width(find, &spec.experts, hidden, latent)?,
             shared: shared.transpose()?,
         })
@@ -80,26 +80,34 @@ impl LatentExperts {
 }
 
 impl Part for LatentExperts {
+    fn linears(&self) -> Vec<&Linear> {
+        let shared = self.shared.iter().flat_map(|shared| shared.linears());
+        let all = [&self.down].into_iter().chain(shared).chain(self.experts.linears());
+        all.chain([&self.up]).collect()
+    }
+
+    fn linears_mut(&mut self) -> Vec<&mut Linear> {
+        let shared = self.shared.iter_mut().flat_map(|shared| shared.linears_mut());
+        let all = [&mut self.down].into_iter().chain(shared).chain(self.experts.linears_mut());
+        all.chain([&mut self.up]).collect()
+    }
+
     fn matrices(&self) -> Vec<&MatrixRef> {
-        let shared = self.shared.iter().flat_map(Dense::matrices);
-        let mut all: Vec<_> = [&self.down].into_iter().chain(shared).collect();
-        all.append(&mut self.experts.matrices());
-        all.push(&self.up);
-        all
+        let shared = self.shared.iter().flat_map(|shared| shared.matrices());
+        let all = [&self.down.matrix].into_iter().chain(shared).chain(self.experts.matrices());
+        all.chain([&self.up.matrix]).collect()
     }
 
     fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        let shared = self.shared.iter_mut().flat_map(Dense::matrices_mut);
-        let mut all: Vec<_> = [&mut self.down].into_iter().chain(shared).collect();
-        all.append(&mut self.experts.matrices_mut());
-        all.push(&mut self.up);
-        all
+        let shared = self.shared.iter_mut().flat_map(|shared| shared.matrices_mut());
+        let all = [&mut self.down.matrix].into_iter().chain(shared);
+        all.chain(self.experts.matrices_mut()).chain([&mut self.up.matrix]).collect()
     }
 
     fn input_formats(&self) -> ActivationFormats {
         let shared = self.shared.iter().flat_map(Dense::inputs);
         let all = [&self.down, self.experts.router()].into_iter().chain(shared);
-        ActivationFormats::of(all.map(MatrixRef::kind))
+        ActivationFormats::of(all.flat_map(Linear::kinds))
     }
 
     fn forward(&self, step: &mut Step<'_>) {
@@ -116,7 +124,6 @@ impl Part for LatentExperts {
             let rows = [Rows::new(&mut b.q, hidden), Rows::new(&mut b.y, hidden)];
             step.compute.each_row(n.all(), rows, &b.threads, &|_, [kept, y], _| {
                 kept.copy_from_slice(y);
-                shared.down_bias.iter().for_each(|bias| vec::add_assign(isa, kept, bias));
             });
         }
         let b = &mut *step.buffers;
@@ -125,7 +132,7 @@ impl Part for LatentExperts {
         step.compute.pack_rows(n, input, &mut b.acts, formats, &b.threads);
         self.experts.compute_routed(step);
         let b = &mut *step.buffers;
-        let formats = ActivationFormats::of([self.up.kind()]);
+        let formats = ActivationFormats::of(self.up.kinds());
         let output = Rows::new(&mut b.y, latent);
         step.compute.pack_rows(n, output, &mut b.acts, formats, &b.threads);
         step.compute.project(&up, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);

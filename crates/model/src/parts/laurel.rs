@@ -10,7 +10,7 @@ use alight_kernels::vec;
 use crate::norm::Norm;
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::{Order, Step};
-use crate::tensors::{LayerFinder, MatrixRef, WeightError};
+use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
 
 /// What a layer writes to whose short row has `rank` elements; 0: it has none.
 pub(crate) fn work(rank: usize) -> WorkSize {
@@ -21,9 +21,9 @@ pub(crate) fn work(rank: usize) -> WorkSize {
 #[derive(Debug)]
 pub(crate) struct LaurelWeights {
     /// `[rank, hidden]`
-    left: MatrixRef,
+    left: Linear,
     /// `[hidden, rank]`
-    right: MatrixRef,
+    right: Linear,
     /// `[hidden]`, of the output.
     norm: Norm,
 }
@@ -35,30 +35,34 @@ impl LaurelWeights {
         hidden: usize,
     ) -> Result<LaurelWeights, WeightError> {
         Ok(LaurelWeights {
-            left: find.matrix("laurel_l", hidden, rank)?,
-            right: find.matrix("laurel_r", rank, hidden)?,
+            left: find.linear("laurel_l", hidden, rank)?,
+            right: find.linear("laurel_r", rank, hidden)?,
             norm: find.norm("laurel_post_norm", hidden)?,
         })
     }
 
-    pub(crate) fn matrices(&self) -> [&MatrixRef; 2] {
+    fn linears(&self) -> [&Linear; 2] {
         [&self.left, &self.right]
     }
 
+    pub(crate) fn matrices(&self) -> [&MatrixRef; 2] {
+        self.linears().map(|linear| &linear.matrix)
+    }
+
     pub(crate) fn matrices_mut(&mut self) -> [&mut MatrixRef; 2] {
-        [&mut self.left, &mut self.right]
+        [&mut self.left.matrix, &mut self.right.matrix]
     }
 
     /// Packs the residual stream, normed by `input`, for the mixer's matrices, and adds what goes past the mixer.
     pub(crate) fn forward(&self, input: &Norm, formats: ActivationFormats, step: &mut Step<'_>) {
-        let [left, right] = self.matrices().map(|matrix| matrix.view(step.store));
-        let (isa, hidden, rank) = (step.compute.isa, step.hidden, self.left.all_rows());
-        let (n, own) = (step.rows(), ActivationFormats::of([self.left.kind()]));
+        let [left, right] = self.linears().map(|matrix| matrix.view(step.store));
+        let (isa, hidden, rank) = (step.compute.isa, step.hidden, self.left.rows());
+        let (n, own) = (step.rows(), ActivationFormats::of(self.left.kinds()));
         step.pack_normed(None, Order::AddThenNorm, Some(input), own);
         let b = &mut *step.buffers;
         let short = Rows::new(&mut b.k, rank);
         step.compute.project(&left, short, &b.acts, &b.threads);
-        let (short, own) = (Rows::new(&mut b.k, rank), ActivationFormats::of([self.right.kind()]));
+        let (short, own) = (Rows::new(&mut b.k, rank), ActivationFormats::of(self.right.kinds()));
         step.compute.pack_rows(n, short, &mut b.acts, own, &b.threads);
         step.compute.project(&right, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
         let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.y, hidden)];

@@ -17,7 +17,7 @@ use crate::norm::Norm;
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
 use crate::parts::{MixerSpec, Part, PartSpec};
-use crate::tensors::{LayerFinder, MatrixRef, WeightError};
+use crate::tensors::{LayerFinder, Linear, WeightError};
 
 /// Longest key, far above any model's.
 const MAX_LEN: usize = 4096;
@@ -129,9 +129,9 @@ impl MixerSpec for Mamba2Spec {
 pub(crate) struct Mamba2 {
     spec: Mamba2Spec,
     /// `[projected, hidden]`
-    input: MatrixRef,
+    input: Linear,
     /// `[hidden, inner]`
-    out: MatrixRef,
+    out: Linear,
     /// Of inputs, keys and queries.
     convolution: Convolution,
     /// `[heads]`
@@ -154,8 +154,8 @@ impl Mamba2 {
         let size = [spec.taps, spec.mixed()];
         Ok(Mamba2 {
             spec: spec.clone(),
-            input: find.matrix("ssm_in", hidden, spec.projected())?,
-            out: find.matrix("ssm_out", inner, hidden)?,
+            input: find.linear("ssm_in", hidden, spec.projected())?,
+            out: find.linear("ssm_out", inner, hidden)?,
             convolution: Convolution::find(find, "ssm_conv1d", size, true)?,
             dt_bias: find.vector("ssm_dt.bias", heads)?,
             a: find.table("ssm_a", [1, heads])?,
@@ -224,16 +224,16 @@ impl Mamba2 {
 }
 
 impl Part for Mamba2 {
-    fn matrices(&self) -> Vec<&MatrixRef> {
+    fn linears(&self) -> Vec<&Linear> {
         vec![&self.input, &self.out]
     }
 
-    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+    fn linears_mut(&mut self) -> Vec<&mut Linear> {
         vec![&mut self.input, &mut self.out]
     }
 
     fn input_formats(&self) -> ActivationFormats {
-        ActivationFormats::of([self.input.kind()])
+        ActivationFormats::of(self.input.kinds())
     }
 
     fn forward(&self, step: &mut Step<'_>) {
@@ -253,7 +253,7 @@ impl Part for Mamba2 {
         }
         let b = &mut *step.buffers;
         let rows = [Rows::new(&mut b.heads_out, inner), Rows::new(&mut b.q, all)];
-        let formats = ActivationFormats::of([self.out.kind()]);
+        let formats = ActivationFormats::of(self.out.kinds());
         let (acts, threads) = (&mut b.acts, &b.threads);
         let n = b.batch.counts();
         step.compute.pack(n, inner, rows, acts, formats, threads, &|_, [y, z], _, put| {

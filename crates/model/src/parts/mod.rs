@@ -42,7 +42,7 @@ use self::mamba2::Mamba2Spec;
 use self::short_conv::ShortConvSpec;
 use self::step::Step;
 use crate::norm::Norm;
-use crate::tensors::{LayerFinder, MatrixRef, WeightError};
+use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
 
 /// The part of a layer that looks at other positions.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,11 +95,9 @@ impl From<ExpertsSpec> for FeedForward {
     }
 }
 
-/// How the output of a part, in `y`, is added to the residual stream: `x = output_scale · (x + scale · norm(y + bias))`.
+/// How the output of a part, in `y`, is added to the residual stream: `x = output_scale · (x + scale · norm(y))`.
 #[derive(Clone, Copy)]
 pub(crate) struct Contribution<'m> {
-    /// `[hidden]`
-    pub(crate) bias: Option<&'m [f32]>,
     /// `[hidden]`
     pub(crate) norm: Option<&'m Norm>,
     pub(crate) scale: f32,
@@ -110,9 +108,6 @@ pub(crate) struct Contribution<'m> {
 impl Contribution<'_> {
     /// Adds one row, `[hidden]` each. `y` is used up.
     pub(crate) fn add_to(&self, isa: Isa, x: &mut [f32], y: &mut [f32]) {
-        if let Some(bias) = self.bias {
-            vec::add_assign(isa, y, bias);
-        }
         if let Some(norm) = self.norm {
             norm.apply(isa, y);
         }
@@ -128,19 +123,24 @@ impl Contribution<'_> {
 
 /// A part of a layer, ready to compute: what describes it, and its tensors.
 pub(crate) trait Part: Debug + Send + Sync {
-    /// In the order of use.
-    fn matrices(&self) -> Vec<&MatrixRef>;
+    /// Its projections of rows, in the order of use.
+    fn linears(&self) -> Vec<&Linear>;
 
     /// The same, to change them.
-    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef>;
+    fn linears_mut(&mut self) -> Vec<&mut Linear>;
+
+    /// All of its matrices, in the order of use: those of its projections, and what is multiplied in another way.
+    fn matrices(&self) -> Vec<&MatrixRef> {
+        self.linears().into_iter().map(|linear| &linear.matrix).collect()
+    }
+
+    /// The same, to change them.
+    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        self.linears_mut().into_iter().map(|linear| &mut linear.matrix).collect()
+    }
 
     /// The formats of activations in which its input is packed.
     fn input_formats(&self) -> ActivationFormats;
-
-    /// The bias of its output, `[hidden]`.
-    fn output_bias(&self) -> Option<&[f32]> {
-        None
-    }
 
     /// The mixture of experts that it is, if their choice can be guessed from the input of an earlier layer.
     fn experts(&self) -> Option<&Experts> {

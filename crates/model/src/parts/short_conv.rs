@@ -12,7 +12,7 @@ use crate::keys::{Keys, MAX_WIDTH};
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
 use crate::parts::{MixerSpec, Part, PartSpec};
-use crate::tensors::{LayerFinder, MatrixRef, WeightError};
+use crate::tensors::{LayerFinder, Linear, WeightError};
 
 /// A short convolution.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,9 +64,9 @@ impl MixerSpec for ShortConvSpec {
 pub(crate) struct ShortConv {
     spec: ShortConvSpec,
     /// B, C and X, `[channels, hidden]` each: rows of one tensor, in this order.
-    inputs: [MatrixRef; 3],
+    inputs: [Linear; 3],
     /// `[hidden, channels]`
-    out: MatrixRef,
+    out: Linear,
     convolution: Convolution,
 }
 
@@ -78,29 +78,30 @@ impl ShortConv {
     ) -> Result<ShortConv, WeightError> {
         let width = spec.channels;
         let third = |i: usize| {
-            find.rows_of("shortconv.in_proj", [hidden, 3 * width], i * width..(i + 1) * width)
+            let rows = i * width..(i + 1) * width;
+            find.rows_of("shortconv.in_proj", [hidden, 3 * width], rows).map(Linear::from)
         };
         let size = [spec.taps, width];
         Ok(ShortConv {
             spec: spec.clone(),
             inputs: [third(0)?, third(1)?, third(2)?],
-            out: find.matrix("shortconv.out_proj", width, hidden)?,
+            out: find.linear("shortconv.out_proj", width, hidden)?,
             convolution: Convolution::find(find, "shortconv.conv", size, false)?,
         })
     }
 }
 
 impl Part for ShortConv {
-    fn matrices(&self) -> Vec<&MatrixRef> {
+    fn linears(&self) -> Vec<&Linear> {
         self.inputs.iter().chain([&self.out]).collect()
     }
 
-    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+    fn linears_mut(&mut self) -> Vec<&mut Linear> {
         self.inputs.iter_mut().chain([&mut self.out]).collect()
     }
 
     fn input_formats(&self) -> ActivationFormats {
-        ActivationFormats::of(self.inputs.iter().map(MatrixRef::kind))
+        ActivationFormats::of(self.inputs.iter().flat_map(Linear::kinds))
     }
 
     fn forward(&self, step: &mut Step<'_>) {
@@ -133,7 +134,7 @@ impl Part for ShortConv {
         }
         let b = &mut *step.buffers;
         let input = Rows::new(&mut b.mixed, width);
-        let formats = ActivationFormats::of([self.out.kind()]);
+        let formats = ActivationFormats::of(self.out.kinds());
         let n = b.batch.counts();
         step.compute.pack_rows(n, input, &mut b.acts, formats, &b.threads);
         step.compute.project(&out, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);

@@ -11,7 +11,7 @@ use alight_kernels::parallel::Rows;
 use crate::norm::Norm;
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
-use crate::tensors::{Finder, LayerFinder, MatrixRef, WeightError};
+use crate::tensors::{Finder, LayerFinder, Linear, MatrixRef, WeightError};
 
 /// The weights that make the inputs of all layers.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct TokenInputs {
     /// `[vocab, layers · width]`
     pub(crate) table: MatrixRef,
     /// `[layers · width, hidden]`
-    pub(crate) projection: MatrixRef,
+    pub(crate) projection: Linear,
     /// `[width]`, of each layer's slice of the projection.
     pub(crate) norm: Norm,
 }
@@ -37,7 +37,7 @@ impl TokenInputs {
         let all = layers * width;
         Ok(TokenInputs {
             table: find.embedding("per_layer_token_embd.weight", all, vocab)?,
-            projection: find.matrix("per_layer_model_proj.weight", hidden, all)?,
+            projection: find.matrix("per_layer_model_proj.weight", hidden, all)?.into(),
             norm: find.norm("per_layer_proj_norm", width)?,
         })
     }
@@ -52,9 +52,9 @@ pub(crate) fn work(width: usize) -> WorkSize {
 #[derive(Debug)]
 pub(crate) struct TokenInputWeights {
     /// `[width, hidden]`
-    gate: MatrixRef,
+    gate: Linear,
     /// `[hidden, width]`
-    projection: MatrixRef,
+    projection: Linear,
     /// `[hidden]`, of the output.
     pub(crate) norm: Norm,
 }
@@ -66,32 +66,36 @@ impl TokenInputWeights {
         hidden: usize,
     ) -> Result<TokenInputWeights, WeightError> {
         Ok(TokenInputWeights {
-            gate: find.matrix("inp_gate", hidden, width)?,
-            projection: find.matrix("proj", width, hidden)?,
+            gate: find.linear("inp_gate", hidden, width)?,
+            projection: find.linear("proj", width, hidden)?,
             norm: find.norm("post_norm", hidden)?,
         })
     }
 
-    pub(crate) fn matrices(&self) -> [&MatrixRef; 2] {
+    fn linears(&self) -> [&Linear; 2] {
         [&self.gate, &self.projection]
     }
 
+    pub(crate) fn matrices(&self) -> [&MatrixRef; 2] {
+        self.linears().map(|linear| &linear.matrix)
+    }
+
     pub(crate) fn matrices_mut(&mut self) -> [&mut MatrixRef; 2] {
-        [&mut self.gate, &mut self.projection]
+        [&mut self.gate.matrix, &mut self.projection.matrix]
     }
 
     pub(crate) fn input_formats(&self) -> ActivationFormats {
-        ActivationFormats::of([self.gate.kind()])
+        ActivationFormats::of(self.gate.kinds())
     }
 
     /// Computes it on the step's packed input, into `y`.
     pub(crate) fn forward(&self, step: &mut Step<'_>) {
-        let [gate, projection] = self.matrices().map(|matrix| matrix.view(step.store));
-        let (isa, width, layer) = (step.compute.isa, self.gate.all_rows(), step.layer);
+        let [gate, projection] = self.linears().map(|matrix| matrix.view(step.store));
+        let (isa, width, layer) = (step.compute.isa, self.gate.rows(), step.layer);
         let b = &mut *step.buffers;
         let rows = Rows::new(&mut b.gate, width);
         step.compute.project(&gate, rows, &b.acts, &b.threads);
-        let formats = ActivationFormats::of([self.projection.kind()]);
+        let formats = ActivationFormats::of(self.projection.kinds());
         let all = b.token_input_width;
         let inputs = &b.token_inputs;
         let rows = [Rows::new(&mut b.gate, width)];

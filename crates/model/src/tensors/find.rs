@@ -15,7 +15,7 @@ use alight_kernels::{Layout, WeightType};
 use alight_pages::Map;
 
 use super::matrix::Stride;
-use super::{MatrixRef, WeightError};
+use super::{Linear, MatrixRef, WeightError};
 use crate::norm::NormSpec;
 use crate::norm::{Norm, NormKind};
 
@@ -227,14 +227,25 @@ impl LayerFinder<'_, '_, '_> {
         self.all.matrix(&self.name(&format!("{what}.weight")), cols, rows)
     }
 
-    /// As [`LayerFinder::matrix`], of a router. Its products are not scaled: what has that name is a scale of its input.
+    /// The projection `[rows, cols]` of that name, with its bias where the file has one.
+    pub(crate) fn linear(
+        &self,
+        what: &str,
+        cols: usize,
+        rows: usize,
+    ) -> Result<Linear, WeightError> {
+        Ok(Linear::from(self.matrix(what, cols, rows)?).with_bias(self.bias(what, rows)?))
+    }
+
+    /// As [`LayerFinder::linear`], of a router. Its products are not scaled: what has that name is a scale of its input.
     pub(crate) fn router(
         &self,
         what: &str,
         cols: usize,
         rows: usize,
-    ) -> Result<MatrixRef, WeightError> {
-        self.all.matrix_of(&self.name(&format!("{what}.weight")), &[cols, rows])
+    ) -> Result<Linear, WeightError> {
+        let matrix = self.all.matrix_of(&self.name(&format!("{what}.weight")), &[cols, rows])?;
+        Ok(Linear::from(matrix).with_bias(self.bias(what, rows)?))
     }
 
     /// Whether the layer has a tensor `what.weight`.

@@ -3,8 +3,10 @@
 
 mod error;
 mod find;
+mod linear;
 mod matrix;
 
 pub use self::error::WeightError;
 pub(crate) use self::find::{Finder, LayerFinder};
+pub(crate) use self::linear::{Adapter, Linear, LinearView};
 pub(crate) use self::matrix::MatrixRef;

@@ -19,7 +19,7 @@ use crate::parts::alt_up::{AltUp, AltUpWeights};
 use crate::parts::laurel::LaurelWeights;
 use crate::parts::token_input::{TokenInputWeights, TokenInputs};
 use crate::spec::{LayerSpec, ModelSpec};
-use crate::tensors::{Finder, LayerFinder, MatrixRef, WeightError};
+use crate::tensors::{Finder, LayerFinder, Linear, MatrixRef, WeightError};
 
 /// The weights of a part and of the norms around it.
 #[derive(Debug)]
@@ -118,9 +118,7 @@ pub(crate) struct Weights {
     /// `[hidden]`.
     pub(crate) output_norm: Norm,
     /// `[vocab, hidden]`: the embedding itself where the file has no other.
-    pub(crate) output: MatrixRef,
-    /// `[vocab]`.
-    pub(crate) output_bias: Option<Vec<f32>>,
+    pub(crate) output: Linear,
     /// Whether the output is the embedding.
     pub(crate) tied: bool,
     /// The layer that predicts the token after the next one. It is read from the map when it is used.
@@ -137,8 +135,7 @@ pub(crate) struct NetWeights<'w> {
     pub(crate) alt_up: Option<&'w AltUp>,
     pub(crate) layers: &'w [LayerWeights],
     pub(crate) output_norm: &'w Norm,
-    pub(crate) output: &'w MatrixRef,
-    pub(crate) output_bias: Option<&'w [f32]>,
+    pub(crate) output: &'w Linear,
 }
 
 impl Weights {
@@ -152,20 +149,19 @@ impl Weights {
             layers: &self.layers,
             output_norm: &self.output_norm,
             output: &self.output,
-            output_bias: self.output_bias.as_deref(),
         }
     }
 
     /// Every matrix once.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &MatrixRef> {
         let layers = self.layers.iter().flat_map(|layer| layer.matrices());
-        let output = (!self.tied).then_some(&self.output);
+        let output = (!self.tied).then_some(&self.output.matrix);
         [&self.embed].into_iter().chain(self.inputs()).chain(layers).chain(output)
     }
 
     /// The matrices beside the embedding that a token passes before the first layer.
     pub(crate) fn inputs(&self) -> impl Iterator<Item = &MatrixRef> {
-        let inputs = self.token_inputs.iter().map(|inputs| &inputs.projection);
+        let inputs = self.token_inputs.iter().map(|inputs| &inputs.projection.matrix);
         inputs.chain(self.alt_up.iter().flat_map(AltUp::matrices))
     }
 
@@ -173,7 +169,7 @@ impl Weights {
     /// (of which it reads one row).
     pub(crate) fn decode_bytes(&self) -> u64 {
         let layers = self.layers.iter().flat_map(|layer| layer.matrices());
-        layers.map(|m| m.bytes_per_token()).sum::<u64>() + self.output.len()
+        layers.map(|m| m.bytes_per_token()).sum::<u64>() + self.output.matrix.len()
     }
 
     /// Multiply-accumulates of the layers' matrices for one token, without the output's.
@@ -204,7 +200,7 @@ impl Weights {
             }
             true => embed.clone(),
         };
-        let output_bias = find.optional("output.bias", vocab)?;
+        let output = Linear::from(output).with_bias(find.optional("output.bias", vocab)?);
         let output_norm = find.norm(spec.output_norm, hidden)?;
         let factors =
             spec.ropes.first().map(|rope| find.optional("rope_freqs.weight", rope.dims / 2));
@@ -226,17 +222,7 @@ impl Weights {
         find_long_context(&find, spec)?;
         find.all_found(spec.architecture, spec.layers.len(), spec.draft_layers)?;
         let mtp = MtpWeights::find(&find, spec)?.map(Box::new);
-        Ok(Weights {
-            embed,
-            token_inputs,
-            alt_up,
-            layers,
-            output_norm,
-            output,
-            output_bias,
-            tied,
-            mtp,
-        })
+        Ok(Weights { embed, token_inputs, alt_up, layers, output_norm, output, tied, mtp })
     }
 }
 

@@ -4,7 +4,7 @@
 use super::{LayerWeights, NetWeights, Weights};
 use crate::norm::Norm;
 use crate::spec::ModelSpec;
-use crate::tensors::{Finder, LayerFinder, MatrixRef, WeightError};
+use crate::tensors::{Finder, LayerFinder, Linear, MatrixRef, WeightError};
 
 /// A network of one layer, whose input is a token and what the model has made of the tokens before it.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct MtpWeights {
     /// Those of its own, where it does not share the model's.
     embed: Option<MatrixRef>,
     output_norm: Option<Norm>,
-    output: Option<MatrixRef>,
+    output: Option<Linear>,
 }
 
 /// What makes one row of the token's embedding `e` and of the state `h` that the model ends with at the token before:
@@ -27,7 +27,7 @@ pub(crate) struct Join {
     /// `[hidden]`
     pub(crate) state_norm: Norm,
     /// `[hidden, 2 · hidden]`
-    pub(crate) projection: MatrixRef,
+    pub(crate) projection: Linear,
 }
 
 impl MtpWeights {
@@ -61,12 +61,12 @@ impl MtpWeights {
             join: Join {
                 token_norm: find.norm("nextn.enorm", hidden)?,
                 state_norm: find.norm("nextn.hnorm", hidden)?,
-                projection: find.matrix("nextn.eh_proj", 2 * hidden, hidden)?,
+                projection: find.linear("nextn.eh_proj", 2 * hidden, hidden)?,
             },
             layer: [LayerWeights::find(&find, own, false, hidden)?],
             embed: of_tokens("nextn.embed_tokens")?,
             output_norm: output_norm.transpose()?,
-            output: of_tokens("nextn.shared_head_head")?,
+            output: of_tokens("nextn.shared_head_head")?.map(Linear::from),
         }))
     }
 

@@ -1,13 +1,9 @@
 //! The layer beside an ordinary network of one layer, whose embeddings are what the layer's input should be.
 
-#[path = "../../../tests/common/mod.rs"]
-#[allow(dead_code)] // some of it is for other tests alone
-mod common;
-
 use std::collections::HashMap;
 use std::path::Path;
 
-use common::{Latent, Recurrence, Spec, distance};
+use crate::common::{Latent, Recurrence, Spec, distance};
 
 use super::super::session::{Session, SessionOptions};
 use super::*;
