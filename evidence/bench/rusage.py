@@ -22,7 +22,7 @@ from evidence.lib import common
 from evidence.lib import tools as peer_tools
 
 ALONE = "child alone"
-MOST_RSS_KIB = 300
+MAX_RSS_KIB = 300
 
 
 def rounds(args, commands) -> list[list[tuple[float, str]]]:
@@ -85,7 +85,7 @@ def verdicts(results) -> list[tuple[str, bool]]:
                 out.append((f"{child}: {name}: {what} {ratio:.2f} × the C wrapper's ({limit})", ratio <= 2 or not asked))
             if name == "rusage, static" and "rss_kib" in ours and child == "child":
                 most = ours["rss_kib"]["max"]
-                out.append((f"{child}: {name}: size said at most {most:.0f} kB (at most {MOST_RSS_KIB})", most <= MOST_RSS_KIB))
+                out.append((f"{child}: {name}: size said at most {most:.0f} kB (at most {MAX_RSS_KIB})", most <= MAX_RSS_KIB))
     return out
 
 

@@ -37,7 +37,7 @@ PAIRS_OF_BLOCKS = ["Listed", "Counted"]
 # Of products, and of those with matrices in slots.
 MISTAKES_OF_BLOCKS = {"ALIGHT_TOKENS": ["ALIGHT_NO_WAIT", "ALIGHT_SWAPPED", "ALIGHT_BY_TOKENS"], "ALIGHT_CHOSEN=Counted": ["ALIGHT_ANY_SLOT", "ALIGHT_ONE_X"]}
 # 65536 registers of a multiprocessor for the 640 threads of a block, in steps of 8; the kernels for blocks are bounded where they are written.
-MOST_REGISTERS = {SOURCE: 96, BLOCKS: 255}
+MAX_REGISTERS = {SOURCE: 96, BLOCKS: 255}
 
 
 def options_of_the_library() -> list[str]:
@@ -177,8 +177,8 @@ def report(cubin: bytes, log: str, arch: str, name: str, path: pathlib.Path = SO
     wrong = []
     if kernel["spilled"] or kernel["stack"]:
         wrong.append(f"{arch}, {name}: {kernel['stack']} bytes of stack, {kernel['spilled']} spilled")
-    if kernel["registers"] > MOST_REGISTERS[path]:
-        wrong.append(f"{arch}, {name}: {kernel['registers']} registers, at most {MOST_REGISTERS[path]}")
+    if kernel["registers"] > MAX_REGISTERS[path]:
+        wrong.append(f"{arch}, {name}: {kernel['registers']} registers, at most {MAX_REGISTERS[path]}")
     return wrong
 
 

@@ -25,8 +25,8 @@ LIMITS = {
     r"\banew\b": ("again", 28),
     r"\bgoes on\b": ("continues", 45),
     r"\bbrain\b": ("bf16", 0),
-    r"\b(?:MOST|LEAST)_[A-Z]": ("MAX_, MIN_", 98),
-    r"//[/!]? (?:What|Whether|Who) ": ("a noun", 1676),
+    r"\b(?:MOST|LEAST)_[A-Z]": ("MAX_, MIN_", 0),
+    r"//[/!]? (?:What|Whether|Who) ": ("a noun", 1287),
 }
 
 

@@ -39,7 +39,7 @@ const NAMES: [&str; 21] = [
 ];
 
 /// Most alternatives whose log-probabilities are returned with each token.
-const MOST_LOGPROBS: usize = 1000;
+const MAX_LOGPROBS: usize = 1000;
 
 /// How a prompt is continued.
 #[derive(Clone, Debug)]
@@ -156,9 +156,9 @@ impl Options {
             }
             "logprobs" => {
                 let wanted = (!value.is_none()).then(|| count(name, value)).transpose()?;
-                if wanted.is_some_and(|top| top > MOST_LOGPROBS) {
+                if wanted.is_some_and(|top| top > MAX_LOGPROBS) {
                     return Err(error::OPTION.err(format!(
-                        "logprobs is {}, expected {MOST_LOGPROBS} at most: `logits` has those of all tokens",
+                        "logprobs is {}, expected {MAX_LOGPROBS} at most: `logits` has those of all tokens",
                         wanted.unwrap_or_default()
                     )));
                 }
@@ -281,7 +281,7 @@ impl Prompt {
         tokenizer::conversation(messages, tools, true).map(Prompt::Chat)
     }
 
-    /// Whether there are tools to call.
+    /// True if there are tools to call.
     pub fn has_tools(&self) -> bool {
         matches!(self, Prompt::Chat(context) if context.get("tools").is_some_and(|tools| !tools.is_null()))
     }

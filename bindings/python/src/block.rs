@@ -67,7 +67,7 @@ impl Block {
 
 #[pymethods]
 impl Block {
-    /// Whether these are the bytes of the map in place, rather than a copy.
+    /// True if these are the bytes of the map in place, rather than a copy.
     #[getter]
     #[pyo3(name = "mapped")]
     fn is_mapped(&self) -> bool {

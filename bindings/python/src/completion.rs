@@ -28,7 +28,7 @@ pub struct Completion {
     /// What was said to the user.
     #[pyo3(get)]
     answer: String,
-    /// What the model thought; `None` if it did not.
+    /// The model's thinking; `None` if it did not.
     #[pyo3(get)]
     thinking: Option<String>,
     calls: Vec<alight_text::output::Call>,

@@ -46,7 +46,7 @@ pub fn cuda_errors(py: Python<'_>) -> Vec<String> {
 /// An arena that a process offers: JAX's number of its GPU, the number of the process, and what it is opened by.
 type Offer = (i64, i64, Vec<u8>);
 
-/// Whether memory of all GPUs with these numbers of CUDA's can be opened by processes of other hosts.
+/// True if memory of all GPUs with these numbers of CUDA's can be opened by processes of other hosts.
 #[pyfunction]
 pub fn cuda_has_fabric(py: Python<'_>, ordinals: Vec<i64>) -> bool {
     py.detach(|| system::has_fabric(&ordinals))

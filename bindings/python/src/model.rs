@@ -516,7 +516,7 @@ impl Model {
         py.detach(|| self.worker.close());
     }
 
-    /// Whether it was closed.
+    /// True if it was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.worker.is_closed()

@@ -305,7 +305,7 @@ impl Tensor {
         self.info.dtype
     }
 
-    /// Whether the bytes are in tiles of 16 rows, as `alight pack` writes them.
+    /// True if the bytes are in tiles of 16 rows, as `alight pack` writes them.
     #[getter]
     fn packed(&self) -> bool {
         self.info.packed
@@ -324,7 +324,7 @@ impl Tensor {
         self.info.grain
     }
 
-    /// Whether it can be had as floats.
+    /// True if it can be had as floats.
     #[getter]
     fn convertible(&self) -> bool {
         self.info.weights.is_some()
@@ -343,7 +343,7 @@ impl Tensor {
         self.info.spread.stride()
     }
 
-    /// Whether its address in the map is one that XLA uses in place: a multiple of 64. Of others, arrays
+    /// True if its address in the map is one that XLA uses in place: a multiple of 64. Of others, arrays
     /// are copies; `alight convert` writes files in which every tensor is aligned.
     #[getter]
     fn aligned(&self) -> bool {

@@ -182,19 +182,19 @@ impl Tokenizer {
         self.text().ends().to_vec()
     }
 
-    /// Whether the file asks for a beginning of sequence before every text.
+    /// True if the file asks for a beginning of sequence before every text.
     #[getter]
     fn adds_bos(&self) -> bool {
         self.text().adds_bos()
     }
 
-    /// Whether the file asks for an end of sequence after every text.
+    /// True if the file asks for an end of sequence after every text.
     #[getter]
     fn adds_eos(&self) -> bool {
         self.text().adds_eos()
     }
 
-    /// Whether the file has a chat template that compiles.
+    /// True if the file has a chat template that compiles.
     #[getter]
     fn has_chat_template(&self) -> bool {
         matches!(self.inner.template(), Some(Ok(_)))

@@ -126,7 +126,7 @@ impl Worker {
         Ok((Arc::new(Worker { worker, closed, process }), context))
     }
 
-    /// Whether this process is a copy of the one that has the thread.
+    /// True if this process is a copy of the one that has the thread.
     fn is_copy(&self) -> bool {
         process::id() != self.process
     }
@@ -168,7 +168,7 @@ impl Worker {
         }
     }
 
-    /// Whether it was closed.
+    /// True if it was closed.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }

@@ -40,7 +40,7 @@ def mypy(name, folder, *arguments):
     return subprocess.run(command, capture_output=True, text=True, cwd=folder)
 
 
-MOST_MAPS = 20_000
+MAX_MAPS = 20_000
 """Of 65,530 that Linux lets a process have. A program that XLA has compiled keeps several for as long as JAX caches it, and XLA ends the process when
 it gets no more."""
 
@@ -128,7 +128,7 @@ def _few_maps():
     """Compiled programs of former tests go before there are too many."""
     yield
     maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+    if maps.exists() and maps.read_bytes().count(b"\n") > MAX_MAPS:
         jax.clear_caches()
         gc.collect()
 

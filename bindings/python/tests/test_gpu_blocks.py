@@ -54,7 +54,7 @@ def stand_in(monkeypatch):
         return jax.pure_callback(lambda data: dequantized(data, matrix.type, columns), shape, matrix.data).astype(dtype)
 
     def multiply(matrix, x):
-        assert x.shape[0] <= _gpu_blocks.MOST_TOKENS
+        assert x.shape[0] <= _gpu_blocks.MAX_TOKENS
         calls.append(("product", matrix.type))
         weights = dequantize(matrix, x.shape[1], jnp.float32)
         calls.pop()

@@ -27,11 +27,11 @@ pub enum Delta {
 /// How an answer is taken apart, and what ends it.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerOptions {
-    /// Whether it is a message of a conversation, and not the continuation of a text.
+    /// True if it is a message of a conversation, and not the continuation of a text.
     pub chat: bool,
-    /// Whether there are tools to call. What looks like a call where there are none is text.
+    /// True if there are tools to call. What looks like a call where there are none is text.
     pub tools: bool,
-    /// Whether all of it is the call of a tool, `{"name": …, "arguments": {…}}`.
+    /// True if all of it is the call of a tool, `{"name": …, "arguments": {…}}`.
     pub call: bool,
     /// Texts that end the answer, and are not part of it.
     pub stops: Vec<String>,
@@ -89,7 +89,7 @@ impl Answer {
         self.spans.stops().found()
     }
 
-    /// Whether a tool was called.
+    /// True if a tool was called.
     pub fn called(&self) -> bool {
         self.sorter.called
     }
@@ -104,7 +104,7 @@ impl Answer {
 #[derive(Default)]
 struct Sorter {
     tools: bool,
-    /// Whether all of it is a call. Of one that was cut within the name of its tool there is nothing to show.
+    /// True if all of it is a call. Of one that was cut within the name of its tool there is nothing to show.
     call: bool,
     called: bool,
     /// Whether anything was said to the user, and thought.

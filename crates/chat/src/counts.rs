@@ -65,7 +65,7 @@ pub struct Totals {
     pub steps: u64,
     /// The places that had a request, summed over the steps.
     pub busy: u64,
-    /// Whether there is no engine: nothing was asked yet, or for long, and its memory was given back.
+    /// True if there is no engine: nothing was asked yet, or for long, and its memory was given back.
     pub resting: bool,
     /// Bytes of what is kept of prompts in memory.
     pub kept: usize,

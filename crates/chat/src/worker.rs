@@ -125,9 +125,9 @@ pub struct WorkerConfig {
     pub max_pending: usize,
     /// After how long without a request the memory of the engine is given back; `None`: never.
     pub rest: Option<Duration>,
-    /// Whether the last prompt of each place is remembered, for [`EngineAccess::prompts`].
+    /// True if the last prompt of each place is remembered, for [`EngineAccess::prompts`].
     pub remembers_prompts: bool,
-    /// Whether the engine is made at once, and not when something is first asked.
+    /// True if the engine is made at once, and not when something is first asked.
     pub starts_engine: bool,
     /// What a person is told.
     pub log: Log,
@@ -189,7 +189,7 @@ pub struct Worker {
 /// A request that is computed, or waits. Dropping it cancels it.
 pub struct RunningRequest {
     key: u64,
-    /// Whether its client is still interested.
+    /// True if its client is still interested.
     wanted: bool,
     commands: Sender<Command>,
     pending: Arc<AtomicUsize>,
@@ -298,7 +298,7 @@ impl Worker {
         self.page.get().copied()
     }
 
-    /// What it has done.
+    /// Its work so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }

@@ -194,7 +194,7 @@ fn near(cli: &Command, command: &str, name: &str) -> Option<String> {
     has(cli, command, near).then(|| near.to_owned())
 }
 
-/// Whether a command, or one in it, has an option of this name.
+/// True if a command, or one in it, has an option of this name.
 fn has(cli: &Command, command: &str, long: &str) -> bool {
     fn one(command: &Command, long: &str) -> bool {
         command.get_arguments().any(|option| names(option).contains(&long))
@@ -261,7 +261,7 @@ fn taken(option: &Arg, default: &Default) -> Result<Option<Vec<String>>, String>
     Ok(Some(values))
 }
 
-/// Whether an option has as many values as it is given.
+/// True if an option has as many values as it is given.
 fn takes_several(option: &Arg) -> bool {
     matches!(option.get_action(), ArgAction::Append)
         || option.get_value_delimiter().is_some()

@@ -7,7 +7,7 @@ use alight_model::{Model, Speculate};
 use crate::open::{self, EngineArgs};
 use crate::outcome::Outcome;
 
-/// What is computed ahead.
+/// Options of speculative decoding.
 #[derive(Debug, clap::Args)]
 pub struct DraftArgs {
     /// Compute tokens ahead that followed the last ones earlier in the text: auto (where that is faster), off, or up to N (at

@@ -106,7 +106,7 @@ impl Interrupt {
         done
     }
 
-    /// Whether Ctrl-C has been pressed since the flag was last taken.
+    /// True if Ctrl-C has been pressed since the flag was last taken.
     pub fn pressed(self) -> bool {
         PRESSED.load(Ordering::Relaxed)
     }

@@ -52,7 +52,7 @@ const DIM: &str = "\x1b[2m";
 /// Ends it.
 const USUAL: &str = "\x1b[0m";
 
-/// Whether text may be dimmed: a terminal that may be given styles.
+/// True if text may be dimmed: a terminal that may be given styles.
 pub fn can_dim() -> bool {
     io::stdout().is_terminal() && say::colours_allowed()
 }

@@ -43,22 +43,22 @@ pub fn progress(text: &str) {
     }
 }
 
-/// Whether somebody may be looking.
+/// True if somebody may be looking.
 pub fn is_terminal() -> bool {
     stderr().is_terminal()
 }
 
-/// Whether styled text may be written to stderr: a terminal, and `NO_COLOR` unset or empty.
+/// True if styled text may be written to stderr: a terminal, and `NO_COLOR` unset or empty.
 pub fn colour() -> bool {
     stderr().is_terminal() && colours_allowed()
 }
 
-/// Whether a terminal may be given styled text: `NO_COLOR` unset or empty, and not a dumb one.
+/// True if a terminal may be given styled text: `NO_COLOR` unset or empty, and not a dumb one.
 pub fn colours_allowed() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()) && !is_dumb()
 }
 
-/// Whether the terminal shows text and does nothing else.
+/// True if the terminal shows text and does nothing else.
 pub fn is_dumb() -> bool {
     // (The names for which the line editor does not edit.)
     let names = ["dumb", "cons25", "emacs"];

@@ -19,7 +19,7 @@ pub struct TemplateArgs {
 }
 
 impl TemplateArgs {
-    /// Whether there is one.
+    /// True if there is one.
     pub fn is_given(&self) -> bool {
         self.chat_template_file.is_some()
     }

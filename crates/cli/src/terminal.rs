@@ -106,23 +106,23 @@ impl Terminal {
         &self.tty
     }
 
-    /// Whether another process is in the foreground.
+    /// True if another process is in the foreground.
     pub fn is_others(&self) -> bool {
         tcgetpgrp(&self.tty).is_ok_and(|group| group != getpgrp())
     }
 
-    /// Whether this process is in the foreground. From the background a change of settings would stop
+    /// True if this process is in the foreground. From the background a change of settings would stop
     /// it, and somebody else has the terminal.
     fn is_ours(&self) -> bool {
         tcgetpgrp(&self.tty).is_ok_and(|group| group == getpgrp())
     }
 
-    /// Whether a line is being edited.
+    /// True if a line is being edited.
     pub fn is_edited(&self) -> bool {
         self.edited.load(Ordering::SeqCst)
     }
 
-    /// Whether this is the first Ctrl-C since the line was begun that comes as a signal because no line is edited; the system has thrown
+    /// True if this is the first Ctrl-C since the line was begun that comes as a signal because no line is edited; the system has thrown
     /// away what was typed.
     pub fn is_first_break(&self) -> bool {
         self.is_edited() && say::is_dumb() && !self.warned.swap(true, Ordering::SeqCst)

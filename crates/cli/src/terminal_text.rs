@@ -16,7 +16,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, Serializer};
 
-/// Whether a character may do more to a terminal than appear on it.
+/// True if a character may do more to a terminal than appear on it.
 fn drives(c: char) -> bool {
     match c {
         '\n' | '\t' => false,

@@ -91,7 +91,7 @@ fn scaled(mut x: f64, units: &[&str]) -> String {
 }
 
 /// A plain number of bytes that is less is one without its unit: `8` for `8G`.
-const LEAST_WITHOUT_UNIT: f64 = 1024.0 * 1024.0;
+const MIN_WITHOUT_UNIT: f64 = 1024.0 * 1024.0;
 
 /// Bytes that a person has written: `8G`, `512MB` (decimal), `8GiB` (binary), or a plain number.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
@@ -107,7 +107,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let power = ["", "k", "m", "g", "t"].iter().position(|known| *known == letter);
     let bytes = number.parse::<f64>().ok().zip(power).map(|(n, power)| n * base.powi(power as i32));
     match bytes.filter(|bytes| (1.0..1e18).contains(bytes)) {
-        Some(bytes) if !has_unit && bytes < LEAST_WITHOUT_UNIT => {
+        Some(bytes) if !has_unit && bytes < MIN_WITHOUT_UNIT => {
             Err(format!("give a unit, such as {number}G, or {number}B for bytes"))
         }
         Some(bytes) => Ok(bytes as u64),

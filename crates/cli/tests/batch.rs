@@ -798,7 +798,7 @@ fn progress_is_for_a_terminal_and_the_summary_for_all_who_want_it() {
     assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));
 }
 
-/// Whether a child has a handler for SIGINT, as Linux tells; of other systems it is taken for granted.
+/// True if a child has a handler for SIGINT, as Linux tells; of other systems it is taken for granted.
 fn catches_ctrl_c(child: &Child) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", child.id()));
     let Ok(status) = status else { return true };

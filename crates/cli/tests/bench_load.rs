@@ -23,7 +23,7 @@ fn begun(folder: &Path) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Whether it has started a child that opens the packed file.
+/// True if it has started a child that opens the packed file.
 fn measures(parent: &Child) -> bool {
     let packed = |process: fs::DirEntry| {
         let arguments = fs::read_to_string(process.path().join("cmdline")).ok()?;

@@ -53,7 +53,7 @@ pub(crate) struct Rules {
     pub(crate) blocks: u32,
     /// How many sleepers are woken to take blocks.
     pub(crate) helpers: u32,
-    /// Whether the work is done on memory of the ranks' own: then nobody leaves before it is over. Else the limit on waiting
+    /// True if the work is done on memory of the ranks' own: then nobody leaves before it is over. Else the limit on waiting
     /// holds then, too, since whoever works may have been killed.
     pub(crate) lends: bool,
     /// A control: nobody waits until the others' blocks are done.
@@ -102,12 +102,12 @@ impl<W: Word> Barrier<W> {
         }
     }
 
-    /// Whether nobody passes any more.
+    /// True if nobody passes any more.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.word.load(Relaxed) & POISON != 0
     }
 
-    /// Whether nobody has arrived at the call that is open.
+    /// True if nobody has arrived at the call that is open.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.arrived.load(Acquire) == 0

@@ -1,4 +1,4 @@
-//! What can go wrong, with what was found and what to do.
+//! Errors, with what was found and what to do.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ pub enum CollectiveError {
         ranks: usize,
         /// The most bytes of a rank's operand.
         capacity: usize,
-        /// What is wrong.
+        /// The mistake.
         problem: &'static str,
     },
     /// There is no such rank.
@@ -44,7 +44,7 @@ pub enum CollectiveError {
     Shape {
         /// The rank that was called.
         rank: usize,
-        /// What is wrong.
+        /// The mistake.
         problem: &'static str,
         /// The shape.
         shape: String,
@@ -110,7 +110,7 @@ pub enum CollectiveError {
     Memory {
         /// How many were asked for.
         bytes: usize,
-        /// What is wrong.
+        /// The mistake.
         problem: String,
     },
     /// Another rank failed, in this call or in an earlier one.

@@ -50,7 +50,7 @@ pub struct Spec {
     pub bias: bool,
     /// What is added to the mean of squares.
     pub epsilon: f32,
-    /// Whether the sum is normalised before the residual is added (Gemma 2 and 3).
+    /// True if the sum is normalised before the residual is added (Gemma 2 and 3).
     pub post_norm: bool,
 }
 
@@ -61,7 +61,7 @@ impl Spec {
         (bytes <= isize::MAX as usize).then_some(bytes)
     }
 
-    /// Whether the norms' weights are of a type that is known beside the operands'.
+    /// True if the norms' weights are of a type that is known beside the operands'.
     pub fn has_known_weights(&self) -> bool {
         self.weight == self.element || self.weight == Element::F32
     }

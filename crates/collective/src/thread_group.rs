@@ -79,7 +79,7 @@ impl Card {
 /// A rank's place, on its own cache lines.
 #[repr(align(128))]
 pub(crate) struct Seat {
-    /// Whether the rank is in a call.
+    /// True if the rank is in a call.
     pub(crate) taken: AtomicBool,
     /// The number of the call that it arrived at last, and one; only for telling who is missing.
     pub(crate) arrived: AtomicU32,
@@ -147,7 +147,7 @@ impl ThreadGroup {
         self.options.ranks
     }
 
-    /// Whether calls fail, because an earlier one did.
+    /// True if calls fail, because an earlier one did.
     pub fn is_poisoned(&self) -> bool {
         self.barrier.is_poisoned()
     }

@@ -16,7 +16,7 @@ pub(crate) trait Word: Send + Sync {
     fn store(&self, value: u32, order: Ordering);
     fn add(&self, value: u32, order: Ordering) -> u32;
     fn or(&self, bits: u32, order: Ordering) -> u32;
-    /// Whether the word was `current` and is `new` now. `order` is that of success; failure is relaxed.
+    /// True if the word was `current` and is `new` now. `order` is that of success; failure is relaxed.
     fn replace(&self, current: u32, new: u32, order: Ordering) -> bool;
     /// Sleeps while the word is `expected`, at most for `time`; may return early for no reason.
     fn wait(&self, expected: u32, time: Duration);

@@ -1,4 +1,4 @@
-//! What can go wrong. Every message names the file.
+//! Errors. Every message names the file.
 
 use std::io;
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ pub enum ConvertError {
     SafeTensors {
         /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The mistake in it.
         source: SafeTensorsError,
     },
     /// Safetensors files do not belong together, or not to their index.
@@ -69,7 +69,7 @@ pub enum ConvertError {
     Torch {
         /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The mistake in it.
         source: TorchError,
     },
     /// A file is not one of llama.cpp's before GGUF that is in order.
@@ -77,7 +77,7 @@ pub enum ConvertError {
     Ggml {
         /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The mistake in it.
         source: GgmlError,
     },
     /// The parts of an old model do not belong together.
@@ -235,7 +235,7 @@ pub enum ConvertError {
         path: PathBuf,
         /// The key.
         key: &'static str,
-        /// What is wrong with its value.
+        /// The mistake in its value.
         problem: String,
     },
     /// The unpacked file is not what had been packed.

@@ -74,7 +74,7 @@ fn place(name: &str, tied: bool) -> (u8, u64, usize, bool) {
     }
 }
 
-/// Whether what has that name within a layer is of experts.
+/// True if what has that name within a layer is of experts.
 fn is_of_experts(stem: &str) -> bool {
     stem.ends_with("_exps")
 }

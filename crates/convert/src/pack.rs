@@ -176,7 +176,7 @@ fn packed(
     let builder = header(&metadata, &source, &items, (&order, &experts)).map_err(invalid)?;
     let unpadded = builder.unpadded_header();
     let start = builder.data_start(&unpadded);
-    let entries = metadata.len() as u64 + restore::MOST_ENTRIES;
+    let entries = metadata.len() as u64 + restore::MAX_RESTORE_ENTRIES;
     if unpadded.len() > MAX_HEADER || entries > MAX_ENTRIES {
         let (found, limit) = (unpadded.len() as u64, MAX_HEADER as u64);
         return Err(ConvertError::HeaderTooLong { path: maps[0].path().into(), found, limit });

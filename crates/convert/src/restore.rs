@@ -38,9 +38,9 @@ const HEADER: &str = "alight.source.header";
 const SHA256: &str = "alight.source.sha256";
 
 /// Metadata that packing adds, at most.
-pub(crate) const MOST_ENTRIES: u64 = 11;
+pub(crate) const MAX_RESTORE_ENTRIES: u64 = 11;
 
-/// Whether a key belongs to packed files alone.
+/// True if a key belongs to packed files alone.
 pub(crate) fn is_reserved(key: &str) -> bool {
     [LAYOUT_KEY, LAYOUT_VERSION_KEY, EXPERTS_KEY].contains(&key)
         || key.starts_with("alight.source.")

@@ -28,7 +28,7 @@ struct Strange {
     experts: (u64, Vec<(usize, u64, u64)>),
     /// Names that the order of use knows.
     named: bool,
-    /// Whether padding is not zero.
+    /// True if padding is not zero.
     dirty: bool,
     tail: usize,
     seed: u64,

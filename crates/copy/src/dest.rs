@@ -10,7 +10,7 @@ use rustix::fs::FileType;
 
 use crate::CopyError;
 
-/// Whether both are the same file or folder, by whatever names.
+/// True if both are the same file or folder, by whatever names.
 pub(crate) fn same(a: &Metadata, b: &Metadata) -> bool {
     (a.dev(), a.ino()) == (b.dev(), b.ino())
 }

@@ -1,4 +1,4 @@
-//! What can go wrong. Every message names the file and, where there is one, the next step.
+//! Errors. Every message names the file and, where there is one, the next step.
 
 use std::io;
 use std::path::PathBuf;

@@ -19,7 +19,7 @@ use crate::{Copied, CopyError, Event, OnEvent, Options, Progress, dest, keep};
 pub(crate) struct Before {
     pub done: u64,
     pub total: u64,
-    /// Whether the folder it goes to has more to come, and is synced then.
+    /// True if the folder it goes to has more to come, and is synced then.
     pub in_folder: bool,
 }
 
@@ -41,9 +41,9 @@ pub(crate) fn special(metadata: &Metadata) -> Option<FileKind> {
 pub(crate) struct Entry<'a> {
     pub folder: BorrowedFd<'a>,
     pub name: &'a OsStr,
-    /// What it is called in messages.
+    /// Its name in messages.
     pub path: &'a Path,
-    /// Whether it is followed if it is a link: what was asked for by name, without -r.
+    /// True if it is followed if it is a link: what was asked for by name, without -r.
     pub follow: bool,
 }
 

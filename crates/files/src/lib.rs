@@ -55,7 +55,7 @@ pub enum FilesError {
     Header {
         /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The mistake in it.
         source: GgufError,
     },
     /// Shards do not make a model.
@@ -63,7 +63,7 @@ pub enum FilesError {
     Split {
         /// The shard that was asked for.
         path: PathBuf,
-        /// What is wrong with the set.
+        /// The mistake in the set.
         source: SplitError,
     },
 }

@@ -71,12 +71,12 @@ pub fn recognise(head: &[u8]) -> Option<Format> {
     }
 }
 
-/// Whether what follows a `{` can be an object of JSON: a key, or its end.
+/// True if what follows a `{` can be an object of JSON: a key, or its end.
 fn begins_object(json: &[u8]) -> bool {
     matches!(json.trim_ascii_start().first(), None | Some(b'"' | b'}'))
 }
 
-/// Whether `head` begins an object of JSON of which a key at the beginning is one that an index has.
+/// True if `head` begins an object of JSON of which a key at the beginning is one that an index has.
 fn begins_index(head: &[u8]) -> bool {
     let json = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     let Some(inside) = json.strip_prefix(b"{") else { return false };

@@ -43,7 +43,7 @@ impl<'a> ShardName<'a> {
     }
 }
 
-/// Whether all of these files are shards of one model, by their names.
+/// True if all of these files are shards of one model, by their names.
 pub fn one_model(file_names: &[String]) -> bool {
     let mut models = file_names
         .iter()

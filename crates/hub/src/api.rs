@@ -198,7 +198,7 @@ pub(crate) fn refused(
     })
 }
 
-/// Whether this is so many hexadecimal digits, as git and the hub write them.
+/// True if this is so many hexadecimal digits, as git and the hub write them.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }

@@ -41,7 +41,7 @@ pub(crate) struct RepoFolder {
 pub struct Cached {
     /// `USER/REPO`.
     pub repo: String,
-    /// What it is called behind `USER/REPO:`.
+    /// Its name behind `USER/REPO:`.
     pub tag: String,
     /// The commit.
     pub commit: String,
@@ -363,7 +363,7 @@ impl Removed {
         Ok(())
     }
 
-    /// Whether another file of the repository is a link to these bytes.
+    /// True if another file of the repository is a link to these bytes.
     fn is_used(&self, folder: &RepoFolder, etag: &str) -> bool {
         let snapshots = folder.path().join("snapshots");
         let mut files = Vec::new();

@@ -40,7 +40,7 @@ pub(crate) struct Client {
     token: Option<String>,
     /// The first pause before something is tried again; each further one is twice as long.
     pause: Duration,
-    /// Whether anything was ever answered.
+    /// True if anything was ever answered.
     answered: AtomicBool,
 }
 
@@ -74,7 +74,7 @@ impl From<HubError> for Trouble {
 pub(crate) struct Answer {
     pub response: Response<Body>,
     pub url: String,
-    /// Whether it is the hub that has answered.
+    /// True if it is the hub that has answered.
     pub of_hub: bool,
 }
 
@@ -126,7 +126,7 @@ impl Client {
         parts.fold(self.endpoint.clone(), |url, part| url + &part)
     }
 
-    /// Whether requests to the hub carry a token.
+    /// True if requests to the hub carry a token.
     pub fn has_token(&self) -> bool {
         self.token.is_some()
     }

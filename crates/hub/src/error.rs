@@ -1,4 +1,4 @@
-//! What can go wrong. Every message says what there is to do, where there is something.
+//! Errors. Every message says what there is to do, where there is something.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub enum HubError {
     Name {
         /// What was typed.
         text: String,
-        /// What is wrong with it.
+        /// The mistake in it.
         problem: &'static str,
     },
     /// A variable has a value that is of no use.
@@ -26,7 +26,7 @@ pub enum HubError {
         variable: &'static str,
         /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// The mistake in it.
         problem: &'static str,
     },
     /// It has to be fetched, and that is forbidden.
@@ -52,7 +52,7 @@ pub enum HubError {
     NoSuchRepo {
         /// The repository.
         repo: String,
-        /// Whether a token was sent.
+        /// True if a token was sent.
         with_token: bool,
     },
     /// There is no such branch, tag or commit.
@@ -70,7 +70,7 @@ pub enum HubError {
         repo: String,
         /// Its page.
         url: String,
-        /// Whether a token was sent.
+        /// True if a token was sent.
         with_token: bool,
     },
     /// The hub does not let us.
@@ -80,7 +80,7 @@ pub enum HubError {
         repo: String,
         /// The status.
         status: u16,
-        /// Whether a token was sent.
+        /// True if a token was sent.
         with_token: bool,
     },
     /// The listing has a file that cannot be had.
@@ -104,7 +104,7 @@ pub enum HubError {
     NoMatch {
         /// The repository.
         repo: String,
-        /// What was asked for.
+        /// The request.
         tag: String,
         /// What can be asked for.
         exist: Vec<String>,
@@ -130,7 +130,7 @@ pub enum HubError {
     Answer {
         /// What was asked for, without its query.
         url: String,
-        /// What is wrong.
+        /// The mistake.
         problem: String,
     },
     /// The program was built without the feature `tls`.
@@ -209,7 +209,7 @@ impl HubError {
         move |source| HubError::Cache { path, source }
     }
 
-    /// Whether the hub could not be asked, so that what is in the cache is all there is.
+    /// True if the hub could not be asked, so that what is in the cache is all there is.
     pub fn is_unreachable(&self) -> bool {
         matches!(
             self,

@@ -121,13 +121,13 @@ impl fmt::Display for Name {
     }
 }
 
-/// Whether this is the address of a file on another server than the hub.
+/// True if this is the address of a file on another server than the hub.
 fn is_elsewhere(text: &str) -> bool {
     let is_address = ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme));
     is_address && Name::without_hub(text).is_none()
 }
 
-/// Whether this is a user or a repository, by the hub's own rule. `--` is what separates the two in the cache.
+/// True if this is a user or a repository, by the hub's own rule. `--` is what separates the two in the cache.
 fn is_part(part: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     let ends = [part.bytes().next(), part.bytes().last()];
@@ -138,7 +138,7 @@ fn is_part(part: &str) -> bool {
         && !part.contains("..")
 }
 
-/// Whether this can be a path below a folder, on any system, and stays below it.
+/// True if this can be a path below a folder, on any system, and stays below it.
 pub(crate) fn is_path(path: &str) -> bool {
     let part = |part: &str| !part.is_empty() && part != "." && part != ".." && part.len() <= 255;
     path.len() <= 1024
@@ -146,7 +146,7 @@ pub(crate) fn is_path(path: &str) -> bool {
         && !path.chars().any(|c| c.is_control() || c == '\\')
 }
 
-/// Whether a file is one of GGUF by its name.
+/// True if a file is one of GGUF by its name.
 pub(crate) fn is_gguf(file: &str) -> bool {
     file.len() > 5 && file.to_ascii_lowercase().ends_with(".gguf")
 }

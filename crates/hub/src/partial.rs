@@ -103,7 +103,7 @@ impl Partial {
         u64::from(self.there[no].load(Ordering::Acquire))
     }
 
-    /// Whether all bytes of a piece are there.
+    /// True if all bytes of a piece are there.
     pub fn is_complete(&self, no: usize) -> bool {
         let range = self.range(no);
         self.there(no) == range.end - range.start

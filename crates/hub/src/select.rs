@@ -57,7 +57,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// What it is called behind `USER/REPO:`.
+    /// Its name behind `USER/REPO:`.
     pub fn tag(&self) -> &str {
         self.quantization.as_deref().unwrap_or(self.files.first().map_or("", String::as_str))
     }
@@ -139,7 +139,7 @@ pub(crate) fn choose<'m>(
     }
 }
 
-/// Whether nothing is better where nothing is said.
+/// True if nothing is better where nothing is said.
 pub(crate) fn is_first_choice(model: &Model) -> bool {
     model.quantization.as_deref().is_some_and(|tag| tag.eq_ignore_ascii_case(ORDER[0]))
 }

@@ -558,7 +558,7 @@ fn no_more_than_a_few_pieces_are_cached_because_of_a_pull() {
     assert!(left.share() < 0.5, "{left:?}");
 }
 
-/// Whether pages can be given up here at all.
+/// True if pages can be given up here at all.
 fn probe_gives_up(folder: &Path) -> bool {
     let path = folder.join("probe");
     fs::write(&path, vec![1; 1 << 20]).unwrap();

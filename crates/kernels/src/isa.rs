@@ -53,7 +53,7 @@ impl SimdLevel {
         }
     }
 
-    /// Whether this CPU and operating system can run the level's kernels.
+    /// True if this CPU and operating system can run the level's kernels.
     fn is_available(self) -> bool {
         match self {
             SimdLevel::Scalar => true,
@@ -199,7 +199,7 @@ mod amx {
         Int8 = 25,
     }
 
-    /// Whether the CPU has such tiles, and the system keeps them for each thread and lets this process use them. Both are asked the first time
+    /// True if the CPU has such tiles, and the system keeps them for each thread and lets this process use them. Both are asked the first time
     /// only: in a virtual machine `cpuid` takes microseconds, and the best level is looked for often.
     pub(super) fn has(tiles: Tiles) -> bool {
         static USABLE: OnceLock<u32> = OnceLock::new();
@@ -217,7 +217,7 @@ mod amx {
         if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).edx } else { 0 }
     }
 
-    /// Whether the system has turned on the registers, and their shapes, in what it saves for a thread.
+    /// True if the system has turned on the registers, and their shapes, in what it saves for a thread.
     fn is_kept() -> bool {
         const OSXSAVE: u32 = 1 << 27;
         const SHAPES_AND_DATA: u64 = 3 << 17;

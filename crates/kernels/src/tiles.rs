@@ -45,7 +45,7 @@ pub enum Layout {
     Tiles,
 }
 
-/// Whether a matrix `[rows, cols]` of type `ty` has a packed form.
+/// True if a matrix `[rows, cols]` of type `ty` has a packed form.
 pub const fn packable(ty: WeightType, rows: usize, cols: usize) -> bool {
     has_tiles(ty.ggml())
         && rows > 0

@@ -74,7 +74,7 @@ impl Case {
         Case { ty, layout: Layout::Rows, rows, cols, tokens, blocks, x, bound, exact, bf16: bf16s }
     }
 
-    /// Whether a prompt's products are of bf16 numbers.
+    /// True if a prompt's products are of bf16 numbers.
     fn is_bf16(&self, isa: Isa) -> bool {
         let kind = !self.ty.is_float() || self.ty == WeightType::BF16;
         isa.level() == SimdLevel::Amx && self.tokens > 1 && kind && self.cols.is_multiple_of(32)

@@ -46,7 +46,7 @@ pub enum ModelError {
     Tokenizer {
         /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The mistake in it.
         source: TokenizerError,
     },
     /// The weights could not be loaded. Names the file, or the limit that was met.
@@ -72,7 +72,7 @@ pub enum ModelError {
     Options {
         /// Which option.
         what: &'static str,
-        /// What was asked for.
+        /// The request.
         found: usize,
         /// What is possible.
         expected: String,

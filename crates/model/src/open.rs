@@ -44,9 +44,9 @@ pub struct OpenOptions {
     pub load: Load,
     /// Whether they are packed while they are loaded.
     pub repack: Repack,
-    /// Whether pages of a map are given back when their contents have been packed.
+    /// True if pages of a map are given back when their contents have been packed.
     pub reclaim: bool,
-    /// Whether what a step reads is locked in memory once it is there.
+    /// True if what a step reads is locked in memory once it is there.
     pub lock: bool,
     /// Bytes of memory that weights and what a sequence needs beside them may take; `None`: what is available. Of a mixture of experts
     /// that does not fit, experts are brought when they are chosen.
@@ -377,7 +377,7 @@ impl Model {
         self.loader.loading()
     }
 
-    /// Whether weights are still read that no step waits for: experts of a cold file, beside those that are chosen.
+    /// True if weights are still read that no step waits for: experts of a cold file, beside those that are chosen.
     pub fn brings_behind(&self) -> bool {
         self.loader.brings_behind()
     }

@@ -18,7 +18,7 @@ fn session(model: &Model) -> Session<'_> {
     Session::new(model, &SessionOptions { batch: 48, ..SessionOptions::default() }).unwrap()
 }
 
-/// Whether logits differ by no more than a token alone and several tokens do, whose f32 products are summed in another order:
+/// True if logits differ by no more than a token alone and several tokens do, whose f32 products are summed in another order:
 /// 2e-5 of the largest (1.1e-5 was the most). Weights are f32, so activations are not rounded to 8 bits.
 fn close(a: &[f32], b: &[f32]) -> bool {
     let largest = a.iter().fold(0.0f32, |most, x| most.max(x.abs()));

@@ -16,14 +16,14 @@ pub(crate) struct Around {
     file: File,
 }
 
-/// Whether writes around the page cache are best here: filesystems that copy on write or check sums
+/// True if writes around the page cache are best here: filesystems that copy on write or check sums
 /// go through it even then, some write zeros where a file is made longer, and network filesystems may
 /// copy without us.
 pub(crate) fn is_plain_disk(file: &File) -> bool {
     matches!(filesystem::of(file).name.as_str(), "ext2/3/4" | "xfs")
 }
 
-/// Whether the filesystem is content with blocks of [`BLOCK`] bytes.
+/// True if the filesystem is content with blocks of [`BLOCK`] bytes.
 pub(crate) fn blocks_fit(open: &Direct) -> bool {
     open.align.offset as u64 <= BLOCK && open.align.memory as u64 <= BLOCK
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with a mapped file. Every message begins with the file's path.
+//! Errors with a mapped file. Every message begins with the file's path.
 
 use std::fmt;
 use std::io;

@@ -18,7 +18,7 @@ pub fn mark(file: &File) -> io::Result<()> {
     sys::lock(file)
 }
 
-/// Whether somebody else has set the mark on the same file, through another opening of it. `false` where nobody can tell.
+/// True if somebody else has set the mark on the same file, through another opening of it. `false` where nobody can tell.
 pub fn is_marked_by_others(file: &File) -> bool {
     sys::others(file)
 }

@@ -88,7 +88,7 @@ pub fn check_lock(bytes: u64) -> Result<(), LockError> {
     }
 }
 
-/// Whether the process has CAP_IPC_LOCK, to which RLIMIT_MEMLOCK does not apply. If the system does not
+/// True if the process has CAP_IPC_LOCK, to which RLIMIT_MEMLOCK does not apply. If the system does not
 /// say, yes: locking itself shows it.
 fn may_lock_anything() -> bool {
     const CAP_IPC_LOCK: u32 = 14;
@@ -163,7 +163,7 @@ impl Region {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// True if it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

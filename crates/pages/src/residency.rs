@@ -402,7 +402,7 @@ fn cachestat(_: &File, _: Range<u64>) -> Option<u64> {
     None
 }
 
-/// Whether mincore tells this user the truth: Linux does so since 5.2 only to the owner, to users
+/// True if mincore tells this user the truth: Linux does so since 5.2 only to the owner, to users
 /// with the owner's rights, and to users who may write the file.
 fn may_be_told(file: &File, metadata: &std::fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -55,7 +55,7 @@ impl Stamp {
     }
 }
 
-/// Whether the times of this file tell of a change through a map.
+/// True if the times of this file tell of a change through a map.
 pub fn times_tell(file: &File) -> bool {
     use crate::filesystem::{Kind, of};
     matches!(of(file).kind, Kind::Local | Kind::CopyOnWrite)

@@ -14,7 +14,7 @@ impl Threads {
     /// Work for the caller's thread alone.
     pub const ONE: Threads = Threads { wanted: 1, had: 1 };
 
-    /// Whether the system refused some.
+    /// True if the system refused some.
     pub fn is_short(self) -> bool {
         self.had < self.wanted
     }

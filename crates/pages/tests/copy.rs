@@ -17,7 +17,7 @@ use crate::common::copying::{
 };
 use crate::common::{contents, disk_folder, on_disk, write};
 
-/// Whether pages of files in this folder can be counted and given up: on an overlay, or on a kernel
+/// True if pages of files in this folder can be counted and given up: on an overlay, or on a kernel
 /// without such calls, a test of what is cached says nothing.
 fn cache_can_be_told(path: &Path) -> bool {
     let file = File::open(path).unwrap();

@@ -104,7 +104,7 @@ fn child(name: &str, refused: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Whether copies of this folder go around the page cache by themselves (and are not shared).
+/// True if copies of this folder go around the page cache by themselves (and are not shared).
 fn is_direct_here() -> bool {
     let (folder, from) = on_disk(&common::contents(LEN));
     let report = copy(&from, &folder.path().join("to"), &Options::default()).unwrap();

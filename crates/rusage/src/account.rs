@@ -35,7 +35,7 @@ impl Mark {
 /// A named stretch of this process and what it used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Phase {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
     /// What it used. The peak size is that of the process up to its end.
     #[serde(flatten)]

@@ -3,13 +3,13 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// Whether `signal` is ignored now. Asked before a handler is installed, that is how the process was
+/// True if `signal` is ignored now. Asked before a handler is installed, that is how the process was
 /// started (by `nohup`, or by a shell's `&`): such a signal is to stay ignored.
 pub fn is_ignored(signal: c_int) -> bool {
     crate::signals::action(signal, None).is_some_and(|now| now.sa_sigaction == libc::SIG_IGN)
 }
 
-/// Whether standard stream `stream` (0, 1 or 2) was closed when the process was started. Rust's
+/// True if standard stream `stream` (0, 1 or 2) was closed when the process was started. Rust's
 /// runtime opens `/dev/null` in its place before `main`, and what is written there is lost without an
 /// error. Systems other than Linux and macOS are not asked, and it is `false` there.
 pub fn was_closed(stream: c_int) -> bool {

@@ -118,7 +118,7 @@ impl Usage {
         self.user + self.system
     }
 
-    /// Whether the split of the processor time rests on enough samples to mean something.
+    /// True if the split of the processor time rests on enough samples to mean something.
     pub fn split_is_reliable(&self) -> bool {
         self.cpu() >= SPLIT_RELIABLE
     }

@@ -56,7 +56,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// Whether this disk's reads are accounted for at all (not those of tmpfs, nor of some containers).
+/// True if this disk's reads are accounted for at all (not those of tmpfs, nor of some containers).
 fn storage_counts(path: &str) -> bool {
     let run = one(&["--cold", path, "cat", path]);
     let counts = number(&run, "read_bytes") > 0;

@@ -12,7 +12,7 @@ use crate::{Options, is_socket_file};
 /// The rules of a server.
 pub(crate) struct Access {
     host: String,
-    /// Whether it listens at a Unix socket, which no browser can reach.
+    /// True if it listens at a Unix socket, which no browser can reach.
     socket: bool,
     origins: Vec<String>,
     keys: Vec<[u8; 32]>,

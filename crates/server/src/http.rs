@@ -36,7 +36,7 @@ pub(crate) struct Call {
     pub(crate) query: Box<str>,
     /// Parts what was computed for one key from what was computed for others.
     pub(crate) salt: Box<str>,
-    /// Whether the client is one of Anthropic's, where it asks what others ask, too.
+    /// True if the client is one of Anthropic's, where it asks what others ask, too.
     pub(crate) anthropic: bool,
 }
 

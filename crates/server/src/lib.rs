@@ -79,7 +79,7 @@ pub struct Options {
     pub engine: EngineOptions,
     /// How tokens are chosen if a request does not say.
     pub sampling: SamplerOptions,
-    /// Whether requests without a seed get the seed of `sampling`, instead of one of their own.
+    /// True if requests without a seed get the seed of `sampling`, instead of one of their own.
     pub fixed_seed: bool,
     /// Most tokens of an answer if a request does not say.
     pub max_tokens: usize,
@@ -89,15 +89,15 @@ pub struct Options {
     pub keys: Vec<String>,
     /// Origins whose pages may send requests; `*`: any.
     pub origins: Vec<String>,
-    /// Whether there is `/metrics`.
+    /// True if there is `/metrics`.
     pub metrics: bool,
-    /// Whether there is `/slots`.
+    /// True if there is `/slots`.
     pub slots: bool,
     /// The folder of files that `/slots/N?action=save` writes and `restore` reads; `None`: there are none.
     pub slot_files: Option<PathBuf>,
     /// After how long without a request the memory of an engine is given back; `None`: never.
     pub rest: Option<Duration>,
-    /// Whether there is a page at `/`.
+    /// True if there is a page at `/`.
     pub page: bool,
 }
 
@@ -123,7 +123,7 @@ impl Options {
         }
     }
 
-    /// Whether others than programs of this machine can ask.
+    /// True if others than programs of this machine can ask.
     pub fn is_public(&self) -> bool {
         if is_socket_file(&self.host) {
             return false;

@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// What a host ends with that is the file of a Unix socket.
 const FILE: &str = ".sock";
 
-/// Whether a host is the file of a Unix socket, which has no port.
+/// True if a host is the file of a Unix socket, which has no port.
 pub fn is_socket_file(host: &str) -> bool {
     host.ends_with(FILE)
 }

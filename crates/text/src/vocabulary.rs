@@ -69,7 +69,7 @@ impl Vocabulary {
         })
     }
 
-    /// Whether there is a chat template that has `text` in it.
+    /// True if there is a chat template that has `text` in it.
     pub fn template_has(&self, text: &str) -> bool {
         self.template_source().is_some_and(|source| source.contains(text))
     }

@@ -21,7 +21,7 @@ pub const fn packed_id(ty: GgmlType) -> Option<u32> {
     if has_tiles(ty) { Some(PACKED_BASE | ty.id()) } else { None }
 }
 
-/// Whether matrices of this type have a packed form: the 16-bit floats and all quantised types but those with
+/// True if matrices of this type have a packed form: the 16-bit floats and all quantised types but those with
 /// a code book, whose rows are looked up faster one by one.
 /// F32 has none: it is already what the kernels read, and models hold little of it.
 ///

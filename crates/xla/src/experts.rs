@@ -31,7 +31,7 @@ use crate::arrays::{dimensions, expect, size, slice, slice_mut};
 use crate::frame::{Frame, Refusal, handle};
 use crate::matmul::{list, rank};
 use crate::places;
-use crate::scratch::{MOST_TOKENS, with_activations, with_floats};
+use crate::scratch::{MAX_TOKENS, with_activations, with_floats};
 use crate::store::Store;
 use crate::team::Team;
 use crate::{Stage, Target};
@@ -229,7 +229,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     // An output for each pair, so that a token's are summed in its own order.
     with_floats(chosen.len() * cols, |outputs| {
         let mut compute = |group: &[Pair], matrices: &Three<Matrix<'_>>| {
-            for part in group.chunks(MOST_TOKENS) {
+            for part in group.chunks(MAX_TOKENS) {
                 let how = (precision, gate);
                 expert(&mut team, how, (matrices, &biases), (values, part), outputs);
             }

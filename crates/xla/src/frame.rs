@@ -264,7 +264,7 @@ impl<'a> Frame<'a> {
         self.went_well(unsafe { function(&mut args) })
     }
 
-    /// Whether there is no error; one that there is ends here.
+    /// True if there is no error; one that there is ends here.
     fn went_well(self, error: *mut api::Error) -> bool {
         if error.is_null() {
             return true;

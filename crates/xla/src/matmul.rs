@@ -21,7 +21,7 @@ use crate::api::{CallFrame, Error, Handler};
 use crate::arrays::{dimensions, expect, size, slice, slice_mut};
 use crate::frame::{Frame, Refusal, handle};
 use crate::places;
-use crate::scratch::{MOST_TOKENS, with_activations};
+use crate::scratch::{MAX_TOKENS, with_activations};
 use crate::team::Team;
 use crate::{Stage, Target};
 
@@ -106,7 +106,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     }
     let mut team = Team::new(frame, cut.threads, cut.devices)?;
     // As equal parts as can be: none has a single token, which would be rounded otherwise, unless there is only one.
-    let step = tokens.div_ceil(tokens.div_ceil(MOST_TOKENS));
+    let step = tokens.div_ceil(tokens.div_ceil(MAX_TOKENS));
     for first in (0..tokens).step_by(step) {
         let part = first..tokens.min(first + step);
         let x = Values { values, width, used: cut.columns.len() };

@@ -8,10 +8,10 @@ use alight_kernels::attention::{AttentionLimits, AttentionScratch};
 use alight_kernels::{Activations, MatmulScratch};
 
 /// Tokens whose activations are held at a time: what a call has more, it computes afterwards.
-pub(crate) const MOST_TOKENS: usize = 512;
+pub(crate) const MAX_TOKENS: usize = 512;
 
 /// Sets that are kept; more calls at the same time make theirs anew.
-const MOST_SETS: usize = 64;
+const MAX_SETS: usize = 64;
 
 /// Sets that nobody uses.
 struct Free<T>(Mutex<Vec<T>>);
@@ -27,13 +27,13 @@ impl<T> Free<T> {
 
     fn give(&self, set: T) {
         let mut sets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if sets.len() < MOST_SETS {
+        if sets.len() < MAX_SETS {
             sets.push(set);
         }
     }
 }
 
-/// Calls `f` with room for `tokens`, at most [`MOST_TOKENS`], times `cols` activations.
+/// Calls `f` with room for `tokens`, at most [`MAX_TOKENS`], times `cols` activations.
 pub(crate) fn with_activations<R>(
     tokens: usize,
     cols: usize,

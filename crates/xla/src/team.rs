@@ -29,13 +29,13 @@ const SHARE: usize = 15_000;
 const SPIN: Duration = Duration::from_micros(20);
 
 /// More threads than this are not asked for, whatever an attribute says.
-const MOST_THREADS: usize = 256;
+const MAX_THREADS: usize = 256;
 
 /// The threads that a call may use.
 pub(crate) struct Team<'a> {
     frame: Frame<'a>,
     threads: usize,
-    /// Whether small work is left to the caller.
+    /// True if small work is left to the caller.
     thrifty: bool,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Team<'a> {
         })?;
         let thrifty = threads == 0;
         let threads = if thrifty { cores() / devices.max(1) } else { threads };
-        Ok(Team { frame, threads: threads.clamp(1, MOST_THREADS), thrifty })
+        Ok(Team { frame, threads: threads.clamp(1, MAX_THREADS), thrifty })
     }
 
     /// Runs `job` over disjoint ranges that together are `0..units`, and returns when all of them are done. All of it takes

@@ -5,7 +5,7 @@ use std::process::Command;
 /// Tells a process that it was started for one test.
 const ALONE: &str = "ALIGHT_TEST_ALONE";
 
-/// Whether this process is there for this test alone. Any other starts one that is, which is this program again with this test (its name, with its
+/// True if this process is there for this test alone. Any other starts one that is, which is this program again with this test (its name, with its
 /// file's before it), and waits for it to end well.
 pub fn is_alone(test: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {

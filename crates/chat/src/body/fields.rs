@@ -21,7 +21,7 @@ impl Fields {
         self.0.insert(name.to_owned(), value);
     }
 
-    /// Whether there is such a field.
+    /// True if there is such a field.
     pub fn has(&self, name: &str) -> bool {
         self.0.get(name).is_some_and(|value| !value.is_null())
     }

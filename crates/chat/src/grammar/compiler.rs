@@ -133,7 +133,7 @@ impl Grammar {
         self.matcher.try_consume_tokens(&tokens).is_ok_and(|n| n == tokens.len())
     }
 
-    /// Whether nothing can follow.
+    /// True if nothing can follow.
     pub(super) fn has_ended(&self) -> bool {
         self.matcher.is_stopped() && !self.matcher.is_error()
     }

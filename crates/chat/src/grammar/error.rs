@@ -52,7 +52,7 @@ pub enum NoGrammar {
 }
 
 impl NoGrammar {
-    /// Whether it is about what was asked for, and so comes of it again whenever that is asked for.
+    /// True if it is about what was asked for, and so comes of it again whenever that is asked for.
     pub fn is_of_what_was_asked(&self) -> bool {
         !matches!(self, NoGrammar::Busy | NoGrammar::NoThread(_) | NoGrammar::Failed)
     }

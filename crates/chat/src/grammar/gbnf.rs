@@ -376,7 +376,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a text is one of the grammar's.
+    /// True if a text is one of the grammar's.
     fn takes(gbnf: &str, text: &str) -> bool {
         let lark = lark(gbnf).unwrap_or_else(|e| panic!("{e}: {gbnf}"));
         let mut factory = ParserFactory::new_simple(&ApproximateTokEnv::single_byte_env()).unwrap();

@@ -116,7 +116,7 @@ pub(crate) enum Part {
 }
 
 impl Held {
-    /// Whether the answer may be calls of tools instead. The marks around a call tell it from what was asked for.
+    /// True if the answer may be calls of tools instead. The marks around a call tell it from what was asked for.
     pub fn may_call(&self) -> bool {
         matches!(self.0, Part::WholeOrCalls(_))
     }
@@ -145,7 +145,7 @@ pub enum Wanted {
     Schema {
         /// An object, `true` or `false`.
         schema: Value,
-        /// Whether nothing is held to it if not all of it can be kept to.
+        /// True if nothing is held to it if not all of it can be kept to.
         strict: bool,
     },
     /// A text of a grammar of llama.cpp's.

@@ -141,7 +141,7 @@ impl<'g> Terminals<'g> {
 struct Line<'g> {
     parts: u64,
     words: Vec<&'g str>,
-    /// Whether its colon has come.
+    /// True if its colon has come.
     named: bool,
 }
 

@@ -21,7 +21,7 @@ pub struct Line {
     pub end: u64,
     /// Without its newline; `None` if there are more than the limit.
     pub bytes: Option<Vec<u8>>,
-    /// Whether it has a newline.
+    /// True if it has a newline.
     pub is_whole: bool,
 }
 

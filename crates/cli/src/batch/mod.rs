@@ -336,7 +336,7 @@ struct Batch {
     interrupt: Interrupt,
     /// The input, if it is a file.
     source: Option<PathBuf>,
-    /// Whether the same command goes on after this one: results are in a file.
+    /// True if the same command goes on after this one: results are in a file.
     goes_on: bool,
 }
 

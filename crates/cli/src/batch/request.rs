@@ -59,7 +59,7 @@ pub struct Prepared {
     pub ignore_eos: bool,
     /// What the answer is held to.
     pub held: Option<Held>,
-    /// Whether the answer is a message of a conversation, and not the continuation of a text.
+    /// True if the answer is a message of a conversation, and not the continuation of a text.
     pub chat: bool,
     /// What is known of the answer.
     pub asked: AnswerOptions,
@@ -86,7 +86,7 @@ pub struct Parsed {
 }
 
 impl Parsed {
-    /// Whether the line is JSON, whatever it says.
+    /// True if the line is JSON, whatever it says.
     pub fn is_json(&self) -> bool {
         let no_json = |refusal: &Refusal| [NO_TEXT, NO_JSON].contains(&refusal.code);
         !self.content.as_ref().is_err_and(no_json)

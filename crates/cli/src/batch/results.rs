@@ -49,7 +49,7 @@ impl Results {
         Results { to, order, answered: 0, failed: 0 }
     }
 
-    /// Whether too many results wait for an earlier one.
+    /// True if too many results wait for an earlier one.
     pub fn is_full(&self) -> bool {
         self.order.as_ref().is_some_and(Order::is_full)
     }

@@ -267,7 +267,7 @@ fn habit(command: &str, name: &str) -> Option<Means> {
     all.find(|(names, _)| names.iter().any(|pattern| is(pattern))).map(|(_, means)| *means)
 }
 
-/// Whether a word is no option, or one that a command has.
+/// True if a word is no option, or one that a command has.
 fn has(command: &Command, word: &str) -> bool {
     !word.starts_with('-') || option(command, word).is_some()
 }
@@ -349,7 +349,7 @@ fn option<'c>(command: &'c Command, name: &str) -> Option<&'c Arg> {
     })
 }
 
-/// Whether its value is the word behind it.
+/// True if its value is the word behind it.
 fn takes_value(option: &Arg) -> bool {
     let values = option.get_num_args();
     option.get_action().takes_values()

@@ -13,7 +13,7 @@ use std::time::Duration;
 use alight_pages::{CacheProbe, Identity, Map, give_up, open_file, residency};
 
 /// Files that are asked about beforehand at most.
-const MOST_FILES: usize = 4096;
+const MAX_FILES: usize = 4096;
 
 /// Parts of a file that are shown apart at most.
 const PARTS: u64 = 64;
@@ -36,7 +36,7 @@ impl AsFound {
     /// Asks about the file at `path`, with the other shards of a split model; or about the files in the folder at `path`.
     pub fn of(path: &Path) -> AsFound {
         let mut found = AsFound::default();
-        for path in candidates(path).into_iter().take(MOST_FILES) {
+        for path in candidates(path).into_iter().take(MAX_FILES) {
             // What cannot be opened is said when it is read.
             let Ok((file, metadata)) = open_file(&path) else { continue };
             if let Some(cached) = of_file(&file, metadata.len()) {
@@ -50,7 +50,7 @@ impl AsFound {
         self.0.get(&Identity::from(&map.file().metadata().ok()?))
     }
 
-    /// Whether nothing of it was cached for sure.
+    /// True if nothing of it was cached for sure.
     fn was_cold(&self, map: &Map) -> bool {
         let counted = |found: &&FileCached| found.source != CacheProbe::Sampled.name();
         self.file(map).filter(counted).is_some_and(|found| found.bytes == 0)

@@ -90,7 +90,7 @@ fn pause(text: &str) -> Result<Duration, String> {
 #[derive(Clone, Copy)]
 enum Show {
     Text {
-        /// Whether its tensors are listed.
+        /// True if its tensors are listed.
         tensors: bool,
     },
     Json,

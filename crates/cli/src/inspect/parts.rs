@@ -17,7 +17,7 @@ const COLUMNS: usize = 80;
 pub struct View {
     /// What may be drawn.
     pub canvas: Canvas,
-    /// Whether tensors are listed, in lines as long as they take; otherwise all lines fit the terminal, or 80 columns.
+    /// True if tensors are listed, in lines as long as they take; otherwise all lines fit the terminal, or 80 columns.
     pub tensors: bool,
 }
 

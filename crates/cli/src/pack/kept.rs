@@ -112,7 +112,7 @@ fn make(model: &Path, place: &Path, made: SystemTime, replace: bool) -> Outcome<
     Ok(true)
 }
 
-/// Whether the new file was not made because its name is another's.
+/// True if the new file was not made because its name is another's.
 fn is_taken(error: &anyhow::Error) -> bool {
     use ReplaceError::{Appeared, DanglingLink, Exists, NotAFile};
     let Some(ConvertError::Replace(error)) = error.downcast_ref() else { return false };

@@ -28,7 +28,7 @@ pub struct Compared {
     pub divergence: f64,
     /// p − p_base of the token that came.
     pub p_diff: f32,
-    /// Whether both like the same token best (the first of equals).
+    /// True if both like the same token best (the first of equals).
     pub same_top: bool,
 }
 

@@ -29,7 +29,7 @@ pub struct Talk<'a> {
     pub given: SamplingArgs,
     pub sampling: SamplerOptions,
     pub limits: GenerateOptions,
-    /// Whether this program computes, and not JAX.
+    /// True if this program computes, and not JAX.
     pub native: bool,
     /// What answers are held to.
     pub held: Option<Holding>,

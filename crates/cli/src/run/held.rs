@@ -47,7 +47,7 @@ pub struct Asked {
 struct By {
     option: &'static str,
     file: Option<PathBuf>,
-    /// Whether its value is the name of a file and should be what is in one.
+    /// True if its value is the name of a file and should be what is in one.
     names_file: bool,
 }
 
@@ -79,7 +79,7 @@ struct Choice<'a> {
     /// Its id in clap, and its name.
     id: &'static str,
     option: &'static str,
-    /// Whether it is a schema, and not a grammar.
+    /// True if it is a schema, and not a grammar.
     schema: bool,
     value: Value<'a>,
 }

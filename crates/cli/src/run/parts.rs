@@ -36,7 +36,7 @@ impl<'t, 's> Parts<'t, 's> {
         self.shown.push(id, self.sink)
     }
 
-    /// Whether one of the texts has come that end it.
+    /// True if one of the texts has come that end it.
     pub fn stopped(&self) -> bool {
         self.shown.stopped()
     }

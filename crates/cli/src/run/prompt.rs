@@ -84,7 +84,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Whether there may be a text: a pipe, a socket or a file, and no device.
+/// True if there may be a text: a pipe, a socket or a file, and no device.
 fn holds_text(stdin: impl AsFd) -> bool {
     use FileType::{Fifo, RegularFile, Socket};
     fstat(stdin).is_ok_and(|stat| {

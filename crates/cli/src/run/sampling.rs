@@ -96,7 +96,7 @@ impl SamplingArgs {
         }
     }
 
-    /// Whether tokens are drawn, and differently from run to run.
+    /// True if tokens are drawn, and differently from run to run.
     pub fn are_random(&self) -> bool {
         self.temp > 0.0 && self.seed.is_none_or(|seed| seed < 0)
     }
@@ -111,7 +111,7 @@ impl SamplingArgs {
         self.options_or_seed(|| if self.draws_seed() { SamplerOptions::any_seed() } else { 0 })
     }
 
-    /// Whether the seed is to be another one in every run.
+    /// True if the seed is to be another one in every run.
     pub fn draws_seed(&self) -> bool {
         self.seed.is_some_and(|seed| seed < 0)
     }

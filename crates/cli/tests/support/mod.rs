@@ -151,7 +151,7 @@ impl Done {
     }
 }
 
-/// Whether all there is to show is to be shown, as by `make test-all`, or what sees nearly every mistake in a third of the time.
+/// True if all there is to show is to be shown, as by `make test-all`, or what sees nearly every mistake in a third of the time.
 pub fn everything() -> bool {
     std::env::var_os("ALIGHT_TEST_ALL").is_some()
 }
@@ -297,7 +297,7 @@ impl Stopped {
     }
 }
 
-/// Whether files without a name cannot be made in a folder.
+/// True if files without a name cannot be made in a folder.
 #[cfg(target_os = "linux")]
 fn files_have_names(folder: &Path) -> bool {
     use std::os::unix::fs::OpenOptionsExt;

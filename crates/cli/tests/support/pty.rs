@@ -101,13 +101,13 @@ impl Pty {
         self.master.write_all(keys).unwrap();
     }
 
-    /// Whether lines are read as a shell has it: whole, and shown while they are typed.
+    /// True if lines are read as a shell has it: whole, and shown while they are typed.
     pub fn is_ordinary(&self) -> bool {
         let modes = tcgetattr(&self.slave).unwrap().local_modes;
         modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
     }
 
-    /// Whether a line is being edited: Ctrl-C is a key then, and no signal.
+    /// True if a line is being edited: Ctrl-C is a key then, and no signal.
     fn is_edited(&self) -> bool {
         !tcgetattr(&self.slave).unwrap().local_modes.contains(LocalModes::ISIG)
     }

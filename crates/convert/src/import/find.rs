@@ -20,7 +20,7 @@ const FILES: usize = 4096;
 /// Most parts of a model.
 const PARTS: u32 = 64;
 
-/// What was found.
+/// The value found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     /// The program that they are from.
@@ -34,7 +34,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Whether all that describes the tensors of a file lies at its beginning.
+    /// True if all that describes the tensors of a file lies at its beginning.
     pub(crate) fn headers_first(&self) -> bool {
         let is_zip = |path: &PathBuf| format_of(path) == Some(Format::TorchZip);
         match self.kind {

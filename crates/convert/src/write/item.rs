@@ -87,7 +87,7 @@ impl Order {
         }
     }
 
-    /// Whether a unit of so many elements has this order.
+    /// True if a unit of so many elements has this order.
     pub(crate) fn fits(&self, elements: u64) -> bool {
         match self {
             Order::Same => true,
@@ -274,7 +274,7 @@ impl Item {
         }
     }
 
-    /// Whether its elements are floats of 64 bits, and become shorter.
+    /// True if its elements are floats of 64 bits, and become shorter.
     pub(crate) fn loses_range(&self) -> bool {
         self.from == Elements::Gguf(GgmlType::F64) && self.to != GgmlType::F64
     }
@@ -305,7 +305,7 @@ impl Item {
         }
     }
 
-    /// Whether elements keep their values, and blocks their places.
+    /// True if elements keep their values, and blocks their places.
     fn is_unchanged(&self) -> bool {
         self.change == Change::None && (self.order == Order::Same || self.from.block() == 1)
     }
@@ -344,7 +344,7 @@ impl Elements {
         }
     }
 
-    /// Whether a row can only be read as a whole.
+    /// True if a row can only be read as a whole.
     pub(crate) fn whole_rows(self) -> bool {
         matches!(self, Elements::Legacy(Era::Rows, ty) if ty != LegacyType::F32 && ty != LegacyType::F16)
     }

@@ -151,7 +151,7 @@ fn divided(piece: &Piece, n: u64) -> Piece {
     }
 }
 
-/// Whether the pieces are the whole tensor, each element once, in whole blocks; and heads are whole.
+/// True if the pieces are the whole tensor, each element once, in whole blocks; and heads are whole.
 pub(crate) fn fit(item: &Item) -> bool {
     let (columns, rows) = shape(item);
     let pieces: Vec<Piece> = match &item.data {
@@ -182,7 +182,7 @@ pub(crate) fn fit(item: &Item) -> bool {
         && covered == u128::from(rows) * u128::from(columns)
 }
 
-/// Whether no element is in two of the pieces, which have been found to end within the tensor.
+/// True if no element is in two of the pieces, which have been found to end within the tensor.
 fn apart(mut pieces: Vec<Piece>, columns: u64) -> bool {
     // A head or an expert each, of which there may be many.
     if pieces.iter().all(|piece| piece.columns == columns) {

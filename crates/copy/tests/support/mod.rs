@@ -87,7 +87,7 @@ pub fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Whether the test is run by root.
+/// True if the test is run by root.
 pub fn is_root() -> bool {
     // SAFETY: always succeeds.
     unsafe { libc::geteuid() == 0 }

@@ -189,7 +189,7 @@ fn vocabulary<'a>(
     Ok(Vocabulary { tokens, scored, announced: count })
 }
 
-/// Whether the description of the first tensor comes next: two dimensions, its length of name, and
+/// True if the description of the first tensor comes next: two dimensions, its length of name, and
 /// after type and extents its name. GPT4All's files have that in the place of the last token.
 fn tensors_begin(reader: &mut Reader<'_, '_>) -> bool {
     let bytes = reader.window.fill(20 + FIRST.len() as u64);

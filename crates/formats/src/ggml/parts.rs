@@ -84,7 +84,7 @@ impl Piece {
 }
 
 impl Tensor<'_> {
-    /// Whether its bytes are those of the pieces, one after another (as opposed to row by row).
+    /// True if its bytes are those of the pieces, one after another (as opposed to row by row).
     pub fn is_sequence(&self) -> bool {
         self.pieces.iter().all(|piece| piece.columns == self.ne[0])
     }

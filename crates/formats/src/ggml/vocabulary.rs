@@ -24,7 +24,7 @@ pub struct Token<'a> {
 pub struct Vocabulary<'a> {
     /// The tokens that are there.
     pub tokens: Vec<Token<'a>>,
-    /// Whether the file has scores. Without them text is not cut as the model has learned it, and
+    /// True if the file has scores. Without them text is not cut as the model has learned it, and
     /// the original `tokenizer.model` is needed.
     pub scored: bool,
     /// The number of tokens that the header announces, `n_vocab`. One more than there are in
@@ -51,7 +51,7 @@ pub const BEGIN: u32 = 1;
 pub const END: u32 = 2;
 
 impl<'a> Vocabulary<'a> {
-    /// Whether the last token is missing, as in the files of GPT4All.
+    /// True if the last token is missing, as in the files of GPT4All.
     pub fn lacks_padding(&self) -> bool {
         (self.tokens.len() as u64) < u64::from(self.announced)
     }

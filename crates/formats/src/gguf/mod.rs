@@ -69,7 +69,7 @@ pub struct Gguf<'a> {
     pub data_start: u64,
     /// Where the last tensor ends; `data_start` if there are none. Bytes after it mean nothing.
     pub data_end: u64,
-    /// Whether `alight pack` wrote the file: it names a layout that is known here, and tensors may
+    /// True if `alight pack` wrote the file: it names a layout that is known here, and tensors may
     /// be packed.
     pub packed: bool,
     /// Key and value, in file order.
@@ -91,7 +91,7 @@ pub struct TensorInfo<'a> {
     pub ne: [u64; 4],
     /// Type of the elements; `ne[0]` is a multiple of its block.
     pub ty: GgmlType,
-    /// Whether the data is in tiles of [`packed::TILE_ROWS`] rows, `ne[1]` being whole tiles, instead
+    /// True if the data is in tiles of [`packed::TILE_ROWS`] rows, `ne[1]` being whole tiles, instead
     /// of in rows. The number of bytes is the same. See [`packed`].
     pub packed: bool,
     /// Where its data begins, in bytes from the start of the file.

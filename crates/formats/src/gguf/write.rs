@@ -50,7 +50,7 @@ pub struct New<'a> {
     pub name: &'a str,
     /// Type of the elements.
     pub ty: GgmlType,
-    /// Whether its data is in tiles.
+    /// True if its data is in tiles.
     pub packed: bool,
     /// Extents, innermost first.
     pub shape: &'a [u64],

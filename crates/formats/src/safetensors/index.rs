@@ -129,7 +129,7 @@ pub fn parse_index<'a>(file: impl Source<'a>) -> Result<Index<'a>, IndexError> {
     Ok(Index { total_size, files, weight_map })
 }
 
-/// Whether a shard may have this name: what no system takes for more than a file in the folder.
+/// True if a shard may have this name: what no system takes for more than a file in the folder.
 fn is_plain(name: &str) -> bool {
     name.len() > ENDING.len()
         && name.ends_with(ENDING)

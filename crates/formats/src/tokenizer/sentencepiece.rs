@@ -40,9 +40,9 @@ pub struct SentencePiece<'a> {
     pub pieces: Vec<Piece<'a>>,
     /// How they were made.
     pub kind: Kind,
-    /// Whether what has no token is spelled in bytes.
+    /// True if what has no token is spelled in bytes.
     pub byte_fallback: bool,
-    /// Whether a space goes after words and not before.
+    /// True if a space goes after words and not before.
     pub space_after: bool,
     /// Tokens with a meaning.
     pub special: Special,
@@ -50,11 +50,11 @@ pub struct SentencePiece<'a> {
     pub normalizer: &'a str,
     /// The normalisation itself, compiled.
     pub charsmap: &'a [u8],
-    /// Whether a space goes before every text.
+    /// True if a space goes before every text.
     pub add_dummy_prefix: bool,
-    /// Whether spaces at the ends of a text, and of several all but one, are left out.
+    /// True if spaces at the ends of a text, and of several all but one, are left out.
     pub remove_extra_whitespaces: bool,
-    /// Whether spaces become `▁`.
+    /// True if spaces become `▁`.
     pub escape_whitespaces: bool,
 }
 

@@ -88,11 +88,11 @@ pub struct Vocabulary<'a> {
     pub merges: Vec<Cow<'a, str>>,
     /// Tokens with a meaning.
     pub special: Special,
-    /// Whether begin of text goes before every text.
+    /// True if begin of text goes before every text.
     pub add_bos: Option<bool>,
-    /// Whether end of text goes after every text.
+    /// True if end of text goes after every text.
     pub add_eos: Option<bool>,
-    /// Whether a space goes before every text.
+    /// True if a space goes before every text.
     pub add_space_prefix: bool,
     /// Of unigram: whether spaces at the ends of a text, and of several all but one, are left out.
     pub remove_extra_whitespaces: bool,
@@ -102,7 +102,7 @@ pub struct Vocabulary<'a> {
     pub notes: Vec<String>,
 }
 
-/// Whether a token that is added and not called special must be one by its spelling: some models
+/// True if a token that is added and not called special must be one by its spelling: some models
 /// have those. The same spellings as in llama.cpp's `does_token_look_special`
 /// (`conversion/base.py`): DeepSeek Coder's padding, Gemma's mask and its spare tokens, and what
 /// stands in `<|…|>`.

@@ -229,7 +229,7 @@ fn holds(value: &Value<'_>) -> bool {
     matches!(value, Value::Tensor(_) | Value::Dict(_) | Value::List(_) | Value::Tuple(_))
 }
 
-/// Whether elements lie in the order of their indices, without gaps. The stride of a dimension of
+/// True if elements lie in the order of their indices, without gaps. The stride of a dimension of
 /// extent 1 says nothing; torch leaves any number there.
 fn contiguous(shape: &[u64], strides: &[u64]) -> bool {
     let mut expected = 1;

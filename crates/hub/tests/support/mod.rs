@@ -14,7 +14,7 @@ pub const REPO: &str = "org/model-GGUF";
 /// What a request was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Whether it came to the server of bytes, and not to the hub.
+    /// True if it came to the server of bytes, and not to the hub.
     pub cdn: bool,
     pub method: String,
     pub path: String,
@@ -49,9 +49,9 @@ pub struct Plan {
     pub cut: Option<(usize, usize)>,
     /// How many more bytes of bodies come; then connections stay open and nothing comes.
     pub quota: Option<usize>,
-    /// Whether one byte of each body is another one.
+    /// True if one byte of each body is another one.
     pub wrong_bytes: bool,
-    /// Whether a body goes on after its end.
+    /// True if a body goes on after its end.
     pub endless: bool,
     /// `X-Linked-ETag`, if it is not the hash of the file.
     pub etag: Option<String>,

@@ -113,7 +113,7 @@ pub struct KvShape {
     pub v_dim: usize,
     /// Positions of a page: a multiple of [`LINE`], and of [`PAGE_UNIT`] where there are several.
     pub capacity: usize,
-    /// Whether a value is the first `v_dim` elements of the key, and is not stored a second time (latent attention).
+    /// True if a value is the first `v_dim` elements of the key, and is not stored a second time (latent attention).
     pub shared: bool,
     /// How they are stored.
     pub ty: KvType,

@@ -264,7 +264,7 @@ macro_rules! with_formula {
 }
 pub(crate) use with_formula;
 
-/// Whether products of the SIMD levels keep a scale and an offset for every 16 weights rather
+/// True if products of the SIMD levels keep a scale and an offset for every 16 weights rather
 /// than for every 32.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const fn per_16<Q: BlockFormat>() -> bool {
@@ -378,12 +378,12 @@ impl WeightType {
         (k / self.block_len()).checked_mul(self.block_bytes())
     }
 
-    /// Whether the weights are plain floats rather than quantised blocks.
+    /// True if the weights are plain floats rather than quantised blocks.
     pub const fn is_float(self) -> bool {
         self.block_len() == 1
     }
 
-    /// Whether floats can be made into this type, by [`quantize_row`](crate::quantize_row): some
+    /// True if floats can be made into this type, by [`quantize_row`](crate::quantize_row): some
     /// are only read.
     pub const fn quantizes(self) -> bool {
         with_block!(self, Q => Q::QUANTIZES, true)

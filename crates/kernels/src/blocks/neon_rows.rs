@@ -47,7 +47,7 @@ pub(crate) trait RowsNeon: BlockFormat {
     }
 }
 
-/// Whether codes are too large for signed bytes, so that the zero point is taken from each of them. It is otherwise taken from
+/// True if codes are too large for signed bytes, so that the zero point is taken from each of them. It is otherwise taken from
 /// their sums.
 pub(crate) const fn too_large<Q: BlockFormat>() -> bool {
     Q::MAX_CODE > i8::MAX as i32

@@ -142,7 +142,7 @@ impl ActivationFormats {
         }
     }
 
-    /// Whether activations in these formats can be multiplied with a matrix of this kind.
+    /// True if activations in these formats can be multiplied with a matrix of this kind.
     pub fn covers(self, (ty, layout): (WeightType, Layout)) -> bool {
         let packed = match layout {
             _ if ty.is_float() => self.float,
@@ -168,12 +168,12 @@ impl ActivationFormats {
         }
     }
 
-    /// Whether a prompt's tokens of so many columns are packed as bf16.
+    /// True if a prompt's tokens of so many columns are packed as bf16.
     fn as_bf16(self, isa: Isa, cols: usize) -> bool {
         isa.level() == SimdLevel::Amx && cols.is_multiple_of(32) && (self.quantized() || self.bf16)
     }
 
-    /// Whether any of the matrices is quantised.
+    /// True if any of the matrices is quantised.
     fn quantized(self) -> bool {
         self.rows || self.rows_in_order || self.tiles
     }
@@ -226,7 +226,7 @@ pub struct Activations {
     rows: RowCounts,
     cols: usize,
     formats: ActivationFormats,
-    /// Whether tokens of 8 bits are packed as for packed weights for rows with a scale for each 32 weights.
+    /// True if tokens of 8 bits are packed as for packed weights for rows with a scale for each 32 weights.
     rows_in_blocks: bool,
     /// Integers: 2 bytes per value of 16 bits, then 1 byte.
     q: Lines,
@@ -541,7 +541,7 @@ impl<'a> Tokens<'a> {
         self.set.formats
     }
 
-    /// Whether the kernels can take them together for a matrix of this kind: tiles take blocks of tokens.
+    /// True if the kernels can take them together for a matrix of this kind: tiles take blocks of tokens.
     pub(super) fn suit(&self, kind: (WeightType, Layout)) -> bool {
         match self.precision {
             Precision::Bits16 => true,
@@ -555,13 +555,13 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// Whether rows with a scale for each 32 weights are multiplied with them in blocks of [`TOKEN_BLOCK`], however few they are.
+    /// True if rows with a scale for each 32 weights are multiplied with them in blocks of [`TOKEN_BLOCK`], however few they are.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn rows_in_blocks(&self) -> bool {
         self.set.rows_in_blocks
     }
 
-    /// Whether a matrix of this kind is multiplied with them as bf16.
+    /// True if a matrix of this kind is multiplied with them as bf16.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn as_bf16(&self, kind: (WeightType, Layout)) -> bool {
         let formats = ActivationFormats::of([kind]);
@@ -755,7 +755,7 @@ impl ActSlots<'_> {
         }
     }
 
-    /// Whether tokens of 8 bits are packed one after the other: in portable code, with AVX2 and with NEON packed matrices read what rows do.
+    /// True if tokens of 8 bits are packed one after the other: in portable code, with AVX2 and with NEON packed matrices read what rows do.
     fn in_order(&self) -> bool {
         match self.isa.base() {
             SimdLevel::Avx512 => {
@@ -765,7 +765,7 @@ impl ActSlots<'_> {
         }
     }
 
-    /// Whether they are packed in blocks of [`TOKEN_BLOCK`].
+    /// True if they are packed in blocks of [`TOKEN_BLOCK`].
     fn in_blocks(&self) -> bool {
         self.isa.base() == SimdLevel::Avx512 && (self.formats.tiles || self.rows_in_blocks)
     }

@@ -370,7 +370,7 @@ impl<'a> Output<'a> {
         size_of::<f32>() * self.stride
     }
 
-    /// Whether elements `n` of `tokens` rows are inside the buffer.
+    /// True if elements `n` of `tokens` rows are inside the buffer.
     pub(super) fn covers(&self, tokens: usize, n: &Range<usize>) -> bool {
         let (Some(start), Some(end)) =
             (n.start.checked_sub(self.first), n.end.checked_sub(self.first))

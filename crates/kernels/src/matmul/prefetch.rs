@@ -71,7 +71,7 @@ pub(super) struct RowsAhead {
     /// The same where other columns lie between them; so many lines of it with each part.
     lines: Lines,
     per_part: usize,
-    /// Whether into the second-level cache.
+    /// True if into the second-level cache.
     long: bool,
 }
 

@@ -35,7 +35,7 @@ pub struct Cost {
     pub nanoseconds: usize,
     /// The most units that a thread should take at once.
     pub take: usize,
-    /// Whether the caller should do all of it: waking others would take longer.
+    /// True if the caller should do all of it: waking others would take longer.
     pub alone: bool,
 }
 

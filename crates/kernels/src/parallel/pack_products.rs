@@ -38,7 +38,7 @@ impl<'a> Packing<'a> {
         Packing { slots: to.slots(), tokens, width, unpacked: Output::new(unpacked, width) }
     }
 
-    /// Whether it is for the products of these tokens with so many rows.
+    /// True if it is for the products of these tokens with so many rows.
     pub(super) fn suits(&self, x: &Activations, rows: usize) -> bool {
         (self.tokens, self.width) == (x.rows(), rows)
     }

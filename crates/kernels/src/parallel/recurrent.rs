@@ -18,7 +18,7 @@ pub struct DeltaRule<'a> {
     pub value_heads: usize,
     /// Elements of a query, a key and a value; a multiple of [`COLUMNS`].
     pub dim: usize,
-    /// Whether neighbouring value heads share a key head; if not, value head `h` has key head `h mod key_heads`.
+    /// True if neighbouring value heads share a key head; if not, value head `h` has key head `h mod key_heads`.
     pub neighbours: bool,
     /// Queries, keys and values of all heads, `[tokens, (2 · key_heads + value_heads) · dim]`.
     pub mixed: &'a [f32],

@@ -10,7 +10,7 @@ pub struct Filter<'a> {
     pub taps: &'a [f32],
     /// `[channels]`
     pub bias: Option<&'a [f32]>,
-    /// Whether SiLU follows.
+    /// True if SiLU follows.
     pub silu: bool,
 }
 

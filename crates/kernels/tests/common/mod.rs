@@ -2,7 +2,7 @@
 
 use alight_kernels::{Isa, ScaleField, WeightType};
 
-/// Whether less has to do, since an emulator runs the tests: set by `evidence check aarch64` and `check x86-levels`.
+/// True if less has to do, since an emulator runs the tests: set by `evidence check aarch64` and `check x86-levels`.
 pub fn few() -> bool {
     std::env::var_os("ALIGHT_TEST_FEW").is_some()
 }

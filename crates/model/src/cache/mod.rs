@@ -149,7 +149,7 @@ impl Cache {
         Some((found, Indexed { node: found.node, pages: found.positions / POSITIONS }))
     }
 
-    /// Whether prompts are kept.
+    /// True if prompts are kept.
     pub(crate) fn has_index(&self) -> bool {
         self.index.is_on()
     }
@@ -159,12 +159,12 @@ impl Cache {
         self.index.held()
     }
 
-    /// Whether prompts are kept, and can be cut only where states of recurrent layers are kept as well.
+    /// True if prompts are kept, and can be cut only where states of recurrent layers are kept as well.
     pub(crate) fn is_recurrent(&self) -> bool {
         self.index.is_on() && self.has_states()
     }
 
-    /// Whether there are recurrent layers.
+    /// True if there are recurrent layers.
     pub(crate) fn has_states(&self) -> bool {
         self.sequences.iter().any(|s| !s.states.is_empty())
     }

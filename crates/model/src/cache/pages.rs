@@ -18,7 +18,7 @@ use crate::positions::POSITIONS;
 const ALIGNMENT: usize = 4096;
 
 /// What a page counts for at least when it is asked how many fit into some memory.
-const LEAST_BYTES: usize = 1 << 16;
+const MIN_BYTES: usize = 1 << 16;
 
 /// The first bytes are in small pages of the system: a short prompt would wait until a huge one is cleared. So are all bytes where a
 /// page of positions takes more than a huge page, since the last page of a sequence would be cleared for positions that it never has.
@@ -69,7 +69,7 @@ impl Pages {
         let layers = layers.collect();
         let alignment = ALIGNMENT.max(alight_pages::page_size()) / size_of::<u16>();
         let stride = end.div_ceil(alignment).saturating_mul(alignment);
-        let spare = spare / stride.saturating_mul(size_of::<u16>()).max(LEAST_BYTES);
+        let spare = spare / stride.saturating_mul(size_of::<u16>()).max(MIN_BYTES);
         let count = positions.div_ceil(POSITIONS).saturating_add(spare);
         let mut memory = Zeroed::new(stride.saturating_mul(count).saturating_mul(2))?;
         // To attend to a long text reads all of it for each token, and small pages take up to a tenth of that.
@@ -120,7 +120,7 @@ impl Pages {
         self.uses[page as usize] += 1;
     }
 
-    /// Whether only one has a page, who may write to it.
+    /// True if only one has a page, who may write to it.
     pub(crate) fn is_writable(&self, page: u32) -> bool {
         self.uses(page) == 1 && page < self.own
     }

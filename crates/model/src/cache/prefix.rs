@@ -83,7 +83,7 @@ pub(crate) struct PrefixIndex {
     held: usize,
     /// Of these, bytes of states.
     states: usize,
-    /// Whether there are recurrent layers: then a prefix is of use only where their states are kept.
+    /// True if there are recurrent layers: then a prefix is of use only where their states are kept.
     recurrent: bool,
 }
 
@@ -104,7 +104,7 @@ impl PrefixIndex {
         }
     }
 
-    /// Whether it may hold anything.
+    /// True if it may hold anything.
     pub(crate) fn is_on(&self) -> bool {
         self.limit > 0
     }
@@ -229,7 +229,7 @@ impl PrefixIndex {
         self.node_mut(id).states = Some((kept, clock));
     }
 
-    /// Whether a node has states.
+    /// True if a node has states.
     pub(crate) fn has_states(&self, id: NodeId) -> bool {
         self.node(id).states.is_some()
     }

@@ -69,7 +69,7 @@ impl States {
         })
     }
 
-    /// Whether no layer has one.
+    /// True if no layer has one.
     pub(crate) fn is_empty(&self) -> bool {
         self.now.get().is_empty()
     }

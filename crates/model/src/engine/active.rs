@@ -32,7 +32,7 @@ pub(super) struct ActiveRequest {
 }
 
 impl ActiveRequest {
-    /// Whether the rows of the prompt that are read next are wanted for themselves: all but the last one, which an answer
+    /// True if the rows of the prompt that are read next are wanted for themselves: all but the last one, which an answer
     /// follows from, or all.
     pub(super) fn wants_rows(&self) -> bool {
         match self.request.of_prompt {
@@ -53,7 +53,7 @@ impl ActiveRequest {
         }
     }
 
-    /// Whether the next token of the answer is to be computed.
+    /// True if the next token of the answer is to be computed.
     pub(super) fn decodes(&self) -> bool {
         self.sequence.is_pending() && self.sequence.unread() == 0
     }

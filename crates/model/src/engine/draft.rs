@@ -7,9 +7,9 @@ use crate::open::Model;
 /// So many tokens that the draft model has not seen are fed in one call.
 const FEW: usize = 16;
 /// So many tokens that the draft model has not seen are fed between two steps, so that no step waits long.
-const MOST_READ: usize = 256;
+const MAX_READ: usize = 256;
 /// Vocabularies may differ by so many tokens at their ends, where some files have padding.
-const MOST_PADDING: usize = 128;
+const MAX_PADDING: usize = 128;
 
 /// The draft model's own sequence.
 pub(super) struct DraftModel<'m>(Session<'m>);
@@ -44,7 +44,7 @@ impl<'m> DraftModel<'m> {
         let kept = self.0.truncate(common.min(tokens.len() - 1));
         let missing = &tokens[kept..];
         if missing.len() > FEW {
-            let read = (missing.len() - 1).min(MOST_READ);
+            let read = (missing.len() - 1).min(MAX_READ);
             self.0.prefill(&missing[..read])?;
             return Ok(read + 1 == missing.len());
         }
@@ -74,7 +74,7 @@ impl<'m> DraftModel<'m> {
         self.0.logits()
     }
 
-    /// Whether another token fits.
+    /// True if another token fits.
     pub(super) fn has_room(&self) -> bool {
         self.0.position() < self.0.context()
     }
@@ -84,7 +84,7 @@ impl<'m> DraftModel<'m> {
 fn other_tokens(draft: &Model, model: &Model) -> Option<String> {
     let [theirs, ours] = [draft, model].map(Model::tokenizer);
     let [there, here] = [theirs, ours].map(|tokenizer| tokenizer.vocab_size());
-    if there.abs_diff(here) > MOST_PADDING {
+    if there.abs_diff(here) > MAX_PADDING {
         return Some(format!("it has {there} tokens, and the other {here}"));
     }
     let mut texts = theirs.token_texts().zip(ours.token_texts()).enumerate();

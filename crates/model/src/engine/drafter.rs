@@ -2,7 +2,7 @@
 
 use super::lookup::Lookup;
 use super::proposer::Proposer;
-use super::speculate::{Acceptance, MOST_DRAFT, Speculate, StepPlanner};
+use super::speculate::{Acceptance, MAX_DRAFT, Speculate, StepPlanner};
 
 /// Proposes what may come next in a sequence: what followed its last three tokens where they stood before; where nothing followed, what
 /// is computed to be likely, if something computes that.
@@ -10,15 +10,15 @@ pub(super) struct Drafter {
     speculate: Speculate,
     lookup: Lookup,
     acceptance: Acceptance,
-    /// Whether the draft was computed.
+    /// True if the draft was computed.
     computed: bool,
     /// How many tokens of a draft that was computed have come, and whether another came then; while what computes drafts has not heard.
     outcome: Option<(usize, bool)>,
-    draft: [u32; MOST_DRAFT],
+    draft: [u32; MAX_DRAFT],
     len: usize,
     /// How many of its tokens have come.
     came: usize,
-    /// Whether all that has come is known.
+    /// True if all that has come is known.
     whole: bool,
 }
 
@@ -32,7 +32,7 @@ impl Drafter {
             acceptance: Acceptance::new(),
             computed: false,
             outcome: None,
-            draft: [0; MOST_DRAFT],
+            draft: [0; MAX_DRAFT],
             len: 0,
             came: 0,
             whole: true,

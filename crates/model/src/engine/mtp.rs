@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use super::net::Net;
-use super::speculate::MOST_DRAFT;
+use super::speculate::MAX_DRAFT;
 use crate::cache::Cache;
 use crate::error::ModelError;
 use crate::open::Model;
@@ -23,7 +23,7 @@ use alight_kernels::matmul::Precision;
 /// Rows that are computed together.
 const ROWS: usize = 64;
 /// The latest states that are kept: of a token and of all of a draft, any of which may be the last one that came.
-const KEPT: usize = MOST_DRAFT + 1;
+const KEPT: usize = MAX_DRAFT + 1;
 
 /// What such a layer knows of one sequence.
 pub(super) struct MtpHead<'m> {
@@ -134,7 +134,7 @@ impl<'m> MtpHead<'m> {
         self.net.run(&mut self.buffers, &mut self.cache)
     }
 
-    /// Whether it has seen what is before a position, and nothing else.
+    /// True if it has seen what is before a position, and nothing else.
     pub(super) fn has_seen(&self, position: usize) -> bool {
         self.kept > 0 && self.end == position && self.start + self.len == position
     }
@@ -168,7 +168,7 @@ impl<'m> MtpHead<'m> {
         &self.logits
     }
 
-    /// Whether another token fits.
+    /// True if another token fits.
     pub(super) fn has_room(&self) -> bool {
         self.len + self.drafted < self.context
     }

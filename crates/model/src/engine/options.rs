@@ -22,7 +22,7 @@ pub enum Numbers {
 }
 
 impl Numbers {
-    /// Whether `x` is one of them.
+    /// True if `x` is one of them.
     pub fn hold(self, x: f32) -> bool {
         x.is_finite()
             && match self {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use alight_pages::slots::{SlotCounts, SlotSizes};
 
 /// Rows of prompts that a step takes at least beside sequences that decode, so that prompts are read at all.
-pub(super) const LEAST_PROMPT_ROWS: usize = 16;
+pub(super) const MIN_PROMPT_ROWS: usize = 16;
 
 /// What steps took lately, in seconds; 0: not known yet.
 #[derive(Debug)]
@@ -40,10 +40,10 @@ impl Pace {
             return room;
         }
         let rows = match self.row {
-            0.0 => LEAST_PROMPT_ROWS,
+            0.0 => MIN_PROMPT_ROWS,
             row => ((self.step - self.decode).max(0.0) / row) as usize,
         };
-        rows.max(LEAST_PROMPT_ROWS).min(room)
+        rows.max(MIN_PROMPT_ROWS).min(room)
     }
 
     /// Learns from the time that a step took which had so many rows that decode and of prompts, and what has happened to slots until
@@ -60,7 +60,7 @@ impl Pace {
         let before = std::mem::replace(&mut self.counts, counts);
         if prompts == 0 {
             self.decode = mix(self.decode, took);
-        } else if prompts >= LEAST_PROMPT_ROWS {
+        } else if prompts >= MIN_PROMPT_ROWS {
             // Another engine of the model may have waited meanwhile.
             let waited = counts.waited.saturating_sub(before.waited).as_secs_f64().min(took);
             let read = counts.read_bytes.saturating_sub(before.read_bytes);

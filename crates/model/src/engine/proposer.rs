@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use super::draft::DraftModel;
 use super::mtp::MtpHead;
-use super::speculate::{MOST_DRAFT, Mean, Speculate, StepPlanner};
+use super::speculate::{MAX_DRAFT, Mean, Speculate, StepPlanner};
 use crate::error::ModelError;
 use crate::open::Model;
 
 /// Tokens that are not as likely, by what proposes them, end a draft.
-const LEAST_PROBABILITY: f32 = 0.4;
+const MIN_PROBABILITY: f32 = 0.4;
 /// Where drafts do not pay, one is tried after so many tokens.
 const RETRY: usize = 64;
 
@@ -27,9 +27,9 @@ pub(super) struct Proposer<'m> {
     seconds: Mean,
     /// Steps since the last draft.
     since: usize,
-    /// Whether this sequence wants proposals.
+    /// True if this sequence wants proposals.
     wanted: bool,
-    /// Whether it has failed in this sequence, which goes on without proposals then.
+    /// True if it has failed in this sequence, which goes on without proposals then.
     failed: bool,
 }
 
@@ -108,9 +108,9 @@ impl<'m> Proposer<'m> {
         planner: &mut StepPlanner,
         tokens: &[u32],
         most: usize,
-        draft: &mut [u32; MOST_DRAFT],
+        draft: &mut [u32; MAX_DRAFT],
     ) -> usize {
-        let wanted = self.length(speculate, planner, most.min(MOST_DRAFT));
+        let wanted = self.length(speculate, planner, most.min(MAX_DRAFT));
         if wanted == 0 || tokens.is_empty() || self.failed {
             return 0;
         }
@@ -168,7 +168,7 @@ impl<'m> Proposer<'m> {
         let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let next = logits.iter().position(|logit| *logit == greatest)? as u32;
         let sum: f32 = logits.iter().map(|logit| (logit - greatest).exp()).sum();
-        let likely = !counts || 1.0 >= LEAST_PROBABILITY * sum;
+        let likely = !counts || 1.0 >= MIN_PROBABILITY * sum;
         (likely && !self.model.tokenizer().is_end(next) && has_room).then_some(next)
     }
 

@@ -55,7 +55,7 @@ pub fn to_unit_length(vector: &[f32]) -> Vec<f32> {
 }
 
 impl Request {
-    /// Whether each row of the prompt is wanted, and not its last one alone.
+    /// True if each row of the prompt is wanted, and not its last one alone.
     pub(super) fn wants_all_rows(&self) -> bool {
         matches!(self.of_prompt, OfPrompt::Logits | OfPrompt::Embedding(Pooling::Mean))
     }

@@ -11,7 +11,7 @@ use super::drafter::Drafter;
 use super::net::Net;
 use super::proposer::Proposer;
 use super::sequence::Sequence;
-use super::speculate::{MOST_DRAFT, StepPlanner};
+use super::speculate::{MAX_DRAFT, StepPlanner};
 use crate::cache::{Cache, CacheError};
 use crate::error::ModelError;
 use crate::open::{DEFAULT_CONTEXT, Model};
@@ -142,7 +142,7 @@ impl<'m> Runner<'m> {
         (long.rope.is_some() && self.context > long.original).then_some(long.original)
     }
 
-    /// Whether a sequence of `n` tokens is long.
+    /// True if a sequence of `n` tokens is long.
     pub(super) fn is_long(&self, n: usize) -> bool {
         self.original().is_some_and(|original| n > original)
     }
@@ -182,7 +182,7 @@ impl<'m> Runner<'m> {
     /// # Errors
     /// The system does not give the memory for the states of recurrent layers after each token of a draft.
     pub(super) fn get_ready_for_drafts(&mut self, sequence: usize) -> Result<(), CacheError> {
-        self.cache.get_ready_for_drafts(sequence, MOST_DRAFT)
+        self.cache.get_ready_for_drafts(sequence, MAX_DRAFT)
     }
 
     /// Begins a step in which `decoding` sequences decode.
@@ -199,7 +199,7 @@ impl<'m> Runner<'m> {
         want: Want,
         most: usize,
     ) -> usize {
-        let mut tokens = [0; MOST_DRAFT + 1];
+        let mut tokens = [0; MAX_DRAFT + 1];
         let mut rows = 1;
         let proposer = self.proposers.get_mut(sequence.index);
         if let Some(drafter) = &mut sequence.drafter {

@@ -102,11 +102,11 @@ impl Sampler {
     /// A sampler for logits of `vocab_size` tokens; entries beyond are ignored.
     pub fn new(options: SamplerOptions, vocab_size: usize) -> Sampler {
         // No more than any context holds.
-        const MOST_REMEMBERED: usize = 1 << 20;
+        const MAX_REMEMBERED: usize = 1 << 20;
         let plain = options.repeat_penalty == 1.0
             && options.frequency_penalty == 0.0
             && options.presence_penalty == 0.0;
-        let remembered = if plain { 0 } else { options.repeat_last_n.min(MOST_REMEMBERED) };
+        let remembered = if plain { 0 } else { options.repeat_last_n.min(MAX_REMEMBERED) };
         let capacity = if options.temperature <= 0.0 {
             0
         } else if options.top_k == 0 {

@@ -20,7 +20,7 @@ use super::prompt_store::{self, PromptStore};
 use super::request::{Constraint, Event, Request, RequestId};
 use super::runner::{MAX_RESERVED, Runner, RunnerOptions, admit};
 use super::sampler::Sampler;
-use super::speculate::{MOST_DRAFT, Speculate};
+use super::speculate::{MAX_DRAFT, Speculate};
 use crate::cache::Indexed;
 use crate::error::ModelError;
 use crate::open::Model;
@@ -135,8 +135,8 @@ impl<'m> Engine<'m> {
         let sequences = options.sequences;
         // A row for each sequence at least, and for a draft; for more of them, where that is no more than was asked for.
         let drafts = options.speculate != Speculate::Off;
-        let most = MOST_DRAFT * sequences.clamp(1, MAX_DRAFTING);
-        let drafted = options.batch.saturating_sub(sequences).clamp(MOST_DRAFT, most);
+        let most = MAX_DRAFT * sequences.clamp(1, MAX_DRAFTING);
+        let drafted = options.batch.saturating_sub(sequences).clamp(MAX_DRAFT, most);
         let max_drafted = if drafts { drafted } else { 0 };
         let rounding = Rounding { prompt: options.prompt_precision, cache: options.cache_type };
         let mut runner = Runner::new(
@@ -281,7 +281,7 @@ impl<'m> Engine<'m> {
         (POSITIONS, self.runner.cache.sizes()[0])
     }
 
-    /// Whether there is nothing to compute.
+    /// True if there is nothing to compute.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.places.iter().all(Option::is_none)
     }

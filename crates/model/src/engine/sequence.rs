@@ -19,7 +19,7 @@ pub(super) struct Sequence {
     tokens: Vec<u32>,
     /// How many of them the cache holds, or will hold after the step.
     computed: usize,
-    /// Whether the last one was generated and is not computed yet.
+    /// True if the last one was generated and is not computed yet.
     pending: bool,
     /// How many at the beginning are computed as those of a prompt.
     prompt: usize,
@@ -27,7 +27,7 @@ pub(super) struct Sequence {
     reused: usize,
     /// Most tokens of a sequence that is not long, if the model rotates long ones in another way.
     original: Option<usize>,
-    /// Whether it is long. When it becomes long, or short again, all of it is computed anew, as the model would have computed it from
+    /// True if it is long. When it becomes long, or short again, all of it is computed anew, as the model would have computed it from
     /// the beginning: what comes out depends on the tokens alone, and not on the context that was asked for.
     long: bool,
     /// Rows that begin with vectors instead of tokens, in their order; the tokens in their places mean nothing.
@@ -88,7 +88,7 @@ impl Sequence {
         self.long
     }
 
-    /// Whether one of `n` tokens is long.
+    /// True if one of `n` tokens is long.
     pub(super) fn is_long_with(&self, n: usize) -> bool {
         self.original.is_some_and(|original| n > original)
     }

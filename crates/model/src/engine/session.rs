@@ -11,11 +11,11 @@ use super::drafter::Drafter;
 use super::generate::Finish;
 use super::runner::{Restored, Runner, RunnerOptions, SNAPSHOT_EVERY, admit};
 use super::sequence::{Choice, Sequence};
-use super::speculate::{MOST_DRAFT, Speculate};
+use super::speculate::{MAX_DRAFT, Speculate};
 use crate::error::ModelError;
 use crate::open::Model;
 use crate::parts::batch::Want;
-use crate::prompts::{LEAST_TOKENS, PromptFolder, PromptWriteError, Rounding};
+use crate::prompts::{MIN_TOKENS, PromptFolder, PromptWriteError, Rounding};
 
 /// What a session may hold.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ impl<'m> Session<'m> {
                 sequences: 1,
                 context,
                 batch,
-                drafted: MOST_DRAFT,
+                drafted: MAX_DRAFT,
                 rounding,
                 prompt_cache: 0,
             },
@@ -133,7 +133,7 @@ impl<'m> Session<'m> {
         let prompt = self.sequence.read();
         // What begins a long sequence is not what a short prompt is.
         let other = self.sequence.is_long_with(prompt.len()) != self.sequence.is_long();
-        if prompt.len() < LEAST_TOKENS || other {
+        if prompt.len() < MIN_TOKENS || other {
             return Ok(None);
         }
         let key = self.runner.key(self.sequence.is_long(), "");
@@ -279,7 +279,7 @@ impl<'m> Session<'m> {
         self.sequence.drafter = None;
     }
 
-    /// Whether the token that was chosen last has to be computed, and was not as one of a draft.
+    /// True if the token that was chosen last has to be computed, and was not as one of a draft.
     pub(super) fn needs_step(&self) -> bool {
         self.sequence.is_pending()
     }

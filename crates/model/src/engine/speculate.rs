@@ -9,11 +9,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// Most tokens of a draft, so that a step has as many rows more.
-pub(crate) const MOST_DRAFT: usize = 7;
+pub(crate) const MAX_DRAFT: usize = 7;
 /// A draft of a sequence that is alone is computed if tokens are expected so much faster: what was measured is not exact.
-const LEAST_GAIN: f64 = 1.15;
+const MIN_GAIN: f64 = 1.15;
 /// Lengths of drafts that are tried.
-const LENGTHS: [usize; 3] = [1, 3, MOST_DRAFT];
+const LENGTHS: [usize; 3] = [1, 3, MAX_DRAFT];
 /// What a further row adds to a step of one row, as a part of it, while nothing was measured.
 const ROW: f64 = 0.4;
 /// What was measured so many steps ago is measured again: the machine may have been busy, or the model cold.
@@ -39,8 +39,8 @@ impl FromStr for Speculate {
         match (text, text.parse()) {
             ("auto", _) => Ok(Speculate::Auto),
             ("off", _) => Ok(Speculate::Off),
-            (_, Ok(tokens @ 0..=MOST_DRAFT)) => Ok(Speculate::Tokens(tokens)),
-            _ => Err(format!("expected auto, off, or a number from 0 to {MOST_DRAFT}")),
+            (_, Ok(tokens @ 0..=MAX_DRAFT)) => Ok(Speculate::Tokens(tokens)),
+            _ => Err(format!("expected auto, off, or a number from 0 to {MAX_DRAFT}")),
         }
     }
 }
@@ -182,7 +182,7 @@ impl StepPlanner {
     ) -> usize {
         match speculate {
             Speculate::Off => 0,
-            Speculate::Tokens(n) => n.min(MOST_DRAFT),
+            Speculate::Tokens(n) => n.min(MAX_DRAFT),
             Speculate::Auto => {
                 let Some(seconds) = seconds else { return LENGTHS[1] };
                 let rate = |n: usize| {
@@ -194,7 +194,7 @@ impl StepPlanner {
                 let gains = LENGTHS.into_iter().filter_map(|n| Some((n, rate(n)? / plain)));
                 let best = gains.max_by(|(_, a), (_, b)| a.total_cmp(b));
                 // The gain of one of several sequences is a part of that of all.
-                let least = 1.0 + (LEAST_GAIN - 1.0) / self.tokens;
+                let least = 1.0 + (MIN_GAIN - 1.0) / self.tokens;
                 best.filter(|(_, gain)| *gain > least).map_or(0, |(n, _)| n)
             }
         }
@@ -244,11 +244,11 @@ mod tests {
         assert_eq!(length(&mut planner, 1, &sequence), 0);
         // Where each row costs what a step costs, nothing is gained.
         (0..60).for_each(|_| sequence.proposed(Some(true)));
-        assert_eq!(length(&mut planner, 1, &sequence), MOST_DRAFT);
+        assert_eq!(length(&mut planner, 1, &sequence), MAX_DRAFT);
         (0..40).for_each(|_| planner.took(8, MS(790)));
         assert_eq!(length(&mut planner, 1, &sequence), 0);
         planner.begin(1);
-        assert_eq!(planner.length(Speculate::Tokens(100), 0.0, Some(0.0)), MOST_DRAFT);
+        assert_eq!(planner.length(Speculate::Tokens(100), 0.0, Some(0.0)), MAX_DRAFT);
         assert_eq!(planner.length(Speculate::Off, 1.0, Some(0.0)), 0);
         assert_eq!(planner.length(Speculate::Auto, 0.0, None), 3, "to find out what a draft takes");
     }
@@ -263,7 +263,7 @@ mod tests {
             planner
                 .took(rows, MS(100 + 5 * rows.min(8) as u64 + 60 * rows.saturating_sub(8) as u64));
         }
-        assert_eq!(length(&mut planner, 1, &sequence), MOST_DRAFT);
+        assert_eq!(length(&mut planner, 1, &sequence), MAX_DRAFT);
         assert_eq!(length(&mut planner, 4, &sequence), 3, "up to eight rows");
         assert_eq!(length(&mut planner, 12, &sequence), 0);
         // The draft of one of two leaves no room for another.

@@ -14,7 +14,7 @@ use super::plan::{Job, LoadMethod, Plan, Work};
 use crate::store::LoadError;
 
 /// If so many more pieces were read anew and came in small pages than in huge ones, there are no huge pages to be had.
-const MOST_IN_VAIN: i32 = 16;
+const MAX_IN_VAIN: i32 = 16;
 
 impl Shared {
     /// Does all of `plan`, in order; returns when it is done, has failed, or was stopped.
@@ -103,7 +103,7 @@ impl Shared {
         let mut in_vain = 0;
         for (map, asked) in self.store.maps().iter().zip(self.store.asked()) {
             for unit in asked.take() {
-                if self.stop.load(Ordering::Relaxed) || in_vain > MOST_IN_VAIN {
+                if self.stop.load(Ordering::Relaxed) || in_vain > MAX_IN_VAIN {
                     return;
                 }
                 self.store.priority().let_pass();

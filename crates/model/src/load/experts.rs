@@ -188,7 +188,7 @@ pub(super) fn slots(planned: &Planned, maps: &[Arc<Map>]) -> Result<(Slots, Arc<
 pub struct SlotsReport {
     /// How many there are.
     pub sizes: SlotSizes,
-    /// Whether they are in the page cache, which another process of this model shares.
+    /// True if they are in the page cache, which another process of this model shares.
     pub shared: bool,
     /// What has happened.
     pub counts: alight_pages::slots::SlotCounts,

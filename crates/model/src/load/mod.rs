@@ -118,7 +118,7 @@ struct Shared {
     repacked: AtomicU64,
     /// By file: the offset of its first weights.
     headers: Vec<usize>,
-    /// Whether experts are brought behind what every token reads, so that those which are chosen need not be asked for once all have come.
+    /// True if experts are brought behind what every token reads, so that those which are chosen need not be asked for once all have come.
     brings_behind: bool,
     /// What to lock when everything is loaded.
     lock: Vec<MatrixRef>,
@@ -207,7 +207,7 @@ impl Loader {
         self.shared.store.arrival().loading()
     }
 
-    /// Whether it still brings what no step waits for.
+    /// True if it still brings what no step waits for.
     pub(crate) fn brings_behind(&self) -> bool {
         self.shared.brings_behind && !self.shared.store.arrival().is_over()
     }

@@ -151,7 +151,7 @@ impl Plan {
         StoreSizes { images: self.images.clone(), tiles: self.tiles, in_use, asks_ahead: false }
     }
 
-    /// Whether a piece is brought behind what every step waits for.
+    /// True if a piece is brought behind what every step waits for.
     pub(super) fn is_behind(&self, job: &Job) -> bool {
         job.section.is_none_or(|section| section >= self.first_behind)
     }

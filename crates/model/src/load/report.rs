@@ -28,7 +28,7 @@ pub struct FileReport {
 pub struct LoadReport {
     /// By file, in the order of the shards.
     pub files: Vec<FileReport>,
-    /// Whether matrices are packed while they are loaded.
+    /// True if matrices are packed while they are loaded.
     pub repack: bool,
     /// Why, or why not, in one sentence.
     pub repack_reason: String,
@@ -44,7 +44,7 @@ pub struct LoadReport {
     pub bytes_locked: u64,
     /// What issued the reads; `None`: nothing is read, or not yet.
     pub engine: Option<Engine>,
-    /// Whether all reads went around the page cache.
+    /// True if all reads went around the page cache.
     pub direct: bool,
     /// Methods that were not available, and why.
     pub fallbacks: Vec<Fallback>,

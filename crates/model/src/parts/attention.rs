@@ -45,7 +45,7 @@ pub struct AttentionSpec {
     pub pairing: RopePairing,
     /// Which elements of queries and keys are normed together.
     pub qk_norm: QkNorm,
-    /// Whether that happens after they are rotated, and not before.
+    /// True if that happens after they are rotated, and not before.
     pub norm_after_rope: bool,
     /// What the file calls the sink of each query head, if they have one: a score of its own that is of no position, so
     /// that weights sum to less than 1.
@@ -54,13 +54,13 @@ pub struct AttentionSpec {
     pub output: &'static str,
     /// What queries are multiplied by at distant positions.
     pub temperature: Option<Temperature>,
-    /// Whether values are normed per head, without weights.
+    /// True if values are normed per head, without weights.
     pub value_norm: bool,
-    /// Whether values are the keys, before these are normed and rotated, where the file has no `attn_v`.
+    /// True if values are the keys, before these are normed and rotated, where the file has no `attn_v`.
     pub keys_as_values: bool,
     /// The layer whose keys and values it attends to; `None`: its own.
     pub kv_layer: Option<usize>,
-    /// Whether what a head attends to is multiplied by the sigmoid of a gate, which `attn_q` makes beside the query; values
+    /// True if what a head attends to is multiplied by the sigmoid of a gate, which `attn_q` makes beside the query; values
     /// are as long as keys then.
     pub output_gate: bool,
 }

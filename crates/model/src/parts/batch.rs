@@ -41,7 +41,7 @@ pub(crate) struct OfSequence {
     /// Which sequence of the cache.
     pub(crate) sequence: usize,
     pub(crate) role: Role,
-    /// Whether it is long to a model that rotates long sequences in another way.
+    /// True if it is long to a model that rotates long sequences in another way.
     pub(crate) long: bool,
 }
 
@@ -223,7 +223,7 @@ impl Batch {
         (sequence, position)
     }
 
-    /// Whether the sequence of a row is long.
+    /// True if the sequence of a row is long.
     pub(crate) fn is_long(&self, row: usize) -> bool {
         self.places[row].long
     }

@@ -184,7 +184,7 @@ pub(crate) struct BufferSizes<'s> {
     pub(crate) ropes: &'s [RopeParams],
     /// The most that a layer's parts need.
     pub(crate) work: WorkSize,
-    /// Whether experts are read when they are chosen.
+    /// True if experts are read when they are chosen.
     pub(crate) experts_read: bool,
     /// What all layers take from a token.
     pub(crate) token_inputs: usize,

@@ -17,7 +17,7 @@ pub(super) struct Convolution {
     /// `[channels]`
     bias: Option<Vec<f32>>,
     channels: usize,
-    /// Whether SiLU follows.
+    /// True if SiLU follows.
     silu: bool,
 }
 

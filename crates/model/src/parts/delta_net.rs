@@ -34,7 +34,7 @@ pub struct DeltaNetSpec {
     pub head_dim: usize,
     /// Tokens that the convolution looks at, the present one included.
     pub taps: usize,
-    /// Whether neighbouring value heads share a key head, and the file has what makes rates and decays in one tensor, key head
+    /// True if neighbouring value heads share a key head, and the file has what makes rates and decays in one tensor, key head
     /// by key head. If not, value head `h` has key head `h mod key_heads`, and there are two tensors.
     pub neighbours: bool,
 }
@@ -87,7 +87,7 @@ impl PartSpec for DeltaNetSpec {
         Ok(Box::new(DeltaNet::find(find, self, hidden)?))
     }
 
-    /// What it writes to: queries, keys and values before the convolution in `q` and after it in `mixed`, the gate of the
+    /// The buffers that it writes to: queries, keys and values before the convolution in `q` and after it in `mixed`, the gate of the
     /// output in `k`, decays in `v`, rates in `gate`; what makes both, where it is one product, in `heads_out`, which is not
     /// needed yet. Where all inputs are one product, it is in `mixed` first.
     fn work(&self, _hidden: usize) -> WorkSize {

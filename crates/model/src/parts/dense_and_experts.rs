@@ -34,7 +34,7 @@ impl PartSpec for DenseAndExpertsSpec {
         Ok(Box::new(DenseAndExperts::find(find, self, hidden)?))
     }
 
-    /// What it writes to: the dense part's output is kept in `q`.
+    /// The buffers that it writes to: the dense part's output is kept in `q`.
     fn work(&self, hidden: usize) -> WorkSize {
         let kept = WorkSize { q: hidden, ..WorkSize::default() };
         kept.max(self.dense.work(hidden)).max(self.experts.work(hidden))

@@ -37,13 +37,13 @@ pub struct ExpertsSpec {
     pub intermediate_size: usize,
     /// Applied to the gate, or to what there is where there is none.
     pub activation: Activation,
-    /// Whether experts and the network for all tokens have a gate.
+    /// True if experts and the network for all tokens have a gate.
     pub gated: bool,
     /// A network for all tokens.
     pub shared: Option<SharedExpert>,
     /// Whether, where gate and up are one tensor, its rows are those of gate and up in turn.
     pub interleaved: bool,
-    /// Whether weights are on what experts take, and not on what they put out.
+    /// True if weights are on what experts take, and not on what they put out.
     pub weighs_input: bool,
 }
 
@@ -52,12 +52,12 @@ pub struct ExpertsSpec {
 pub struct SharedExpert {
     /// Width between its two projections.
     pub intermediate_size: usize,
-    /// Whether its output is multiplied by the sigmoid of a projection of the input.
+    /// True if its output is multiplied by the sigmoid of a projection of the input.
     pub gated: bool,
 }
 
 /// So many tokens choose few enough experts that some can be guessed.
-const MOST_GUESSING: usize = 4;
+const MAX_GUESSING: usize = 4;
 
 /// The key of an expert's width.
 pub(crate) const EXPERT_WIDTH: &str = "expert_feed_forward_length";
@@ -578,7 +578,7 @@ impl Experts {
             }
             chosen.wait_for_more();
             step.buffers.experts.next_wave(&chosen);
-            if step.buffers.experts.coming.is_empty() && step.rows().all() <= MOST_GUESSING {
+            if step.buffers.experts.coming.is_empty() && step.rows().all() <= MAX_GUESSING {
                 // The disk has nothing to do from now on.
                 self.look_ahead(step, &mut chosen);
             }
@@ -632,7 +632,7 @@ impl Experts {
         };
         let alike = kinds(next) == kinds(self);
         let arrival = step.store.arrival();
-        let few = rows <= MOST_GUESSING;
+        let few = rows <= MAX_GUESSING;
         let Routing { experts, used, .. } = next.spec.routing;
         // Where a guess that is wrong would keep the disk from what is chosen, or from what every token reads, there is none.
         let suits = match few {

@@ -128,7 +128,7 @@ impl PartSpec for LatentAttentionSpec {
         Ok(Box::new(LatentAttention::find(find, self, hidden)?))
     }
 
-    /// What it writes to: queries in `mixed`, and absorbed in `q`; the rows of the cache in `k`; what makes queries, where
+    /// The buffers that it writes to: queries in `mixed`, and absorbed in `q`; the rows of the cache in `k`; what makes queries, where
     /// that is two projections, in `v`; sums of latent rows and then what heads put out in `heads_out`.
     fn work(&self, _hidden: usize) -> WorkSize {
         let heads = self.heads;

@@ -34,7 +34,7 @@ impl PartSpec for LatentExpertsSpec {
         Ok(Box::new(LatentExperts::find(find, self, hidden)?))
     }
 
-    /// What it writes to: the experts' input in `k`, the shared network's output in `q`.
+    /// The buffers that it writes to: the experts' input in `k`, the shared network's output in `q`.
     fn work(&self, hidden: usize) -> WorkSize {
         let own = WorkSize { q: hidden, k: self.latent_size, ..WorkSize::default() };
         let shared = self.shared.as_ref().map(|shared| shared.work(hidden)).unwrap_or_default();

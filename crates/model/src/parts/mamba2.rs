@@ -102,7 +102,7 @@ impl PartSpec for Mamba2Spec {
         Ok(Box::new(Mamba2::find(find, self, hidden)?))
     }
 
-    /// What it writes to: what the input is projected to in `q`, what is convolved in `mixed`, decays in `v`, the lengths of
+    /// The buffers that it writes to: what the input is projected to in `q`, what is convolved in `mixed`, decays in `v`, the lengths of
     /// steps in `gate`.
     fn work(&self, _hidden: usize) -> WorkSize {
         WorkSize {

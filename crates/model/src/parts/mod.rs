@@ -190,7 +190,7 @@ pub(crate) trait MixerSpec: PartSpec {
         None
     }
 
-    /// Whether it stores something that later tokens need.
+    /// True if it stores something that later tokens need.
     fn fills_cache(&self) -> bool {
         self.kv_shape().is_some() || self.state_len() > 0
     }

@@ -29,7 +29,7 @@ pub struct Routing {
     pub groups: usize,
     /// See `groups`.
     pub groups_used: usize,
-    /// Whether the weights of the chosen experts are divided by their sum.
+    /// True if the weights of the chosen experts are divided by their sum.
     pub normalise: bool,
     /// Factor on the weights.
     pub scale: f32,
@@ -45,7 +45,7 @@ const GATING: &str = "expert_gating_func";
 pub(crate) const USED: &str = "expert_used_count";
 
 /// No sum of weights is taken as smaller. (2⁻¹⁴, the smallest normal f16: llama.cpp's.)
-const LEAST_SUM: f32 = 6.103_515_6e-5;
+const MIN_SUM: f32 = 6.103_515_6e-5;
 
 impl Routing {
     /// Reads its keys. Where the file does not say otherwise, it is a softmax over all experts without groups, and
@@ -138,7 +138,7 @@ impl Routing {
             softmax(weights);
         }
         if self.normalise {
-            let sum = weights.iter().sum::<f32>().max(LEAST_SUM);
+            let sum = weights.iter().sum::<f32>().max(MIN_SUM);
             weights.iter_mut().for_each(|weight| *weight /= sum);
         }
         if self.scale != 1.0 {
@@ -352,7 +352,7 @@ mod tests {
         close(&found, &[1.25, 1.25]);
         // Both weights are e^-20: their sum is far below the least.
         let found = choose(&Routing { normalise: true, ..plain }, &[-20.0; 4], None).1;
-        let one = (-20f64).exp() / f64::from(LEAST_SUM);
+        let one = (-20f64).exp() / f64::from(MIN_SUM);
         assert!((f64::from(found[0]) / one - 1.0).abs() < 1e-5, "{found:?}");
     }
 

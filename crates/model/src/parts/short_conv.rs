@@ -45,7 +45,7 @@ impl PartSpec for ShortConvSpec {
         Ok(Box::new(ShortConv::find(find, self, hidden)?))
     }
 
-    /// What it writes to: B and then B ⊙ X in `q`, C in `k`, X in `v`, the convolution in `mixed`.
+    /// The buffers that it writes to: B and then B ⊙ X in `q`, C in `k`, X in `v`, the convolution in `mixed`.
     fn work(&self, _hidden: usize) -> WorkSize {
         let width = self.channels;
         WorkSize { q: width, k: width, v: width, mixed: width, ..WorkSize::default() }

@@ -23,7 +23,7 @@ pub(crate) struct Step<'s> {
     pub(crate) layer: usize,
     /// The next layer that has experts, and these, if those of the model come when they are chosen.
     pub(crate) next_experts: Option<(usize, &'s Experts)>,
-    /// Whether it is the last layer that stores something: rows that are not wanted are left out when the cache is filled.
+    /// True if it is the last layer that stores something: rows that are not wanted are left out when the cache is filled.
     pub(crate) last: bool,
     pub(crate) buffers: &'s mut Buffers,
     pub(crate) cache: &'s mut Cache,

@@ -19,7 +19,7 @@ const VERSION: u32 = 1;
 /// Bytes of the header before the name.
 const FIXED: usize = 112;
 /// A header is not longer: some eight million tokens.
-const MOST_HEADER: usize = 64 << 20;
+const MAX_HEADER: usize = 64 << 20;
 /// Pages begin at a multiple of this, which all page sizes divide.
 const ALIGNMENT: u64 = 64 << 10;
 
@@ -48,7 +48,7 @@ pub enum PromptFileError {
     /// Its parts do not fit together, or a checksum is wrong.
     #[error("it is damaged: {what}")]
     Damaged {
-        /// What is wrong.
+        /// The mistake.
         what: String,
     },
     /// It has another model's numbers, or those of another build, precision or SIMD level.
@@ -182,7 +182,7 @@ impl Header {
             return Err(PromptFileError::Version { found: f.u32(8) });
         }
         let header_len = f.u32(12) as usize;
-        if !(FIXED + 4..=MOST_HEADER).contains(&header_len) || header_len as u64 > len {
+        if !(FIXED + 4..=MAX_HEADER).contains(&header_len) || header_len as u64 > len {
             return Err(damaged(format!("a header of {header_len} bytes in a file of {len}")));
         }
         let mut bytes = vec![0; header_len];
@@ -333,7 +333,7 @@ impl PromptFile {
         start..start + count * self.header.stride as usize
     }
 
-    /// Whether page `i` is what was written.
+    /// True if page `i` is what was written.
     pub(crate) fn is_page(&self, i: usize, bytes: &[u8]) -> bool {
         crc32fast::hash(bytes) == self.header.crcs[i]
     }

@@ -21,7 +21,7 @@ use crate::positions::POSITIONS;
 
 const EXTENSION: &str = "prompt";
 /// A prompt with fewer tokens is computed sooner than looked up.
-pub(crate) const LEAST_TOKENS: usize = POSITIONS;
+pub(crate) const MIN_TOKENS: usize = POSITIONS;
 
 /// A folder of prompt files.
 ///
@@ -143,7 +143,7 @@ impl PromptFolder {
     ) -> (Option<FoundPrompt>, Vec<IgnoredPrompt>) {
         let (mut best, mut ignored) = (None, Vec::<IgnoredPrompt>::new());
         let mut most = least;
-        if tokens.len() < LEAST_TOKENS {
+        if tokens.len() < MIN_TOKENS {
             return (best, ignored);
         }
         let beginning = beginning(key, tokens);
@@ -189,7 +189,7 @@ impl PromptFolder {
         contents: &Contents<'_>,
     ) -> Result<Option<PathBuf>, PromptWriteError> {
         let len = contents.len();
-        if len > self.limit || contents.tokens.len() < LEAST_TOKENS {
+        if len > self.limit || contents.tokens.len() < MIN_TOKENS {
             return Ok(None);
         }
         let folder_error = |source| PromptWriteError::Folder { path: self.path.clone(), source };
@@ -262,5 +262,5 @@ fn short(bytes: &[u8; 32]) -> String {
 
 /// What the names of files begin with that may have the beginning of `tokens`, at least a page of them.
 fn beginning(key: &Key, tokens: &[u32]) -> String {
-    format!("{}-{}", short(key), short(&hash_of(key, &tokens[..LEAST_TOKENS])))
+    format!("{}-{}", short(key), short(&hash_of(key, &tokens[..MIN_TOKENS])))
 }

@@ -50,7 +50,7 @@ pub struct ModelSpec {
     pub embedding_scale: f32,
     /// The layers, in order.
     pub layers: Vec<LayerSpec>,
-    /// Whether a token has several residual streams, of which a layer computes one and predicts the others.
+    /// True if a token has several residual streams, of which a layer computes one and predicts the others.
     pub alt_up: bool,
     /// The rotary embeddings that layers refer to by their index. If the file has a `rope_freqs` tensor, its factors
     /// are in the first.
@@ -76,7 +76,7 @@ pub struct LongContext {
     pub original: usize,
     /// What cosines and sines are multiplied by, in short sequences too.
     pub magnitude: f32,
-    /// Whether the keys say that the file has factors.
+    /// True if the keys say that the file has factors.
     pub announced: bool,
     /// The first rotary embedding in long sequences; `None`: the file has no factors, and all sequences are alike.
     pub rope: Option<RopeParams>,
@@ -92,7 +92,7 @@ pub struct LayerSpec {
     pub feed_forward: Option<FeedForward>,
     /// The norms of the layer.
     pub norms: Norms,
-    /// Whether the feed-forward part takes the residual stream as the mixer took it, before the mixer's output is added.
+    /// True if the feed-forward part takes the residual stream as the mixer took it, before the mixer's output is added.
     pub parallel: bool,
     /// Factor on both outputs before they are added.
     pub residual_scale: f32,

@@ -106,17 +106,17 @@ impl Arrival {
         self.wait_while(|| !self.is_ready(self.behind + layer))
     }
 
-    /// Whether `section` is ready.
+    /// True if `section` is ready.
     pub(crate) fn is_ready(&self, section: usize) -> bool {
         self.missing[section].load(Ordering::Acquire) == 0
     }
 
-    /// Whether everything is ready that every step waits for.
+    /// True if everything is ready that every step waits for.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Acquire)
     }
 
-    /// Whether the load has ended, complete or not.
+    /// True if the load has ended, complete or not.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }

@@ -58,12 +58,12 @@ pub(crate) struct Chosen<'s> {
 }
 
 impl Chosen<'_> {
-    /// Whether all of an expert is there.
+    /// True if all of an expert is there.
     pub(crate) fn is_here(&self, expert: usize) -> bool {
         self.held.as_ref().is_none_or(|held| held.is_here(expert))
     }
 
-    /// Whether all experts are.
+    /// True if all experts are.
     pub(crate) fn all_here(&self) -> bool {
         self.held.as_ref().is_none_or(Held::all_here)
     }
@@ -78,7 +78,7 @@ impl Chosen<'_> {
         self.held.iter_mut().for_each(Held::wait_for_more);
     }
 
-    /// Whether it would be of use to say what may be chosen next.
+    /// True if it would be of use to say what may be chosen next.
     pub(crate) fn may_guess(&mut self) -> bool {
         self.held.as_mut().is_some_and(Held::may_guess)
     }
@@ -124,7 +124,7 @@ pub(crate) struct StoreSizes {
     pub(crate) tiles: usize,
     /// By file: whether weights stay in its map.
     pub(crate) in_use: Vec<bool>,
-    /// Whether experts stay in maps, and may be chosen before they have been read.
+    /// True if experts stay in maps, and may be chosen before they have been read.
     pub(crate) asks_ahead: bool,
 }
 
@@ -144,7 +144,7 @@ pub(crate) struct Store {
     output_section: usize,
     /// Which experts are chosen, if somebody wants to know.
     recorder: Recorder,
-    /// Whether the system is asked for experts that are chosen, since they may not have been read.
+    /// True if the system is asked for experts that are chosen, since they may not have been read.
     asks_ahead: AtomicBool,
     /// By file: which parts it was asked for.
     asked: Vec<HugePages>,
@@ -187,7 +187,7 @@ impl Store {
         })
     }
 
-    /// Whether matrices have been packed, or will be.
+    /// True if matrices have been packed, or will be.
     pub(crate) fn is_repacked(&self) -> bool {
         self.tiles.is_some()
     }
@@ -197,7 +197,7 @@ impl Store {
         &self.recorder
     }
 
-    /// Whether it is of use to ask the system for experts that are chosen.
+    /// True if it is of use to ask the system for experts that are chosen.
     pub(crate) fn asks_ahead(&self) -> bool {
         self.asks_ahead.load(Ordering::Relaxed)
     }
@@ -246,7 +246,7 @@ impl Store {
         self.tiles.as_ref()
     }
 
-    /// Whether weights stay in the map of file `shard`.
+    /// True if weights stay in the map of file `shard`.
     pub(crate) fn in_use(&self, shard: usize) -> bool {
         self.in_use[shard]
     }

@@ -22,7 +22,7 @@ use thiserror::Error;
 const HEADER: &str = "alight experts 1";
 
 /// More experts than any layer has.
-const MOST_EXPERTS: usize = 1 << 16;
+const MAX_EXPERTS: usize = 1 << 16;
 
 /// The experts that were chosen in a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl FromStr for ExpertTrace {
         };
         let (at, second) = lines.next().unwrap_or((1, ""));
         let layers = numbers(second).filter(|layers| {
-            !layers.is_empty() && layers.iter().all(|experts| (1..MOST_EXPERTS).contains(experts))
+            !layers.is_empty() && layers.iter().all(|experts| (1..MAX_EXPERTS).contains(experts))
         });
         let Some(layers) = layers else {
             return error(at, second, "how many experts each layer has".into());

@@ -248,7 +248,7 @@ impl LayerFinder<'_, '_, '_> {
         Ok(Linear::from(matrix).with_bias(self.bias(what, rows)?))
     }
 
-    /// Whether the layer has a tensor `what.weight`.
+    /// True if the layer has a tensor `what.weight`.
     pub(crate) fn has(&self, what: &str) -> bool {
         self.all.catalog.get(&self.name(&format!("{what}.weight"))).is_some()
     }

@@ -26,7 +26,7 @@ pub(crate) struct MatrixRef {
     /// How many matrices there are, and how many of them a token reads.
     pub(crate) count: usize,
     pub(crate) used: usize,
-    /// Whether it is read in another way than as rows that follow one another, so that it is not packed into tiles.
+    /// True if it is read in another way than as rows that follow one another, so that it is not packed into tiles.
     pub(crate) stays_rows: bool,
     /// What products are multiplied with: one number, or one for each expert, whose matrices follow one another; none
     /// where the file has none.
@@ -122,12 +122,12 @@ impl MatrixRef {
             && store.ask_ahead(self.shard, self.expert_range(expert, experts))
     }
 
-    /// Whether its matrices may be in slots: a token reads some of them, and they are more than a row, which biases are.
+    /// True if its matrices may be in slots: a token reads some of them, and they are more than a row, which biases are.
     pub(crate) fn fits_slots(&self) -> bool {
         self.is_chosen_from() && self.rows > 1
     }
 
-    /// Whether others' matrices lie between those of its experts.
+    /// True if others' matrices lie between those of its experts.
     pub(crate) fn is_side_by_side(&self) -> bool {
         self.stride.is_some()
     }
@@ -178,7 +178,7 @@ impl MatrixRef {
         self.used as u64 * self.rows as u64 * self.cols as u64
     }
 
-    /// Whether it has a packed form.
+    /// True if it has a packed form.
     pub(crate) fn packable(&self) -> bool {
         self.layout == Layout::Rows
             && !self.stays_rows
@@ -186,7 +186,7 @@ impl MatrixRef {
             && tiles::packable(self.ty, self.rows, self.cols)
     }
 
-    /// Whether a token reads only some of it.
+    /// True if a token reads only some of it.
     pub(crate) fn is_chosen_from(&self) -> bool {
         self.used < self.count
     }

@@ -119,7 +119,7 @@ pub(crate) struct Weights {
     pub(crate) output_norm: Norm,
     /// `[vocab, hidden]`: the embedding itself where the file has no other.
     pub(crate) output: Linear,
-    /// Whether the output is the embedding.
+    /// True if the output is the embedding.
     pub(crate) tied: bool,
     /// The layer that predicts the token after the next one. It is read from the map when it is used.
     pub(crate) mtp: Option<Box<MtpWeights>>,

@@ -16,7 +16,7 @@ pub(crate) fn not_finite<'m>(mut files: impl Iterator<Item = &'m Map>) -> Option
     })
 }
 
-/// Whether all weights of `tensor` are finite, as far as they can be read.
+/// True if all weights of `tensor` are finite, as far as they can be read.
 fn is_finite(map: &Map, tensor: &TensorInfo<'_>) -> bool {
     let Some(ty) = WeightType::from_gguf(tensor.ty.id()) else { return true };
     let (cols, row) = (tensor.ne[0] as usize, tensor.row_bytes() as usize);

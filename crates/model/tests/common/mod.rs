@@ -8,7 +8,7 @@ use alight_formats::gguf::write::Builder;
 use alight_kernels::half::{f16_to_f32, f32_to_f16};
 use alight_kernels::{WeightType, dequantize_row};
 
-/// Whether all there is to show is to be shown, as by `make test-all`, or what sees nearly every mistake in a third of the time.
+/// True if all there is to show is to be shown, as by `make test-all`, or what sees nearly every mistake in a third of the time.
 pub fn everything() -> bool {
     std::env::var_os("ALIGHT_TEST_ALL").is_some()
 }
@@ -439,7 +439,7 @@ impl Spec {
         self.arch.starts_with("gemma")
     }
 
-    /// Whether queries and keys are normed.
+    /// True if queries and keys are normed.
     pub fn norms_qk(&self) -> bool {
         ["qwen3", "qwen35", "gemma3", "gemma3n", "qwen3moe", "lfm2"].contains(&self.arch)
     }
@@ -639,7 +639,7 @@ impl Spec {
         }
     }
 
-    /// Whether a layer has keys and values of its own.
+    /// True if a layer has keys and values of its own.
     fn stores(&self, layer: usize) -> bool {
         self.arch != "gemma3n" || layer + SHARED_KV < self.layers
     }

@@ -53,7 +53,7 @@ impl<'a> CacheRecord<'a> {
         }
     }
 
-    /// Whether the kernel tells what is cached. If not, nothing is dropped.
+    /// True if the kernel tells what is cached. If not, nothing is dropped.
     pub fn is_told(&self) -> bool {
         self.exact_probe.is_some()
     }
@@ -77,7 +77,7 @@ impl<'a> CacheRecord<'a> {
         self.recorded = self.recorded.max(at);
     }
 
-    /// Whether all of a range was cached when it was recorded.
+    /// True if all of a range was cached when it was recorded.
     pub fn is_cached(&self, range: &Range<u64>) -> bool {
         let first = self.open.partition_point(|window| window.range.end <= range.start);
         let mut windows = self.open.range(first..).take_while(|w| w.range.start < range.end);

@@ -1,4 +1,4 @@
-//! What can go wrong while bytes are copied. Every message begins with a file's path.
+//! Errors while bytes are copied. Every message begins with a file's path.
 
 use std::io;
 use std::path::PathBuf;
@@ -103,7 +103,7 @@ pub enum CopyError {
         from: PathBuf,
         /// The first byte that is different.
         at: u64,
-        /// Whether the times of the source would tell of every change.
+        /// True if the times of the source would tell of every change.
         times_tell: bool,
     },
     /// The callback asked for it.

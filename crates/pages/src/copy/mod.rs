@@ -94,7 +94,7 @@ pub fn copy(
     Ok(report)
 }
 
-/// Whether the contents of a file may be others than its length says. Files of no length can have contents all the same
+/// True if the contents of a file may be others than its length says. Files of no length can have contents all the same
 /// (/proc), and files that take no space on the disk can have less than they say (/sys).
 fn is_pseudo(metadata: &Metadata, segments: &[Range<u64>]) -> bool {
     metadata.len() == 0 || metadata.blocks() == 0 && !segments.is_empty()

@@ -13,7 +13,7 @@ use crate::Identity;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Input {
     pub(super) identity: Identity,
-    /// Whether every user may read it.
+    /// True if every user may read it.
     everybody: bool,
     /// The group whose members may, if there is one.
     group: Option<u32>,
@@ -57,7 +57,7 @@ fn mode(inputs: &[Input], gid: u32) -> Option<u32> {
     Some(if group { 0o660 } else { 0o600 })
 }
 
-/// Whether a file made of `inputs` begins readable by its owner alone.
+/// True if a file made of `inputs` begins readable by its owner alone.
 pub(super) fn is_private(inputs: &[Input]) -> bool {
     mode(inputs, 0).is_some()
 }
@@ -104,7 +104,7 @@ fn acl(_: &File) -> Option<Vec<u8>> {
     None
 }
 
-/// Whether an ACL, as the system has it (version 2: a tag, rights and an id in each entry), lets every user read but perhaps the owner.
+/// True if an ACL, as the system has it (version 2: a tag, rights and an id in each entry), lets every user read but perhaps the owner.
 fn lets_all_read(acl: &[u8]) -> bool {
     const OWNER: u16 = 0x01;
     const OTHERS: u16 = 0x20;

@@ -215,7 +215,7 @@ impl Destination {
     }
 }
 
-/// Whether the path ends in `.` or `..`, which [`Path::file_name`] may not show.
+/// True if the path ends in `.` or `..`, which [`Path::file_name`] may not show.
 fn ends_in_dots(path: &Path) -> bool {
     let last = path.as_os_str().as_bytes().rsplit(|byte| *byte == b'/').find(|n| !n.is_empty());
     matches!(last, None | Some(b"." | b".."))

@@ -1,4 +1,4 @@
-//! What can go wrong with a new file.
+//! Errors with a new file.
 
 use std::io;
 use std::path::PathBuf;

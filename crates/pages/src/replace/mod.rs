@@ -44,9 +44,9 @@ pub struct Replacement {
 pub struct New<'a> {
     /// Bytes that it will have, as far as known; space is reserved for them at once.
     pub len: u64,
-    /// Whether a file of that name may be replaced.
+    /// True if a file of that name may be replaced.
     pub replace: bool,
-    /// What it is made of. None of these is replaced. Only users who may read all of them, and the file
+    /// Its parts. None of these is replaced. Only users who may read all of them, and the file
     /// that it replaces, may read the new file. If every user may, it has the permissions of any new
     /// file.
     pub inputs: &'a [Input],
@@ -146,7 +146,7 @@ impl Replacement {
         &self.dest
     }
 
-    /// Whether no leftover stays even if the process is killed.
+    /// True if no leftover stays even if the process is killed.
     pub fn is_unnamed(&self) -> bool {
         self.temporary.is_none()
     }

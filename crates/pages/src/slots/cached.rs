@@ -50,7 +50,7 @@ impl Cached {
         &self.maps[file].bytes()[range]
     }
 
-    /// Whether another process has pieces of one of the files.
+    /// True if another process has pieces of one of the files.
     pub(super) fn are_others(&self) -> bool {
         self.maps.iter().any(|map| mark::is_marked_by_others(map.file()))
     }

@@ -49,7 +49,7 @@ impl Guesses {
         self.count = 0;
     }
 
-    /// Whether guesses of a class were right often enough.
+    /// True if guesses of a class were right often enough.
     pub(super) fn trusts(&self, class: u8) -> bool {
         let Record { judged, right } = self.classes[number(class)];
         judged < FEW || 10 * right >= RIGHT_IN_TEN * judged

@@ -64,7 +64,7 @@ const BLOCK: usize = 1 << 20;
 /// Threads that read. They mostly wait, and each has one read in flight.
 const READERS: usize = if cfg!(all(loom, test)) { 2 } else { 8 };
 /// Pieces that a visit may guess: a disk that has nothing to do has time for so many before the next visit.
-const MOST_GUESSES: usize = 2;
+const MAX_GUESSES: usize = 2;
 /// One byte of so many that are read may have been read ahead for nothing.
 const ONE_UNWANTED_IN: u64 = 50;
 /// So many visits apart it is seen whether another process has come, and how much memory there is for what both have.
@@ -117,9 +117,9 @@ pub struct SlotOptions {
     pub direct: bool,
     /// Through a ring, where there is one; otherwise by threads.
     pub ring: bool,
-    /// Whether pieces stay in the page cache from the beginning, for other processes to share; only [`Slots::of_maps`] can do it.
+    /// True if pieces stay in the page cache from the beginning, for other processes to share; only [`Slots::of_maps`] can do it.
     pub shared: bool,
-    /// Whether pieces are guessed.
+    /// True if pieces are guessed.
     pub guess: bool,
     /// For tests: pieces are there late, one by one, and in an order that follows from this number.
     pub shuffled: Option<u64>,
@@ -151,7 +151,7 @@ pub enum SlotsError {
     System(#[from] io::Error),
 }
 
-/// What has happened so far.
+/// Counts of slots so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotCounts {
     /// Pieces that were wanted, and those of them that were there.
@@ -234,7 +234,7 @@ struct Visit {
     here: Vec<bool>,
     /// By piece of the group: whether it is in the page cache.
     cached: Vec<bool>,
-    /// Whether all that are wanted are.
+    /// True if all that are wanted are.
     all_here: bool,
     /// What was there at its beginning.
     found: Found,
@@ -278,7 +278,7 @@ struct State {
     queue: VecDeque<Job>,
     /// Slots whose pieces the system reads into the page cache, oldest first.
     asked: VecDeque<u32>,
-    /// Whether all pieces stay in the page cache.
+    /// True if all pieces stay in the page cache.
     shared: bool,
     /// Bytes of the pieces in the page cache, and of those that should be there at most.
     in_cache: u64,
@@ -479,7 +479,7 @@ impl Slots {
         (self.shared.region.as_mut_ptr(), self.shared.region.len())
     }
 
-    /// What has happened so far.
+    /// Its counts so far.
     pub fn counts(&self) -> SlotCounts {
         self.shared.state().counts
     }
@@ -507,7 +507,7 @@ impl Slots {
         shared.failure.get()
     }
 
-    /// Whether pieces stay in the page cache, for other processes to share.
+    /// True if pieces stay in the page cache, for other processes to share.
     pub fn are_shared(&self) -> bool {
         self.shared.state().shared
     }
@@ -588,12 +588,12 @@ impl Slots {
 }
 
 impl Held<'_> {
-    /// Whether a piece is there.
+    /// True if a piece is there.
     pub fn is_here(&self, piece: usize) -> bool {
         self.visit.here[piece]
     }
 
-    /// Whether all are.
+    /// True if all are.
     pub fn all_here(&self) -> bool {
         self.visit.all_here
     }
@@ -627,7 +627,7 @@ impl Held<'_> {
         state.counts.waited += began.map_or(Duration::ZERO, |began| began.elapsed());
     }
 
-    /// Whether it would be of use to say what may be wanted next: the disk has nothing to do, and little was read for nothing.
+    /// True if it would be of use to say what may be wanted next: the disk has nothing to do, and little was read for nothing.
     pub fn may_guess(&mut self) -> bool {
         if !self.visit.guess {
             return false;
@@ -652,7 +652,7 @@ impl Held<'_> {
         let mut state = shared.state();
         state.guesses.clear();
         let first = shared.layout.groups[group].start;
-        let mut left = MOST_GUESSES;
+        let mut left = MAX_GUESSES;
         for (piece, class) in pieces {
             let piece = first + piece;
             assert!(shared.layout.groups[group].contains(&piece), "a piece of the group");
@@ -734,7 +734,7 @@ impl Visit {
         false
     }
 
-    /// Whether more is there than before.
+    /// True if more is there than before.
     fn look(&mut self, state: &State) -> bool {
         let come = |slot: u32| slot != NONE && state.slots[slot as usize].left == 0;
         if self.shuffled.is_some() {
@@ -834,7 +834,7 @@ impl Visit {
         shared.arrived.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nothing is being read.
+    /// True if nothing is being read.
     fn is_idle(&self) -> bool {
         #[cfg(target_os = "linux")]
         return self.ring.as_ref().is_none_or(Ring::is_idle);
@@ -1035,7 +1035,7 @@ fn room_now() -> u64 {
 }
 
 impl State {
-    /// Whether as many bytes more may turn out to be read for nothing.
+    /// True if as many bytes more may turn out to be read for nothing.
     fn may_be_unwanted(&self, bytes: u64) -> bool {
         let SlotCounts { read_bytes, unwanted_bytes, .. } = self.counts;
         (unwanted_bytes + bytes).saturating_mul(ONE_UNWANTED_IN) <= read_bytes

@@ -19,7 +19,7 @@ pub(super) struct OpenFile {
     file: File,
     path: PathBuf,
     direct: Option<Direct>,
-    /// Whether direct reads turned out to be refused.
+    /// True if direct reads turned out to be refused.
     refused: AtomicBool,
 }
 
@@ -47,7 +47,7 @@ impl OpenFile {
         self.direct.as_ref().filter(|_| !self.direct_refused())
     }
 
-    /// Whether it can be read through a ring: not where a program answers for it, which a ring would only hand to threads. A first
+    /// True if it can be read through a ring: not where a program answers for it, which a ring would only hand to threads. A first
     /// block is read to see.
     #[cfg(target_os = "linux")]
     pub(super) fn suits_ring(&self) -> bool {

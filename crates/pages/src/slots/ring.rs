@@ -33,7 +33,7 @@ impl Ring {
         Some(Ring { flights, again: VecDeque::with_capacity(DEPTH), idle_since: None })
     }
 
-    /// Whether nothing is being read.
+    /// True if nothing is being read.
     pub(super) fn is_idle(&self) -> bool {
         self.flights.count() == 0 && self.again.is_empty()
     }

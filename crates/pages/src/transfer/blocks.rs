@@ -33,7 +33,7 @@ pub(crate) struct Block {
     pub len: usize,
     /// Address in memory. `len` bytes from here on belong to the transfer.
     pub to: *mut u8,
-    /// Whether `to` is in a slot (or in the caller's memory).
+    /// True if `to` is in a slot (or in the caller's memory).
     pub in_slot: bool,
     /// Bytes that have to come: less than `len` at the end of a piece.
     pub need: usize,
@@ -105,7 +105,7 @@ pub(crate) struct Plan {
     pub len: usize,
 }
 
-/// Whether the inner, aligned part of a piece can be read straight to its target.
+/// True if the inner, aligned part of a piece can be read straight to its target.
 fn straight(piece: &Piece, target: Target, align: Align) -> bool {
     let inner = align.up(piece.range.start);
     let address = target.0 as usize + (inner - piece.range.start) as usize;

@@ -9,10 +9,10 @@ use super::blocks::Align;
 pub(crate) struct Direct {
     pub file: File,
     pub align: Align,
-    /// Whether a program answers for the file (FUSE).
+    /// True if a program answers for the file (FUSE).
     #[cfg(target_os = "linux")]
     pub fuse: bool,
-    /// Whether memory must have been touched before it is read into: btrfs goes through the page
+    /// True if memory must have been touched before it is read into: btrfs goes through the page
     /// cache for memory that has not (Linux 6.18), since it must not wait for a page fault.
     pub touch: bool,
 }
@@ -110,7 +110,7 @@ mod linux {
         }
     }
 
-    /// Whether a btrfs file has compressed extents, which the filesystem reads through the page
+    /// True if a btrfs file has compressed extents, which the filesystem reads through the page
     /// cache whatever it is asked.
     fn compressed(file: &File) -> bool {
         /// FS_IOC_FIEMAP: _IOWR('f', 11, struct fiemap)

@@ -113,9 +113,9 @@ pub struct Options {
     pub readers: usize,
     /// Bytes of one read of such a thread.
     pub reader_block: usize,
-    /// Whether to use io_uring if it is available.
+    /// True if to use io_uring if it is available.
     pub ring: bool,
-    /// Whether to register slots with the kernel if it allows it.
+    /// True if to register slots with the kernel if it allows it.
     pub register: bool,
 }
 

@@ -12,9 +12,9 @@ use crate::Threads;
 pub struct Report {
     /// What issued the reads (the last of them, if that changed meanwhile).
     pub engine: Engine,
-    /// Whether the page cache was bypassed for all of it.
+    /// True if the page cache was bypassed for all of it.
     pub direct: bool,
-    /// Whether the slots were registered with the kernel.
+    /// True if the slots were registered with the kernel.
     pub registered: bool,
     /// Bytes that were asked for.
     pub bytes: u64,

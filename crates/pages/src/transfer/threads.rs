@@ -125,7 +125,7 @@ fn read_pieces(
 pub(crate) trait Reads {
     fn file(&self) -> &File;
     fn path(&self) -> &Path;
-    /// Whether nothing is wanted any more.
+    /// True if nothing is wanted any more.
     fn over(&self) -> bool;
     /// Records with which error direct reads are refused.
     fn refuse_direct(&self, errno: i32);

@@ -90,7 +90,7 @@ impl<'a> Work<'a> {
         (next < self.pieces.len()).then_some(next)
     }
 
-    /// Whether there are pieces to take.
+    /// True if there are pieces to take.
     pub fn remains(&self) -> bool {
         !self.over() && self.next.load(Relaxed) < self.pieces.len()
     }

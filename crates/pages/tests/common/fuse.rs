@@ -14,7 +14,7 @@ use super::mounts::{self, Mounted};
 pub struct Asked {
     pub offset: usize,
     pub len: usize,
-    /// Whether the file was opened with O_DIRECT.
+    /// True if the file was opened with O_DIRECT.
     pub direct: bool,
 }
 
@@ -24,7 +24,7 @@ pub struct Behaviour {
     pub len: usize,
     /// The error for an open with O_DIRECT, or 0.
     pub refuse_direct_open: i32,
-    /// Whether the filesystem can say what it is.
+    /// True if the filesystem can say what it is.
     pub statfs: bool,
     /// Bytes, or an error number.
     pub read: Box<dyn Fn(Asked) -> Result<Vec<u8>, i32> + Send>,

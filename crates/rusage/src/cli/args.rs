@@ -56,7 +56,7 @@ pub enum Format {
     Json,
 }
 
-/// What was asked for.
+/// The request.
 #[derive(Debug)]
 pub struct Args {
     /// What the report looks like.
@@ -160,7 +160,7 @@ pub fn two_reports(file: &Path) -> String {
 }
 
 impl Args {
-    /// Whether anything is told of the bytes that went through system calls.
+    /// True if anything is told of the bytes that went through system calls.
     pub fn tells_io(&self) -> bool {
         let mut formats = self.exports.iter().map(|(format, _)| *format).chain([self.format]);
         formats.any(|format| matches!(format, Format::Csv | Format::Json))

@@ -58,7 +58,7 @@ struct Account<'a> {
     core_dumped: bool,
     #[serde(flatten)]
     usage: Usage,
-    /// Whether the processor time is enough for its split to mean something.
+    /// True if the processor time is enough for its split to mean something.
     cpu_split_reliable: bool,
     /// What `max_rss_bytes` begins at, whatever the command does.
     max_rss_floor_bytes: u64,

@@ -40,13 +40,13 @@ impl Output {
         self.0.as_ref().filter(|target| target.continues).map(|target| &*target.path)
     }
 
-    /// Whether both are one regular file, by whatever names.
+    /// True if both are one regular file, by whatever names.
     pub fn is_same(&self, other: &Output) -> bool {
         let identity = |output: &Output| output.0.as_ref().and_then(Target::identity);
         identity(self).is_some_and(|own| Some(own) == identity(other))
     }
 
-    /// Whether the lines' prefix may be bold: on a terminal, unless `NO_COLOR` says no.
+    /// True if the lines' prefix may be bold: on a terminal, unless `NO_COLOR` says no.
     pub fn bold(&self) -> bool {
         self.0.is_none()
             && stderr().is_terminal()
@@ -184,7 +184,7 @@ fn reserve(_: &File, _: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether this is the file that the standard output or error leads to.
+/// True if this is the file that the standard output or error leads to.
 #[cfg(unix)]
 fn is_standard(found: &fs::Metadata) -> bool {
     use std::os::fd::AsFd;

@@ -29,7 +29,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Whether there is anything to report.
+    /// True if there is anything to report.
     pub fn has_runs(&self) -> bool {
         self.runs.iter().any(|runs| !runs.is_empty())
     }

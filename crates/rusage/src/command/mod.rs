@@ -90,7 +90,7 @@ pub enum Status {
     Killed {
         /// Its number.
         signal: i32,
-        /// Whether an image of its memory was written.
+        /// True if an image of its memory was written.
         core_dumped: bool,
     },
 }

@@ -298,7 +298,7 @@ impl Whence {
     }
 }
 
-/// Whether a signal comes from kill(2) and the like, not from the terminal.
+/// True if a signal comes from kill(2) and the like, not from the terminal.
 fn sent_by_a_process(info: &siginfo_t) -> bool {
     #[cfg(target_os = "linux")]
     return info.si_code <= 0;

@@ -25,7 +25,7 @@ pub struct Counter {
     pub count: u64,
     /// The part of the time that it was counted, in percent.
     pub share: u8,
-    /// Whether the kernel's work on behalf of the program is left out, because this user may not
+    /// True if the kernel's work on behalf of the program is left out, because this user may not
     /// see it.
     pub user_only: bool,
 }

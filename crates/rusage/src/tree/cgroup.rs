@@ -83,7 +83,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Whether a group bounds what its processes get.
+/// True if a group bounds what its processes get.
 fn is_limited(folder: &Path) -> bool {
     ["memory.max", "memory.high", "memory.swap.max", "cpu.max", "pids.max"].iter().any(|name| {
         let limit = fs::read_to_string(folder.join(name)).unwrap_or_default();

@@ -89,7 +89,7 @@ impl Sampler {
         sum
     }
 
-    /// Whether it is new.
+    /// True if it is new.
     fn add(&mut self, pid: pid_t) -> bool {
         !self.known.contains_key(&pid)
             && start_of(pid).is_some_and(|start| self.known.insert(pid, start).is_none())

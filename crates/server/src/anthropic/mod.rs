@@ -76,7 +76,7 @@ fn take_format(fields: &mut Fields) -> Result<&'static str, Refusal> {
     Ok(name)
 }
 
-/// Whether a tool is the client's. Others run at Anthropic alone, and have a type with a date.
+/// True if a tool is the client's. Others run at Anthropic alone, and have a type with a date.
 fn is_own(tool: &Value) -> bool {
     tool["type"].as_str().is_none_or(|kind| kind == "custom")
 }

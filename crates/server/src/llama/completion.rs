@@ -85,7 +85,7 @@ fn begun(call: &Call, prompt: Prompt) -> Result<(Generation, Pieces, bool), Fail
 /// The pieces of an answer.
 struct Pieces {
     model: String,
-    /// Whether it is told how far the prompt is.
+    /// True if it is told how far the prompt is.
     progress: bool,
 }
 

@@ -23,7 +23,7 @@ struct Begun {
     about: About,
     stream: bool,
     logprobs: bool,
-    /// Whether it is told how far prompts are.
+    /// True if it is told how far prompts are.
     progress: bool,
 }
 

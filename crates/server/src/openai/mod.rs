@@ -25,7 +25,7 @@ struct About {
     object: &'static str,
     created: u64,
     model: String,
-    /// Whether a stream ends with what it took.
+    /// True if a stream ends with what it took.
     usage: bool,
 }
 

@@ -24,7 +24,7 @@ const link = (words, address, depth) => {
 
 // Marks within a line. What a mark may reach is bounded, and what cannot be closed is not looked for again, so that a hostile text takes
 // about as long as its length.
-const MOST_DEEP = 8;
+const MAX_DEEP = 8;
 const SPECIAL = /[`*_~[!]|https?:\/\//g;
 const ADDRESS = /https?:\/\/[^\s<>()"']{1,2000}/y;
 const isWord = (c) => c !== undefined && /\w/.test(c);
@@ -91,13 +91,13 @@ const markAt = (text, at, open, depth) => {
     default: {
       ADDRESS.lastIndex = at;
       const found = ADDRESS.exec(text);
-      return found && { nodes: link(found[0], found[0], MOST_DEEP), end: at + found[0].length };
+      return found && { nodes: link(found[0], found[0], MAX_DEEP), end: at + found[0].length };
     }
   }
 };
 
 const inline = (text, depth = 0) => {
-  if (depth >= MOST_DEEP) return [document.createTextNode(text)];
+  if (depth >= MAX_DEEP) return [document.createTextNode(text)];
   const nodes = [], open = new Set();
   let from = 0, at = 0;
   for (;;) {

@@ -100,7 +100,7 @@ impl<V: Deref<Target = Vocabulary>> Shown<V> {
         result
     }
 
-    /// Whether one of the texts has come that end it.
+    /// True if one of the texts has come that end it.
     pub fn stopped(&self) -> bool {
         self.spans.stops().found().is_some()
     }
@@ -130,7 +130,7 @@ impl<V: Deref<Target = Vocabulary>> Shown<V> {
 /// Writes spans, and collects their texts.
 struct Writer {
     shown: Thinking,
-    /// Whether there are tools to call.
+    /// True if there are tools to call.
     tools: bool,
     /// The tone of the span before.
     last: Option<Tone>,

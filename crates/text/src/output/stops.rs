@@ -111,7 +111,7 @@ impl Stops {
 struct Lines {
     /// Blanks that each has but the first.
     indent: usize,
-    /// Whether one has ended.
+    /// True if one has ended.
     any: bool,
     /// Blanks of the one that has begun, if nothing else has come in it.
     blanks: Option<usize>,

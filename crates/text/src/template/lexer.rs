@@ -33,7 +33,7 @@ pub(super) struct Token<'s> {
     pub(super) line: u32,
 }
 
-/// What is wrong with a source, and in which line.
+/// The mistake in a source, and in which line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SyntaxError {
     pub(super) line: u32,

@@ -31,7 +31,7 @@ pub(super) fn exponent(text: &str) -> String {
     format!("{digits}e{sign}{exponent:0>2}")
 }
 
-/// Whether `repr` shows a character as it is. Plane 16 counts as printable, unlike in Python:
+/// True if `repr` shows a character as it is. Plane 16 counts as printable, unlike in Python:
 /// there, what callers put into messages to stand for other text is kept.
 pub(super) fn printable(c: char) -> bool {
     match get_general_category(c) {

@@ -130,7 +130,7 @@ impl Text {
         Text(Rc::new(TextData { text, chars, safe: false, _lease: lease }))
     }
 
-    /// Whether it is marked as HTML.
+    /// True if it is marked as HTML.
     pub(super) fn is_safe(&self) -> bool {
         self.0.safe
     }

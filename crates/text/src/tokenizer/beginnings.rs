@@ -42,7 +42,7 @@ impl Beginnings {
         self.bits[bit / 64] |= 1 << (bit % 64);
     }
 
-    /// Whether it may have been added.
+    /// True if it may have been added.
     #[inline]
     pub(crate) fn may_have(&self, beginning: Beginning) -> bool {
         let bit = self.bit(beginning);

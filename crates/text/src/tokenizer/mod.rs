@@ -60,7 +60,7 @@ pub struct EncodeOptions {
     /// `None`: beginning and end of sequence as the file says. `Some(false)`: neither.
     /// `Some(true)`: the beginning in any case, the end as the file says.
     pub add_bos: Option<bool>,
-    /// Whether the spellings of control tokens in the text become those tokens. Only for text
+    /// True if the spellings of control tokens in the text become those tokens. Only for text
     /// that is trusted, such as a rendered chat template.
     pub parse_special: bool,
 }
@@ -355,17 +355,17 @@ impl Tokenizer {
         self.ids.infill
     }
 
-    /// Whether the file asks for a beginning of sequence before every text.
+    /// True if the file asks for a beginning of sequence before every text.
     pub fn adds_bos(&self) -> bool {
         self.add_bos
     }
 
-    /// Whether the file asks for an end of sequence after every text.
+    /// True if the file asks for an end of sequence after every text.
     pub fn adds_eos(&self) -> bool {
         self.add_eos
     }
 
-    /// Whether an answer ends with this token: end of sequence, of turn, of message, or one of
+    /// True if an answer ends with this token: end of sequence, of turn, of message, or one of
     /// the spellings known to mean that. The same set as llama.cpp's.
     pub fn is_end(&self, id: u32) -> bool {
         self.ids.ends.contains(&id)
@@ -376,7 +376,7 @@ impl Tokenizer {
         &self.ids.ends
     }
 
-    /// Whether the token has a spelling but no text (control and unknown tokens).
+    /// True if the token has a spelling but no text (control and unknown tokens).
     pub fn is_control(&self, id: u32) -> bool {
         self.vocab.kind(id).has(Kind::CONTROL.or(Kind::UNKNOWN))
     }

@@ -29,10 +29,10 @@ const UNKNOWN_PENALTY: f32 = 10.0;
 /// What the model has besides its vocabulary.
 pub(crate) struct Unigram {
     charsmap: Option<CharsMap>,
-    /// Whether spaces at the ends, and of several all but one, are left out.
+    /// True if spaces at the ends, and of several all but one, are left out.
     merge_spaces: bool,
     unknown_score: f64,
-    /// Whether all bytes are tokens.
+    /// True if all bytes are tokens.
     bytes: bool,
     /// By the hash of the first four bytes: the most bytes of a token that begins so.
     longest: Vec<u16>,

@@ -10,11 +10,11 @@
 #define ALIGHT_DELAYS
 #include "../allreduce_norm.cu"
 
-constexpr u32 MOST_ROWS = 3, HIDDEN = 8;
+constexpr u32 MAX_ROWS = 3, HIDDEN = 8;
 
 struct Rank {
     std::vector<char> workspace;
-    float partial[MOST_ROWS * HIDDEN], residual[MOST_ROWS * HIDDEN], normed[MOST_ROWS * HIDDEN], sum[MOST_ROWS * HIDDEN];
+    float partial[MAX_ROWS * HIDDEN], residual[MAX_ROWS * HIDDEN], normed[MAX_ROWS * HIDDEN], sum[MAX_ROWS * HIDDEN];
 };
 
 static const Params* params_of(void* p) { return static_cast<const Params*>(p); }
@@ -30,7 +30,7 @@ int main(int count, char** arguments) {
     float weight[HIDDEN];
     for (float& w : weight) w = 1.0f;
     Params params{};
-    params.slot = MOST_ROWS * HIDDEN * sizeof(float);
+    params.slot = MAX_ROWS * HIDDEN * sizeof(float);
     for (u32 r = 0; r < ranks; r++) {
         all[r].workspace.resize(sizeof(Workspace) + 2 * ranks * params.slot + 16);
         u64 at = reinterpret_cast<u64>(all[r].workspace.data());
@@ -56,7 +56,7 @@ int main(int count, char** arguments) {
             p.new_residual = reinterpret_cast<u64>(own.sum);
             Block block{};
             for (u32 call = 0; call < calls; call++) {
-                p.rows = 1 + call % MOST_ROWS;
+                p.rows = 1 + call % MAX_ROWS;
                 for (u32 i = 0; i < p.rows * HIDDEN; i++) {
                     own.partial[i] = static_cast<float>((call * 31 + r * 7 + i) % 1000);
                     own.residual[i] = 1.0f;

@@ -161,7 +161,7 @@ pub fn free() {
     *state() = None;
 }
 
-/// Whether memory of all these GPUs can be opened in processes of other hosts.
+/// True if memory of all these GPUs can be opened in processes of other hosts.
 pub fn has_fabric(ordinals: &[i64]) -> bool {
     Driver::get().is_ok_and(|driver| ordinals.iter().all(|ordinal| driver.has_fabric(*ordinal)))
 }

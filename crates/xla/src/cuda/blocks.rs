@@ -20,7 +20,7 @@ pub const TYPES: [WeightType; 7] = [
     WeightType::Q6_K,
 ];
 /// The most tokens of a product.
-pub const MOST_TOKENS: usize = 8;
+pub const MAX_TOKENS: usize = 8;
 
 /// Columns that a warp takes at a time, as in the source.
 const STEP: usize = 1024;
@@ -256,9 +256,9 @@ impl Blocks {
 
     /// The product with `tokens` rows of `x`.
     pub fn product(&self, x: Element, tokens: usize) -> Result<Launch, CudaError> {
-        if !(1..=MOST_TOKENS).contains(&tokens) || x == Element::F16 {
+        if !(1..=MAX_TOKENS).contains(&tokens) || x == Element::F16 {
             return Err(CudaError::Unsupported(format!(
-                "{tokens} tokens of {x}, expected 1 to {MOST_TOKENS} of bf16 or f32"
+                "{tokens} tokens of {x}, expected 1 to {MAX_TOKENS} of bf16 or f32"
             )));
         }
         let most = tokens.next_power_of_two();

@@ -68,18 +68,18 @@ pub(crate) const TARGETS: &[Target] = &[
 ];
 
 /// The most GPUs of a process.
-const MOST_DEVICES: usize = 64;
+const MAX_DEVICES: usize = 64;
 
 /// The state of a call site: the kernel in each GPU. What a call site launches there is always the same.
 struct Site {
-    functions: [OnceLock<(Variant, Function)>; MOST_DEVICES],
+    functions: [OnceLock<(Variant, Function)>; MAX_DEVICES],
 }
 
 impl Site {
     fn ready(&self, ordinal: i64, variant: Variant) -> Result<Function, CudaError> {
         let place = usize::try_from(ordinal).ok().and_then(|at| self.functions.get(at));
         let place = place.ok_or_else(|| {
-            let reason = format!("at most {MOST_DEVICES} GPUs of a process are known");
+            let reason = format!("at most {MAX_DEVICES} GPUs of a process are known");
             CudaError::Device { ordinal, reason }
         })?;
         if let Some((loaded, function)) = place.get()
@@ -113,7 +113,7 @@ extern "C" fn alight_kernels_of_blocks_type_info() -> *const TypeInfo {
 /// For XLA to call, with its frame.
 unsafe extern "C" fn alight_blocks_cuda_instantiate(frame: *mut CallFrame) -> *mut Error {
     let give = |frame: Frame<'_>| {
-        STATE.give(frame, Site { functions: [const { OnceLock::new() }; MOST_DEVICES] })
+        STATE.give(frame, Site { functions: [const { OnceLock::new() }; MAX_DEVICES] })
     };
     // SAFETY: passed on.
     unsafe { handle_with(frame, STATE.number(), api::COMMAND_BUFFER_COMPATIBLE, give) }

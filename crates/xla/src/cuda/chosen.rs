@@ -15,7 +15,7 @@ use super::pool;
 /// Pairs of a launch that the host lists, as in the source.
 const PAIRS: usize = 64;
 /// Pairs of a launch at all: what the second dimension of a grid may be.
-pub const MOST_PAIRS: usize = 65535;
+pub const MAX_PAIRS: usize = 65535;
 
 /// A token and the piece whose matrix was chosen for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,9 +143,9 @@ impl CountedProducts {
         share: usize,
     ) -> Result<CountedProducts, CudaError> {
         let refuse = |text: String| Err(CudaError::Unsupported(text));
-        if !(1..=MOST_PAIRS).contains(&pairs) {
+        if !(1..=MAX_PAIRS).contains(&pairs) {
             return refuse(format!(
-                "{pairs} pairs of a token and a matrix, expected 1 to {MOST_PAIRS}"
+                "{pairs} pairs of a token and a matrix, expected 1 to {MAX_PAIRS}"
             ));
         }
         if share == 0 || !pairs.is_multiple_of(share) {
@@ -213,7 +213,7 @@ mod tests {
         let blocks = Blocks::new(WeightType::Q4_0, 1, 32).unwrap();
         let call =
             |slots, pairs, share| CountedProducts::new(&blocks, Element::F32, slots, pairs, share);
-        assert!(call(8, MOST_PAIRS, 1).is_ok() && call(0, 6, 3).is_ok());
+        assert!(call(8, MAX_PAIRS, 1).is_ok() && call(0, 6, 3).is_ok());
         for (slots, pairs, share, said) in [
             (8, 0, 1, "0 pairs of a token and a matrix, expected 1 to 65535"),
             (8, 65536, 1, "65536 pairs of a token and a matrix, expected 1 to 65535"),

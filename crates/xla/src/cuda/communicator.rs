@@ -290,7 +290,7 @@ impl Communicator {
         own.or_else(|| Some(CudaError::GivenUp { rank: given_up()? }))
     }
 
-    /// What it has done. The number of ended calls is exact when nothing runs.
+    /// Its work so far. The number of ended calls is exact when nothing runs.
     pub fn account(&self) -> Result<Account, CudaError> {
         let mut done = [0; 8];
         let (ordinal, address) = self.first;

@@ -73,7 +73,7 @@ const MULTIPROCESSORS: c_int = 16;
 const CAPABILITY_MAJOR: c_int = 75;
 const CAPABILITY_MINOR: c_int = 76;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
-const MOST_SHARED: c_int = 8;
+const MAX_SHARED: c_int = 8;
 /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`.
 const ALREADY: c_int = 704;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -504,7 +504,7 @@ impl Driver {
             let set = self.functions.cuFuncSetAttribute;
             let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
             // SAFETY: a function that is loaded.
-            let code = unsafe { set(handle(function.0), MOST_SHARED, bytes) };
+            let code = unsafe { set(handle(function.0), MAX_SHARED, bytes) };
             self.check("cuFuncSetAttribute", code)
         })
     }
@@ -867,7 +867,7 @@ enum Origin {
 }
 
 impl Driver {
-    /// Whether memory of the GPU can be opened in processes of other hosts, over NVLink.
+    /// True if memory of the GPU can be opened in processes of other hosts, over NVLink.
     pub fn has_fabric(&self, ordinal: i64) -> bool {
         self.attribute(ordinal, FABRIC_SUPPORTED).is_ok_and(|value| value != 0)
     }

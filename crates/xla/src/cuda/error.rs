@@ -36,7 +36,7 @@ pub enum CudaError {
     Device {
         /// Its number in this process.
         ordinal: i64,
-        /// What is wrong.
+        /// The mistake.
         reason: String,
     },
     /// One GPU cannot write to another one's memory.

@@ -44,7 +44,7 @@ pub(crate) const TARGETS: &[Target] = &[Target {
 struct Site {
     attributes: Attributes,
     channel: i64,
-    /// Whether groups are of several processes.
+    /// True if groups are of several processes.
     across: bool,
     /// If so, the number of the site in all of them: taken when it is first used, since who compiles may make call sites that never run.
     key: OnceLock<u64>,

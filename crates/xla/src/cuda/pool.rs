@@ -68,7 +68,7 @@ pub enum PoolError {
     Read(Arc<TransferError>),
 }
 
-/// What has happened so far.
+/// Counts of a pool of memory so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounts {
     /// Pieces that were wanted.
@@ -210,7 +210,7 @@ impl Pool {
         self.layout.slots()
     }
 
-    /// What has happened so far.
+    /// Its counts so far.
     pub fn counts(&self) -> PoolCounts {
         self.state().counts
     }
@@ -410,12 +410,12 @@ impl Held<'_> {
         Ok(())
     }
 
-    /// Whether kernels that are put on the stream now may use a piece.
+    /// True if kernels that are put on the stream now may use a piece.
     pub fn is_here(&self, piece: usize) -> bool {
         self.state.here[piece]
     }
 
-    /// Whether they may use all.
+    /// True if they may use all.
     pub fn all_here(&self) -> bool {
         self.state.coming.is_empty() && self.state.sending.is_empty()
     }

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use alight_collective::Element;
 use alight_kernels::half::{bf16_to_f32, f32_to_bf16, f32_to_f16};
 use alight_kernels::{ScaleField, WeightType, dequantize_row};
-use alight_xla::cuda::blocks::{Blocks, Launch, MOST_TOKENS, Pairs, TYPES, Variant};
+use alight_xla::cuda::blocks::{Blocks, Launch, MAX_TOKENS, Pairs, TYPES, Variant};
 use alight_xla::cuda::chosen::CountedProducts;
 use alight_xla::cuda::{CudaError, Driver, Function, Memory, Stream};
 
@@ -369,12 +369,12 @@ pub fn products(ty: WeightType, large: bool) -> Checked {
     let mut worst: f64 = 0.0;
     for (rows, columns) in shapes(ty, large) {
         let case = Case::new(ty, rows, columns, |_| ())?;
-        let all: Vec<usize> = (2..=MOST_TOKENS).collect();
+        let all: Vec<usize> = (2..=MAX_TOKENS).collect();
         for element in [Element::Bf16, Element::F32] {
             // What takes long: here to compare large ones, there to compile.
             let few = large && (rows * columns > 1 << 20 || element == Element::F32);
             let counts = if few { &all[6..] } else { &all[..] };
-            worst = worst.max(case.check(&X::new(element, MOST_TOKENS, columns), counts, None)?);
+            worst = worst.max(case.check(&X::new(element, MAX_TOKENS, columns), counts, None)?);
         }
     }
     println!("  {ty}: the largest error is {worst:.2e}, {:.2} of what may be", worst / TOLERANCE);
@@ -480,11 +480,11 @@ fn must_fail(how: &str, word: &str, found: Checked) -> Checked {
 /// That the checks find mistakes.
 pub fn broken(mistakes: &[(&str, &str)]) -> Checked {
     let case = Case::new(WeightType::Q4_0, 70, 4096 + 32, |_| ())?;
-    let x = X::new(Element::F32, MOST_TOKENS, 4096 + 32);
-    case.check(&x, &[MOST_TOKENS], None)
+    let x = X::new(Element::F32, MAX_TOKENS, 4096 + 32);
+    case.check(&x, &[MAX_TOKENS], None)
         .map_err(|error| format!("the right kernel fails: {error}"))?;
     for (how, word) in mistakes {
-        must_fail(how, word, case.check(&x, &[MOST_TOKENS], Some(how)).map(drop))?;
+        must_fail(how, word, case.check(&x, &[MAX_TOKENS], Some(how)).map(drop))?;
     }
     Ok(())
 }

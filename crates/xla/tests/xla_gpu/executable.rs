@@ -43,7 +43,7 @@ pub enum Late {
 pub struct Run<'a> {
     /// The thread of which device comes late, for what, by how much.
     pub late: Option<(usize, Late, Duration)>,
-    /// Whether XLA knows of a collective in the program.
+    /// True if XLA knows of a collective in the program.
     pub meet: bool,
     /// What happens on the first device between its initializing and its launch.
     pub between: Option<&'a (dyn Fn() + Sync)>,
@@ -51,7 +51,7 @@ pub struct Run<'a> {
 
 pub struct Executable {
     pub program: Program,
-    /// Whether it is large enough for XLA to make graphs of it.
+    /// True if it is large enough for XLA to make graphs of it.
     pub in_graphs: bool,
     graphs: Arc<Graphs>,
 }

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from .._alight import GPU_WEIGHT_TYPES, WEIGHT_TYPES, cuda_problem
 from . import _cuda, _ffi, _mesh
 
-MOST_TOKENS = 8
+MAX_TOKENS = 8
 """The most of a product. For more, the matrix is made floats first."""
 
 
@@ -45,14 +45,14 @@ def problem(mesh: Mesh) -> str | None:
 
 
 def multiply(matrix: Blocks, x: jax.Array) -> jax.Array:
-    """`float32[T, rows]` of `x` `[T, columns]`, bfloat16 or float32, of at most `MOST_TOKENS` tokens.
+    """`float32[T, rows]` of `x` `[T, columns]`, bfloat16 or float32, of at most `MAX_TOKENS` tokens.
 
     Weights are not rounded, sums are float32. A token's products are the same, bit for bit, whatever other tokens there are.
     """
     (rows,) = _checked(matrix, 2)
     _check_x(x)
-    if x.shape[0] > MOST_TOKENS:
-        raise ValueError(f"x: {x.shape[0]} tokens, expected at most {MOST_TOKENS}")
+    if x.shape[0] > MAX_TOKENS:
+        raise ValueError(f"x: {x.shape[0]} tokens, expected at most {MAX_TOKENS}")
     return _call("alight_matvec", matrix.data, matrix.type, (x.shape[0], rows), jnp.float32, x)
 
 

@@ -32,9 +32,9 @@ pub(super) struct MapRow {
     /// `map`.
     way: &'static str,
     memory: u64,
-    /// Whether it had no more than this memory.
+    /// True if it had no more than this memory.
     limited: bool,
-    /// What was read from the disk.
+    /// Bytes read from the disk.
     read_bytes_per_token: Option<f64>,
     prompt_tokens_per_second: f64,
     tokens_per_second: f64,

@@ -131,7 +131,7 @@ impl Roofs {
     }
 }
 
-/// What a token costs, from which limits of replays follow.
+/// The cost of a token, from which limits of replays follow.
 #[derive(Clone, Copy, Debug)]
 struct Costs {
     /// Bytes of an expert.

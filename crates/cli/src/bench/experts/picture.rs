@@ -8,7 +8,7 @@ use alight_model::Found;
 use super::super::svg::{escaped, text};
 
 /// Tokens that are shown at most, the last ones.
-const MOST_TOKENS: usize = 128;
+const MAX_TOKENS: usize = 128;
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 44.0;
 const RIGHT: f64 = 748.0;
@@ -48,7 +48,7 @@ pub(super) fn draw(
         cells.resize(layer + 1, Found::default());
         cells[layer] = cell;
     }
-    let first = tokens.len().saturating_sub(MOST_TOKENS);
+    let first = tokens.len().saturating_sub(MAX_TOKENS);
     let shown = &tokens[first..];
     let cells = || shown.iter().flatten();
     let sum = |part: Count| cells().map(part).sum::<u32>();

@@ -102,7 +102,7 @@ impl Cell {
         format!("{}, {}, {}", self.state, self.variant.name(), self.load)
     }
 
-    /// Whether `self` is a choice of alight's, and `other` what it could have chosen instead: the
+    /// True if `self` is a choice of alight's, and `other` what it could have chosen instead: the
     /// same state and file, with the way of loading given, and where repacking is its choice too,
     /// that given as well.
     pub fn chose_against(&self, other: &Cell) -> bool {

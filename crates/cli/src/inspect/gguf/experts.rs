@@ -24,7 +24,7 @@ pub struct Experts {
 }
 
 /// The system is asked about so many parts at most, whatever a file announces.
-const MOST_PARTS: u64 = 1 << 18;
+const MAX_PARTS: u64 = 1 << 18;
 
 impl Experts {
     /// Of a model with `maps` of its files. `None`: it has no experts.
@@ -47,7 +47,7 @@ impl Experts {
             info.name.contains("_exps.") && info.ne[2] == count && info.nbytes.is_multiple_of(count)
         };
         let stacks: Vec<_> = catalog.tensors.iter().filter(|t| of_experts(&t.info)).collect();
-        let parts = count.checked_mul(stacks.len() as u64).filter(|n| (1..=MOST_PARTS).contains(n));
+        let parts = count.checked_mul(stacks.len() as u64).filter(|n| (1..=MAX_PARTS).contains(n));
         parts?;
         let cached = |expert: u64| {
             stacks.iter().try_fold(0u64, |sum, stack| {

@@ -66,12 +66,12 @@ fn ranks(text: &str) -> Result<usize, String> {
 }
 
 impl JaxArgs {
-    /// Whether several processes answer together.
+    /// True if several processes answer together.
     pub fn are_several(&self) -> bool {
         self.processes > 1
     }
 
-    /// Whether this process is the one that speaks.
+    /// True if this process is the one that speaks.
     pub fn speaks(&self) -> bool {
         self.process.unwrap_or(0) == 0
     }
@@ -184,7 +184,7 @@ pub struct Jax {
     ends: Vec<u32>,
     /// How long the parts of the start took.
     start: Vec<(&'static str, Duration)>,
-    /// Whether an answer was stopped whose end has not been read yet.
+    /// True if an answer was stopped whose end has not been read yet.
     stopped: bool,
 }
 

@@ -23,7 +23,7 @@ use crate::{say, units};
 /// Prompt tokens that are computed between two events.
 const STRIDE: usize = 512;
 /// A prompt is kept if so many of its tokens were not there yet.
-const LEAST_NEW: usize = 64;
+const MIN_NEW: usize = 64;
 
 /// A conversation on a model of this process.
 pub struct Native<'m> {
@@ -95,7 +95,7 @@ impl<'m> Native<'m> {
         };
         let restored = self.session.restore(folder, prompt);
         say_ignored(&restored.ignored);
-        self.to_keep = prompt.len() - restored.positions >= LEAST_NEW;
+        self.to_keep = prompt.len() - restored.positions >= MIN_NEW;
         restored.positions
     }
 
@@ -233,9 +233,9 @@ pub struct Load {
     reason: String,
     /// What issued the reads, `io_uring` or `threads`; null if the file is only mapped.
     engine: Option<String>,
-    /// Whether the page cache was bypassed.
+    /// True if the page cache was bypassed.
     direct: bool,
-    /// Whether matrices were packed, why or why not, and how many.
+    /// True if matrices were packed, why or why not, and how many.
     repack: bool,
     repack_reason: String,
     packed: usize,

@@ -10,7 +10,7 @@ pub(super) struct Architecture {
     pub(super) gguf: &'static str,
     /// What `architectures` may name.
     pub(super) classes: &'static [&'static str],
-    /// Whether it is meant, where several have these classes.
+    /// True if it is meant, where several have these classes.
     pub(super) fits: fn(&Config) -> bool,
     /// What `model_type` is, for configurations without `architectures`.
     pub(super) model_types: &'static [&'static str],
@@ -32,14 +32,14 @@ pub(super) struct Architecture {
     pub(super) permuted: bool,
     /// What the norms of GGUF are more than those of the source.
     pub(super) norm_add: f32,
-    /// Whether the length of a head goes into the metadata, or has to be the one that follows from
+    /// True if the length of a head goes into the metadata, or has to be the one that follows from
     /// the width and the number of heads.
     pub(super) own_head_length: bool,
-    /// Whether keys and values are in a latent space, so that their heads and lengths are among its own metadata.
+    /// True if keys and values are in a latent space, so that their heads and lengths are among its own metadata.
     pub(super) latent: bool,
     /// The key of what is added to the mean square in norms.
     pub(super) eps_key: &'static str,
-    /// Whether GGUF's can have an output that is not its embedding.
+    /// True if GGUF's can have an output that is not its embedding.
     pub(super) own_output: bool,
     /// Flags that GGUF's cannot have set.
     pub(super) never: &'static [&'static str],
@@ -252,7 +252,7 @@ pub(super) struct Dimensions {
     /// Rows of the embedding.
     pub(super) vocab: u64,
     pub(super) eps: f32,
-    /// Whether the output is the embedding.
+    /// True if the output is the embedding.
     pub(super) tied: bool,
     pub(super) experts: Option<Experts>,
     pub(super) more: More,

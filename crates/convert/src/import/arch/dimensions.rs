@@ -108,7 +108,7 @@ impl Dimensions {
         own.map_or_else(|| self.of(dim), |(_, size)| *size)
     }
 
-    /// Whether this layer has that trait.
+    /// True if this layer has that trait.
     pub(super) fn has(&self, layer: u64, named: &str) -> bool {
         let layer = self.more.layers.get(layer as usize);
         layer.is_some_and(|layer| layer.traits.contains(&named))

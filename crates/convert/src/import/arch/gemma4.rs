@@ -271,7 +271,7 @@ const GLOBAL_KV_HEADS: &str = "num_global_key_value_heads";
 struct Full {
     head: u64,
     kv_heads: u64,
-    /// Whether the configuration has a number of heads of their own for them.
+    /// True if the configuration has a number of heads of their own for them.
     says_kv_heads: bool,
 }
 

@@ -132,7 +132,7 @@ fn kind(ty: &Value) -> Option<&'static str> {
     }
 }
 
-/// Whether a layer is Mamba-2: all are where nothing is said.
+/// True if a layer is Mamba-2: all are where nothing is said.
 fn has_mamba(config: &Config) -> bool {
     let types = types(config).and_then(Value::as_array);
     types.is_none_or(|types| types.iter().any(|ty| kind(ty) != Some(FULL)))

@@ -202,7 +202,7 @@ fn regular_size(word: &str) -> String {
     size.into_iter().collect()
 }
 
-/// Whether a size has nothing to do with the number of parameters.
+/// True if a size has nothing to do with the number of parameters.
 fn is_far_off(size: &str, parameters: u64) -> bool {
     let Some((at, letter)) = size.char_indices().last() else { return false };
     let power = match letter {

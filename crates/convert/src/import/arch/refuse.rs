@@ -153,7 +153,7 @@ fn unknown(
     ))
 }
 
-/// Whether only quantised checkpoints have tensors of such a name.
+/// True if only quantised checkpoints have tensors of such a name.
 pub(super) fn is_quantised(name: &str) -> bool {
     QUANTISED.iter().any(|end| name.ends_with(end)) || name.contains(".quant_state.")
 }

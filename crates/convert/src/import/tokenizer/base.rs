@@ -39,7 +39,7 @@ pub(super) struct Files {
     first: Option<Found>,
     /// `tokenizer.json`, if it is another, and in its format.
     json: Option<Found>,
-    /// Whether merges are kept where others have scores: Gemma 4's.
+    /// True if merges are kept where others have scores: Gemma 4's.
     merges: bool,
 }
 
@@ -100,7 +100,7 @@ impl Files {
 pub(super) struct Base {
     /// The file.
     pub path: PathBuf,
-    /// Whether it is SentencePiece's own, and not what became of it.
+    /// True if it is SentencePiece's own, and not what became of it.
     pub sentencepiece: bool,
     pub model: Model,
     pub pre: &'static str,

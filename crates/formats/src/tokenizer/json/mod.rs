@@ -82,13 +82,13 @@ pub struct Model<'a> {
     /// The unknown token of Unigram.
     #[serde(default)]
     pub unk_id: Option<u32>,
-    /// Whether what has no token is spelled in bytes.
+    /// True if what has no token is spelled in bytes.
     #[serde(default)]
     pub byte_fallback: Option<bool>,
-    /// Whether several unknown tokens become one.
+    /// True if several unknown tokens become one.
     #[serde(default)]
     pub fuse_unk: Option<bool>,
-    /// Whether a piece that is a token is taken whole, whatever the merges would make of it.
+    /// True if a piece that is a token is taken whole, whatever the merges would make of it.
     #[serde(default)]
     pub ignore_merges: Option<bool>,
 }

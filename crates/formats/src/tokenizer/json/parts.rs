@@ -14,19 +14,19 @@ pub struct Added<'a> {
     /// Its spelling.
     #[serde(borrow)]
     pub content: Text<'a>,
-    /// Whether it is left out where text is decoded.
+    /// True if it is left out where text is decoded.
     #[serde(default)]
     pub special: bool,
-    /// Whether it is found in the text after the normalizer.
+    /// True if it is found in the text after the normalizer.
     #[serde(default)]
     pub normalized: bool,
-    /// Whether it takes white space before it.
+    /// True if it takes white space before it.
     #[serde(default)]
     pub lstrip: bool,
-    /// Whether it takes white space behind it.
+    /// True if it takes white space behind it.
     #[serde(default)]
     pub rstrip: bool,
-    /// Whether it is only found as a whole word.
+    /// True if it is only found as a whole word.
     #[serde(default)]
     pub single_word: bool,
 }

@@ -60,7 +60,7 @@ impl<'a> File<'a> {
         })
     }
 
-    /// Whether several spaces become one, as `transformers` writes SentencePiece's setting.
+    /// True if several spaces become one, as `transformers` writes SentencePiece's setting.
     fn merges_spaces(&self) -> bool {
         steps(&self.normalizer).iter().any(|step| {
             matches!(&step.pattern, Some(Pattern::Regex(regex)) if regex.as_str() == " {2,}")

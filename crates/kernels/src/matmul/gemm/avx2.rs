@@ -27,7 +27,7 @@ pub(super) const TOKENS: usize = 3;
 /// The largest magnitude of an activation.
 const ACTIVATION: i32 = 127;
 
-/// Whether two products with unsigned codes do not fit 16 bits, so that the panel has codes less their zero point.
+/// True if two products with unsigned codes do not fit 16 bits, so that the panel has codes less their zero point.
 pub(super) const fn signed<Q: BlockFormat>() -> bool {
     lines_together::<Q>(ACTIVATION) == 0
 }

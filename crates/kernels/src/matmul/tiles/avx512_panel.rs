@@ -35,12 +35,12 @@ const TILES: usize = PANEL_ROWS / TILE_ROWS;
 
 const _: () = assert!(TILES == 2);
 
-/// Whether so many tokens are multiplied with a panel.
+/// True if so many tokens are multiplied with a panel.
 pub(super) fn suits<Q: TilesAvx512>(tokens: usize) -> bool {
     tokens >= FROM && (Q::PHASES > 2 || has_two_multipliers())
 }
 
-/// Whether a core has two 512-bit multipliers: it is not known by the CPU's features, but by who makes it.
+/// True if a core has two 512-bit multipliers: it is not known by the CPU's features, but by who makes it.
 fn has_two_multipliers() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {

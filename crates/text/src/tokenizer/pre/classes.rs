@@ -118,7 +118,7 @@ impl<'a> Piece<'a> {
         self.classes.get(at).copied().unwrap_or(END)
     }
 
-    /// Whether the class at `at` has one of the bits `of`.
+    /// True if the class at `at` has one of the bits `of`.
     #[inline]
     pub(crate) fn is(self, at: usize, of: u8) -> bool {
         self.class(at) & of != 0

@@ -197,7 +197,7 @@ fn word(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
 /// A run of letters.
 struct Run {
     end: usize,
-    /// Whether it is of the first alternative, where [`Case::Cut`] makes two of them.
+    /// True if it is of the first alternative, where [`Case::Cut`] makes two of them.
     first: bool,
 }
 

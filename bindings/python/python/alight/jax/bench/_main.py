@@ -15,7 +15,7 @@ from . import _picture, _say, _table
 from ._cells import measure
 from ._say import FAILED, USAGE, Failure, leave
 
-MOST_RANKS = 64
+MAX_RANKS = 64
 
 ABOUT = """\
 One program is 64 layers in one jit: what a layer leaves is what the next one sums. Both ways take turns in one process, so
@@ -56,12 +56,12 @@ def parse(arguments: list[str] | None, prog: str) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    ranks, size = whole(2, MOST_RANKS), whole(1, 1 << 20)
+    ranks, size = whole(2, MAX_RANKS), whole(1, 1 << 20)
     add = of.add_argument
     add("--devices", type=ranks, nargs="+", metavar="N", help="how many [default: 2 4 8; GPUs: as many as there are]")
     add("--rows", type=size, nargs="+", metavar="N", default=[1, 8, 32], help="tokens at once [default: 1 8 32]")
     add("--hidden", type=size, nargs="+", metavar="N", default=[4608], help="widths [default: 4608]")
-    add("--processes", type=whole(1, MOST_RANKS), default=1, help="processes that share the devices: psum is Gloo's then")
+    add("--processes", type=whole(1, MAX_RANKS), default=1, help="processes that share the devices: psum is Gloo's then")
     add("--turns", type=whole(3, 100_000), default=41, metavar="N", help="of each program [default: 41]")
     add("--platform", choices=["cpu", "gpu"], help="what to measure on [default: GPUs if there are two]")
     add("--json", action="store_true", help="one line of JSON instead of the table")

@@ -27,7 +27,7 @@ from ._sums import row_sums
 CLAMP, SLOPE = np.float32(7), np.float32(1.702)
 """Of the clamped SiLU."""
 
-LEAST_SUM = np.float32(2**-14)
+MIN_SUM = np.float32(2**-14)
 """No sum of shares is taken as smaller, as in the native engine."""
 
 Params: TypeAlias = Mapping[str, Any]
@@ -104,7 +104,7 @@ def choose(experts: Experts, logits: jax.Array) -> tuple[jax.Array, jax.Array]:
         best, chosen = lax.top_k(logits, experts.used)
         shares = jax.nn.softmax(best, axis=-1)
     if experts.normalised:
-        shares = shares / jnp.maximum(shares.sum(axis=-1, keepdims=True), LEAST_SUM)
+        shares = shares / jnp.maximum(shares.sum(axis=-1, keepdims=True), MIN_SUM)
     return chosen, shares * np.float32(experts.scale)
 
 

@@ -37,7 +37,7 @@ DEFAULT_CONTEXT = 4096
 """Positions if nobody asks for a number, and if the model was trained for as many."""
 LINE = 16
 """The capacity of a cache is a multiple of this."""
-MOST_RANKS = 64
+MAX_RANKS = 64
 CHANNEL = 1
 """Of the collectives of all models: in a program each needs a result of the one before."""
 
@@ -201,8 +201,8 @@ def _mesh(tp: int | None, mesh: Mesh | None) -> Mesh:
         ranks = int(mesh.shape[AXIS])
     else:
         ranks = 1 if tp is None else tp
-    if not 1 <= ranks <= MOST_RANKS:
-        raise ValueError(f"tp: {ranks}; expected 1 to {MOST_RANKS}")
+    if not 1 <= ranks <= MAX_RANKS:
+        raise ValueError(f"tp: {ranks}; expected 1 to {MAX_RANKS}")
     if mesh is not None:
         return mesh
     devices = _devices()

@@ -19,7 +19,7 @@ from jax import lax
 
 from ... import Tensor
 from ..._alight import GPU_WEIGHT_TYPES
-from .._gpu_blocks import MOST_TOKENS, Blocks, dequantize, multiply, multiply_chosen
+from .._gpu_blocks import MAX_TOKENS, Blocks, dequantize, multiply, multiply_chosen
 from ._arithmetic import Arrays, Cache, Specs
 from ._attention import PAGE, Attention, has_kernel
 from ._blocks import gated
@@ -232,7 +232,7 @@ class Xla:
     def _dot(self, x: jax.Array, matrix: jax.Array | Blocks) -> jax.Array:
         """`x` `[tokens, columns]` times a matrix `[rows, columns]`, in float32."""
         if isinstance(matrix, Blocks):
-            if x.shape[0] <= MOST_TOKENS:
+            if x.shape[0] <= MAX_TOKENS:
                 return multiply(matrix, x.astype(self.stream))
             matrix = dequantize(matrix, x.shape[1], self.dtype)
         if x.shape[0] == 1 and self.alike:
