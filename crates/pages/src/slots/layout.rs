@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::{BLOCK, Groups, Job, SlotsError, Span};
+use super::state::Job;
+use super::{BLOCK, Groups, SlotsError, Span};
 
 /// Where everything is: which pieces have slots of one size, and where those are in memory that begins at 0. It never changes.
 pub struct Layout {

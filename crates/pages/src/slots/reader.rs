@@ -1,103 +1,73 @@
-//! One file that is read from for as long as there are slots.
+//! Reads into slots, by threads or by a visit itself.
 
-use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError};
 
-use crate::fault::pages_around;
-#[cfg(target_os = "linux")]
-use crate::region::Region;
-use crate::residency::{give_up_range, without_readahead};
-use crate::transfer::TransferError;
-use crate::transfer::blocks::{Align, Block};
-use crate::transfer::direct::{self, Direct};
-use crate::transfer::threads::{Reads, read_block};
+use super::state::{Job, Shared, State};
+use crate::transfer::blocks::Block;
 
-/// An open file.
-pub(super) struct OpenFile {
-    file: File,
-    path: PathBuf,
-    direct: Option<Direct>,
-    /// True if direct reads turned out to be refused.
-    refused: AtomicBool,
-}
-
-impl OpenFile {
-    pub(super) fn new(file: &File, path: PathBuf, direct: bool) -> io::Result<OpenFile> {
-        let direct = if direct { direct::open(file, &path).ok() } else { None };
-        // What the system reads ahead of a piece would stay in the page cache, since nobody drops it.
-        let apart = if direct.is_none() { without_readahead(file) } else { None };
-        let file = match apart {
-            Some(apart) => apart,
-            None => file.try_clone()?,
-        };
-        Ok(OpenFile { file, path, direct, refused: AtomicBool::new(false) })
-    }
-
-    /// What reads must be aligned to.
-    pub(super) fn align(&self) -> usize {
-        let Align { offset, memory } =
-            self.direct.as_ref().map_or(Align::NONE, |direct| direct.align);
-        offset.max(memory)
-    }
-
-    /// How it is read around the page cache, unless that turned out to be refused.
-    pub(super) fn direct(&self) -> Option<&Direct> {
-        self.direct.as_ref().filter(|_| !self.direct_refused())
-    }
-
-    /// True if it can be read through a ring: not where a program answers for it, which a ring would only hand to threads. A first
-    /// block is read to see.
-    #[cfg(target_os = "linux")]
-    pub(super) fn suits_ring(&self) -> bool {
-        let Some(direct) = self.direct().filter(|direct| !direct.fuse) else { return false };
-        let Ok(first) = Region::new(self.align()) else { return false };
-        let mut block = Block::new(0, first.len(), 1, first.as_mut_ptr());
-        read_block(self, Some(direct), &mut block).is_ok() && !self.direct_refused()
-    }
-
-    /// Reads what of a block has not come yet.
-    ///
-    /// # Safety
-    /// The block's memory is this call's.
-    pub(super) unsafe fn read(&self, mut block: Block) -> Result<(), TransferError> {
-        let done = read_block(self, self.direct.as_ref(), &mut block);
-        if self.direct().is_none() {
-            // What was read through the page cache is in it twice: here and there. The pages at both ends, too: neighbours that are still
-            // wanted have been read by then, or are read once more.
-            let bytes = block.offset..block.offset + block.len as u64;
-            give_up_range(&self.file, pages_around(&bytes));
+impl Shared {
+    /// What a reader does, until the end.
+    pub(super) fn read(&self) {
+        let mut state = self.state();
+        loop {
+            if state.stop {
+                return;
+            }
+            let Some(job) = state.queue.pop_front() else {
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(state);
+            self.read_block(job, self.block(job));
+            state = self.state();
+            let slot = &mut state.slots[job.slot];
+            slot.left -= 1;
+            if slot.left == 0 {
+                self.arrived.notify_all();
+            }
         }
-        done
     }
 
-    /// What a read says that failed.
-    #[cfg(test)]
-    pub(super) fn failed(&self, at: u64, errno: i32) -> TransferError {
-        let source = io::Error::from_raw_os_error(errno);
-        TransferError::Read { path: self.path.clone(), at, len: 1, source }
-    }
-}
-
-impl Reads for OpenFile {
-    fn file(&self) -> &File {
-        &self.file
+    /// What a job reads, and where to.
+    pub(super) fn block(&self, job: Job) -> Block {
+        let read = self.layout.read(job);
+        Block::new(read.offset, read.len, read.need, self.region.as_mut_ptr().wrapping_add(read.to))
     }
 
-    fn path(&self) -> &Path {
-        &self.path
+    /// Reads what of a job's block has not come yet. A failure is remembered.
+    pub(super) fn read_block(&self, job: Job, block: Block) {
+        self.watch.written(job.slot, job.span);
+        let file = &self.files[self.layout.spans[job.span].span.file];
+        #[cfg(test)]
+        let (at, to) = (block.offset, block.to);
+        // SAFETY: the block is within the job's slot, which belongs to the readers until all of its piece has come; each read of it is
+        // another part. The region lives as long as `self`.
+        let done = unsafe { file.read(block) };
+        #[cfg(test)]
+        let done = done.and_then(|()| match &self.interpose {
+            Some(interpose) if interpose(0, to) < 0 => Err(file.failed(at, -interpose(0, to))),
+            _ => Ok(()),
+        });
+        if let Err(error) = done {
+            let _ = self.failure.set(Arc::new(error));
+        }
     }
 
-    fn over(&self) -> bool {
-        false
+    /// [`Shared::read_block`] by whoever visits, with all that follows from it.
+    #[cfg(target_os = "linux")]
+    pub(super) fn read_alone(&self, state: &mut State, job: Job, block: Block) {
+        self.read_block(job, block);
+        state.slots[job.slot].left -= 1;
     }
 
-    fn refuse_direct(&self, _: i32) {
-        self.refused.store(true, Relaxed);
-    }
-
-    fn direct_refused(&self) -> bool {
-        self.refused.load(Relaxed)
+    /// What came of a read through the ring.
+    #[cfg(target_os = "linux")]
+    pub(super) fn seen(&self, result: i32, to: *mut u8) -> i32 {
+        #[cfg(test)]
+        if let Some(interpose) = &self.interpose {
+            return interpose(result, to);
+        }
+        let _ = to;
+        result
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::{Job, Shared, State};
+use super::state::{Job, Shared, State};
 use crate::transfer::blocks::Block;
 use crate::transfer::flights::{Flights, Handing, Landing};
 

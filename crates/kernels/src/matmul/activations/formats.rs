@@ -1,0 +1,154 @@
+//! How activations are rounded, and which packings the matrices that read them need.
+
+use std::ops::Range;
+
+use super::{TOKEN_BLOCK, WIDE_TOKEN_BLOCK};
+use crate::blocks::{BlockFormat, WeightType, with_block};
+use crate::isa::{Isa, SimdLevel};
+use crate::tiles::Layout;
+
+/// How activations are rounded for quantised weights, and in which order products with weights of any type are summed. What
+/// a token gets follows from its own precision, and not from the tokens beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// 16-bit integers, one scale per 256 values.
+    Bits16,
+    /// 8-bit integers, one scale per 32 values. With AMX bf16 instead, whose errors are smaller.
+    Bits8,
+}
+
+/// So many tokens of 8 bits are multiplied by AMX's tiles of bytes, even if some tokens of the last block do not exist. Fewer can be slower than by
+/// `vpdpbusd`.
+pub(in crate::matmul) const MANY: usize = 8 * TOKEN_BLOCK;
+
+/// How many tokens a set has of each [`Precision`]. Those of 16 bits come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowCounts {
+    /// Tokens of 16 bits.
+    pub bits16: usize,
+    /// Tokens of 8 bits.
+    pub bits8: usize,
+}
+
+impl RowCounts {
+    /// So many tokens of one precision.
+    pub const fn new(precision: Precision, tokens: usize) -> RowCounts {
+        match precision {
+            Precision::Bits16 => RowCounts { bits16: tokens, bits8: 0 },
+            Precision::Bits8 => RowCounts { bits16: 0, bits8: tokens },
+        }
+    }
+
+    /// The counts of a call that is either one token of an answer or several of a prompt, and does not say which.
+    pub const fn of_call(tokens: usize) -> RowCounts {
+        RowCounts::new(if tokens == 1 { Precision::Bits16 } else { Precision::Bits8 }, tokens)
+    }
+
+    /// All tokens.
+    pub const fn all(self) -> usize {
+        self.bits16 + self.bits8
+    }
+
+    /// The precision of token `t`.
+    pub const fn precision(self, t: usize) -> Precision {
+        if t < self.bits16 { Precision::Bits16 } else { Precision::Bits8 }
+    }
+
+    /// The tokens of either precision; a range may be empty.
+    pub const fn ranges(self) -> [Range<usize>; 2] {
+        [0..self.bits16, self.bits16..self.bits16 + self.bits8]
+    }
+}
+
+/// Which packings the consumers of a set of activations need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ActivationFormats {
+    pub(super) float: bool,
+    /// Some rows have a scale for each 32 weights. AMX's tiles of bytes are for these.
+    pub(super) rows: bool,
+    /// Some rows have one for each 16, or are multiplied with a few tokens each.
+    pub(super) rows_in_order: bool,
+    pub(super) tiles: bool,
+    /// Sums of 16 values too, for types with an offset for each.
+    pub(super) sums_of_16: bool,
+    /// Some weights are bf16.
+    pub(super) bf16: bool,
+}
+
+impl ActivationFormats {
+    /// The formats that these matrices need: the [`kind`](super::Matrix::kind) of each.
+    pub fn of(matrices: impl IntoIterator<Item = (WeightType, Layout)>) -> ActivationFormats {
+        let one = |(ty, layout): (WeightType, Layout)| ActivationFormats {
+            float: ty.is_float(),
+            rows: layout == Layout::Rows && scales(ty) == 1,
+            rows_in_order: layout == Layout::Rows && scales(ty) == 2,
+            tiles: layout == Layout::Tiles && !ty.is_float(),
+            sums_of_16: needs_sums_of_16(ty),
+            bf16: ty == WeightType::BF16,
+        };
+        matrices.into_iter().map(one).fold(ActivationFormats::default(), ActivationFormats::and)
+    }
+
+    /// The formats of matrices each of which is multiplied with some of the tokens, as experts are: mostly with a few.
+    pub fn of_parts(matrices: impl IntoIterator<Item = (WeightType, Layout)>) -> ActivationFormats {
+        let all = ActivationFormats::of(matrices);
+        ActivationFormats { rows: false, rows_in_order: all.rows_in_order || all.rows, ..all }
+    }
+
+    /// Both formats.
+    pub fn and(self, other: ActivationFormats) -> ActivationFormats {
+        ActivationFormats {
+            float: self.float || other.float,
+            rows: self.rows || other.rows,
+            rows_in_order: self.rows_in_order || other.rows_in_order,
+            tiles: self.tiles || other.tiles,
+            sums_of_16: self.sums_of_16 || other.sums_of_16,
+            bf16: self.bf16 || other.bf16,
+        }
+    }
+
+    /// True if activations in these formats can be multiplied with a matrix of this kind.
+    pub fn covers(self, (ty, layout): (WeightType, Layout)) -> bool {
+        let packed = match layout {
+            _ if ty.is_float() => self.float,
+            Layout::Rows => self.rows_in_order || self.rows && scales(ty) == 1,
+            Layout::Tiles => self.tiles,
+        };
+        packed
+            && (self.sums_of_16 || !needs_sums_of_16(ty))
+            && (self.bf16 || ty != WeightType::BF16)
+    }
+
+    /// The largest [`block`](ActivationFormats::block).
+    pub const LONGEST_BLOCK: usize = WIDE_TOKEN_BLOCK;
+
+    /// Tokens that are multiplied together, but are only some of a set, begin at a multiple of this
+    /// ([`Activations::tokens_in`]).
+    pub fn block(self, isa: Isa) -> usize {
+        match isa.level() {
+            SimdLevel::Amx if self.quantized() || self.bf16 => WIDE_TOKEN_BLOCK,
+            SimdLevel::AmxInt8 if self.rows => TOKEN_BLOCK,
+            _ if self.tiles => TOKEN_BLOCK,
+            _ => 1,
+        }
+    }
+
+    /// True if a prompt's tokens of so many columns are packed as bf16.
+    pub(super) fn as_bf16(self, isa: Isa, cols: usize) -> bool {
+        isa.level() == SimdLevel::Amx && cols.is_multiple_of(32) && (self.quantized() || self.bf16)
+    }
+
+    /// True if any of the matrices is quantised.
+    pub(super) fn quantized(self) -> bool {
+        self.rows || self.rows_in_order || self.tiles
+    }
+}
+
+/// Scales of 32 weights.
+fn scales(ty: WeightType) -> usize {
+    with_block!(ty, Q => Q::SCALES, 0)
+}
+
+fn needs_sums_of_16(ty: WeightType) -> bool {
+    with_block!(ty, Q => Q::OFFSETS == 2, false)
+}

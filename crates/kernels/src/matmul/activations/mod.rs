@@ -1,0 +1,334 @@
+//! Activations, packed once for all the matrices that read them.
+//!
+//! A set may hold tokens of both [`Precision`]s: those of 16 bits first, then those of 8 ([`RowCounts`]).
+//!
+//! 16 bits, quantised weights — groups of 256 with one f32 scale `a` = max|x| / 32512 and
+//! 16-bit integers `q` = round(x / a):
+//! - scalar and AVX2: `q` as i16 `[K]`;
+//! - AVX2, packed weights: `planes` too, per 32 values 32 high bytes then 32 low bytes (both signed: q = 256·hi + lo);
+//! - AVX-512: per 64 values 64 high bytes then 64 low bytes;
+//! - NEON: the same per 32 values;
+//! - all: `s16[K/16]` and `s32[K/32]`, the sums of 16 and 32 `q` as f32 (exact); past the last
+//!   value they are finite.
+//!
+//! All of that begins anew for each token, after as much room as whole groups of 256 take.
+//!
+//! 8 bits, quantised weights — groups of 32 with one f32 scale `a` = max|x| / 127 and
+//! 8-bit integers: `q` `[T][K]` unsigned, round(x / a) + 128, `scale` `[T][K/32]`, and
+//! `s32` = a·Σ round(x / a) `[T][K/32]` for the types with an offset (`s16` `[T][K/16]` for those with
+//! two). (`vpdpbusd` wants one
+//! unsigned operand. Making it the activations costs one constant per row and group of weights,
+//! −128·Σw, which is computed once with the panel and shared by all tokens.) With AVX2 the integers stay signed, and `pairs`
+//! `[T][K/32][2]` i16 has their sums of 16. In portable code and with NEON they stay signed, too.
+//!
+//! The same for packed weights with AVX-512 ([`TileActs`]): there the weights are the unsigned operand
+//! and the integers stay signed; twelve tokens lie together, so that one address and constant
+//! offsets reach all of them.
+//!
+//! With AMX's tiles of bytes so are many tokens ([`MANY`]) for rows with a scale for each 32 weights. With its tiles of bf16 there is bf16 instead of
+//! 8-bit integers, for weights that are quantised or bf16: `[T/16][K/32][16][32]` (`bf16`).
+//!
+//! Float weights read the values themselves, `[T][K]` f32.
+//!
+//! The kernels read [`Tokens`]: some of a set that follow one another, as if there were no others.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod formats;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod pack;
+mod tokens;
+
+use std::ops::{Deref, DerefMut, Range};
+
+pub(in crate::matmul) use self::formats::MANY;
+pub use self::formats::{ActivationFormats, Precision, RowCounts};
+pub use self::pack::ActSlots;
+use self::pack::TileSlots;
+pub use self::tokens::Tokens;
+use super::sizes::{TOKEN_BLOCK, WIDE_TOKEN_BLOCK};
+use crate::isa::{Isa, SimdLevel};
+
+/// The largest 16-bit integer used: 127·256, so that its high byte stays a signed byte.
+const WIDE: f32 = 32512.0;
+
+/// Zero bytes from a cache line on, whose pages stay untouched until they are used. They are not items that are aligned to a line: of
+/// what is aligned more than usual, the allocator gets no zero pages from the system, but writes the zeros itself.
+pub(in crate::matmul) struct Lines {
+    bytes: Vec<i8>,
+    lines: Range<usize>,
+}
+
+impl Lines {
+    pub(in crate::matmul) fn new(len: usize) -> Lines {
+        const LINE: usize = 64;
+        let bytes = vec![0; len + LINE - 1];
+        let first = (bytes.as_ptr() as usize).wrapping_neg() % LINE;
+        Lines { bytes, lines: first..first + len }
+    }
+}
+
+impl Deref for Lines {
+    type Target = [i8];
+
+    fn deref(&self) -> &[i8] {
+        &self.bytes[self.lines.clone()]
+    }
+}
+
+impl DerefMut for Lines {
+    fn deref_mut(&mut self) -> &mut [i8] {
+        &mut self.bytes[self.lines.clone()]
+    }
+}
+
+/// Packed activations `[tokens, cols]`. Allocated once; packing allocates nothing.
+pub struct Activations {
+    isa: Isa,
+    max_tokens: usize,
+    max_cols: usize,
+    rows: RowCounts,
+    cols: usize,
+    formats: ActivationFormats,
+    /// True if tokens of 8 bits are packed as for packed weights for rows with a scale for each 32 weights.
+    rows_in_blocks: bool,
+    /// Integers: 2 bytes per value of 16 bits, then 1 byte.
+    q: Lines,
+    /// AVX2, 16 bits, for packed weights: 2 bytes per value.
+    planes: Lines,
+    /// 16 bits: per 256. 8 bits: per 32.
+    scale: Vec<f32>,
+    s32: Vec<f32>,
+    s16: Vec<f32>,
+    /// AVX2, 8 bits: Σ q of either 16 of a group, the first in the lower half.
+    pairs: Vec<i32>,
+    float: Vec<f32>,
+    pub(in crate::matmul) tiles: TileActs,
+    /// bf16 for AMX, in bytes, `[T/16][K/32][16][32]`.
+    bf16: Lines,
+}
+
+/// Several tokens for packed weights, in blocks of [`TOKEN_BLOCK`] tokens.
+pub(in crate::matmul) struct TileActs {
+    /// `[T/TOKEN_BLOCK][K/32][TOKEN_BLOCK][32]` i8
+    pub(in crate::matmul) q: Lines,
+    /// `[T/TOKEN_BLOCK][K/32][TOKEN_BLOCK]`
+    pub(in crate::matmul) scale: Vec<f32>,
+    /// `[T/TOKEN_BLOCK][K/32][TOKEN_BLOCK]`, scale · Σ q
+    pub(in crate::matmul) s32: Vec<f32>,
+    /// `[T/TOKEN_BLOCK][K/32][TOKEN_BLOCK]`, −Σ q
+    pub(in crate::matmul) z32: Vec<i32>,
+    /// `[T/TOKEN_BLOCK][K/32][2][TOKEN_BLOCK]`, −Σ q of each 16
+    pub(in crate::matmul) z16: Vec<i32>,
+}
+
+impl Activations {
+    /// Room for `max_tokens` × `max_cols`. The memory is zero pages until it is used.
+    pub fn new(max_tokens: usize, max_cols: usize) -> Activations {
+        let (t, k) = (max_tokens.max(1), max_cols.next_multiple_of(256));
+        Activations {
+            isa: Isa::SCALAR,
+            max_tokens: t,
+            max_cols: k,
+            rows: RowCounts::default(),
+            cols: 0,
+            formats: ActivationFormats::default(),
+            rows_in_blocks: false,
+            q: Lines::new(2 * t * k),
+            planes: Lines::new(2 * t * k),
+            scale: vec![0.0; t * k / 32],
+            s32: vec![0.0; t * k / 32],
+            s16: vec![0.0; t * k / 16],
+            pairs: vec![0; t * k / 32],
+            // Blocks of tokens of 8 bits begin anywhere.
+            float: vec![0.0; (t + TOKEN_BLOCK) * k],
+            tiles: {
+                let groups = t.next_multiple_of(TOKEN_BLOCK) * k / 32;
+                TileActs {
+                    q: Lines::new(32 * groups),
+                    scale: vec![0.0; groups],
+                    s32: vec![0.0; groups],
+                    z32: vec![0; groups],
+                    z16: vec![0; 2 * groups],
+                }
+            },
+            bf16: Lines::new(2 * t.next_multiple_of(WIDE_TOKEN_BLOCK) * k),
+        }
+    }
+
+    /// The approximate size in bytes of `max_tokens` tokens of prompts: a code for each element, and a scale and three sums for each 32
+    /// elements.
+    pub fn usual_bytes(&self) -> usize {
+        self.max_tokens * self.max_cols / 32 * (32 + 4 * 4)
+    }
+
+    /// Starts a new set of `rows` × `cols` for the given SIMD level and consumers. Tokens may be left out; until a token has
+    /// been put, its contents are unspecified.
+    ///
+    /// # Panics
+    /// If `rows` × `cols` is more than the buffers were made for.
+    pub fn begin(&mut self, isa: Isa, rows: RowCounts, cols: usize, formats: ActivationFormats) {
+        let tokens = rows.all();
+        assert!(
+            tokens >= 1 && tokens <= self.max_tokens && cols <= self.max_cols,
+            "{tokens} × {cols} activations do not fit in {} × {}",
+            self.max_tokens,
+            self.max_cols
+        );
+        assert!(
+            !formats.quantized() || cols.is_multiple_of(32),
+            "quantised weights come in groups of 32"
+        );
+        (self.isa, self.rows, self.cols, self.formats) = (isa, rows, cols, formats);
+        let many = isa.level() == SimdLevel::AmxInt8 && rows.bits8 >= MANY;
+        self.rows_in_blocks = formats.rows && many;
+    }
+
+    /// The same for copies of another set's tokens, which are packed as these are.
+    pub(crate) fn begin_copies(
+        &mut self,
+        of: &Activations,
+        rows: RowCounts,
+        formats: ActivationFormats,
+    ) {
+        self.begin(of.isa, rows, of.cols, formats);
+        self.rows_in_blocks = formats.rows && of.rows_in_blocks;
+    }
+
+    /// Packs token `t`; `x` is `[cols]`.
+    pub fn put(&mut self, t: usize, x: &[f32]) {
+        // SAFETY: the exclusive borrow makes this the only thread.
+        unsafe { self.slots().put(t, x) }
+    }
+
+    /// A handle through which several threads may pack different tokens.
+    pub fn slots(&mut self) -> ActSlots<'_> {
+        ActSlots {
+            isa: self.isa,
+            rows: self.rows,
+            cols: self.cols,
+            formats: self.formats,
+            rows_in_blocks: self.rows_in_blocks,
+            q: self.q.as_mut_ptr().cast(),
+            planes: self.planes.as_mut_ptr().cast(),
+            scale: self.scale.as_mut_ptr(),
+            s32: self.s32.as_mut_ptr(),
+            s16: self.s16.as_mut_ptr(),
+            pairs: self.pairs.as_mut_ptr(),
+            float: self.float.as_mut_ptr(),
+            tiles: TileSlots {
+                q: self.tiles.q.as_mut_ptr().cast(),
+                scale: self.tiles.scale.as_mut_ptr(),
+                s32: self.tiles.s32.as_mut_ptr(),
+                z32: self.tiles.z32.as_mut_ptr(),
+                z16: self.tiles.z16.as_mut_ptr(),
+            },
+            bf16: self.bf16.as_mut_ptr().cast(),
+            _owner: std::marker::PhantomData,
+        }
+    }
+
+    /// The SIMD level of the packing.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Number of tokens of each precision.
+    pub fn rows(&self) -> RowCounts {
+        self.rows
+    }
+
+    /// Values per token.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// What the set was packed for.
+    pub fn formats(&self) -> ActivationFormats {
+        self.formats
+    }
+
+    /// The tokens of each precision, with the number of the first, if there are any.
+    pub fn parts(&self) -> impl Iterator<Item = (usize, Tokens<'_>)> + Clone {
+        let ranges = self.rows.ranges().into_iter().filter(|range| !range.is_empty());
+        ranges.map(|range| (range.start, self.tokens_in(range)))
+    }
+
+    /// Tokens `range`, which are of one precision. A matrix in tiles takes those of 8 bits only from a multiple of
+    /// [`TOKEN_BLOCK`] on, counted from the first of 8 bits.
+    ///
+    /// # Panics
+    /// If the set has fewer tokens, or they are of both precisions.
+    pub fn tokens_in(&self, range: Range<usize>) -> Tokens<'_> {
+        let RowCounts { bits16, .. } = self.rows;
+        assert!(
+            range.start <= range.end && range.end <= self.rows.all(),
+            "tokens outside of the set"
+        );
+        assert!(range.end <= bits16 || range.start >= bits16, "tokens of both precisions");
+        let precision = self.rows.precision(range.start);
+        let first = match precision {
+            Precision::Bits16 => range.start,
+            Precision::Bits8 => range.start - bits16,
+        };
+        let at = Offsets::of(self.rows, self.cols, precision, first);
+        let q = &*self.q;
+        Tokens {
+            set: self,
+            precision,
+            first,
+            tokens: range.len(),
+            q: &q[at.bytes..],
+            planes: &self.planes[at.bytes..],
+            scale: &self.scale[at.scale..],
+            s32: &self.s32[at.values / 32..],
+            s16: &self.s16[at.values / 16..],
+            pairs: &self.pairs[at.values / 32..],
+            float: &self.float[range.start * self.cols..],
+        }
+    }
+}
+
+/// Where a token begins in what rows are multiplied with.
+#[derive(Clone, Copy)]
+struct Offsets {
+    /// In the integers.
+    bytes: usize,
+    /// In the scales.
+    scale: usize,
+    /// In the sums of 32 and of 16: this over 32 and over 16.
+    values: usize,
+}
+
+impl Offsets {
+    /// Of the `t`-th token of a precision. Those of 8 bits begin where as many groups of 32 end as those of 16 bits have at
+    /// most, padded to 256 values.
+    #[inline(always)]
+    fn of(rows: RowCounts, cols: usize, precision: Precision, t: usize) -> Offsets {
+        let padded = cols.next_multiple_of(256);
+        match precision {
+            Precision::Bits16 => {
+                let values = t * padded;
+                Offsets { bytes: 2 * values, scale: values / 256, values }
+            }
+            Precision::Bits8 => {
+                let before = rows.bits16 * padded;
+                let values = before + t * cols;
+                Offsets { bytes: before + values, scale: values / 32, values }
+            }
+        }
+    }
+}
+
+/// Bytes of 32 columns as bf16.
+const BF16_LINE: usize = 64;
+
+/// Where columns `32·g .. 32·g + 32` of the `t`-th token of a prompt begin in bytes of bf16, if tokens have `cols` columns.
+#[inline(always)]
+fn bf16_line(t: usize, g: usize, cols: usize) -> usize {
+    let block = t / WIDE_TOKEN_BLOCK * (cols / 32) + g;
+    BF16_LINE * (block * WIDE_TOKEN_BLOCK + t % WIDE_TOKEN_BLOCK)
+}

@@ -1,0 +1,189 @@
+//! Tokens of a set that follow one another, as the kernels read them.
+
+use super::{ActivationFormats, Activations, Offsets, Precision};
+#[cfg(target_arch = "x86_64")]
+use super::{TOKEN_BLOCK, TileActs, WIDE_TOKEN_BLOCK, bf16_line};
+use crate::blocks::WeightType;
+use crate::isa::Isa;
+use crate::tiles::Layout;
+
+/// Some tokens of a set that follow one another: what matrices are multiplied with.
+#[derive(Clone, Copy)]
+pub struct Tokens<'a> {
+    pub(super) set: &'a Activations,
+    pub(super) precision: Precision,
+    /// Among the tokens of this precision.
+    pub(super) first: usize,
+    pub(super) tokens: usize,
+    // What rows are multiplied with, from the first token on.
+    pub(super) q: &'a [i8],
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub(super) planes: &'a [i8],
+    pub(super) scale: &'a [f32],
+    pub(super) s32: &'a [f32],
+    pub(super) s16: &'a [f32],
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub(super) pairs: &'a [i32],
+    /// `[tokens, cols]` and more.
+    pub(super) float: &'a [f32],
+}
+
+impl<'a> From<&'a Activations> for Tokens<'a> {
+    /// All tokens.
+    ///
+    /// # Panics
+    /// If they are of both precisions.
+    fn from(set: &'a Activations) -> Tokens<'a> {
+        set.tokens_in(0..set.rows.all())
+    }
+}
+
+impl<'a> Tokens<'a> {
+    /// The SIMD level of the packing.
+    pub fn isa(&self) -> Isa {
+        self.set.isa
+    }
+
+    /// Number of tokens.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Values per token.
+    pub fn cols(&self) -> usize {
+        self.set.cols
+    }
+
+    /// How they are rounded for quantised weights.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// The `t`-th of them alone, which are of 16 bits.
+    pub(in crate::matmul) fn one(&self, t: usize) -> Tokens<'a> {
+        debug_assert!(self.precision == Precision::Bits16 && t < self.tokens);
+        let at = Offsets::of(self.set.rows, self.set.cols, Precision::Bits16, t);
+        Tokens {
+            first: self.first + t,
+            tokens: 1,
+            q: &self.q[at.bytes..],
+            planes: &self.planes[at.bytes..],
+            scale: &self.scale[at.scale..],
+            s32: &self.s32[at.values / 32..],
+            s16: &self.s16[at.values / 16..],
+            pairs: &self.pairs[at.values / 32..],
+            float: &self.float[t * self.set.cols..],
+            ..*self
+        }
+    }
+
+    /// What the set was packed for.
+    pub fn formats(&self) -> ActivationFormats {
+        self.set.formats
+    }
+
+    /// True if the kernels can take them together for a matrix of this kind: tiles take blocks of tokens.
+    pub(in crate::matmul) fn suit(&self, kind: (WeightType, Layout)) -> bool {
+        match self.precision {
+            Precision::Bits16 => true,
+            Precision::Bits8 => {
+                let formats = match self.set.formats.rows {
+                    true => ActivationFormats::of([kind]),
+                    false => ActivationFormats::of_parts([kind]),
+                };
+                self.first.is_multiple_of(formats.block(self.set.isa))
+            }
+        }
+    }
+
+    /// True if rows with a scale for each 32 weights are multiplied with them in blocks of [`TOKEN_BLOCK`], however few they are.
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::matmul) fn rows_in_blocks(&self) -> bool {
+        self.set.rows_in_blocks
+    }
+
+    /// True if a matrix of this kind is multiplied with them as bf16.
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::matmul) fn as_bf16(&self, kind: (WeightType, Layout)) -> bool {
+        let formats = ActivationFormats::of([kind]);
+        self.precision == Precision::Bits8 && formats.as_bf16(self.set.isa, self.set.cols)
+    }
+
+    /// Columns from group `g` of 32 on of 16 tokens, block `block` of these.
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::matmul) fn bf16_block(&self, block: usize, g: usize) -> *const u8 {
+        let token = self.first + WIDE_TOKEN_BLOCK * block;
+        self.set.bf16[bf16_line(token, g, self.set.cols)..].as_ptr().cast()
+    }
+
+    pub(in crate::matmul) fn q8(&self) -> *const i8 {
+        self.q.as_ptr()
+    }
+
+    pub(in crate::matmul) fn q16(&self) -> &'a [i16] {
+        assert!(2 * self.set.cols <= self.q.len());
+        // SAFETY: in bounds; tokens of 16 bits begin at multiples of 512 bytes of a buffer that is aligned to 64.
+        unsafe { std::slice::from_raw_parts(self.q.as_ptr().cast(), self.set.cols) }
+    }
+
+    /// AVX2: 32 high and then 32 low bytes of group `g` of a token of 16 bits.
+    ///
+    /// # Safety
+    /// The token has so many groups.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(in crate::matmul) unsafe fn planes(&self, g: usize) -> *const i8 {
+        debug_assert!(64 * (g + 1) <= self.planes.len());
+        // SAFETY: by the caller's promise.
+        unsafe { self.planes.as_ptr().add(64 * g) }
+    }
+
+    pub(in crate::matmul) fn scale(&self) -> &'a [f32] {
+        self.scale
+    }
+
+    pub(in crate::matmul) fn s32(&self) -> &'a [f32] {
+        self.s32
+    }
+
+    pub(in crate::matmul) fn s16(&self) -> &'a [f32] {
+        self.s16
+    }
+
+    /// AVX2: the sums of the first and of the last 16 activations of group `g` of all tokens, as two 16-bit integers.
+    ///
+    /// # Safety
+    /// The tokens have so many groups.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(in crate::matmul) unsafe fn pair(&self, g: usize) -> i32 {
+        debug_assert!(g < self.pairs.len());
+        // SAFETY: by the caller's promise.
+        unsafe { *self.pairs.get_unchecked(g) }
+    }
+
+    /// The sums that offsets are multiplied with, where 32 weights have `offsets` of them.
+    #[inline(always)]
+    pub(in crate::matmul) fn sums_for(&self, offsets: usize) -> &'a [f32] {
+        if offsets == 2 { self.s16 } else { self.s32 }
+    }
+
+    /// Tokens `first .. first + count` unrounded, `[count, cols]`, of which the last need not exist
+    /// but are in the buffer.
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::matmul) fn float_block(&self, first: usize, count: usize) -> *const f32 {
+        assert!((first + count) * self.set.cols <= self.float.len());
+        self.float[first * self.set.cols..].as_ptr()
+    }
+
+    /// Token `t` unrounded, `[cols]`.
+    pub(crate) fn float(&self, t: usize) -> &'a [f32] {
+        &self.float[t * self.set.cols..][..self.set.cols]
+    }
+
+    /// What tiles are multiplied with, and where in it block `block` of these tokens is.
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::matmul) fn tiles(&self, block: usize) -> (&'a TileActs, usize) {
+        (&self.set.tiles, self.first / TOKEN_BLOCK + block)
+    }
+}

@@ -1,0 +1,67 @@
+//! How many slots are open, by the memory that they may take.
+
+use super::Slots;
+use super::state::{Shared, State};
+use crate::limits;
+use crate::policy::FITS_SHARE;
+
+impl Slots {
+    /// Slots of memory take `budget` bytes at most from the next visit on, but have room for all pieces of a group. With less than before,
+    /// pieces go, and the memory of their slots is given back; with more, there are more slots again, up to as many as at first.
+    pub fn set_budget(&self, budget: u64) {
+        let mut state = self.shared.state();
+        state.fitted &= state.budget == budget;
+        state.budget = budget;
+    }
+}
+
+impl Shared {
+    /// Closes and opens slots, until they take what they may. It is called between two visits. Slots that are being filled, or have what was
+    /// read ahead for the next visit, are left to the visit after that.
+    pub(super) fn fit(&self, state: &mut State) {
+        state.fitted = true;
+        // What is in the page cache has a bound of its own.
+        if state.shared {
+            return;
+        }
+        let share = self.layout.share_in(state.budget).unwrap_or(0.0);
+        for (number, class) in self.layout.classes.iter().enumerate() {
+            let may = self.layout.slots_of(number, share);
+            let mut open = class.slots.clone().filter(|slot| !state.slots[*slot].closed).count();
+            while open > may {
+                let busy = |slot: usize| state.slots[slot].left > 0 || state.slots[slot].closed;
+                let Some(slot) = state.shelf.victim_of(&self.layout, number, busy) else {
+                    state.fitted = false;
+                    break;
+                };
+                self.close(state, slot);
+                open -= 1;
+            }
+            for slot in class.slots.clone() {
+                if open < may && std::mem::take(&mut state.slots[slot].closed) {
+                    state.closed.0 -= 1;
+                    state.closed.1 -= self.layout.memory_of(slot).len() as u64;
+                    open += 1;
+                }
+            }
+        }
+    }
+
+    /// Closes a slot that is not being filled, between two visits.
+    pub(super) fn close(&self, state: &mut State, slot: usize) {
+        if let Some(piece) = state.shelf.piece_in(slot) {
+            state.shelf.forget(piece);
+        }
+        let memory = self.layout.memory_of(slot);
+        state.slots[slot].closed = true;
+        state.closed.0 += 1;
+        state.closed.1 += memory.len() as u64;
+        // SAFETY: no visit goes on, so nobody has a reference to the slot; nothing is read into it, and nothing will be while it is closed.
+        unsafe { self.region.give_back_range(memory) };
+    }
+}
+
+/// Bytes of the page cache that pieces may take where other processes have them too: what is available, in which those pages count.
+pub(super) fn room_now() -> u64 {
+    (FITS_SHARE * limits::available().0 as f64) as u64
+}

@@ -1,0 +1,84 @@
+//! The state that visits and readers share.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock, PoisonError};
+
+use super::cached::Cached;
+use super::guesses::Guesses;
+use super::open_file::OpenFile;
+use super::sync::{Condvar, Mutex, MutexGuard, Watch};
+#[cfg(test)]
+use super::tests;
+use super::{Layout, Shelf, SlotCounts};
+use crate::region::Region;
+use crate::transfer::TransferError;
+
+/// The state of slots that readers and visits share.
+pub(super) struct Shared {
+    pub(super) files: Vec<OpenFile>,
+    /// What pieces in the page cache are used from.
+    pub(super) cached: Option<Cached>,
+    pub(super) region: Region,
+    pub(super) layout: Layout,
+    pub(super) state: Mutex<State>,
+    /// Something is to be read.
+    pub(super) work: Condvar,
+    /// A piece has come.
+    pub(super) arrived: Condvar,
+    pub(super) failure: OnceLock<Arc<TransferError>>,
+    pub(super) watch: Watch,
+    /// Changes what comes of reads.
+    #[cfg(test)]
+    pub(super) interpose: Option<tests::Interpose>,
+}
+
+pub(super) struct State {
+    pub(super) shelf: Shelf,
+    pub(super) slots: Vec<Slot>,
+    pub(super) queue: VecDeque<Job>,
+    /// Slots whose pieces the system reads into the page cache, oldest first.
+    pub(super) asked: VecDeque<u32>,
+    /// True if all pieces stay in the page cache.
+    pub(super) shared: bool,
+    /// Bytes of the pieces in the page cache, and of those that should be there at most.
+    pub(super) in_cache: u64,
+    pub(super) room: u64,
+    /// Bytes that slots of memory may take, and that as many are open.
+    pub(super) budget: u64,
+    pub(super) fitted: bool,
+    /// How many slots are closed, and their bytes.
+    pub(super) closed: (usize, u64),
+    pub(super) counts: SlotCounts,
+    /// What was guessed for the group that comes next.
+    pub(super) guesses: Guesses,
+    pub(super) stop: bool,
+}
+
+/// How far the piece of a slot has come.
+#[derive(Clone, Copy)]
+pub(super) struct Slot {
+    /// Reads that are not done.
+    pub(super) left: u32,
+    /// It was read ahead, and no visit has wanted it yet.
+    pub(super) ahead: bool,
+    /// Its piece is in the page cache.
+    pub(super) cached: bool,
+    /// It has no piece and no memory, since there is less room than there was at first.
+    pub(super) closed: bool,
+}
+
+/// A read: a block of a span, into a slot.
+#[derive(Clone, Copy)]
+pub(super) struct Job {
+    pub(super) slot: usize,
+    pub(super) span: usize,
+    pub(super) block: usize,
+    /// No piece was in the slot, so the system clears its memory first, which takes longer than many a read.
+    pub(super) clears: bool,
+}
+
+impl Shared {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

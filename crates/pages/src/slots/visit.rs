@@ -1,0 +1,388 @@
+//! A visit of a group: what it finds, waits for, reads ahead and guesses.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::budget::room_now;
+#[cfg(target_os = "linux")]
+use super::ring::Ring;
+use super::state::{Shared, State};
+use super::sync::MutexGuard;
+use super::{COMING, LOOK, MAX_GUESSES, NONE, Slots};
+
+/// What a visit has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Pieces that it wants.
+    pub wanted: u32,
+    /// Of these, how many were there, and had not been guessed.
+    pub hits: u32,
+    /// Of these, how many had been read ahead for it, or were being read.
+    pub guessed: u32,
+}
+
+impl Found {
+    /// Pieces that had to be read, or that an earlier visit had not waited for.
+    pub fn missed(&self) -> u32 {
+        self.wanted - self.hits - self.guessed
+    }
+}
+
+/// What a visit knows.
+pub(super) struct Visit {
+    /// By piece of the group: its slot; [`NONE`] if it is not wanted.
+    pub(super) slot_of: Vec<u32>,
+    /// By piece of the group: whether all of it is there.
+    pub(super) here: Vec<bool>,
+    /// By piece of the group: whether it is in the page cache.
+    pub(super) cached: Vec<bool>,
+    /// True if all that are wanted are.
+    pub(super) all_here: bool,
+    /// What was there at its beginning.
+    pub(super) found: Found,
+    /// What reads, where threads of their own do not.
+    #[cfg(target_os = "linux")]
+    pub(super) ring: Option<Ring>,
+    /// See [`SlotOptions`].
+    pub(super) shuffled: Option<u64>,
+    pub(super) guess: bool,
+}
+
+/// A visit of a group, whose pieces stay where they are until it ends.
+pub struct Held<'s> {
+    slots: &'s Slots,
+    group: usize,
+    visit: MutexGuard<'s, Visit>,
+}
+
+impl Slots {
+    /// Begins a visit: pieces `wanted` of `group` stay in their slots, or are read into some. A piece may be named twice.
+    ///
+    /// # Panics
+    /// If there is no such group or piece.
+    pub fn hold(&self, group: usize, wanted: impl Iterator<Item = usize>) -> Held<'_> {
+        let mut visit = self.visit.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = &*self.shared;
+        let pieces = shared.layout.groups[group].clone();
+        visit.slot_of.fill(NONE);
+        visit.here.fill(false);
+        visit.all_here = true;
+        visit.found = Found::default();
+        let mut state = shared.state();
+        visit.turn(shared, &mut state);
+        if state.shelf.visits().is_multiple_of(LOOK) && shared.cached.is_some() {
+            state = visit.look_around(shared, state);
+        }
+        if !state.fitted {
+            shared.fit(&mut state);
+        }
+        state.shelf.begin(group);
+        // First what is there, so that it stays.
+        for index in wanted {
+            assert!(index < pieces.len(), "piece {index} of {}", pieces.len());
+            if visit.slot_of[index] != NONE {
+                continue;
+            }
+            let piece = pieces.start + index;
+            state.counts.wanted += 1;
+            visit.found.wanted += 1;
+            let Some(slot) = state.shelf.want(piece) else {
+                state.counts.missed_bytes += shared.layout.pieces[piece].bytes;
+                visit.slot_of[index] = COMING;
+                continue;
+            };
+            let held = &mut state.slots[slot];
+            let cached = held.cached;
+            let there = held.left == 0 && visit.shuffled.is_none();
+            if std::mem::take(&mut held.ahead) {
+                state.counts.missed_bytes += shared.layout.pieces[piece].bytes;
+                state.counts.unwanted_bytes -= shared.read_len(piece, cached);
+                visit.found.guessed += 1;
+            } else {
+                visit.found.hits += u32::from(there);
+            }
+            state.counts.hits += u64::from(there);
+            visit.slot_of[index] = slot as u32;
+            visit.cached[index] = cached;
+            visit.here[index] = there;
+            visit.all_here &= there;
+        }
+        for (index, piece) in pieces.enumerate() {
+            if visit.slot_of[index] == COMING {
+                let slot = loop {
+                    match shared.victim(&state, piece) {
+                        Some(slot) => break slot,
+                        // What an earlier visit wanted and did not wait for. There is room for all pieces of a group, so it is some of
+                        // that, and will arrive.
+                        None => state = visit.wait(shared, state),
+                    }
+                };
+                shared.bring(&mut state, piece, slot, false);
+                // The disk has work while room is sought for the next.
+                visit.turn(shared, &mut state);
+                visit.slot_of[index] = slot as u32;
+                visit.cached[index] = state.slots[slot].cached;
+                visit.all_here = false;
+            }
+        }
+        state.judge_guesses(group, &shared.layout, &visit);
+        drop(state);
+        Held { slots: self, group, visit }
+    }
+}
+
+impl Held<'_> {
+    /// True if a piece is there.
+    pub fn is_here(&self, piece: usize) -> bool {
+        self.visit.here[piece]
+    }
+
+    /// True if all are.
+    pub fn all_here(&self) -> bool {
+        self.visit.all_here
+    }
+
+    /// What was there when it began.
+    pub fn found(&self) -> Found {
+        self.visit.found
+    }
+
+    /// Returns when all have come, or could not: see [`Slots::failure`].
+    pub fn wait(&mut self) {
+        while !self.visit.all_here {
+            self.wait_for_more();
+        }
+    }
+
+    /// Returns when more of them are there than before, in whichever order they come; at once, if all are. What could not be read
+    /// counts as there: see [`Slots::failure`].
+    pub fn wait_for_more(&mut self) {
+        if self.visit.all_here {
+            return;
+        }
+        let shared = &*self.slots.shared;
+        let mut state = shared.state();
+        let mut began = None;
+        self.visit.turn(shared, &mut state);
+        while !self.visit.look(&state) {
+            began.get_or_insert_with(Instant::now);
+            state = self.visit.wait(shared, state);
+        }
+        state.counts.waited += began.map_or(Duration::ZERO, |began| began.elapsed());
+    }
+
+    /// True if it would be of use to say what may be wanted next: the disk has nothing to do, and little was read for nothing.
+    pub fn may_guess(&mut self) -> bool {
+        if !self.visit.guess {
+            return false;
+        }
+        let shared = &*self.slots.shared;
+        let mut state = shared.state();
+        self.visit.turn(shared, &mut state);
+        let idle = state.queue.is_empty()
+            && state.asked.is_empty()
+            && self.visit.all_here
+            && self.visit.is_idle();
+        idle && state.may_be_unwanted(0)
+    }
+
+    /// Says which pieces the next visit may want, of which group; the likeliest first, and how sure that is, as a class from 0
+    /// to 31. A few that are not there are read ahead, of classes that were mostly right before. No piece of this visit goes for that.
+    ///
+    /// # Panics
+    /// If there is no such group or piece.
+    pub fn guess(&mut self, group: usize, pieces: impl Iterator<Item = (usize, u8)>) {
+        let shared = &*self.slots.shared;
+        let mut state = shared.state();
+        state.guesses.clear();
+        let first = shared.layout.groups[group].start;
+        let mut left = MAX_GUESSES;
+        for (piece, class) in pieces {
+            let piece = first + piece;
+            assert!(shared.layout.groups[group].contains(&piece), "a piece of the group");
+            if state.shelf.slot_of(piece).is_some() {
+                continue;
+            }
+            let bytes = shared.read_len(piece, state.shared);
+            let suits = left > 0 && state.guesses.trusts(class) && state.may_be_unwanted(bytes);
+            // This visit may hold all slots.
+            let slot = suits.then(|| shared.victim(&state, piece)).flatten();
+            // What is not read is judged too.
+            state.guesses.add(piece, class, slot.is_some());
+            if let Some(slot) = slot {
+                left -= 1;
+                state.counts.guessed += 1;
+                shared.bring(&mut state, piece, slot, true);
+                self.visit.turn(shared, &mut state);
+            }
+        }
+    }
+
+    /// Has pieces of another group read that the next visit will want, behind what this one waits for. Those of them that are there
+    /// stay until then, and no piece of this visit goes for that; what finds no room is left to the next visit.
+    ///
+    /// # Panics
+    /// If there is no such group or piece.
+    pub fn read_ahead(&mut self, group: usize, pieces: impl Iterator<Item = usize> + Clone) {
+        let shared = &*self.slots.shared;
+        let mut state = shared.state();
+        let of_group = shared.layout.groups[group].clone();
+        let piece_of = |index: usize| {
+            let piece = of_group.start + index;
+            assert!(of_group.contains(&piece), "a piece of the group");
+            piece
+        };
+        for piece in pieces.clone().map(piece_of) {
+            state.shelf.keep(piece);
+        }
+        for piece in pieces.map(piece_of) {
+            if state.shelf.slot_of(piece).is_some() {
+                continue;
+            }
+            let Some(slot) = shared.victim(&state, piece) else { break };
+            shared.bring(&mut state, piece, slot, true);
+            self.visit.turn(shared, &mut state);
+        }
+    }
+
+    /// The bytes of a span of a piece.
+    ///
+    /// # Panics
+    /// If the piece is not there.
+    pub fn bytes(&self, piece: usize, span: usize) -> &[u8] {
+        assert!(self.visit.here[piece], "piece {piece} of group {} is not there", self.group);
+        let shared = &*self.slots.shared;
+        let info = &shared.layout.pieces[shared.layout.groups[self.group].start + piece];
+        let slot = self.visit.slot_of[piece] as usize;
+        assert!(span < info.spans.len(), "span {span} of {}", info.spans.len());
+        if let (true, Some(cached)) = (self.visit.cached[piece], &shared.cached) {
+            return cached.bytes(&shared.layout, info.spans.start + span);
+        }
+        let place = shared.layout.place(slot, info.spans.start + span, info.class);
+        shared.watch.read(slot, info.spans.start + span);
+        assert!(place.start <= place.end && place.end <= shared.region.len());
+        // SAFETY: within the region, which lives as long as `shared`. Nothing writes to the slot: all of it has come, and it is given to
+        // another piece by another visit only. What is being read goes to other slots, of which this makes no reference.
+        unsafe {
+            let start = shared.region.as_mut_ptr().add(place.start);
+            std::slice::from_raw_parts(start, place.len())
+        }
+    }
+}
+
+impl Visit {
+    pub(super) fn has_ring(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return self.ring.is_some();
+        #[cfg(not(target_os = "linux"))]
+        false
+    }
+
+    /// True if more is there than before.
+    pub(super) fn look(&mut self, state: &State) -> bool {
+        let come = |slot: u32| slot != NONE && state.slots[slot as usize].left == 0;
+        if self.shuffled.is_some() {
+            return self.look_shuffled(&come);
+        }
+        let (mut more, mut all) = (false, true);
+        for (slot, here) in self.slot_of.iter().zip(&mut self.here) {
+            if *slot != NONE && !*here {
+                *here = come(*slot);
+                more |= *here;
+                all &= *here;
+            }
+        }
+        self.all_here = all;
+        more
+    }
+
+    /// [`Visit::look`], for tests: when all have come, one after the other is there.
+    pub(super) fn look_shuffled(&mut self, come: &dyn Fn(u32) -> bool) -> bool {
+        let late = || (0..self.here.len()).filter(|i| self.slot_of[*i] != NONE && !self.here[*i]);
+        let count = late().count();
+        if count == 0 || !late().all(|i| come(self.slot_of[i])) {
+            return false;
+        }
+        let seed = self.shuffled.unwrap_or(0).wrapping_mul(6_364_136_223_846_793_005) + 1;
+        let next = late().nth((seed >> 33) as usize % count);
+        next.into_iter().for_each(|i| self.here[i] = true);
+        (self.shuffled, self.all_here) = (Some(seed), count == 1);
+        true
+    }
+
+    /// Takes what has come, and hands in what is to be read, if threads of their own do not.
+    pub(super) fn turn(&mut self, shared: &Shared, state: &mut State) {
+        #[cfg(target_os = "linux")]
+        if let Some(ring) = &mut self.ring {
+            ring.turn(shared, state);
+        }
+        let _ = (shared, state);
+    }
+
+    /// Looks whether another process has come that has pieces of the same files, and how much memory there is for what both have.
+    pub(super) fn look_around<'s>(
+        &mut self,
+        shared: &'s Shared,
+        mut state: MutexGuard<'s, State>,
+    ) -> MutexGuard<'s, State> {
+        let Some(cached) = &shared.cached else { return state };
+        if !state.shared && state.shelf.visits() > 0 && cached.are_others() {
+            // Nothing may be written to memory that is given back.
+            while state.slots.iter().any(|slot| slot.left > 0) {
+                state = self.wait(shared, state);
+            }
+            for slot in 0..state.slots.len() {
+                if let (Some(piece), false) = (state.shelf.piece_in(slot), state.slots[slot].cached)
+                {
+                    state.shelf.forget(piece);
+                }
+            }
+            // SAFETY: no visit goes on, so nobody has a reference to a slot; all reads are done, and others begin with this lock held.
+            unsafe { shared.region.give_back() };
+            state.shared = true;
+        }
+        if state.shared {
+            state.room = room_now();
+        }
+        state
+    }
+
+    /// Waits until something has come, perhaps not all of a piece.
+    pub(super) fn wait<'s>(
+        &mut self,
+        shared: &'s Shared,
+        mut state: MutexGuard<'s, State>,
+    ) -> MutexGuard<'s, State> {
+        // Of those in the page cache first what this visit wants.
+        let wants = |slot: &u32| self.slot_of.contains(slot);
+        let next = state.asked.iter().position(wants).unwrap_or(0);
+        if let (Some(slot), Some(cached)) = (state.asked.remove(next), &shared.cached) {
+            let piece = state.shelf.piece_in(slot as usize).expect("a slot that is being filled");
+            drop(state);
+            if let Err(error) = cached.fetch(&shared.layout, piece) {
+                let _ = shared.failure.set(Arc::new(error));
+            }
+            let mut state = shared.state();
+            state.slots[slot as usize].left -= 1;
+            self.turn(shared, &mut state);
+            return state;
+        }
+        #[cfg(target_os = "linux")]
+        if let Some(ring) = &mut self.ring {
+            drop(state);
+            ring.wait();
+            let mut state = shared.state();
+            ring.turn(shared, &mut state);
+            return state;
+        }
+        shared.arrived.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if nothing is being read.
+    pub(super) fn is_idle(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return self.ring.as_ref().is_none_or(Ring::is_idle);
+        #[cfg(not(target_os = "linux"))]
+        true
+    }
+}
