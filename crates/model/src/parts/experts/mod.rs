@@ -1,0 +1,371 @@
+//! A mixture of experts: a router chooses a few of many small networks for each token, and their outputs are summed
+//! by the router's weights, with that of a shared network that all tokens go through, where there is one.
+//!
+//! The pairs of a token and one of its experts are sorted by expert, into *slots*; each chosen expert's weights are read
+//! once for all of its slots, and others are not touched. Every slot has an output of its own, and a token's are summed in
+//! the order in which the router chose them: what comes out depends neither on threads nor on the tokens beside it.
+//!
+//! Three regions: the router; gate and up of all chosen experts; down and the sum. Where experts are read when they are chosen
+//! ([`Chosen`]), those that are in memory are computed while the others are read, and these as they come. Then the outputs of all slots
+//! are kept, and the sum is a region of its own. It has the same operations in the same order, so what comes out does not depend on what
+//! was in memory, or on the order in which the others came. Experts that the next layer will choose may be read after those of this one.
+//!
+//! Here is the part, and the order of its steps; `buffers` sorts tokens into slots, `products` computes, `ahead` asks for what is not in memory,
+//! `tensors` has the matrices.
+
+mod ahead;
+mod buffers;
+mod products;
+mod tensors;
+
+use alight_kernels::matmul::{ActivationFormats, RowCounts};
+use alight_kernels::parallel::{self, Rows};
+
+pub(crate) use self::buffers::{ExpertsBuffers, ExpertsWork};
+use self::tensors::{GateUp, SharedWeights};
+use super::dense::Activation;
+use super::routing::{Routing, USED};
+use crate::keys::SpecError;
+use crate::keys::{Keys, MAX_WIDTH};
+use crate::parts::buffers::WorkSize;
+use crate::parts::step::Step;
+use crate::parts::{FeedForwardSpec, Part, PartSpec};
+use crate::store::Chosen;
+use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
+
+/// A mixture of experts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertsSpec {
+    /// How many experts there are, and how a token's are chosen.
+    pub routing: Routing,
+    /// Width between an expert's two projections.
+    pub intermediate_size: usize,
+    /// Applied to the gate, or to what there is where there is none.
+    pub activation: Activation,
+    /// True if experts and the network for all tokens have a gate.
+    pub gated: bool,
+    /// A network for all tokens.
+    pub shared: Option<SharedExpert>,
+    /// Whether, where gate and up are one tensor, its rows are those of gate and up in turn.
+    pub interleaved: bool,
+    /// True if weights are on what experts take, and not on what they put out.
+    pub weighs_input: bool,
+}
+
+/// A network of a mixture that all tokens go through.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedExpert {
+    /// Width between its two projections.
+    pub intermediate_size: usize,
+    /// True if its output is multiplied by the sigmoid of a projection of the input.
+    pub gated: bool,
+}
+
+/// So many tokens choose few enough experts that some can be guessed.
+const MAX_GUESSING: usize = 4;
+
+/// The key of an expert's width.
+pub(crate) const EXPERT_WIDTH: &str = "expert_feed_forward_length";
+
+/// The key of the width of the network that all tokens go through.
+pub(crate) const SHARED_WIDTH: &str = "expert_shared_feed_forward_length";
+
+impl SharedExpert {
+    /// One that is as wide as some experts together, whose number is a key; none if there is no such number.
+    ///
+    /// # Errors
+    /// A number that no model can have.
+    pub(crate) fn as_wide_as(
+        keys: &Keys<'_, '_>,
+        width: usize,
+    ) -> Result<Option<SharedExpert>, SpecError> {
+        let count = keys.width_or_none("expert_shared_count")?;
+        let shared =
+            count.map(|count| SharedExpert { intermediate_size: count * width, gated: false });
+        match shared.as_ref().filter(|shared| shared.intermediate_size > MAX_WIDTH) {
+            None => Ok(shared),
+            Some(_) => {
+                let most = format!("at most {} experts of {width}", MAX_WIDTH / width);
+                Err(keys.value("expert_shared_count", count.unwrap_or(0), most))
+            }
+        }
+    }
+}
+
+impl ExpertsSpec {
+    /// Reads its keys, with SiLU and without a shared network. `normalise` says whether weights are normalised where the
+    /// file does not.
+    ///
+    /// # Errors
+    /// A value that no model can have.
+    pub(crate) fn read(keys: &Keys<'_, '_>, normalise: bool) -> Result<ExpertsSpec, SpecError> {
+        // Families of which no model has dense layers too have no key of its own for an expert's width.
+        let intermediate_size = match keys.optional_dimension(EXPERT_WIDTH, MAX_WIDTH)? {
+            Some(width) => width,
+            None => keys.dimension("feed_forward_length", MAX_WIDTH)?,
+        };
+        ExpertsSpec::new(keys, Routing::read(keys, normalise)?, intermediate_size)
+    }
+
+    /// Gated experts of that width, with SiLU and without a shared network.
+    ///
+    /// # Errors
+    /// More of them for each token than any model has.
+    pub(crate) fn new(
+        keys: &Keys<'_, '_>,
+        routing: Routing,
+        intermediate_size: usize,
+    ) -> Result<ExpertsSpec, SpecError> {
+        // What a token's experts write is in memory for all tokens of a batch.
+        if intermediate_size.saturating_mul(routing.used) > MAX_WIDTH {
+            let expected = format!("at most {MAX_WIDTH} for all experts of a token");
+            return Err(keys.value(USED, routing.used, expected));
+        }
+        Ok(ExpertsSpec {
+            routing,
+            intermediate_size,
+            activation: Activation::Silu,
+            gated: true,
+            shared: None,
+            interleaved: false,
+            weighs_input: false,
+        })
+    }
+}
+
+impl PartSpec for ExpertsSpec {
+    fn find(
+        &self,
+        find: &LayerFinder<'_, '_, '_>,
+        hidden: usize,
+    ) -> Result<Box<dyn Part>, WeightError> {
+        Ok(Box::new(Experts::find(find, self, hidden)?))
+    }
+
+    fn work(&self, _hidden: usize) -> WorkSize {
+        let shared = self.shared.as_ref().map_or(0, |shared| shared.intermediate_size);
+        WorkSize {
+            gate: shared,
+            activated: shared,
+            experts: ExpertsWork {
+                experts: self.routing.experts,
+                used: self.routing.used,
+                width: self.intermediate_size,
+            },
+            ..WorkSize::default()
+        }
+    }
+}
+
+impl FeedForwardSpec for ExpertsSpec {
+    fn experts(&self) -> Option<&ExpertsSpec> {
+        Some(self)
+    }
+}
+
+/// Its tensors. `width` is the length of what the experts take in and put out: the hidden size, but for those of
+/// [`LatentExpertsSpec`](super::latent_experts::LatentExpertsSpec).
+#[derive(Debug)]
+pub(crate) struct Experts {
+    spec: ExpertsSpec,
+    /// `[experts, hidden]`
+    router: Linear,
+    /// `[experts]`, for the choice alone.
+    selection_bias: Option<Vec<f32>>,
+    gate_up: GateUp,
+    /// `[experts][width, intermediate]`
+    down: MatrixRef,
+    /// `[experts][1, width]`
+    down_bias: Option<MatrixRef>,
+    shared: Option<SharedWeights>,
+}
+
+impl Experts {
+    pub(super) fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        spec: &ExpertsSpec,
+        hidden: usize,
+    ) -> Result<Experts, WeightError> {
+        Experts::find_of_width(find, spec, hidden, hidden)
+    }
+
+    /// Experts that take in and put out `width` elements, by a router that takes `hidden`.
+    pub(super) fn find_of_width(
+        find: &LayerFinder<'_, '_, '_>,
+        spec: &ExpertsSpec,
+        hidden: usize,
+        width: usize,
+    ) -> Result<Experts, WeightError> {
+        let inner = spec.intermediate_size;
+        let Routing { experts, used, .. } = spec.routing;
+        find.not_one_by_one()?;
+        let shared = spec.shared.as_ref();
+        let shared = shared.map(|shared| SharedWeights::find(find, shared, spec.gated, hidden));
+        Ok(Experts {
+            spec: spec.clone(),
+            router: find.router("ffn_gate_inp", hidden, experts)?,
+            selection_bias: find.bias("exp_probs_b", experts)?,
+            gate_up: GateUp::find(find, spec, width)?,
+            down: find.experts("ffn_down_exps", [inner, width, experts], 1, used)?,
+            down_bias: find.experts_bias("ffn_down_exps", width, experts, used)?,
+            shared: shared.transpose()?,
+        })
+    }
+
+    /// The projections that choose the experts, and that weigh the shared network's output.
+    fn routing_linears(&self) -> impl Iterator<Item = &Linear> {
+        [&self.router].into_iter().chain(self.gate_of_shared())
+    }
+
+    /// What makes the router's logits.
+    pub(super) fn router(&self) -> &Linear {
+        &self.router
+    }
+
+    /// The formats of the experts' input alone.
+    pub(super) fn routed_formats(&self) -> ActivationFormats {
+        ActivationFormats::of_parts(self.gate_up.kinds())
+    }
+
+    /// The formats of the input of their second matrices.
+    fn down_formats(&self) -> ActivationFormats {
+        ActivationFormats::of_parts([self.down.kind()])
+    }
+
+    /// Computes the experts that [`Experts::route`] has chosen on the step's packed input, into `y`.
+    pub(super) fn compute_routed(&self, step: &mut Step<'_>) {
+        let slots = self.gather(step);
+        let store = step.store;
+        let _first = store.asks_ahead().then(|| self.ask_for_chosen(step));
+        let places = &step.buffers.experts.places;
+        let numbers = places.iter().map(|place| place.matrix);
+        let mut chosen = store.choose(self.down.storage(), numbers.clone());
+        store.recorder().add(self.down.first_byte(), numbers, chosen.found());
+        step.buffers.experts.begin_waves(&chosen);
+        self.look_ahead(step, &mut chosen);
+        if chosen.all_here() {
+            self.inputs(step, &chosen, true);
+            self.down(step, &chosen);
+        } else {
+            self.compute_in_waves(step, &mut chosen);
+            self.shared_and_sum(step, slots.all());
+        }
+    }
+
+    /// Sorts the tokens by their experts into slots, and gives each slot the packed input of its token. Returns how many slots there are.
+    fn gather(&self, step: &mut Step<'_>) -> RowCounts {
+        let (formats, down_formats) = (self.routed_formats(), self.down_formats());
+        let isa = step.compute.isa;
+        let block = formats.block(isa).max(down_formats.block(isa));
+        let (rows, b) = (step.rows(), &mut *step.buffers);
+        let slots = b.experts.sort(&self.spec, rows, block);
+        let threads = &mut step.compute.threads(&b.threads);
+        let (packed, token_of) = (&mut b.experts.packed, &b.experts.token_of);
+        parallel::gather(threads, &b.acts, (packed, formats), slots, &|slot| token_of[slot]);
+        slots
+    }
+
+    /// Computes the experts that are here, then those that have come meanwhile, until all are. Outputs of slots are kept.
+    fn compute_in_waves(&self, step: &mut Step<'_>, chosen: &mut Chosen<'_>) {
+        let mut first = true;
+        loop {
+            self.inputs(step, chosen, first);
+            let last = step.buffers.experts.coming.is_empty();
+            self.down_apart(step, chosen);
+            if last {
+                break;
+            }
+            chosen.wait_for_more();
+            step.buffers.experts.next_wave(chosen);
+            if step.buffers.experts.coming.is_empty() && step.rows().all() <= MAX_GUESSING {
+                // The disk has nothing to do from now on.
+                self.look_ahead(step, chosen);
+            }
+            first = false;
+        }
+    }
+
+    /// What the output of the shared network is weighed by, if it is.
+    fn gate_of_shared(&self) -> Option<&Linear> {
+        self.shared.as_ref()?.gate_of_output.as_ref()
+    }
+
+    /// Chooses experts and weights of every token by the step's packed input.
+    pub(super) fn route(&self, step: &mut Step<'_>) {
+        let spec = &self.spec;
+        let (routing, n) = (&spec.routing, step.rows().all());
+        let router = self.router.view(step.store);
+        let shared = self.gate_of_shared();
+        let b = &mut *step.buffers;
+        let e = &mut b.experts;
+        let logits = [Rows::new(&mut e.logits, routing.experts)];
+        match shared.map(|gate| gate.view(step.store)) {
+            None => step.compute.multiply([[&router]], [logits], &b.acts, &b.threads, None),
+            Some(gate) => {
+                let outputs = [logits, [Rows::new(&mut e.shared, 1)]];
+                step.compute.multiply([[&router], [&gate]], outputs, &b.acts, &b.threads, None);
+            }
+        }
+        let rows = [
+            Rows::new(&mut e.logits, routing.experts),
+            Rows::new(&mut e.scores, routing.experts),
+            Rows::new(&mut e.chosen, 2 * routing.used),
+        ];
+        step.compute.each_row(n, rows, &b.threads, &|_, [logits, scores, chosen], _| {
+            routing.choose(logits, self.selection_bias.as_deref(), scores, chosen);
+        });
+    }
+}
+
+impl Part for Experts {
+    fn linears(&self) -> Vec<&Linear> {
+        self.routing_linears().collect()
+    }
+
+    fn linears_mut(&mut self) -> Vec<&mut Linear> {
+        let gate = self.shared.iter_mut().flat_map(|shared| &mut shared.gate_of_output);
+        [&mut self.router].into_iter().chain(gate).collect()
+    }
+
+    fn matrices(&self) -> Vec<&MatrixRef> {
+        let mut all: Vec<_> = self.routing_linears().map(|linear| &linear.matrix).collect();
+        let shared = self.shared.as_ref();
+        all.extend(self.gate_up.matrices());
+        all.extend(shared.into_iter().flat_map(SharedWeights::inputs));
+        all.push(&self.down);
+        all.extend(shared.map(|shared| &shared.down));
+        all.extend(&self.down_bias);
+        all
+    }
+
+    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        let mut all = vec![&mut self.router.matrix];
+        let mut ends = Vec::new();
+        all.extend(self.gate_up.matrices_mut());
+        if let Some(shared) = &mut self.shared {
+            all.extend(shared.gate_of_output.as_mut().map(|gate| &mut gate.matrix));
+            all.extend(shared.gate.iter_mut().chain([&mut shared.up]));
+            ends.push(&mut shared.down);
+        }
+        all.push(&mut self.down);
+        all.append(&mut ends);
+        all.extend(&mut self.down_bias);
+        all
+    }
+
+    /// The formats of the input of all, where the router and the experts take the same.
+    fn input_formats(&self) -> ActivationFormats {
+        let shared = self.shared.iter().flat_map(SharedWeights::inputs).map(MatrixRef::kind);
+        let routing = self.routing_linears().flat_map(Linear::kinds);
+        ActivationFormats::of(routing.chain(shared)).and(self.routed_formats())
+    }
+
+    fn experts(&self) -> Option<&Experts> {
+        Some(self)
+    }
+
+    fn forward(&self, step: &mut Step<'_>) {
+        self.route(step);
+        self.compute_routed(step);
+    }
+}
