@@ -1,5 +1,5 @@
-"""The documentation holds together: every relative link and anchor leads somewhere, every page is in docs/SUMMARY.md, and a page
-that a file of the repository names is there. Links of what is in an archive of `make dist` stay in that archive.
+"""The documentation holds together: every relative link and anchor leads somewhere, every page is in docs/SUMMARY.md, a page
+that a file of the repository names is there, and so are source files and their items that a page names. Links of what is in an archive of `make dist` stay in that archive.
 
 Pages are those of docs/ and the Markdown files beside README.md. A link of a page in docs/ stays in docs/, because a book is made
 of that folder alone. Each rule is first tried on a small set of pages with a mistake in it, which it must find; if it does not, that
@@ -65,6 +65,24 @@ def naming(root: Path):
             yield from (Path(folder, name) for name in files if Path(name).suffix in TEXT and Path(folder, name) != root / THIS)
 
 
+def unknown_code(root: Path, text: str) -> list[str]:
+    """Source files that a page names and that are not there; and of rows of tables that have a file and then items of it, the items that it
+    does not define."""
+    out = []
+    for number, line in enumerate(prose(text).splitlines(), 1):
+        for name in re.findall(r"`((?:crates|bindings|evidence|fuzz)/[\w./-]+\.(?:rs|py|pyi|toml))`", line):
+            # A page on how to add a file calls it NAME.
+            if "NAME" not in name and not (root / name).is_file():
+                out.append(f"{number}: {name}: there is no such file")
+        row = re.match(r"\| `([\w./-]+\.rs)` \| ((?:`\w+`(?:, )?)+) \|", line)
+        if row and (root / row[1]).is_file():
+            source = (root / row[1]).read_text()
+            for item in re.findall(r"`(\w+)`", row[2]):
+                if not re.search(rf"\b(?:fn|struct|enum|trait|type|const) {item}\b", source):
+                    out.append(f"{number}: {row[1]} has no `{item}`")
+    return out
+
+
 def problems(root: Path, archived: set[str]) -> list[str]:
     """What is wrong with the documentation of the repository in `root`. `archived`: the files that a release has."""
     archived = archived | {str(parent) for name in archived for parent in Path(name).parents}
@@ -94,6 +112,8 @@ def problems(root: Path, archived: set[str]) -> list[str]:
         for name in re.finditer(r"(?<![\w/.-])docs/[\w./-]*\.(?:md|svg)\b", text):
             if not (root / name[0]).is_file():
                 out.append(f"{path.relative_to(root)}:{text.count(chr(10), 0, name.start()) + 1}: {name[0]}: there is no such file")
+    for page, text in pages.items():
+        out += [f"{page.relative_to(root)}:{problem}" for problem in unknown_code(root, text)]
     # A link of README.md may have been found in both ways.
     return list(dict.fromkeys(out))
 
@@ -105,7 +125,7 @@ GOOD = {
     "docs/one.md": "# One\n\n## A heading, of `one`\n\n[below](deep/two.md), [here](#one)\n",
     "docs/deep/two.md": "# Two\n![a picture](../one.svg)\n",
     "docs/one.svg": "<svg/>",
-    "crates/a/src/lib.rs": "//! See docs/one.md.\n",
+    "crates/a/src/lib.rs": "//! See docs/one.md.\nfn a() {}\n",
 }
 MISTAKES = [
     ({}, ""),
@@ -119,6 +139,9 @@ MISTAKES = [
     ({"docs/SUMMARY.md": "- [One](one.md)\n- [Two](deep/two.md)\n- [One](one.md)\n"}, "docs/one.md: docs/SUMMARY.md names it twice"),
     ({"docs/SUMMARY.md": "- [One](one.md)\n- [Two](deep/two.md)\n- [Three](three.md)\n"}, "docs/SUMMARY.md:3: three.md: there is no such file"),
     ({"README.md": "[code](crates/a/src/lib.rs)"}, "README.md:1: crates/a/src/lib.rs: that is not in the archives"),
+    ({"docs/one.md": "# One\n\n## A heading, of `one`\n\n| `crates/a/src/lib.rs` | `a` | it is there |\n"}, ""),
+    ({"docs/one.md": "# One\n\n## A heading, of `one`\n\n`crates/b/src/lib.rs`\n"}, "docs/one.md:5: crates/b/src/lib.rs: there is no such file"),
+    ({"docs/one.md": "# One\n\n## A heading, of `one`\n\n| `crates/a/src/lib.rs` | `a`, `b` | |\n"}, "docs/one.md:5: crates/a/src/lib.rs has no `b`"),
     ({"crates/a/src/lib.rs": "//! See docs/gone.md.\n"}, "crates/a/src/lib.rs:1: docs/gone.md: there is no such file"),
 ]
 

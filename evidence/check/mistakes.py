@@ -51,7 +51,8 @@ MISTAKES = (
     Mistake("tokens of a pair taken for one another (AVX-512)", R + "kernels/src/matmul/dot/avx512.rs", "let [high, low] = q[t];", "let [high, low] = q[T - 1 - t];", "rust kernels"),
     Mistake("a tail of columns left out", R + "kernels/src/matmul/dot/avx512.rs", "let rest = k % 256;", "let rest = k % 256 / 64 * 64;", "rust kernels"),
     Mistake("an instruction that is called", R + "kernels/src/matmul/dot/avx512.rs", "        let mut out = [[0.0; R]; T];\n        for t in 0..T {\n            out[t] = sums(total[t]);\n        }\n        out",
-            "        called(total, std::array::from_fn(|t| _mm512_reduce_add_ps(total[t][0])))", "check inlined"),
+            "        #[inline(never)]\n        fn apart(v: __m512) -> f32 {\n            // SAFETY: none.\n            unsafe { _mm512_reduce_add_ps(v) }\n        }\n"
+            "        std::array::from_fn(|t| std::array::from_fn(|r| apart(total[t][r])))", "check inlined"),
     Mistake("a quantiser that cuts instead of rounding", R + "kernels/src/fit/simple.rs", "*out = (x * id).round() as i8 as u8;", "*out = (x * id) as i8 as u8;", "rust kernels"),
     Mistake("rotary pairs that lie elsewhere", R + "model/src/spec/arch/qwen3.rs", "RopePairing::NeoX", "RopePairing::Interleaved", "agree architectures"),
     Mistake("a sampler that keeps too many", R + "model/src/engine/sampler.rs", "if reached >= wanted {", "if reached > 2.0 * wanted {", "rust model"),

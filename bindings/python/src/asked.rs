@@ -1,6 +1,7 @@
 //! What Python asks for: how a prompt is continued, by the names that `alight run` has for it; and prompts as tokens.
 
-use alight_chat::grammar::{NoGrammar, Wanted};
+use alight_chat::body::conversation;
+use alight_chat::grammar::{AnswerRules, NoGrammar, Wanted};
 use alight_model::{ModelError, SamplerOptions};
 use alight_text::output::Thinking;
 use alight_text::prompt::check_length;
@@ -99,8 +100,7 @@ impl Options {
                 return Err(error);
             }
         }
-        if options.held.is_some() {
-            // Nothing follows the end of what it has.
+        if !options.rules().past_end {
             options.ignore_eos = false;
         }
         options.sampling.check().map_err(|problem| error::OPTION.err(problem.to_string()))?;
@@ -187,6 +187,11 @@ impl Options {
             }
         }
         Ok(())
+    }
+
+    /// What follows from the constraint.
+    fn rules(&self) -> AnswerRules {
+        if self.held.is_some() { AnswerRules::WHOLE } else { AnswerRules::FREE }
     }
 
     /// An answer is held to one thing.
@@ -304,8 +309,7 @@ impl Prompt {
             Prompt::Text(_) | Prompt::Tokens(_) => Style::Raw,
         };
         let mut encoder = Encoder::new(vocabulary, style, options.parse_special);
-        // A grammar has no rule for what a model thinks first.
-        if !options.thinking || options.held.is_some() {
+        if !(options.thinking && options.rules().thinking) {
             encoder = encoder.without_thinking();
         }
         if style == Style::Raw && options.system.is_some() {
@@ -338,7 +342,7 @@ impl Prompt {
             all.insert(0, json!({"role": "system", "content": system}));
         }
         fits(messages.get("messages").map_or(0, content_bytes))?;
-        let tokens = encoder.chat_in(messages).map_err(error::prompt)?;
+        let tokens = conversation::encode(&encoder, messages).map_err(error::prompt)?;
         Ok((context.checked(tokens, vocabulary)?, style))
     }
 }

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use alight_chat::grammar::Held;
+use alight_chat::grammar::{AnswerRules, Held};
 use alight_chat::worker::{EngineEvent, GenerateRequest, LogitsWanted, TokenLogits};
 use alight_model::{Finish, Logprobs, Request};
 use alight_text::output::Shown;
@@ -135,8 +135,7 @@ impl Making {
         held: Option<Held>,
     ) -> Result<Making, Failure> {
         let thinking = options.shown();
-        // All of an answer that is held is what was asked for, whatever it looks like.
-        let style = if held.is_some() { Style::Raw } else { style };
+        let style = if AnswerRules::of(held.as_ref()).marks { style } else { Style::Raw };
         let shown = Shown::new(Arc::clone(vocabulary), style, &prompt, thinking, &options.stops);
         let shown = if tools { shown.with_tools() } else { shown };
         let (sampling, prompt_tokens) = (options.sampling(), prompt.len());

@@ -2,11 +2,11 @@
 //! chosen, and the place in the engine.
 
 use alight_chat::answer::AnswerOptions;
-use alight_chat::body::conversation::without_thinking;
+use alight_chat::body::conversation::{encode, without_thinking};
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
 use alight_chat::body::{messages, options};
-use alight_chat::grammar::{self, Calls, Held};
+use alight_chat::grammar::{self, AnswerRules, Calls};
 use alight_chat::worker::GenerateRequest;
 use alight_model::Request;
 use alight_text::infill::Gap;
@@ -53,8 +53,8 @@ pub(crate) fn ask(
     }
     let logit_bias = biases(fields, serving)?;
     let grammar = grammar::take(fields, calls, &serving.grammars)?;
-    // Nothing follows the end of what a grammar has.
-    let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false) && grammar.is_none();
+    let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false);
+    let ignore_eos = ignore_eos && AnswerRules::of(grammar.as_ref()).past_end;
     options::refuse_unsupported(fields)?;
     let salt = call.salt.clone();
     let request =
@@ -99,7 +99,7 @@ fn too_long(why: TooLong) -> Failure {
 
 /// The tokens of a conversation, as a template sees it.
 pub(crate) fn conversation(
-    mut context: Map<String, Value>,
+    context: Map<String, Value>,
     serving: &Serving,
 ) -> Result<Vec<u32>, Failure> {
     let vocabulary = serving.vocabulary();
@@ -112,18 +112,7 @@ pub(crate) fn conversation(
         )),
         error => Failure::invalid(error.to_string()),
     };
-    match encoder.chat_in(context.clone()) {
-        Err(PromptError::Chat(error)) => {
-            // Some templates refuse roles that others have: what they say is said by those that all have.
-            let plain = messages::plain(&context["messages"]);
-            if context.get("messages") == Some(&plain) {
-                return Err(refused(PromptError::Chat(error)));
-            }
-            context.insert("messages".to_owned(), plain);
-            encoder.chat_in(context).map_err(|_| refused(PromptError::Chat(error)))
-        }
-        encoded => encoded.map_err(refused),
-    }
+    encode(&encoder, context).map_err(refused)
 }
 
 /// The prompt of a conversation, and what is known of its answer. If one of `must_call` has to be called, the answer is held to that;
@@ -141,11 +130,11 @@ pub(crate) fn chat(
         ask.request.ignore_eos = false;
     }
     let held = ask.grammar.is_some();
-    if held {
+    let rules = AnswerRules::of(ask.grammar.as_ref());
+    if !rules.thinking {
         without_thinking(&mut context);
     }
-    // What is JSON or a call of a tool is told apart by the marks of calls.
-    let chat = ask.grammar.as_ref().is_none_or(Held::may_call);
+    let chat = rules.marks;
     let tools = chat && context.contains_key("tools");
     let may_call = context.get("tools").and_then(Value::as_array).filter(|_| !held);
     if let Some(may_call) = may_call {

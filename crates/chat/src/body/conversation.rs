@@ -1,5 +1,6 @@
 //! The conversation of a body, with its tools and what else a chat template may look for.
 
+use alight_text::{Encoder, PromptError};
 use serde_json::{Map, Value};
 
 use super::fields::Fields;
@@ -21,6 +22,28 @@ pub fn context(messages: Vec<Value>) -> Map<String, Value> {
 /// for thoughts.
 pub fn without_thinking(context: &mut Map<String, Value>) {
     context.entry("enable_thinking").or_insert(false.into());
+}
+
+/// The tokens of a conversation, as a template sees it. Some templates refuse roles that others have: then the same is given to them in
+/// the roles that all have.
+///
+/// # Errors
+/// There is no template, or it refuses the conversation in both forms; the error is that of the first.
+pub fn encode(
+    encoder: &Encoder<'_>,
+    mut context: Map<String, Value>,
+) -> Result<Vec<u32>, PromptError> {
+    match encoder.chat_in(context.clone()) {
+        Err(PromptError::Chat(error)) => {
+            let plain = messages::plain(&context["messages"]);
+            if context.get("messages") == Some(&plain) {
+                return Err(PromptError::Chat(error));
+            }
+            context.insert("messages".to_owned(), plain);
+            encoder.chat_in(context).map_err(|_| PromptError::Chat(error))
+        }
+        encoded => encoded,
+    }
 }
 
 /// Takes the conversation of a body, as a template sees it. It has `tools` if the model may call any.

@@ -116,11 +116,6 @@ pub(crate) enum Part {
 }
 
 impl Held {
-    /// True if the answer may be calls of tools instead. The marks around a call tell it from what was asked for.
-    pub fn may_call(&self) -> bool {
-        matches!(self.0, Part::WholeOrCalls(_))
-    }
-
     /// Which tokens may come next; `None`: all.
     fn mask(&mut self) -> Result<Option<Mask>, Box<str>> {
         match &mut self.0 {
@@ -134,6 +129,35 @@ impl Held {
         match &mut self.0 {
             Part::Whole(grammar) | Part::WholeOrCalls(grammar) => grammar.accept(token),
             Part::Behind(marks) => marks.accept(token),
+        }
+    }
+}
+
+/// What follows for an answer from the constraint that it has, if it has one: the same for every front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerRules {
+    /// The model may think first. No grammar has a rule for that.
+    pub thinking: bool,
+    /// Marks of thinking and of calls take the answer apart. An answer that a grammar has is what was asked for, whatever it looks like.
+    pub marks: bool,
+    /// The answer may go on after an end-of-generation token. Nothing follows the end of what a grammar has.
+    pub past_end: bool,
+}
+
+impl AnswerRules {
+    /// Those of an answer without a constraint.
+    pub const FREE: AnswerRules = AnswerRules { thinking: true, marks: true, past_end: true };
+    /// Those of an answer that a grammar has as a whole.
+    pub const WHOLE: AnswerRules = AnswerRules { thinking: false, marks: false, past_end: false };
+
+    /// Those of an answer with this constraint.
+    pub fn of(held: Option<&Held>) -> AnswerRules {
+        match held.map(|held| &held.0) {
+            // What comes before the marks of a call is free.
+            None | Some(Part::Behind(_)) => AnswerRules::FREE,
+            Some(Part::Whole(_)) => AnswerRules::WHOLE,
+            // What is JSON or a call of a tool is told apart by the marks of calls.
+            Some(Part::WholeOrCalls(_)) => AnswerRules { marks: true, ..AnswerRules::WHOLE },
         }
     }
 }

@@ -7,7 +7,7 @@ use alight_chat::answer::AnswerOptions;
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
 use alight_chat::body::{conversation, messages, options};
-use alight_chat::grammar::{self, Calls, Grammars, Held, NotHeld};
+use alight_chat::grammar::{self, AnswerRules, Calls, Grammars, Held, NotHeld};
 use alight_model::SamplerOptions;
 use alight_text::infill::Gap;
 use alight_text::prompt::check_length;
@@ -198,9 +198,9 @@ impl Parsed {
             Prompt::Text(_) | Prompt::Tokens(_) | Prompt::Gap(_) => Calls::None,
         };
         let held = grammar::take(&mut fields, calls, grammars)?;
-        // Nothing follows the end of what a grammar has.
+        let rules = AnswerRules::of(held.as_ref());
         let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(defaults.ignore_eos);
-        let ignore_eos = ignore_eos && held.is_none();
+        let ignore_eos = ignore_eos && rules.past_end;
         let stops = options::stops(&mut fields)?;
         refuse_unsupported(&mut fields)?;
         fields.ignore(&IGNORED);
@@ -208,12 +208,11 @@ impl Parsed {
         let (mut chat, mut tools) = (false, false);
         if let Prompt::Chat(context) = &mut prompt {
             (chat, tools) = (true, context.contains_key("tools"));
-            if held.is_some() {
+            if !rules.thinking {
                 conversation::without_thinking(context);
             }
         }
-        // In what is held there are marks of calls alone, and those only where there may be calls.
-        let marked = chat && held.as_ref().is_none_or(Held::may_call);
+        let marked = chat && rules.marks;
         let asked = AnswerOptions {
             chat: marked,
             tools: marked && tools,
@@ -339,7 +338,7 @@ fn encode(
         }
         Prompt::Chat(context) => {
             fits(context["messages"].as_array().map_or(0, |messages| messages::bytes(messages)))?;
-            encoder.chat_in(context).map_err(refused)
+            conversation::encode(encoder, context).map_err(refused)
         }
     }
 }

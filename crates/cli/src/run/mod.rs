@@ -18,7 +18,7 @@ use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use alight_chat::grammar::Held;
+use alight_chat::grammar::{AnswerRules, Held};
 use alight_model::{Finish, GenerateOptions, SamplerOptions, Speculate};
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Message, Style};
@@ -276,11 +276,10 @@ impl RunArgs {
     ) -> (Encoder<'m>, GenerateOptions) {
         let encoder =
             self.limits.encoder(Encoder::new(about.vocabulary, style, self.parse_special));
-        if held.is_none() {
-            return (encoder, limits);
-        }
-        // The grammar has no rule for what a model thinks first, and nothing follows the end of what it has.
-        (encoder.without_thinking(), GenerateOptions { ignore_eos: false, ..limits })
+        let rules = AnswerRules::of(held);
+        let encoder = if rules.thinking { encoder } else { encoder.without_thinking() };
+        let ignore_eos = limits.ignore_eos && rules.past_end;
+        (encoder, GenerateOptions { ignore_eos, ..limits })
     }
 
     /// How thinking is shown.
@@ -416,9 +415,9 @@ fn style(about: &About<'_>, args: &RunArgs, given: &ArgMatches) -> Outcome<Style
     Ok(style)
 }
 
-/// How an answer is taken apart: all of one that is held is what was asked for, whatever it looks like.
+/// How an answer is taken apart.
 fn parts_style(style: Style, held: Option<&Held>) -> Style {
-    if held.is_some() { Style::Raw } else { style }
+    if AnswerRules::of(held).marks { style } else { Style::Raw }
 }
 
 /// What to say when the context is full.
