@@ -14,17 +14,11 @@ use serde_json::{Map, Value, json};
 use crate::error;
 use crate::tokenizer;
 
-/// The options that there are, in the order of documentation.
-const NAMES: [&str; 21] = [
+/// The options that there are, besides those of the sampler that are numbers.
+const NAMES: [&str; 15] = [
     "max_tokens",
     "stop",
-    "temperature",
     "top_k",
-    "top_p",
-    "min_p",
-    "repeat_penalty",
-    "frequency_penalty",
-    "presence_penalty",
     "repeat_last_n",
     "seed",
     "logit_bias",
@@ -38,6 +32,13 @@ const NAMES: [&str; 21] = [
     "grammar",
     "regex",
 ];
+
+/// All options, in the order of documentation.
+fn names() -> impl Iterator<Item = &'static str> {
+    let (first, rest) = NAMES.split_at(2);
+    let numbers = SamplerOptions::NUMBERS.map(|number| number.name);
+    first.iter().copied().chain(numbers).chain(rest.iter().copied())
+}
 
 /// Most alternatives whose log-probabilities are returned with each token.
 const MAX_LOGPROBS: usize = 1000;
@@ -94,7 +95,7 @@ impl Options {
             let name: String = name.extract()?;
             if let Err(error) = options.set(&name, &value) {
                 let py = value.py();
-                if NAMES.contains(&name.as_str()) && error.is_instance_of::<PyTypeError>(py) {
+                if names().any(|known| known == name) && error.is_instance_of::<PyTypeError>(py) {
                     return Err(PyTypeError::new_err(format!("{name}: {}", error.value(py))));
                 }
                 return Err(error);
@@ -120,13 +121,7 @@ impl Options {
                         .map_err(|_| PyTypeError::new_err("expected a text or a list of texts"))?,
                 }
             }
-            "temperature" => sampling.temperature = value.extract()?,
             "top_k" => sampling.top_k = count(name, value)?,
-            "top_p" => sampling.top_p = value.extract()?,
-            "min_p" => sampling.min_p = value.extract()?,
-            "repeat_penalty" => sampling.repeat_penalty = value.extract()?,
-            "frequency_penalty" => sampling.frequency_penalty = value.extract()?,
-            "presence_penalty" => sampling.presence_penalty = value.extract()?,
             "repeat_last_n" => sampling.repeat_last_n = count(name, value)?,
             "seed" => {
                 self.seed = match value.extract::<Option<i128>>()? {
@@ -179,12 +174,15 @@ impl Options {
             }
             "grammar" => self.hold("grammar", Wanted::grammar(value.extract()?))?,
             "regex" => self.hold("regex", Wanted::regex(value.extract()?))?,
-            other => {
-                return Err(PyTypeError::new_err(format!(
-                    "there is no option '{other}': there are {}",
-                    NAMES.join(", ")
-                )));
-            }
+            other => match SamplerOptions::NUMBERS.iter().find(|number| number.name == other) {
+                Some(number) => (number.set)(sampling, value.extract()?),
+                None => {
+                    let known = names().collect::<Vec<_>>().join(", ");
+                    return Err(PyTypeError::new_err(format!(
+                        "there is no option '{other}': there are {known}"
+                    )));
+                }
+            },
         }
         Ok(())
     }

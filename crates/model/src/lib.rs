@@ -62,7 +62,7 @@
 //! use alight_formats::GgmlType;
 //! use alight_formats::gguf::write::Builder;
 //! use alight_model::{
-//!     GenerateOptions, Model, OpenOptions, Sampler, SamplerOptions, Session, SessionOptions, generate,
+//!     GenerateOptions, Model, OpenOptions, Sampler, SamplerNumber, SamplerOptions, Session, SessionOptions, generate,
 //! };
 //! use std::ops::ControlFlow;
 //!
@@ -147,8 +147,8 @@ pub use cache::reusable;
 pub use engine::{
     Constraint, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated, Logprobs,
     MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, Numbers, OfPrompt, OptionError, Pooling, Request,
-    RequestId, Restored, Sampler, SamplerOptions, Session, SessionOptions, Speculate, context,
-    generate, generate_constrained, to_unit_length,
+    RequestId, Restored, Sampler, SamplerNumber, SamplerOptions, Session, SessionOptions,
+    Speculate, context, generate, generate_constrained, to_unit_length,
 };
 pub use error::ModelError;
 pub use load::{FileReport, Load, LoadReport, PartName, Repack, ResidentPart, SlotsReport};

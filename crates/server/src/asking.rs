@@ -43,14 +43,7 @@ pub(crate) fn ask(
         defaults.seed = ids::random() >> 32;
     }
     let most = call.server.options.max_tokens;
-    let (mut sampling, max_tokens) = options::sampling(fields, &defaults, most)?;
-    let finite = "a number";
-    if let Some(penalty) = fields.number("frequency_penalty", finite, |_| true)? {
-        sampling.frequency_penalty = penalty;
-    }
-    if let Some(penalty) = fields.number("presence_penalty", finite, |_| true)? {
-        sampling.presence_penalty = penalty;
-    }
+    let (sampling, max_tokens) = options::sampling(fields, &defaults, most)?;
     let logit_bias = biases(fields, serving)?;
     let grammar = grammar::take(fields, calls, &serving.grammars)?;
     let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false);

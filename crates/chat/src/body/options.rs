@@ -1,6 +1,6 @@
 //! How an answer is chosen, and where it ends.
 
-use alight_model::{Numbers, SamplerOptions};
+use alight_model::{SamplerNumber, SamplerOptions};
 use alight_text::infill::GapLimits;
 use serde_json::{Value, json};
 
@@ -24,16 +24,12 @@ pub fn sampling(
     max_tokens: usize,
 ) -> Result<(SamplerOptions, usize), Refusal> {
     let mut options = *defaults;
-    let mut set = |to: &mut f32, name, numbers: Numbers| {
-        let given = fields.number(name, numbers.expected(), |x| numbers.hold(x))?;
-        *to = given.unwrap_or(*to);
-        Ok::<(), Refusal>(())
-    };
-    set(&mut options.temperature, "temperature", SamplerOptions::TEMPERATURE)?;
-    set(&mut options.top_p, "top_p", SamplerOptions::TOP_P)?;
-    set(&mut options.min_p, "min_p", SamplerOptions::MIN_P)?;
-    for name in ["repeat_penalty", "repetition_penalty"] {
-        set(&mut options.repeat_penalty, name, SamplerOptions::REPEAT_PENALTY)?;
+    for SamplerNumber { name, also, numbers, set, .. } in &SamplerOptions::NUMBERS {
+        for name in [name].into_iter().chain(*also) {
+            if let Some(x) = fields.number(name, numbers.expected(), |x| numbers.hold(x))? {
+                set(&mut options, x);
+            }
+        }
     }
     options.top_k = fields.count_or_all("top_k", 0)?.unwrap_or(options.top_k);
     let last_n = fields.count_or_all("repeat_last_n", usize::MAX)?;

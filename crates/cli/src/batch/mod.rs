@@ -255,20 +255,12 @@ impl BatchArgs {
     /// fast they come.
     fn hash(&self, model: &Model) -> u64 {
         let BatchArgs { limits, engine, sampling, .. } = self;
-        let SamplerOptions {
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            repeat_penalty,
-            frequency_penalty,
-            presence_penalty,
-            repeat_last_n,
-            seed,
-        } = sampling.fixed_options();
+        let options = sampling.fixed_options();
+        let numbers = SamplerOptions::NUMBERS.map(|number| (number.get)(&options));
+        let SamplerOptions { top_k, repeat_last_n, seed, .. } = options;
         let all = json!({
             "model": model.identity(),
-            "sampling": [temperature, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty],
+            "sampling": numbers,
             "counts": [top_k, repeat_last_n, limits.max_tokens(), limits.context(model.spec().context)],
             // Another one in every run is the same wish.
             "seed": (!sampling.draws_seed()).then_some(seed),

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::num::ParseIntError;
 
-use alight_model::{Numbers, SamplerOptions};
+use alight_model::SamplerOptions;
 use anyhow::bail;
 use clap::builder::Resettable;
 use clap::{Arg, Args, Command, FromArgMatches};
@@ -18,7 +18,7 @@ const DEFAULTS: SamplerOptions = SamplerOptions::DEFAULT;
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Temperature; 0 always takes the most likely token
-    #[arg(long, value_name = "T", default_value_t = DEFAULTS.temperature, value_parser = temperature,
+    #[arg(long, value_name = "T", default_value_t = DEFAULTS.temperature, value_parser = number("temperature"),
           visible_alias = "temperature")]
     temp: f32,
 
@@ -27,23 +27,23 @@ pub struct SamplingArgs {
     top_k: usize,
 
     /// Keep the most likely tokens that make up this share of the probability; 1 keeps all
-    #[arg(long, value_name = "P", default_value_t = DEFAULTS.top_p, value_parser = top_p)]
+    #[arg(long, value_name = "P", default_value_t = DEFAULTS.top_p, value_parser = number("top_p"))]
     top_p: f32,
 
     /// Keep the tokens at least this likely, relative to the most likely; 0 keeps all
-    #[arg(long, value_name = "P", default_value_t = DEFAULTS.min_p, value_parser = min_p)]
+    #[arg(long, value_name = "P", default_value_t = DEFAULTS.min_p, value_parser = number("min_p"))]
     min_p: f32,
 
     /// Make tokens seen lately less likely by this factor; 1 does not
-    #[arg(long, value_name = "X", default_value_t = DEFAULTS.repeat_penalty, value_parser = repeat_penalty)]
+    #[arg(long, value_name = "X", default_value_t = DEFAULTS.repeat_penalty, value_parser = number("repeat_penalty"))]
     repeat_penalty: f32,
 
     /// Make tokens less likely by this much for each time that they were seen lately; 0 does not
-    #[arg(long, value_name = "X", default_value_t = DEFAULTS.frequency_penalty, value_parser = frequency_penalty)]
+    #[arg(long, value_name = "X", default_value_t = DEFAULTS.frequency_penalty, value_parser = number("frequency_penalty"))]
     frequency_penalty: f32,
 
     /// Make tokens less likely by this much if they were seen lately; 0 does not
-    #[arg(long, value_name = "X", default_value_t = DEFAULTS.presence_penalty, value_parser = presence_penalty)]
+    #[arg(long, value_name = "X", default_value_t = DEFAULTS.presence_penalty, value_parser = number("presence_penalty"))]
     presence_penalty: f32,
 
     /// How many tokens count as seen lately; 0 none, -1 all
@@ -143,35 +143,15 @@ fn last_n(text: &str) -> Result<usize, String> {
     }
 }
 
-fn number(text: &str, numbers: Numbers) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(x) if numbers.hold(x) => Ok(x),
-        _ => Err(format!("expected {}", numbers.expected())),
+/// Reads the option `name`, which is a number.
+fn number(name: &'static str) -> impl Fn(&str) -> Result<f32, String> + Clone {
+    move |text| {
+        let numbers = SamplerOptions::numbers(name);
+        match text.parse::<f32>() {
+            Ok(x) if numbers.hold(x) => Ok(x),
+            _ => Err(format!("expected {}", numbers.expected())),
+        }
     }
-}
-
-fn temperature(text: &str) -> Result<f32, String> {
-    number(text, SamplerOptions::TEMPERATURE)
-}
-
-fn top_p(text: &str) -> Result<f32, String> {
-    number(text, SamplerOptions::TOP_P)
-}
-
-fn min_p(text: &str) -> Result<f32, String> {
-    number(text, SamplerOptions::MIN_P)
-}
-
-fn repeat_penalty(text: &str) -> Result<f32, String> {
-    number(text, SamplerOptions::REPEAT_PENALTY)
-}
-
-fn frequency_penalty(text: &str) -> Result<f32, String> {
-    number(text, SamplerOptions::FREQUENCY_PENALTY)
-}
-
-fn presence_penalty(text: &str) -> Result<f32, String> {
-    number(text, SamplerOptions::PRESENCE_PENALTY)
 }
 
 #[cfg(test)]

@@ -56,39 +56,91 @@ pub struct OptionError {
     pub numbers: Numbers,
 }
 
+/// A sampling option that is a number.
+#[derive(Clone, Copy, Debug)]
+pub struct SamplerNumber {
+    /// The name of its field, which is its name in requests and in Python, too.
+    pub name: &'static str,
+    /// Other names that requests may have for it.
+    pub also: &'static [&'static str],
+    /// The numbers that it takes.
+    pub numbers: Numbers,
+    /// Reads it.
+    pub get: fn(&SamplerOptions) -> f32,
+    /// Changes it.
+    pub set: fn(&mut SamplerOptions, f32),
+}
+
 impl SamplerOptions {
     /// Checks that the numbers make sense.
     ///
     /// # Errors
     /// The first that does not.
     pub fn check(&self) -> Result<(), OptionError> {
-        for (name, found, numbers) in [
-            ("temperature", self.temperature, SamplerOptions::TEMPERATURE),
-            ("top_p", self.top_p, SamplerOptions::TOP_P),
-            ("min_p", self.min_p, SamplerOptions::MIN_P),
-            ("repeat_penalty", self.repeat_penalty, SamplerOptions::REPEAT_PENALTY),
-            ("frequency_penalty", self.frequency_penalty, SamplerOptions::FREQUENCY_PENALTY),
-            ("presence_penalty", self.presence_penalty, SamplerOptions::PRESENCE_PENALTY),
-        ] {
+        for SamplerNumber { name, numbers, get, .. } in &SamplerOptions::NUMBERS {
+            let found = get(self);
             if !numbers.hold(found) {
-                return Err(OptionError { name, found, numbers });
+                return Err(OptionError { name, found, numbers: *numbers });
             }
         }
         Ok(())
     }
 
-    /// What temperatures there are.
-    pub const TEMPERATURE: Numbers = Numbers::NotBelowZero;
-    /// What top-p there are.
-    pub const TOP_P: Numbers = Numbers::Fraction;
-    /// What min-p there are.
-    pub const MIN_P: Numbers = Numbers::Fraction;
-    /// What repeat penalties there are.
-    pub const REPEAT_PENALTY: Numbers = Numbers::AboveZero;
-    /// What frequency penalties there are.
-    pub const FREQUENCY_PENALTY: Numbers = Numbers::Any;
-    /// What presence penalties there are.
-    pub const PRESENCE_PENALTY: Numbers = Numbers::Any;
+    /// Every option that is a number with a fraction, in the order of documentation. A new one is a field, its place in the sampler, and a line
+    /// here: the fields of requests, Python's arguments, checks and lists follow.
+    pub const NUMBERS: [SamplerNumber; 6] = [
+        SamplerNumber {
+            name: "temperature",
+            also: &[],
+            numbers: Numbers::NotBelowZero,
+            get: |options| options.temperature,
+            set: |options, x| options.temperature = x,
+        },
+        SamplerNumber {
+            name: "top_p",
+            also: &[],
+            numbers: Numbers::Fraction,
+            get: |options| options.top_p,
+            set: |options, x| options.top_p = x,
+        },
+        SamplerNumber {
+            name: "min_p",
+            also: &[],
+            numbers: Numbers::Fraction,
+            get: |options| options.min_p,
+            set: |options, x| options.min_p = x,
+        },
+        SamplerNumber {
+            name: "repeat_penalty",
+            also: &["repetition_penalty"],
+            numbers: Numbers::AboveZero,
+            get: |options| options.repeat_penalty,
+            set: |options, x| options.repeat_penalty = x,
+        },
+        SamplerNumber {
+            name: "frequency_penalty",
+            also: &[],
+            numbers: Numbers::Any,
+            get: |options| options.frequency_penalty,
+            set: |options, x| options.frequency_penalty = x,
+        },
+        SamplerNumber {
+            name: "presence_penalty",
+            also: &[],
+            numbers: Numbers::Any,
+            get: |options| options.presence_penalty,
+            set: |options, x| options.presence_penalty = x,
+        },
+    ];
+
+    /// The numbers that the option `name` takes.
+    ///
+    /// # Panics
+    /// If there is none of that name.
+    pub fn numbers(name: &str) -> Numbers {
+        let named = SamplerOptions::NUMBERS.iter().find(|number| number.name == name);
+        named.expect("an option of that name").numbers
+    }
 
     /// A seed for those who give none: 32 bits that differ from run to run, and from call to call. Short enough to be typed again.
     pub fn any_seed() -> u64 {

@@ -1,7 +1,8 @@
 //! `GET /props`: what a model is, and how it is served: that of `?model=`, or the first one.
 
+use alight_model::SamplerOptions;
 use hyper::StatusCode;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::http::{self, Answered, Call};
 
@@ -17,19 +18,16 @@ pub(crate) async fn answer(call: Call) -> Answered {
         id.iter().for_each(|id| tokenizer.decode_special(*id, &mut bytes));
         String::from_utf8_lossy(&bytes).into_owned()
     };
+    let mut params: Map<String, Value> = SamplerOptions::NUMBERS
+        .iter()
+        .map(|number| (number.name.to_owned(), (number.get)(sampling).into()))
+        .collect();
+    params.insert("top_k".to_owned(), sampling.top_k.into());
+    params.insert("repeat_last_n".to_owned(), sampling.repeat_last_n.into());
     let body = json!({
         "default_generation_settings": {
             "n_ctx": serving.worker.context(),
-            "params": {
-                "temperature": sampling.temperature,
-                "top_k": sampling.top_k,
-                "top_p": sampling.top_p,
-                "min_p": sampling.min_p,
-                "repeat_penalty": sampling.repeat_penalty,
-                "repeat_last_n": sampling.repeat_last_n,
-                "frequency_penalty": sampling.frequency_penalty,
-                "presence_penalty": sampling.presence_penalty,
-            },
+            "params": params,
         },
         "total_slots": options.engine.sequences,
         "model_alias": serving.name,
