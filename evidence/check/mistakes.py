@@ -58,7 +58,7 @@ MISTAKES = (
     Mistake("a sampler that keeps too many", R + "model/src/engine/sampler.rs", "if reached >= wanted {", "if reached > 2.0 * wanted {", "rust model"),
     Mistake("a page of keys that begins too late", R + "model/src/cache/pages.rs", "positions.div_ceil(POSITIONS)", "(positions / POSITIONS)", "rust model"),
     Mistake("a header whose sizes are multiplied unchecked", R + "formats/src/gguf/parse.rs", "product.checked_mul(*n)", "Some(product.wrapping_mul(*n))", "rust formats"),
-    Mistake("merges in the order of their places", R + "text/src/tokenizer/bpe.rs", "self.heap.push(Reverse(Candidate { rank, left, right, len }));", "self.heap.push(Reverse(Candidate { rank: rank / 2, left, right, len }));", "agree tokens"),
+    Mistake("merges in the order of their places", R + "text/src/tokenizer/bpe.rs", "self.heap.push(Reverse(Candidate { rank, left, right, len }));", "self.heap.push(Reverse(Candidate { rank: rank & 0, left, right, len }));", "agree tokens"),
     Mistake("blanks after a tag that stay", R + "text/src/template/lexer.rs", "return text.trim_end_matches(is_space);", "return text;", "rust text"),
     Mistake("a file that is taken by another's name", R + "pages/src/transfer/direct.rs", "if (one.dev(), one.ino()) == (two.dev(), two.ino()) {", "if one.dev() == two.dev() {", "rust pages"),
     Mistake("a hash that is not compared", R + "hub/src/pull.rs", "if found == expected {", "if !found.is_empty() {", "rust hub"),

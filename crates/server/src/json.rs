@@ -1,61 +1,32 @@
-//! JSON of strangers: what it may cost is known before it is parsed.
+//! The object that a body is.
 
+use alight_chat::body::json::{JsonBudget, JsonError};
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
-
-/// Most values in a body. What a value takes in memory is many times what it takes as text.
-const VALUES: usize = 1 << 19;
-/// Most lists and objects in one another.
-const DEPTH: usize = 100;
 
 /// The object in a body.
 pub(crate) fn object(bytes: &[u8]) -> Result<Map<String, Value>, Failure> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         Failure::invalid(format!("the body is not UTF-8 text: see byte {}", error.valid_up_to()))
     })?;
-    measure(text.as_bytes())?;
-    match serde_json::from_str(text) {
+    match JsonBudget::default().parse(text) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err(Failure::invalid("the body is not a JSON object")),
-        Err(_) if text.trim().is_empty() => {
+        Err(JsonError::Syntax(_)) if text.trim().is_empty() => {
             Err(Failure::invalid("the body is empty, expected a JSON object"))
         }
-        Err(error) => Err(Failure::invalid(format!("the body is not JSON: {error}"))),
+        Err(JsonError::Syntax(error)) => {
+            Err(Failure::invalid(format!("the body is not JSON: {error}")))
+        }
+        Err(much) => Err(Failure::invalid(format!("the body has {much}"))),
     }
-}
-
-/// Counts what stands between strings.
-fn measure(bytes: &[u8]) -> Result<(), Failure> {
-    let (mut depth, mut values, mut at) = (0usize, 0, 0);
-    while let Some(&byte) = bytes.get(at) {
-        match byte {
-            b'"' => {
-                at += 1;
-                while bytes.get(at).is_some_and(|byte| *byte != b'"') {
-                    at += 1 + usize::from(bytes[at] == b'\\');
-                }
-            }
-            b'[' | b'{' => (depth, values) = (depth + 1, values + 1),
-            b']' | b'}' => depth = depth.saturating_sub(1),
-            b',' => values += 1,
-            _ => {}
-        }
-        if depth > DEPTH {
-            let message =
-                format!("the body has more than {DEPTH} lists and objects in one another");
-            return Err(Failure::invalid(message));
-        }
-        if values > VALUES {
-            return Err(Failure::invalid(format!("the body has more than {VALUES} values")));
-        }
-        at += 1;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use alight_chat::body::json::{MAX_DEPTH as DEPTH, MAX_VALUES as VALUES};
+
     use super::*;
 
     #[test]

@@ -6,6 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::fields::kind;
+use super::json::{JsonBudget, JsonError};
 use super::refusal::Refusal;
 
 /// The messages for a template.
@@ -16,8 +17,9 @@ pub fn for_template(messages: Vec<Value>) -> Result<Vec<Value>, Refusal> {
     if messages.is_empty() {
         return Err(Refusal::invalid("messages", "there is none"));
     }
+    let mut budget = JsonBudget::after(&messages);
     let all = messages.into_iter().enumerate();
-    all.map(|(i, message)| one(message, &format!("messages[{i}]"))).collect()
+    all.map(|(i, message)| one(message, &format!("messages[{i}]"), &mut budget)).collect()
 }
 
 /// Bytes of the texts of messages.
@@ -51,7 +53,7 @@ pub fn plain(messages: &Value) -> Value {
     all.collect()
 }
 
-fn one(message: Value, at: &str) -> Result<Value, Refusal> {
+fn one(message: Value, at: &str, budget: &mut JsonBudget) -> Result<Value, Refusal> {
     let Value::Object(mut message) = message else {
         return Err(Refusal::invalid(at, format!("it is {}, expected an object", kind(&message))));
     };
@@ -59,7 +61,7 @@ fn one(message: Value, at: &str) -> Result<Value, Refusal> {
         Some(Value::String(given)) => *given = role(given).to_owned(),
         _ => return Err(Refusal::invalid(format!("{at}.role"), "expected a string")),
     }
-    let called = calls(&mut message, at)?;
+    let called = calls(&mut message, at, budget)?;
     let content = match message.get_mut("content").map(Value::take) {
         Some(Value::String(text)) => text,
         Some(Value::Array(parts)) => joined(&parts, &format!("{at}.content"))?,
@@ -114,8 +116,12 @@ pub fn joined(parts: &[Value], at: &str) -> Result<String, Refusal> {
     Ok(texts.join("\n"))
 }
 
-/// Makes objects of the arguments of calls; what a model wrote that is none stays as it is. Returns whether there are calls.
-fn calls(message: &mut Map<String, Value>, at: &str) -> Result<bool, Refusal> {
+/// Makes objects of the arguments of calls; what a model wrote that is none stays as it is. Their values count as those of the request do. Returns whether there are calls.
+fn calls(
+    message: &mut Map<String, Value>,
+    at: &str,
+    budget: &mut JsonBudget,
+) -> Result<bool, Refusal> {
     let calls = match message.get_mut("tool_calls") {
         None | Some(Value::Null) => {
             message.shift_remove("tool_calls");
@@ -127,15 +133,20 @@ fn calls(message: &mut Map<String, Value>, at: &str) -> Result<bool, Refusal> {
             return Err(Refusal::invalid(format!("{at}.tool_calls"), found));
         }
     };
-    for call in calls.iter_mut() {
+    for (i, call) in calls.iter_mut().enumerate() {
         let arguments = call.get_mut("function").and_then(|f| f.get_mut("arguments"));
         if let Some(arguments) = arguments
             && let Value::String(text) = &*arguments
         {
             // Some clients send nothing back of a call without arguments.
             let text = if text.trim().is_empty() { "{}" } else { text };
-            if let Some(object) = serde_json::from_str(text).ok().filter(Value::is_object) {
-                *arguments = object;
+            match budget.parse(text) {
+                Ok(object @ Value::Object(_)) => *arguments = object,
+                Ok(_) | Err(JsonError::Syntax(_)) => {}
+                Err(much) => {
+                    let param = format!("{at}.tool_calls[{i}].function.arguments");
+                    return Err(Refusal::invalid(param, format!("with it the request has {much}")));
+                }
             }
         }
     }
@@ -145,6 +156,21 @@ fn calls(message: &mut Map<String, Value>, at: &str) -> Result<bool, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::body::json::MAX_VALUES;
+
+    #[test]
+    fn arguments_of_calls_cost_no_more_than_a_body() {
+        let call = |arguments: String| {
+            let function = json!({"name": "f", "arguments": arguments});
+            json!({"role": "assistant", "tool_calls": [{"function": function}]})
+        };
+        let half = format!("{{\"a\": [{}1]}}", "1,".repeat(MAX_VALUES / 2));
+        let error = for_template(vec![call(half.clone()), call(half.clone())]).unwrap_err();
+        assert_eq!(error.param, Some("messages[1].tool_calls[0].function.arguments".to_owned()));
+        assert!(for_template(vec![call(half)]).is_ok());
+        let deep = format!("{{\"a\": {}1{}}}", "[".repeat(200), "]".repeat(200));
+        assert!(for_template(vec![call(deep)]).unwrap_err().message.contains("in one another"));
+    }
 
     #[test]
     fn openai_s_messages_become_those_of_templates() {

@@ -2,6 +2,7 @@
 
 pub mod conversation;
 pub mod fields;
+pub mod json;
 pub mod messages;
 pub mod options;
 pub mod refusal;

@@ -5,6 +5,7 @@
 
 use alight_chat::answer::AnswerOptions;
 use alight_chat::body::fields::{Fields, kind};
+use alight_chat::body::json::{JsonBudget, JsonError};
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
 use alight_chat::body::{conversation, messages, options};
 use alight_chat::grammar::{self, AnswerRules, Calls, Grammars, Held, NotHeld};
@@ -116,8 +117,11 @@ pub fn parse(bytes: &[u8]) -> Parsed {
             return refused(Refusal::new(NO_TEXT, message));
         }
     };
-    match serde_json::from_str(text) {
-        Err(error) => {
+    match JsonBudget::default().parse(text) {
+        Err(much @ (JsonError::TooDeep | JsonError::TooMany)) => {
+            refused(Refusal::new(NO_JSON, format!("it has {much}")))
+        }
+        Err(JsonError::Syntax(error)) => {
             // What is meant as JSON begins as JSON does.
             let hint = match text.trim_start().starts_with(['"', '{', '[']) {
                 true => "",
