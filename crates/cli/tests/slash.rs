@@ -46,6 +46,9 @@ fn a_conversation_is_saved_loaded_cleared_and_asked_again() {
     assert!(first.len() > 3 && second.len() > 3, "{first:?} {second:?}");
     assert!(said(&mut talk, "/info").contains("by 2 exchanges"));
     assert!(said(&mut talk, &format!("/save {file}")).contains("5 messages"));
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600, "what was said is nobody else's");
     let saved: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
     assert_eq!(saved["messages"][0]["role"], "system");

@@ -98,6 +98,7 @@ fn read_listing(text: &[u8], url: &str) -> Result<Listing, HubError> {
             return Err(wrong("the name of a file leads out of its folder"));
         }
         let (sha256, size) = file.lfs.map_or((None, None), |lfs| (lfs.sha256, lfs.size));
+        let sha256 = sha256.map(in_small_letters);
         Ok(Listed { path: file.rfilename, size: size.or(file.size), sha256 })
     });
     Ok(Listing { commit: model.sha, files: files.collect::<Result<_, _>>()? })
@@ -146,7 +147,8 @@ pub(crate) fn head_of(
         return Err(wrong("it is about another commit"));
     }
     let etag = answer.header("x-linked-etag").or_else(|| answer.header("etag"));
-    let etag = etag.unwrap_or_default().trim_start_matches("W/").trim_matches('"').to_owned();
+    let etag = etag.unwrap_or_default().trim_start_matches("W/").trim_matches('"');
+    let etag = in_small_letters(etag.to_owned());
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     if !(1..=200).contains(&etag.len()) || !etag.bytes().all(allowed) || etag.starts_with('.') {
         return Err(wrong("the file has no etag, or one that is no name of a file"));
@@ -196,6 +198,12 @@ pub(crate) fn refused(
         (403, _) => HubError::Refused { repo, status, with_token },
         _ => return client::status(answer),
     })
+}
+
+/// A SHA-256 in the letters that the hub has for it; some mirrors write capitals. Other texts stay as they are.
+fn in_small_letters(text: String) -> String {
+    let small = text.to_ascii_lowercase();
+    if is_hex(&small, 64) { small } else { text }
 }
 
 /// True if this is so many hexadecimal digits, as git and the hub write them.
@@ -296,6 +304,20 @@ mod tests {
             text.truncate(1 + random.below(2 * text.len()));
         }
         text
+    }
+
+    #[test]
+    fn hashes_in_capitals_are_hashes() {
+        let capitals = "0123456789ABCDEF".repeat(4);
+        assert_eq!(in_small_letters(capitals.clone()), capitals.to_ascii_lowercase());
+        // Of another length it is no SHA-256, and stays.
+        assert_eq!(in_small_letters("ABCDEF".to_owned()), "ABCDEF");
+        let info = |etag: &str| FileInfo {
+            etag: in_small_letters(etag.to_owned()),
+            size: 1,
+            location: String::new(),
+        };
+        assert!(info(&capitals).sha256().is_some() && info("ABCDEF").sha256().is_none());
     }
 
     #[test]

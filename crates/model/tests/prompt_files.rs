@@ -313,6 +313,60 @@ fn the_folder_is_private_limited_and_listed() {
 }
 
 #[test]
+fn no_link_is_followed_and_nothing_replaced_that_is_no_prompt_file() {
+    let place = tempfile::tempdir().unwrap();
+    let model = open(&Spec::llama().write(place.path()).0);
+    let (folder, prompt) = (folder(&place), tokens(100, 290, 1));
+    let path = write(&model, &folder, &prompt, 50);
+    let written = fs::read(&path).unwrap();
+    let victim = place.path().join("victim");
+    let mut session = session(&model);
+    session.feed(&prompt).unwrap();
+    // A link to a file, to a prompt file, and to nothing.
+    for (target, content) in
+        [("victim", Some(&b"mine"[..])), ("victim", Some(&written)), ("no", None)]
+    {
+        fs::remove_file(&path).unwrap();
+        content.iter().for_each(|content| fs::write(&victim, content).unwrap());
+        std::os::unix::fs::symlink(place.path().join(target), &path).unwrap();
+        let error = session.keep(&folder).unwrap_err();
+        assert!(matches!(error, PromptWriteError::NotOurs { .. }), "{error}");
+        assert!(fs::symlink_metadata(&path).unwrap().is_symlink());
+        content.iter().for_each(|content| assert!(fs::read(&victim).unwrap() == *content));
+        assert!(!place.path().join("no").exists());
+    }
+    // Another file of that name, and one that is a prompt's.
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "mine").unwrap();
+    let error = session.keep(&folder).unwrap_err();
+    assert!(matches!(error, PromptWriteError::NotOurs { .. }), "{error}");
+    assert!(fs::read(&path).unwrap() == b"mine");
+    fs::write(&path, &written[..written.len() / 2]).unwrap();
+    assert_eq!(session.keep(&folder).unwrap(), Some(path));
+    assert_eq!(warm(&model, &folder, &prompt).1.positions, 99);
+}
+
+#[test]
+fn a_folder_of_another_user_is_not_used() {
+    use std::os::unix::fs::{MetadataExt, chown};
+    let place = tempfile::tempdir().unwrap();
+    let model = open(&Spec::llama().write(place.path()).0);
+    let (folder, prompt) = (folder(&place), tokens(100, 290, 1));
+    write(&model, &folder, &prompt, 50);
+    assert_eq!(warm(&model, &folder, &prompt).1.positions, 99);
+    // Only the administrator can give it away.
+    let other = fs::metadata(folder.path()).unwrap().uid() + 12_345;
+    if chown(folder.path(), Some(other), None).is_err() {
+        return;
+    }
+    assert_eq!(warm(&model, &folder, &prompt).1.positions, 0);
+    let mut session = session(&model);
+    session.feed(&prompt).unwrap();
+    let error = session.keep(&folder).unwrap_err();
+    assert!(error.to_string().contains("belongs to another user"), "{error}");
+}
+
+#[test]
 fn a_folder_that_cannot_be_written_is_named_and_two_writers_are_both_right() {
     let place = tempfile::tempdir().unwrap();
     let model = open(&Spec::llama().write(place.path()).0);

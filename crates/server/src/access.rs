@@ -28,9 +28,16 @@ impl Access {
 
     /// Whether the names in the request are known. Returns the origin, if it comes from a page that may ask.
     pub(crate) fn names(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, Failure> {
-        let text =
-            |name| headers.get(name).map(|value| value.to_str().unwrap_or("").to_lowercase());
-        let host = text(HOST).unwrap_or_default();
+        let text = |name: HeaderName| -> Result<Option<String>, Failure> {
+            let mut all = headers.get_all(&name).iter();
+            let (Some(value), more) = (all.next(), all.next()) else { return Ok(None) };
+            match (value.to_str(), more) {
+                (Ok(value), None) => Ok(Some(value.to_lowercase())),
+                (_, Some(_)) => Err(refused(format!("the request has several headers {name}"))),
+                (Err(_), None) => Err(refused(format!("the header {name} is not ASCII"))),
+            }
+        };
+        let host = text(HOST)?.unwrap_or_default();
         // Who knows a key is no page that was lured here.
         if self.keys.is_empty() && !self.socket && !self.is_known(name_of(&host)) {
             return Err(refused(format!(
@@ -38,8 +45,10 @@ impl Access {
                  --host or --cors-origins"
             )));
         }
-        let Some(origin) = text(ORIGIN) else { return Ok(None) };
-        let own = origin.split_once("://").is_some_and(|(_, from)| from == host);
+        let Some(origin) = text(ORIGIN)? else { return Ok(None) };
+        let own = origin
+            .split_once("://")
+            .is_some_and(|(scheme, from)| ["http", "https"].contains(&scheme) && from == host);
         if own || self.origins.iter().any(|known| known == "*" || *known == origin) {
             return Ok(headers.get(ORIGIN).cloned());
         }
@@ -165,6 +174,7 @@ mod tests {
             ("file://", false),
             ("vscode-webview://x", false),
             ("tauri://localhost", true),
+            ("tauri://localhost:8080", false),
             ("http://evil.example", false),
             ("null", false),
             ("", false),
@@ -172,6 +182,20 @@ mod tests {
             let given = headers(&[("host", "localhost:8080"), ("origin", origin)]);
             assert_eq!(access.names(&given).is_ok(), may, "{origin}");
         }
+    }
+
+    #[test]
+    fn a_host_that_comes_twice_or_is_no_text_is_refused() {
+        let access = access(&[], &[]);
+        let mut twice = headers(&[("host", "localhost")]);
+        twice.append(HOST, HeaderValue::from_static("evil.example"));
+        assert_eq!(access.names(&twice).unwrap_err().status, 403);
+        let mut other = HeaderMap::new();
+        other.insert(HOST, HeaderValue::from_bytes(b"\xe9vil.example").unwrap());
+        assert_eq!(access.names(&other).unwrap_err().status, 403);
+        let mut origins = headers(&[("host", "localhost"), ("origin", "http://localhost")]);
+        origins.append(ORIGIN, HeaderValue::from_static("http://evil.example"));
+        assert_eq!(access.names(&origins).unwrap_err().status, 403);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! What a person can do in a chat besides talking: lines that begin with `/`.
 
 use std::fmt::Write as _;
+use std::fs::Permissions;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use alight_model::{GenerateOptions, SamplerOptions};
@@ -248,6 +250,9 @@ fn save(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
         );
     }
     let file = new_file::create(path, own, &[], bytes.len() as u64)?;
+    // What was said is nobody else's.
+    let private = file.file().set_permissions(Permissions::from_mode(0o600));
+    private.with_context(|| format!("'{}'", path.display()))?;
     let written = file.file().write_all(bytes.as_bytes());
     written.with_context(|| format!("'{}'", path.display()))?;
     file.commit().map_err(|e| anyhow!(e))?;

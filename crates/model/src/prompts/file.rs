@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use alight_pages::{Map, MapError, New, ReplaceError, Replacement, page_size};
+use alight_pages::{Destination, Map, MapError, New, ReplaceError, Replacement, page_size};
 use thiserror::Error;
 
 use crate::positions::POSITIONS;
@@ -83,6 +83,12 @@ pub enum PromptWriteError {
     /// It cannot be written. Names the file.
     #[error(transparent)]
     Replace(#[from] ReplaceError),
+    /// Something else has its name: a link, or a file that is no prompt file.
+    #[error("{}: it is no prompt file, and stays: prompts replace prompt files alone, and follow no link", path.display())]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+    },
     /// The disk fails or is full.
     #[error("{}: cannot write: {source}", path.display())]
     Write {
@@ -289,7 +295,14 @@ impl Contents<'_> {
     pub(crate) fn write(&self, path: &Path) -> Result<(), PromptWriteError> {
         use std::os::unix::fs::PermissionsExt;
         let (header, pages_at) = self.header();
-        let new = Replacement::create(path, New { len: self.len(), replace: true, inputs: &[] })?;
+        let write_error = |source| PromptWriteError::Write { path: path.into(), source };
+        // A folder may be one into which others can write.
+        let dest = Destination::unfollowed(path)?;
+        if dest.look()?.is_some() && !dest.begins_with(MAGIC).map_err(write_error)? {
+            return Err(PromptWriteError::NotOurs { path: path.into() });
+        }
+        let new = New { len: self.len(), replace: true, inputs: &[] };
+        let new = Replacement::create_at(dest, new)?;
         let write = |mut file: &std::fs::File| {
             file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
             file.write_all(&header)?;
@@ -297,8 +310,7 @@ impl Contents<'_> {
             self.pages.iter().try_for_each(|page| file.write_all(page))?;
             file.write_all(self.states.unwrap_or_default().0)
         };
-        write(new.file())
-            .map_err(|source| PromptWriteError::Write { path: path.into(), source })?;
+        write(new.file()).map_err(write_error)?;
         Ok(new.commit()?)
     }
 }

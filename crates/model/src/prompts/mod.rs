@@ -84,6 +84,15 @@ impl PromptFolder {
         &self.path
     }
 
+    /// True if it belongs to a user who is neither this one nor the system's administrator.
+    fn is_of_others(&self) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let owner = |path: &Path| fs::metadata(path).ok().map(|metadata| metadata.uid());
+        // Who this process is, by what it owns.
+        let own = owner(Path::new("/proc/self"));
+        owner(&self.path).is_some_and(|owner| owner != 0 && own.is_some_and(|own| own != owner))
+    }
+
     /// The prompt files in it, with their bytes and times, those first that were last used; none if there is no folder.
     ///
     /// # Errors
@@ -143,7 +152,8 @@ impl PromptFolder {
     ) -> (Option<FoundPrompt>, Vec<IgnoredPrompt>) {
         let (mut best, mut ignored) = (None, Vec::<IgnoredPrompt>::new());
         let mut most = least;
-        if tokens.len() < MIN_TOKENS {
+        // What another user has put there may be anything.
+        if tokens.len() < MIN_TOKENS || self.is_of_others() {
             return (best, ignored);
         }
         let beginning = beginning(key, tokens);
@@ -194,14 +204,21 @@ impl PromptFolder {
         }
         let folder_error = |source| PromptWriteError::Folder { path: self.path.clone(), source };
         make_private(&self.path).map_err(folder_error)?;
+        if self.is_of_others() {
+            return Err(folder_error(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "the folder belongs to another user, who can change what is read from it",
+            )));
+        }
         let name = format!(
             "{}-{}.{EXTENSION}",
             beginning(&contents.key, contents.tokens),
             short(&hash_of(&contents.key, contents.tokens)),
         );
         let path = self.path.join(name);
-        let there = PromptFile::open(&path);
-        if there.is_ok_and(|there| {
+        let is_file = fs::symlink_metadata(&path).is_ok_and(|there| there.is_file());
+        let there = is_file.then(|| PromptFile::open(&path)).and_then(Result::ok);
+        if there.is_some_and(|there| {
             there.header.key == contents.key && there.header.tokens == contents.tokens
         }) {
             return Ok(Some(path));

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -110,6 +110,23 @@ impl Destination {
     pub fn look(&self) -> Result<Option<Stat>, ReplaceError> {
         let create = |source| ReplaceError::Create { path: self.path.clone(), source };
         self.folder.look(&self.name).map_err(create)
+    }
+
+    /// True if a regular file has this name that begins with these bytes. No link is followed.
+    ///
+    /// # Errors
+    /// It cannot be opened or read.
+    pub fn begins_with(&self, bytes: &[u8]) -> io::Result<bool> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&self.folder, &self.name, flags, Mode::empty()) {
+            Err(Errno::LOOP | Errno::NOENT) => return Ok(false),
+            opened => fs::File::from(opened?),
+        };
+        let mut found = Vec::new();
+        if file.metadata()?.is_file() {
+            file.take(bytes.len() as u64).read_to_end(&mut found)?;
+        }
+        Ok(found == bytes)
     }
 
     /// Checks that a file that is made of `inputs` may get this name; returns what has the name now, if

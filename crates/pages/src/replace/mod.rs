@@ -70,6 +70,14 @@ impl Replacement {
         Replacement::create_with(Destination::of(dest)?, new, unnamed)
     }
 
+    /// As [`create`](Replacement::create), of a destination that has been looked at. If it is a link itself, the link is replaced.
+    ///
+    /// # Errors
+    /// As of [`create`](Replacement::create).
+    pub fn create_at(dest: Destination, new: New<'_>) -> Result<Replacement, ReplaceError> {
+        Replacement::create_with(dest, new, unnamed)
+    }
+
     /// Whether [`create`](Replacement::create) would begin, but for the space.
     ///
     /// # Errors

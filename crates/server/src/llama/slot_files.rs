@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use alight_chat::body::fields::Fields;
 use alight_chat::body::refusal::Refusal;
-use alight_model::RestoreError;
+use alight_model::{PromptFileError, PromptWriteError, RestoreError};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
@@ -82,6 +82,9 @@ async fn save(call: &Call, serving: &Serving, place: usize) -> Result<Value, Fai
             "timings": {"save_ms": milliseconds(began)},
         })),
         Ok(None) => Err(Failure::invalid("nothing is kept of a prompt of this slot")),
+        Err(PromptWriteError::NotOurs { .. }) => Err(Failure::invalid(format!(
+            "{name:?} is not saved: something that is no prompt file has that name"
+        ))),
         Err(error) => Err(Failure::internal(format!("the prompt is not saved: {error}"))),
     }
 }
@@ -104,6 +107,10 @@ async fn restore(call: &Call, serving: &Serving, place: usize) -> Result<Value, 
         Err(error @ RestoreError::NoRoom) => {
             let status = StatusCode::SERVICE_UNAVAILABLE;
             Err(Failure::new(status, "unavailable_error", error.to_string()))
+        }
+        // The bytes of other files are not told.
+        Err(RestoreError::File(PromptFileError::Magic { .. })) => {
+            Err(Failure::invalid(format!("{name:?} is not restored: it is no prompt file")))
         }
         Err(error) => Err(Failure::invalid(format!("{name:?} is not restored: {error}"))),
     }
