@@ -126,7 +126,7 @@ pub enum ModelError {
     },
     /// A network whose tokens see those after them was to continue a text.
     #[error(
-        "{model} attends in both directions: it makes embeddings of texts (`alight serve --embeddings`), and continues none"
+        "{model} attends in both directions: it makes embeddings of texts (`alight serve`, `/v1/embeddings`), and continues none"
     )]
     Bidirectional {
         /// The name of the model.
@@ -134,7 +134,7 @@ pub enum ModelError {
     },
     /// A text is to be read as a whole, and is too long for that.
     #[error(
-        "the text has {found} tokens, and this model reads a text as a whole: at most {expected} tokens, since so many are computed together (`--batch`)"
+        "the text has {found} tokens, and this model reads a text as a whole: at most {expected} tokens, which are computed together (--batch-size)"
     )]
     TooLongForBatch {
         /// Its tokens.
