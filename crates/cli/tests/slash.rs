@@ -48,7 +48,7 @@ fn a_conversation_is_saved_loaded_cleared_and_asked_again() {
     assert!(said(&mut talk, &format!("/save {file}")).contains("5 messages"));
     let mode =
         std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
-    assert_eq!(mode & 0o777, 0o600, "what was said is nobody else's");
+    assert_eq!(mode & 0o777, 0o600, "a conversation is private");
     let saved: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
     assert_eq!(saved["messages"][0]["role"], "system");

@@ -250,7 +250,7 @@ fn save(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
         );
     }
     let file = new_file::create(path, own, &[], bytes.len() as u64)?;
-    // What was said is nobody else's.
+    // A conversation is private.
     let private = file.file().set_permissions(Permissions::from_mode(0o600));
     private.with_context(|| format!("'{}'", path.display()))?;
     let written = file.file().write_all(bytes.as_bytes());

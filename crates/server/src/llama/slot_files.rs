@@ -108,7 +108,7 @@ async fn restore(call: &Call, serving: &Serving, place: usize) -> Result<Value, 
             let status = StatusCode::SERVICE_UNAVAILABLE;
             Err(Failure::new(status, "unavailable_error", error.to_string()))
         }
-        // The bytes of other files are not told.
+        // An error must not show the bytes of other files.
         Err(RestoreError::File(PromptFileError::Magic { .. })) => {
             Err(Failure::invalid(format!("{name:?} is not restored: it is no prompt file")))
         }
