@@ -68,8 +68,8 @@ MISTAKES = (
     Mistake("a wrong key that is let in", R + "server/src/access.rs", "if self.keys.is_empty() {", "if self.keys.len() < 2 {", "rust alight tests"),
     Mistake("a usage error with the status of a failure", R + "cli/src/outcome.rs", "ExitCode::from(2)", "ExitCode::from(1)", "rust alight tests"),
     Mistake("an epsilon left out", R + "collective/src/rows/mod.rs", "(mean + f64::from(spec.epsilon)).sqrt()", "mean.sqrt()", "rust collective"),
-    Mistake("an error of another class", "bindings/python/src/error.rs", "HubError::Cache { path, source } => system(&path, &source),", "HubError::Cache { path, source } => OPTION.err(format!(\"{}: {source}\", path.display())),", "python"),
-    Mistake("positions that begin at one", "bindings/python/python/alight/jax/models/_programs.py", "found: tuple[jax.Array, Cache] = self._run(\"prefill\")(params, cache, tokens, pos, last)", "found: tuple[jax.Array, Cache] = self._run(\"prefill\")(params, cache, tokens, pos + 1, last)", "python"),
+    Mistake("an error of another class", "bindings/python/src/error.rs", "ModelError::ContextFull { .. } => &CONTEXT_FULL,", "ModelError::ContextFull { .. } => &OPTION,", "python"),
+    Mistake("positions that begin at one", "bindings/python/python/alight/jax/models/_programs.py", "found: tuple[jax.Array, Cache] = self._run(\"logits\")(params, cache, tokens, pos)", "found: tuple[jax.Array, Cache] = self._run(\"logits\")(params, cache, tokens, pos + 1)", "python"),
     Mistake("an assertion that only a checked build has", R + "kernels/src/matmul/matrix.rs", "debug_assert!(self.layout == Layout::Rows);", "debug_assert!(self.layout == Layout::Tiles);", "checked arithmetic", True),
 )
 
