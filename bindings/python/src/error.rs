@@ -185,7 +185,10 @@ pub fn of_model(error: &ModelError) -> PyErr {
             &OPTION
         }
         ModelError::ContextFull { .. } => &CONTEXT_FULL,
-        ModelError::EmptyInput | ModelError::TokenRange { .. } => &PROMPT,
+        ModelError::EmptyInput
+        | ModelError::TokenRange { .. }
+        | ModelError::Bidirectional { .. }
+        | ModelError::TooLongForBatch { .. } => &PROMPT,
         ModelError::Memory(_) => &NO_MEMORY,
         ModelError::NotNumbers { .. } | ModelError::Constraint { .. } => &COMPUTE,
         // The message names the file.

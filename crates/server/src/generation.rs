@@ -174,11 +174,10 @@ impl Choice {
             failed => {
                 self.running = None;
                 Some(Update::Failed(match failed {
-                    Some(
-                        EngineEvent::Refused(why)
-                        | EngineEvent::Failed(why)
-                        | EngineEvent::EngineFailed(why),
-                    ) => Failure::internal(why.to_string()),
+                    Some(EngineEvent::Failed(why) | EngineEvent::EngineFailed(why)) => {
+                        Failure::internal(why.to_string())
+                    }
+                    Some(EngineEvent::Refused(why)) => Failure::invalid(why.to_string()),
                     Some(EngineEvent::Ending) => Failure::ending(),
                     _ => Failure::internal("the engine has ended before the answer"),
                 }))
