@@ -60,7 +60,7 @@ MISTAKES = (
     Mistake("a header whose sizes are multiplied unchecked", R + "formats/src/gguf/parse.rs", "product.checked_mul(*n)", "Some(product.wrapping_mul(*n))", "rust formats"),
     Mistake("merges in the order of their places", R + "text/src/tokenizer/bpe.rs", "self.heap.push(Reverse(Candidate { rank, left, right, len }));", "self.heap.push(Reverse(Candidate { rank: rank & 0, left, right, len }));", "agree tokens"),
     Mistake("blanks after a tag that stay", R + "text/src/template/lexer.rs", "return text.trim_end_matches(is_space);", "return text;", "rust text"),
-    Mistake("a file that is taken by another's name", R + "pages/src/transfer/direct.rs", "if (one.dev(), one.ino()) == (two.dev(), two.ino()) {", "if one.dev() == two.dev() {", "rust pages"),
+    Mistake("a piece that is handed out before all of it has come", R + "pages/src/slots/visit.rs", "state.slots[slot as usize].left == 0;", "state.slots[slot as usize].left <= 1;", "rust pages"),
     Mistake("a hash that is not compared", R + "hub/src/pull.rs", "if found == expected {", "if !found.is_empty() {", "rust hub"),
     Mistake("a copy that anybody may write", R + "copy/src/keep.rs", "let mut mode = was.mode() & 0o7777;", "let mut mode = was.mode() & 0o7777 | 0o002;", "rust copy"),
     Mistake("kilobytes taken for bytes", R + "rusage/src/usage.rs", "max_rss_bytes: count(raw.ru_maxrss) * unit,", "max_rss_bytes: count(raw.ru_maxrss),", "rust rusage"),
