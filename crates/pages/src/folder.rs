@@ -10,6 +10,14 @@ use rustix::fs::{CWD, Mode, OFlags, Stat};
 
 use crate::Identity;
 
+/// True if what is at `path`, links followed, belongs to a user who is neither this process's nor the system's administrator.
+/// Nothing at all belongs to nobody.
+pub fn belongs_to_others(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let owner = std::fs::metadata(path).map(|metadata| metadata.uid());
+    owner.is_ok_and(|owner| owner != 0 && owner != rustix::process::geteuid().as_raw())
+}
+
 /// A folder that is open; clones are the same descriptor.
 #[derive(Clone, Debug)]
 pub struct Folder {

@@ -85,7 +85,7 @@ pub use error::{FileKind, MapError};
 pub use facts::{DirectAlign, Facts};
 pub use fault::page_size;
 pub use filesystem::{Filesystem, Kind};
-pub use folder::Folder;
+pub use folder::{Folder, belongs_to_others};
 pub use held::{Held, path_of};
 pub use limits::{LimitSource, swap_free};
 pub use map::{Advice, HUGE_PAGE, Map};

@@ -84,15 +84,6 @@ impl PromptFolder {
         &self.path
     }
 
-    /// True if it belongs to a user who is neither this one nor the system's administrator.
-    fn is_of_others(&self) -> bool {
-        use std::os::unix::fs::MetadataExt;
-        let owner = |path: &Path| fs::metadata(path).ok().map(|metadata| metadata.uid());
-        // Who this process is, by what it owns.
-        let own = owner(Path::new("/proc/self"));
-        owner(&self.path).is_some_and(|owner| owner != 0 && own.is_some_and(|own| own != owner))
-    }
-
     /// The prompt files in it, with their bytes and times, those first that were last used; none if there is no folder.
     ///
     /// # Errors
@@ -153,7 +144,7 @@ impl PromptFolder {
         let (mut best, mut ignored) = (None, Vec::<IgnoredPrompt>::new());
         let mut most = least;
         // What another user has put there may be anything.
-        if tokens.len() < MIN_TOKENS || self.is_of_others() {
+        if tokens.len() < MIN_TOKENS || alight_pages::belongs_to_others(&self.path) {
             return (best, ignored);
         }
         let beginning = beginning(key, tokens);
@@ -204,7 +195,7 @@ impl PromptFolder {
         }
         let folder_error = |source| PromptWriteError::Folder { path: self.path.clone(), source };
         make_private(&self.path).map_err(folder_error)?;
-        if self.is_of_others() {
+        if alight_pages::belongs_to_others(&self.path) {
             return Err(folder_error(io::Error::new(
                 io::ErrorKind::PermissionDenied,
                 "the folder belongs to another user, who can change what is read from it",
