@@ -12,21 +12,21 @@ from evidence.lib import common
 
 # Word or pattern → what to write instead, and how often it may be there.
 LIMITS = {
-    r"\btold\b": ("reported, configured, given", 256),
-    r"\bsaid\b": ("reported, printed, given", 288),
-    r"\broom\b": ("memory, budget, capacity", 272),
-    r"\bbehind\b": ("after", 208),
-    r"\bbeside\b": ("next to, besides, compared with", 213),
-    r"\bnobody\b": ("the passive voice", 184),
+    r"\btold\b": ("reported, configured, given", 244),
+    r"\bsaid\b": ("reported, printed, given", 277),
+    r"\broom\b": ("memory, budget, capacity", 235),
+    r"\bbehind\b": ("after", 18),
+    r"\bbeside\b": ("next to, besides, compared with", 201),
+    r"\bnobody\b": ("the passive voice", 182),
     r"\bsomebody\b": ("the client, the caller", 45),
-    r"\bwhoever\b": ("the client, the caller", 30),
-    r"\bso many\b": ("the number of, at most", 174),
-    r"\bbut for\b": ("except", 48),
-    r"\banew\b": ("again", 28),
-    r"\bgoes on\b": ("continues", 45),
+    r"\bwhoever\b": ("the client, the caller", 28),
+    r"\bso many\b": ("the number of, at most", 172),
+    r"\bbut for\b": ("except", 1),
+    r"\banew\b": ("again", 0),
+    r"\bgoes on\b": ("continues", 0),
     r"\bbrain\b": ("bf16", 0),
-    r"\b(?:MOST|LEAST)_[A-Z]": ("MAX_, MIN_", 0),
-    r"//[/!]? (?:What|Whether|Who) ": ("a noun", 1287),
+    r"\b(?:MOST|LEAST|LONGEST|LARGEST|FEWEST)(?:_[A-Z]|\b)": ("MAX_, MIN_", 0),
+    r"//[/!]? (?:What|Whether|Who) ": ("a noun", 1277),
 }
 
 
@@ -45,7 +45,7 @@ def run(args) -> int:
     """Prints each word that has become more; the exit status."""
     folders = [*common.ROOT.glob("crates/*/src"), common.ROOT / "bindings/python/src"]
     texts = [path.read_text() for folder in folders for path in sorted(folder.rglob("*.rs"))]
-    assert count(r"\btold\b", ["Told. told untold"]) == 2 and count(r"\b(?:MOST|LEAST)_[A-Z]", ["MOST_A most_a"]) == 1
+    assert count(r"\btold\b", ["Told. told untold"]) == 2 and count(r"\b(?:MOST|LEAST)(?:_[A-Z]|\b)", ["MOST_A most_a LEAST"]) == 2
     source, wrong = Path(__file__), 0
     text = source.read_text()
     for pattern, (better, limit) in LIMITS.items():

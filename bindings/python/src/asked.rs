@@ -35,9 +35,9 @@ const NAMES: [&str; 15] = [
 
 /// All options, in the order of documentation.
 fn names() -> impl Iterator<Item = &'static str> {
-    let (first, rest) = NAMES.split_at(2);
-    let numbers = SamplerOptions::NUMBERS.map(|number| number.name);
-    first.iter().copied().chain(numbers).chain(rest.iter().copied())
+    let [temperature, others @ ..] = SamplerOptions::NUMBERS.map(|number| number.name);
+    let [max_tokens, stop, top_k, rest @ ..] = NAMES;
+    [max_tokens, stop, temperature, top_k].into_iter().chain(others).chain(rest)
 }
 
 /// Most alternatives whose log-probabilities are returned with each token.

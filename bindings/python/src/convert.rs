@@ -51,7 +51,7 @@ pub fn copy(file: &[u8], spread: Spread, runs: &Runs, unit: usize, to: &mut [u8]
     });
 }
 
-/// Converts the columns `cols` of rows `runs` of matrices of the same shape, row behind row. Floats are rounded to the
+/// Converts the columns `cols` of rows `runs` of matrices of the same shape, row after row. Floats are rounded to the
 /// nearest, ties to even; what is narrowed has been an f32 before.
 pub fn floats(
     matrices: &[Matrix<'_>],

@@ -38,7 +38,7 @@ impl Spread {
         self.offset + at / self.one * self.stride + at % self.one
     }
 
-    /// Where some bytes of the tensor are, from the first to behind the last, and whether nothing else lies in between.
+    /// Where some bytes of the tensor are, from the first to after the last, and whether nothing else lies in between.
     pub fn extent(&self, bytes: Range<u64>) -> (Range<u64>, bool) {
         let Some(last) = bytes.end.checked_sub(1).filter(|last| *last >= bytes.start) else {
             let place = self.place(bytes.start);

@@ -170,7 +170,7 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// Pieces that begin at multiples of their size in the file, but for the first.
+/// Pieces that begin at multiples of their size in the file, except for the first.
 fn cut(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let mut at = range.start;
     std::iter::from_fn(move || {

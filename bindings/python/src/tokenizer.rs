@@ -20,23 +20,23 @@ pub struct Tokenizer {
 }
 
 /// One message, as chat templates know it.
-pub struct Said {
+pub struct MessageArg {
     role: String,
     content: String,
 }
 
-impl<'a, 'py> FromPyObject<'a, 'py> for Said {
+impl<'a, 'py> FromPyObject<'a, 'py> for MessageArg {
     type Error = PyErr;
 
-    fn extract(message: Borrowed<'a, 'py, PyAny>) -> PyResult<Said> {
+    fn extract(message: Borrowed<'a, 'py, PyAny>) -> PyResult<MessageArg> {
         let role = message.get_item("role")?;
         let role = role.extract().map_err(|_| PyTypeError::new_err("role: expected a text"))?;
-        Ok(Said { role, content: said_text(&message.get_item("content")?)? })
+        Ok(MessageArg { role, content: said_text(&message.get_item("content")?)? })
     }
 }
 
-impl From<Said> for Message {
-    fn from(said: Said) -> Message {
+impl From<MessageArg> for Message {
+    fn from(said: MessageArg) -> Message {
         Message::new(said.role, said.content)
     }
 }
@@ -266,7 +266,7 @@ impl Tokenizer {
     ) -> PyResult<Vec<u32>> {
         let encoder = Encoder::new(&self.inner, Style::Chat, parse_special);
         let Some(tools) = tools else {
-            let messages: Vec<Said> = messages.extract()?;
+            let messages: Vec<MessageArg> = messages.extract()?;
             let messages: Vec<Message> = messages.into_iter().map(Message::from).collect();
             return py
                 .detach(|| encoder.chat(&messages, add_generation_prompt))
@@ -317,7 +317,7 @@ impl Tokenizer {
     fn render(
         &self,
         py: Python<'_>,
-        messages: Vec<Said>,
+        messages: Vec<MessageArg>,
         add_generation_prompt: bool,
     ) -> PyResult<String> {
         let messages: Vec<Message> = messages.into_iter().map(Message::from).collect();

@@ -111,7 +111,7 @@ struct Sorter {
     begun: [bool; 2],
     /// Which of them was written last.
     last: Option<usize>,
-    /// A mark or a call stood behind it.
+    /// A mark or a call stood after it.
     divided: bool,
 }
 
@@ -145,7 +145,7 @@ impl Sorter {
     }
 }
 
-/// The same, with nothing in it that only goes on with what stands before it: each text and each call is one.
+/// The same, with nothing in it that only continues with what stands before it: each text and each call is one.
 pub fn joined(deltas: impl IntoIterator<Item = Delta>) -> Vec<Delta> {
     let mut all: Vec<Delta> = Vec::new();
     for delta in deltas {

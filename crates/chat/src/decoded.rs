@@ -3,13 +3,13 @@
 /// A part of an address without its `%` and two digits, which stand for a byte each.
 pub fn decoded(part: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), part);
-    while let Some((before, behind)) = rest.split_once('%') {
+    while let Some((before, after)) = rest.split_once('%') {
         bytes.extend_from_slice(before.as_bytes());
         let digits =
-            behind.get(..2).filter(|two| two.bytes().all(|digit| digit.is_ascii_hexdigit()));
+            after.get(..2).filter(|two| two.bytes().all(|digit| digit.is_ascii_hexdigit()));
         let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
         bytes.push(byte.unwrap_or(b'%'));
-        rest = if byte.is_some() { &behind[2..] } else { behind };
+        rest = if byte.is_some() { &after[2..] } else { after };
     }
     bytes.extend_from_slice(rest.as_bytes());
     String::from_utf8_lossy(&bytes).into_owned()

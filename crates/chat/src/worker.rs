@@ -4,7 +4,7 @@
 //! An engine is made at once, or when something is first asked of it. One that had nothing to do for long may rest: its memory is given back,
 //! and another one is made when something is asked.
 //!
-//! Invariants: it waits for nobody but for requests; a request whose [`RunningRequest`] is dropped is cancelled before the next step; if the
+//! Invariants: it waits for requests alone; a request whose [`RunningRequest`] is dropped is cancelled before the next step; if the
 //! engine panics, its requests end and a new engine is made on the same model.
 
 use std::cell::OnceCell;

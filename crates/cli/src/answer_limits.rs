@@ -22,13 +22,13 @@ pub struct LimitArgs {
           value_parser = clap::value_parser!(i64).range(-2..))]
     predict: i64,
 
-    /// Tokens that the model can look back on [default: 4096]
+    /// Context size in tokens [default: 4096]
     ///
     /// 0: as many as it was trained for. The default is less if it was trained for less.
     #[arg(short = 'c', long, value_name = "N", value_parser = positions)]
     ctx_size: Option<usize>,
 
-    /// Go on when the model would end
+    /// Ignore the end-of-text token
     #[arg(long)]
     pub ignore_eos: bool,
 

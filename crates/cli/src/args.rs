@@ -81,21 +81,21 @@ pub enum Command {
     Run(RunArgs),
     /// Answer many prompts at the same time, one to a line
     Batch(BatchArgs),
-    /// Answer programs over HTTP, as OpenAI's interface does
+    /// Serve models over HTTP, with OpenAI's API and others
     Serve(ServeArgs),
     /// Show what is in a model file: metadata, tensors, types, sizes, alignment
     Inspect(InspectArgs),
-    /// Show the tokens that a text is to a model, or count them
+    /// Show how a model tokenizes a text, or count its tokens
     Tokenize(TokenizeArgs),
     /// Measure how well a model predicts a text, or how far it is from a reference
     Perplexity(PerplexityArgs),
-    /// Measure tokens per second, and the share of what this machine could do
+    /// Measure tokens per second, and the share of this machine's limit
     Bench(BenchArgs),
     /// Write a model file in the layout that runs fastest
     Pack(PackArgs),
-    /// Make the original of a packed file again
+    /// Restore the original of a packed file
     Unpack(UnpackArgs),
-    /// Make one GGUF file of a model as other programs have it
+    /// Convert a Hugging Face, PyTorch or GGML model to GGUF
     Convert(ConvertArgs),
     /// Write a model file with weights of another type
     Quantize(QuantizeArgs),
@@ -197,7 +197,7 @@ pub fn instead(words: &[OsString], said: clap::Error) -> Outcome {
             Some(tip) => {
                 said.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]))
             }
-            // (Not that all behind `--` is a prompt: an option with a wrong name would be one.)
+            // (Not that all after `--` is a prompt: an option with a wrong name would be one.)
             None => said.remove(ContextKind::Suggested),
         };
     }
@@ -219,16 +219,16 @@ fn tip(words: &[OsString], said: &clap::Error) -> Option<String> {
     }
     let command = command();
     let command = command.find_subcommand(words.get(1)?)?;
-    let behind_equals = |pair: &[OsString]| {
+    let after_equals = |pair: &[OsString]| {
         let name = pair[0].to_str()?.strip_prefix("--")?;
         let option = command.get_arguments().find(|option| option.get_long() == Some(name))?;
         let value = pair[1].to_str().filter(|value| !value.starts_with('-'))?;
         option.is_require_equals_set().then(|| {
-            format!("the value of --{name} is written behind '=': --{name}={}", one_line(value))
+            format!("the value of --{name} is written after '=': --{name}={}", one_line(value))
         })
     };
     let run = command.get_name() == "run";
-    words.windows(2).find_map(behind_equals).or_else(|| {
+    words.windows(2).find_map(after_equals).or_else(|| {
         run.then(|| "a prompt of several words is one argument: put it between quotes".to_owned())
     })
 }
@@ -242,7 +242,7 @@ fn in_plain_words(text: String, said: &clap::Error) -> String {
     };
     let Some(why) = said.source().map(ToString::to_string) else { return text };
     match text.rsplit_once(&why) {
-        Some((before, behind)) => format!("{before}{}{behind}", plain::why(&why, value)),
+        Some((before, after)) => format!("{before}{}{after}", plain::why(&why, value)),
         None => text,
     }
 }

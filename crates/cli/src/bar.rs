@@ -47,7 +47,7 @@ impl Bar {
         ));
     }
 
-    /// Shows a text, behind a picture of how far it has come if that is known. Cheap when called often.
+    /// Shows a text, after a picture of how far it has come if that is known. Cheap when called often.
     pub fn show_text(&mut self, share: Option<(u64, u64)>, text: impl FnOnce() -> String) {
         if self.elapsed(false).is_none() {
             return;

@@ -41,7 +41,7 @@ pub struct ConvertArgs {
     #[arg(short, long, value_name = "OUT", required_unless_present = "dry_run", value_parser = new_model())]
     output: Option<PathBuf>,
 
-    /// What its matrices become [default: what they are]
+    /// Type of the matrices in the new file [default: what they are]
     #[arg(long = "type", value_name = "TYPE")]
     mix: Option<QuantizationMix>,
 

@@ -70,7 +70,7 @@ pub struct HowArgs {
     #[command(flatten)]
     pub hub: HubArgs,
 
-    /// Say on standard error how the weights are loaded, and why
+    /// Report on standard error how the weights are loaded, and why
     #[arg(long)]
     explain_load: bool,
 

@@ -1,6 +1,6 @@
 //! What the parser and the standard library say of values that are wrong, for people who have typed them.
 
-/// Whether a word switches something on or off, if it is one of those that do: in `config.toml`, in the environment and behind `--cache=`.
+/// Whether a word switches something on or off, if it is one of those that do: in `config.toml`, in the environment and after `--cache=`.
 pub fn switch(word: &str) -> Option<bool> {
     match word.to_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Some(true),

@@ -34,11 +34,11 @@ pub struct QuantizeArgs {
     /// The model: a .gguf file (of a split model, any shard), or a folder with one model in it
     pub model: PathBuf,
 
-    /// What its matrices become
+    /// Type of the matrices in the new file
     #[arg(long = "type", value_name = "TYPE", ignore_case = true, hide_possible_values = true, value_parser = mixes())]
     mix: QuantizationMix,
 
-    /// How much the columns of matrices count: a file of llama-imatrix, in GGUF
+    /// Importance matrix: a file of llama-imatrix, in GGUF
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
 

@@ -46,7 +46,7 @@ pub struct ServeArgs {
     #[arg(value_name = "MODEL", required = true)]
     models: Vec<PathBuf>,
 
-    /// What the model is called in requests and answers; of several, a name for each, divided by commas [default: the files' names]
+    /// Name of the model in requests and answers; of several, a name for each, separated by commas [default: the files' names]
     #[arg(short = 'a', long, value_name = "NAME", value_delimiter = ',', value_parser = alias)]
     alias: Vec<String>,
 
@@ -58,30 +58,30 @@ pub struct ServeArgs {
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     port: u16,
 
-    /// Tokens that each sequence has room for, prompt and answer; 0: as many as the model was trained for
+    /// Context size of each sequence in tokens, prompt and answer; 0: as many as the model was trained for
     /// [default: 32768, or what it was trained for if that is less]
     #[arg(short = 'c', long, value_name = "N", value_parser = answer_limits::positions)]
     ctx_size: Option<usize>,
 
-    /// Requests that are computed at the same time; others wait
+    /// Requests that are computed at the same time; further ones wait
     #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 8, value_parser = sequences)]
     parallel: usize,
 
-    /// Requests that may wait; more are told to come again (503)
+    /// Requests that may wait; further ones get 503
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
 
-    /// Tokens of prompts that are computed together at most
+    /// At most this many tokens of prompts are computed in one step
     #[arg(short = 'b', long, value_name = "N", default_value_t = 512,
           value_parser = clap::value_parser!(u16).range(1..=4096))]
     batch_size: u16,
 
-    /// Generate at most N tokens for a request that does not say how many; -1 or -2: until the model ends or the context is full
+    /// Generate at most N tokens for a request that sets no limit; -1 or -2: until the model ends or the context is full
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, visible_alias = "n-predict",
           value_parser = clap::value_parser!(i64).range(-2..))]
     predict: i64,
 
-    /// A key that requests must have; several are divided by commas. Other users can see it in the list of processes: a file is better
+    /// A key that requests must have; several are separated by commas. Other users can see it in the list of processes: a file is better
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
 
@@ -89,19 +89,19 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 
-    /// Pages that may ask from a browser, as https://host, divided by commas; *: all
+    /// Origins that browsers may send requests from, such as https://host, separated by commas; *: all
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = origin)]
     cors_origins: Vec<String>,
 
-    /// Tell at /metrics what was done, in numbers
+    /// Serve Prometheus metrics at /metrics
     #[arg(long)]
     metrics: bool,
 
-    /// Do not tell at /slots what each sequence does
+    /// Disable /slots
     #[arg(long, overrides_with = "slots")]
     no_slots: bool,
 
-    /// Tell it, as is the default
+    /// Enable /slots (default)
     #[arg(long)]
     slots: bool,
 
@@ -144,7 +144,7 @@ pub struct ServeArgs {
 /// A name that requests can have for a model.
 fn alias(text: &str) -> Result<String, String> {
     match text.trim().is_empty() {
-        true => Err("expected a name, or several divided by commas".to_owned()),
+        true => Err("expected a name, or several separated by commas".to_owned()),
         false => Ok(text.to_owned()),
     }
 }
@@ -329,7 +329,7 @@ impl ServeArgs {
             names if names.len() == files.len() => names.to_vec(),
             names => {
                 return Err(Stop::Usage(format!(
-                    "--alias has {} for {}: give a name for each, divided by commas",
+                    "--alias has {} for {}: give a name for each, separated by commas",
                     units::so_many(names.len(), "name"),
                     units::so_many(files.len(), "model")
                 )));
@@ -338,7 +338,7 @@ impl ServeArgs {
         for (i, name) in names.iter().enumerate() {
             if names[..i].contains(name) {
                 return Err(Stop::Usage(format!(
-                    "two models are called {name:?}: give a name for each with --alias, divided by commas"
+                    "two models are called {name:?}: give a name for each with --alias, separated by commas"
                 )));
             }
         }

@@ -23,7 +23,7 @@ pub struct Recognised {
 }
 
 /// Formats by how much a folder is about them: what stands before wins. PyTorch's zip files come
-/// last but for pickles: besides models, they are the optimiser's state and the training's arguments.
+/// last except for pickles: besides models, they are the optimiser's state and the training's arguments.
 const ORDER: [Format; 8] = [
     Format::SafeTensorsIndex,
     Format::SafeTensors,

@@ -8,12 +8,12 @@ use anyhow::Context;
 use crate::text_input;
 
 /// Most bytes of a chat template.
-const LONGEST: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// A chat template in a file.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TemplateArgs {
-    /// Take the chat template in this file, in Jinja, and not the model's own
+    /// Use the chat template in this file (Jinja) instead of the model's own
     #[arg(long, value_name = "FILE")]
     chat_template_file: Option<PathBuf>,
 }
@@ -31,7 +31,7 @@ impl TemplateArgs {
     ) -> anyhow::Result<()> {
         let Some(path) = &self.chat_template_file else { return Ok(()) };
         let from = text_input::From::File(path);
-        let source = text_input::read(from, "the chat template", LONGEST)?;
+        let source = text_input::read(from, "the chat template", MAX_BYTES)?;
         set(source).with_context(|| format!("the chat template in {from}"))
     }
 }

@@ -61,7 +61,7 @@ impl Terminal {
     }
 
     /// `work` writes, and what is typed while no line is edited is not shown in the middle of that: it waits
-    /// for the next line. Ctrl-C goes on to be a signal then.
+    /// for the next line. Ctrl-C stays a signal then.
     pub fn hushed<T>(&self, work: impl FnOnce() -> T) -> T {
         let mut quiet = self.before.clone();
         quiet.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON);

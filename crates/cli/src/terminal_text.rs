@@ -114,7 +114,7 @@ pub fn escape_json<T: Serialize + ?Sized>(value: &T, out: impl io::Write) -> io:
     Ok(value.serialize(&mut serializer)?)
 }
 
-/// As [`CompactFormatter`], but for what JSON lets stand in strings although it can drive a terminal.
+/// As [`CompactFormatter`], except for what JSON lets stand in strings although it can drive a terminal.
 struct Harmless(CompactFormatter);
 
 impl Formatter for Harmless {

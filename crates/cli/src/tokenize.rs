@@ -70,7 +70,7 @@ pub struct TokenizeArgs {
     #[arg(long)]
     no_bos: bool,
 
-    /// Let special tokens that are written in the text, such as <|im_end|>, be text
+    /// Treat special tokens that are written in the text, such as <|im_end|>, as text
     #[arg(long, visible_alias = "no-parse-special")]
     no_special: bool,
 

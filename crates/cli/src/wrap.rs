@@ -18,7 +18,7 @@ pub struct Wrap {
 
 impl Wrap {
     /// At the beginning of a line of a terminal with so many columns. The last one stays free: with a character in it
-    /// the cursor is in that column or behind it, as the terminal likes.
+    /// the cursor is in that column or after it, as the terminal likes.
     pub fn new(columns: usize) -> Wrap {
         let width = columns.saturating_sub(1).max(1);
         Wrap { width, column: 0, word: String::new(), word_width: 0 }

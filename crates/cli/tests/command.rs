@@ -145,7 +145,7 @@ fn a_word_too_much_is_told_of_with_what_was_meant() {
     ] {
         alight(args).fails_as_usage(said);
     }
-    // That everything behind `--` is a prompt does not help who has the name of an option wrong.
+    // That everything after `--` is a prompt does not help who has the name of an option wrong.
     let unknown = alight(&["run", "m.gguf", "x", "--max-tokens", "3"]);
     unknown.fails_as_usage("--max-tokens");
     assert!(!unknown.stderr.contains("-- --"), "{}", unknown.stderr);
@@ -212,7 +212,7 @@ fn the_bash_completion_is_valid_bash() {
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
 }
 
-/// What bash would offer behind these words.
+/// What bash would offer after these words.
 fn completed(words: &[&str]) -> Option<Vec<String>> {
     let script = alight(&["completions", "bash"]).succeeds().stdout;
     let at = words.len() - 1;
@@ -276,7 +276,7 @@ fn manual_pages() {
     }
     assert!(!dir.path().join("alight-bench-resident.1").exists(), "it is hidden");
     alight(&["man", "frobnicate"]).fails(2, &["no command 'frobnicate'"]);
-    // Behind the names of each option are words.
+    // After the names of each option are words.
     for name in support::names(dir.path()) {
         let page = fs::read_to_string(dir.path().join(&name)).unwrap();
         let lines: Vec<&str> = page.lines().collect();

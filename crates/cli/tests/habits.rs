@@ -29,7 +29,7 @@ fn other_names_of_options_do_what_they_do() {
     ] {
         assert_eq!(tokens(&with(&model, options)), usual, "{options:?}");
     }
-    // A value behind `=` is the whole value, and what follows is a word of its own.
+    // A value after `=` is the whole value, and what follows is a word of its own.
     let noted = alight(&["run", &model, "--numa=distribute", "aaa", "--raw", "-n", "1"]).succeeds();
     assert_eq!(noted.stderr.lines().count(), 1, "{}", noted.stderr);
     let plain = ["run", &model, "aaa", "--temp", "0", "-n", "4", "--ignore-eos", "--json"];

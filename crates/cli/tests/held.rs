@@ -19,7 +19,7 @@ const PET: &str = r#"{
 const GBNF: &str = "root ::= answer \" \" [0-9]{3}\nanswer ::= \"yes\" | \"no\"\n";
 const LARK: &str = "%llguidance {}\nstart: (\"yes\" | \"no\") \" \" /[0-9]{3}/";
 
-/// A model whose tokens are a character each, and which writes any of them behind any other.
+/// A model whose tokens are a character each, and which writes any of them after any other.
 fn model(folder: &Path) -> String {
     let letters: Vec<String> =
         "abcdefghijklmnopqrstuvwxyz0123456789{}[]\":,.\u{2581}".chars().map(String::from).collect();
@@ -148,7 +148,7 @@ fn nothing_is_thought_before_an_answer_that_is_held() {
         let done = alight(&[&args[..], &[grammar]].concat()).succeeds();
         serde_json::from_str::<Value>(&done.stdout).unwrap()
     };
-    // Behind the prompt that asks for no thinking this is the likeliest; behind the other the first is, as none of both is likely.
+    // After the prompt that asks for no thinking this is the likeliest; after the other the first is, as none of both is likely.
     assert_eq!(run("root ::= \"no\" | \"Yes\"")["text"], "Yes");
     let marked = run("root ::= \"<think>\" \"no\"");
     assert_eq!(marked["answer"], "<think>no");

@@ -301,7 +301,7 @@ fn ctrl_c_keeps_what_was_received_and_the_next_pull_goes_on() {
         assert_eq!(status.code(), Some(130), "{}", stopped.stderr);
         assert_eq!(stopped.stdout, "");
         assert!(
-            stopped.stderr.contains("are kept; the next pull goes on from there"),
+            stopped.stderr.contains("are kept; the next pull continues from there"),
             "{}",
             stopped.stderr
         );

@@ -294,7 +294,7 @@ fn what_is_in_the_page_cache_is_shown() {
     let got = parsed(&json);
     let cached = |i: usize| got["tensors"][i]["cached_bytes"].as_u64().unwrap();
     assert_eq!(cached(1), BIG);
-    // Readahead brings more than what was read: of the first with the header, of the third behind
+    // Readahead brings more than what was read: of the first with the header, of the third after
     // the second.
     assert!(cached(0) < BIG && cached(2) < BIG, "{} {}", cached(0), cached(2));
     let whole = got["files"][0]["cached_bytes"].as_u64().unwrap();

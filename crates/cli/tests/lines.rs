@@ -12,7 +12,7 @@ fn chat(model: &str, more: &[&str]) -> Pty {
     chat
 }
 
-/// The tokens of the next prompt that is answered, but for the one that begins it.
+/// The tokens of the next prompt that is answered, except for the one that begins it.
 fn prompt(chat: &mut Pty) -> usize {
     // (Another line that begins so is about what was used.)
     chat.expect("open  ");
@@ -21,7 +21,7 @@ fn prompt(chat: &mut Pty) -> usize {
     chat.expect("first token");
     let line = String::from_utf8_lossy(&chat.shown[before..chat.seen()]).into_owned();
     let count = |from: &str| from.split(' ').next().unwrap().parse::<usize>().unwrap();
-    let there = line.split_once("behind ").map_or(0, |(_, rest)| count(rest));
+    let there = line.split_once("after ").map_or(0, |(_, rest)| count(rest));
     count(&line) + there - 1
 }
 
@@ -141,7 +141,7 @@ fn what_is_typed_during_an_answer_waits_for_its_end() {
     chat.expect("\\u{1b}[2J");
     let before = chat.shown.len();
     chat.send(b"aaa xyz");
-    // It goes on for a while, and nothing of that is in it.
+    // It continues for a while, and nothing of that is in it.
     for _ in 0..200 {
         chat.expect("\\u{1b}[2J");
     }

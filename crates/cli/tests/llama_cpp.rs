@@ -78,7 +78,7 @@ impl Case {
         serde_json::from_str(&done.stdout).unwrap()
     }
 
-    /// The same with the model, and `words` behind everything else.
+    /// The same with the model, and `words` after everything else.
     fn run(&self, words: &[&str]) -> Value {
         let usual = [&["run", &self.model], &PROMPT[..], &["5", "-p", "aaaa"]].concat();
         let done = self.said(&[&usual[..], words].concat()).succeeds();
@@ -827,8 +827,8 @@ fn page(most: &str, rest: &str) {
     let mut made = text.clone();
     for (name, table) in [("most", most), ("rest", rest)] {
         let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
-        let (before, behind) = made.split_once(&begin).expect(name);
-        let (_, after) = behind.split_once(&end).expect(name);
+        let (before, after) = made.split_once(&begin).expect(name);
+        let (_, after) = after.split_once(&end).expect(name);
         made = format!("{before}{begin}\n{table}\n{end}{after}");
     }
     if std::env::var_os("ALIGHT_WRITE").is_some() {

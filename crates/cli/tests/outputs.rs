@@ -29,7 +29,7 @@ fn fails(out: &Done, parts: &[&str]) {
     }
 }
 
-/// The commands that make a model of a model, with their arguments but for `--force`.
+/// The commands that make a model of a model, with their arguments except for `--force`.
 fn makers<'a>(from: &'a str, packed: &'a str, to: &'a str) -> [Vec<&'a str>; 4] {
     [
         vec!["pack", from, "-o", to],

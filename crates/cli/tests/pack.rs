@@ -68,7 +68,7 @@ fn a_packed_file_cut_short_anywhere_is_refused_before_use() {
     let packed = dir.path().join("packed.gguf");
     alight(&["pack", &model, "-o", text(&packed)]).succeeds();
     let bytes = fs::read(&packed).unwrap();
-    // Behind the last tensor there may be padding, which nobody misses.
+    // After the last tensor there may be padding, which nobody misses.
     let end = alight_formats::gguf::parse(&bytes).unwrap().data_end;
     let file = File::options().write(true).open(&packed).unwrap();
     let step = end / 23;

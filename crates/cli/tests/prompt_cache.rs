@@ -52,7 +52,7 @@ fn a_kept_prompt_gives_the_same_answer_and_is_listed() {
         let mut bytes = good.clone();
         bytes[at] ^= 4;
         fs::write(&file, bytes).unwrap();
-        // The file is written anew afterwards.
+        // The file is written again afterwards.
         let done = alight(&with).succeeds();
         assert_eq!(done.stdout, cold.stdout);
         assert!(

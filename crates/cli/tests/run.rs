@@ -46,7 +46,7 @@ fn the_json_line_is_complete() {
     let phases = line["phases"].as_array().unwrap();
     let names: Vec<_> = phases.iter().map(|phase| phase["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["open", "prepare", "prompt", "answer"]);
-    // The phases are the process, but for the moments before the first and after the last.
+    // The phases are the process, except for the moments before the first and after the last.
     let sum = |field: &str| phases.iter().map(|p| p[field].as_u64().unwrap()).sum::<u64>();
     let minor = line["faults"]["minor"].as_u64().unwrap();
     assert!(sum("minor_faults") <= minor && sum("minor_faults") * 2 > minor, "{line}");

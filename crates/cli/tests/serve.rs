@@ -297,9 +297,9 @@ fn anthropic_s_blocks_are_the_same_whole_and_streamed() {
 /// The answer of a model that wants to say `said`, and has one other text, `{"b": 1}`.
 fn called(said: &[(&str, i32)], template: &str, strict: bool) -> Value {
     let folder = tempfile::tempdir().unwrap();
-    // As many tokens as it wants to say: behind the other text comes what is not for it.
+    // As many tokens as it wants to say: after the other text comes what is not for it.
     let max_tokens = said.len();
-    // A vocabulary without bytes has to spell what one case has behind its mark in one token.
+    // A vocabulary without bytes has to spell what one case has after its mark in one token.
     let said = [&[("{\"b\": 1}", TEXT), ("\n{\"name", TEXT)], said].concat();
     let model = said::model(folder.path(), &said, 2);
     let template = write(folder.path(), "template", template);
@@ -325,7 +325,7 @@ fn calls_of_strict_tools_keep_to_their_schemas() {
     let yes = text("Yes. ");
     for (said, names, content) in [
         (vec![yes, own("<tool_call>"), begin, wrong, text("}"), own("</tool_call>")], "", "Yes. "),
-        // A mark over two tokens, the second of which goes on behind it.
+        // A mark over two tokens, the second of which continues after it.
         (
             vec![
                 yes,
@@ -811,7 +811,7 @@ fn ollama_s_embeddings_are_cut_unless_the_client_says_otherwise() {
 #[test]
 fn a_last_message_of_the_assistant_s_is_continued() {
     let folder = tempfile::tempdir().unwrap();
-    // It says the second behind the first.
+    // It says the second after the first.
     let model = said::model(folder.path(), &[("b", TEXT), ("Yes.", TEXT)], 0);
     let serving = Serving::start(&[&*model, "--no-cache", "--temp", "0"]);
     let said = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);

@@ -47,7 +47,7 @@ fn a_conversation_is_saved_loaded_cleared_and_asked_again() {
     assert!(said(&mut talk, "/info").contains("by 2 exchanges"));
     assert!(said(&mut talk, &format!("/save {file}")).contains("5 messages"));
     let mode =
-        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(file).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600, "a conversation is private");
     let saved: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::support::pty::Pty;
 use crate::support::{alight, command, done, wild, with_stdin, write};
 
-/// A control token, texts that are not seen, and bytes that are parts of a character, behind `<unk>`, `<s>` and `</s>`.
+/// A control token, texts that are not seen, and bytes that are parts of a character, after `<unk>`, `<s>` and `</s>`.
 const TOKENS: [(&str, i32); 13] = [
     ("<go>", 3),
     ("a", 1),

@@ -80,11 +80,11 @@ impl Rules {
 pub(crate) struct Barrier<W> {
     word: W,
     // Lines of their own, as far as the allocator lets it: who looks at the word is not disturbed by arrivals and claims.
-    _apart: [u32; 31],
+    _padding_word: [u32; 31],
     arrived: W,
     /// Blocks that were done, and [`FAILED`].
     done: W,
-    _apart_too: [u32; 30],
+    _padding_done: [u32; 30],
     /// The next block to take.
     next: W,
 }
@@ -94,10 +94,10 @@ impl<W: Word> Barrier<W> {
     pub(crate) fn new(first: u32) -> Barrier<W> {
         Barrier {
             word: W::new(first << SHIFT),
-            _apart: [0; 31],
+            _padding_word: [0; 31],
             arrived: W::new(0),
             done: W::new(0),
-            _apart_too: [0; 30],
+            _padding_done: [0; 30],
             next: W::new(0),
         }
     }

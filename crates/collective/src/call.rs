@@ -37,7 +37,7 @@ impl ThreadGroup {
     ) -> Result<(), CollectiveError> {
         let seat = &self.seats[rank];
         let (normed, new_residual) = (args.normed.as_mut_ptr(), args.new_residual.as_mut_ptr());
-        // SAFETY: the seat is taken, so this thread is alone with its cells but for the last rank of a barrier, which reads
+        // SAFETY: the seat is taken, so this thread is alone with its cells except for the last rank of a barrier, which reads
         // the card while we wait in `pass`.
         let call = unsafe { *seat.next.get() };
         let card = Card {

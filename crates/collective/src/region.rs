@@ -31,7 +31,7 @@ impl Region {
 
     /// The address `offset` bytes into the region. Panics beyond its end.
     pub(crate) fn at(&self, offset: usize) -> *mut u8 {
-        assert!(offset < self.layout.size(), "an offset behind the end of a region");
+        assert!(offset < self.layout.size(), "an offset past the end of a region");
         // SAFETY: inside the allocation.
         unsafe { self.start.as_ptr().add(offset) }
     }

@@ -24,7 +24,7 @@ unsafe impl Sync for Segment {}
 impl Segment {
     /// The address `offset` bytes into the segment. Panics beyond its end.
     pub(crate) fn at(&self, offset: usize) -> *mut u8 {
-        assert!(offset < self.size, "an offset behind the end of a segment");
+        assert!(offset < self.size, "an offset past the end of a segment");
         // SAFETY: inside the map.
         unsafe { self.start.as_ptr().add(offset) }
     }

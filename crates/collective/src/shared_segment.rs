@@ -165,7 +165,7 @@ unsafe impl Sync for SharedRegion {}
 impl SharedRegion {
     /// The address `offset` bytes into the place. Panics beyond its end.
     pub(crate) fn at(&self, offset: usize) -> *mut u8 {
-        assert!(offset < self.bytes, "an offset behind the end of a place");
+        assert!(offset < self.bytes, "an offset past the end of a place");
         self.segment.segment.at(self.start + offset)
     }
 }

@@ -164,7 +164,7 @@ impl ThreadGroup {
     /// `round` is to the element type, to nearest, ties to even. `rank` is the caller's; `run` says which run of the
     /// program this call belongs to, and must be the same on all ranks. After an error the results hold anything.
     ///
-    /// Calls block until all ranks have made theirs. A call that fails, but for one that is refused because its rank does not
+    /// Calls block until all ranks have made theirs. A call that fails, except for one that is refused because its rank does not
     /// exist or is in a call, poisons the group: it and all later calls fail on every rank.
     pub fn allreduce_norm(
         &self,

@@ -116,7 +116,7 @@ pub enum ConvertError {
     },
     /// The source has bytes that belong to nothing, and more of them than a packed file keeps.
     #[error(
-        "{}: {found} bytes between or behind its tensors belong to nothing, and the packed file \
+        "{}: {found} bytes between or after its tensors belong to nothing, and the packed file \
          keeps at most {limit} of them; cut them off first",
         path.display()
     )]

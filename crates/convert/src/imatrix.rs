@@ -43,7 +43,7 @@ struct Entry {
 }
 
 impl Imatrix {
-    /// Reads what the file has, but for the sums.
+    /// Reads what the file has, except for the sums.
     ///
     /// # Errors
     /// It is no such file, or sums and counts do not fit each other.

@@ -12,7 +12,7 @@
 //! | `alight.source.header` | u8 array, its header; absent if it follows from the rest, as it nearly always does |
 //! | `alight.source.sha256` | 64 hexadecimal digits, the checksum of the whole source |
 //!
-//! These stand behind all other metadata, which is the source's, unchanged and in its order, but for
+//! These stand after all other metadata, which is the source's, unchanged and in its order, except for
 //! `general.alignment`. The source of a split model is what it would be in one file.
 
 use std::borrow::Cow;
@@ -56,7 +56,7 @@ pub(crate) struct Original<'a> {
     pub(crate) order: Vec<u32>,
     /// Its length.
     pub(crate) bytes: u64,
-    /// What is between and behind; zeros follow.
+    /// What is between and after; zeros follow.
     pub(crate) filler: Cow<'a, [u8]>,
     /// Its header, unless [`header`] makes the same.
     pub(crate) header: Option<Cow<'a, [u8]>>,
@@ -179,11 +179,11 @@ pub(crate) fn header<'a, 'g: 'a>(
     Ok(out)
 }
 
-/// Most bytes behind the last tensor. No model has any; more is a file of another kind in disguise,
+/// Most bytes after the last tensor. No model has any; more is a file of another kind in disguise,
 /// or a damaged number that would fill the disk with zeros.
 pub(crate) const MAX_TAIL: u64 = 64 << 20;
 
-/// Bytes between and behind tensors: how many there are before, in turn, each of them and the end.
+/// Bytes between and after tensors: how many there are before, in turn, each of them and the end.
 pub(crate) fn gaps(
     header_len: u64,
     alignment: u64,

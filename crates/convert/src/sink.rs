@@ -26,7 +26,7 @@ impl<'f> Sink<'f> {
         Sink { file, at: 0, bytes: Vec::new() }
     }
 
-    /// Goes on at byte `at` of the file.
+    /// Continues at byte `at` of the file.
     pub(crate) fn seek(&mut self, at: u64) -> io::Result<()> {
         if at != self.at + self.bytes.len() as u64 {
             self.flush()?;

@@ -24,7 +24,7 @@ struct Strange {
     values: Vec<Vec<u8>>,
     /// Type, blocks per row, rows, matrices.
     tensors: Vec<(usize, u64, u64, u64)>,
-    /// How many experts there are, and of each of their tensors the type, blocks per row, and rows: behind the others.
+    /// How many experts there are, and of each of their tensors the type, blocks per row, and rows: after the others.
     experts: (u64, Vec<(usize, u64, u64)>),
     /// Names that the order of use knows.
     named: bool,
@@ -477,7 +477,7 @@ fn a_damaged_packed_file_is_not_unpacked() {
 fn a_large_alignment_is_not_paid_for_where_tensors_are_small() {
     let dir = tempfile::tempdir().unwrap();
     let [source, packed, back] = paths(dir.path());
-    // Of the only file there is nothing behind the header.
+    // Of the only file there is nothing after the header.
     let mut b = Builder::with_alignment(gguf::MAX_ALIGNMENT);
     b.str("general.architecture", "llama");
     fs::write(&source, b.unpadded_header()).unwrap();

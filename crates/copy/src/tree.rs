@@ -358,7 +358,7 @@ impl Tree<'_, '_> {
         Ok(())
     }
 
-    /// Tells what went wrong, and goes on; but not when it was stopped.
+    /// Tells what went wrong, and continues; but not when it was stopped.
     fn tell(&mut self, outcome: Result<(), CopyError>) -> Result<(), CopyError> {
         match outcome {
             Ok(()) => Ok(()),

@@ -21,7 +21,7 @@
 //! what was found and what was expected. It does not know the file's name, which the caller adds.
 //!
 //! **Invariant:** formats are told by content ([`recognise()`]), never by name. What llama.cpp refuses as
-//! malformed is refused here too: a file works in both or in neither, but for [packed] files, which only
+//! malformed is refused here too: a file works in both or in neither, except for [packed] files, which only
 //! this program reads.
 //!
 //! **Invariant:** nothing in a file is executed. The pickles of torch run on a machine that has the opcodes

@@ -286,7 +286,7 @@ impl<'s, 'a> Window<'s, 'a> {
         Some(taken)
     }
 
-    /// Steps over `len` bytes without looking at them; behind them there is likely little to read.
+    /// Steps over `len` bytes without looking at them; after them there is likely little to read.
     pub(crate) fn skip(&mut self, len: u64) -> Option<()> {
         if len > self.left() {
             return None;

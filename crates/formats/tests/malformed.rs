@@ -442,7 +442,7 @@ fn experts_side_by_side() {
         assert_eq!(tensor.range(), start as usize..start as usize + 2 * 4096 + 288);
         assert_eq!(*tensor.data(&good).unwrap(), [0xab; 3 * PART]);
     }
-    // Others before and behind, two runs, and larger alignments.
+    // Others before and after, two runs, and larger alignments.
     let shape: &[u64] = &[32, 16, 3];
     let many = [
         (&[3_u64][..], 0, 0),
@@ -481,7 +481,7 @@ fn experts_side_by_side() {
         "a run of none", with(&[0, 0]), E::ExpertsRun { count: 0, .. }, [];
         "beyond the tensors", with(&[1, 2]), E::ExpertsRun { first: 1, .. }, ["2 tensors from 1 on"];
         "far beyond", with(&[u32::MAX, u32::MAX]), E::ExpertsRun { .. }, [];
-        "twice", with(&[0, 2, 0, 2]), E::ExpertsRun { .. }, ["behind"];
+        "twice", with(&[0, 2, 0, 2]), E::ExpertsRun { .. }, ["after"];
         "overlapping", with(&[0, 2, 1, 2]), E::ExpertsRun { first: 1, .. }, [];
         "not all have them", with(&[]), E::Misaligned { found: 384, .. }, ["384"];
         "of another number", pair(&[32, 16, 2]), E::ExpertsShape { expected: 3, .. }, ["\"blk.1\"", "[32, 16, 2]", "3"];

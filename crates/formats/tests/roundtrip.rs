@@ -129,7 +129,7 @@ struct Model {
     values: Vec<Owned>,
     /// Type, blocks of the first dimension, the other dimensions.
     tensors: Vec<(usize, u64, Vec<u64>)>,
-    /// Behind them, runs of tensors whose experts lie side by side: how many experts there are, and the tensors.
+    /// After them, runs of tensors whose experts lie side by side: how many experts there are, and the tensors.
     runs: Vec<(u64, Vec<Part>)>,
 }
 

@@ -17,7 +17,7 @@ fn measured(bytes: &[u8]) -> Result<SafeTensors<'_>, E> {
     memory::within(64 * 1024 + 16 * bytes.len(), || parse(bytes))
 }
 
-/// A file with this header, as it is, and so many bytes behind it.
+/// A file with this header, as it is, and so many bytes after it.
 fn file(header: &str, data: usize) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.as_bytes());
@@ -98,8 +98,8 @@ fn lies_about_the_header() {
         "an array", file("[]", 0), E::NotAnObject { found: b'[' }, ["\"[\"", "\"{\""];
         "padded before", file(" {}", 0), E::NotAnObject { found: b' ' }, [];
         "a control character", file("\x1b{}", 0), E::NotAnObject { .. }, ["\\u{1b}"];
-        "zeros behind", file("{}\0\0", 0), E::Json(J::Syntax { line: 1, column: 3, .. }), ["column 3"];
-        "text behind", file("{} {}", 0), E::Json(J::Syntax { .. }), ["trailing"];
+        "zeros after", file("{}\0\0", 0), E::Json(J::Syntax { line: 1, column: 3, .. }), ["column 3"];
+        "text after", file("{} {}", 0), E::Json(J::Syntax { .. }), ["trailing"];
         "cut short", file("{", 0), E::Json(J::Syntax { .. }), ["EOF"];
         "a comma too many", file(r#"{"__metadata__":{},}"#, 0), E::Json(J::Syntax { .. }), ["comma"];
         "a lone surrogate", file(r#"{"\ud800":1}"#, 0), E::Json(J::Syntax { .. }), [];

@@ -252,7 +252,7 @@ fn every_lie_has_its_error() {
         "a list", "[]", E::Json { .. }, ["line 1"];
         "another object", "{}", E::Json { .. }, ["`model`"];
         "not UTF-8", b"{\"model\": \"\xff\"}", E::NotUtf8 { at: 11 }, ["byte 11"];
-        "more behind", format!("{OVER_BYTES} x"), E::Json { .. }, ["trailing"];
+        "more after", format!("{OVER_BYTES} x"), E::Json { .. }, ["trailing"];
         "a model twice", with("\"decoder\"", "\"model\": {\"vocab\": {}}, \"decoder\""), E::Json { .. }, ["duplicate field"];
         "another model", with("\"BPE\"", "\"WordPiece\""), E::Unsupported { part: "model", .. }, ["WordPiece"];
         "no type", r#"{"model": {"vocab": {}}}"#, E::Inconsistent { .. }, ["type is missing"];

@@ -200,7 +200,7 @@ fn class_13_opcodes() {
         "STOP on nothing", raw(b"."), E::Pickle(P::StackAtStop { found: 0, .. }), ["0 values"];
         "STOP on two", raw(b"NN."), E::Pickle(P::StackAtStop { found: 2, .. }), ["2 values"];
         "STOP with a mark", raw(b"(N."), E::Pickle(P::StackAtStop { .. }), [];
-        "behind STOP", raw(b"}.N"), E::Pickle(P::AfterStop { left: 1 }), ["1 bytes"];
+        "after STOP", raw(b"}.N"), E::Pickle(P::AfterStop { left: 1 }), ["1 bytes"];
         "protocol 1", file(b"\x80\x01}."), E::Pickle(P::Protocol { found: 1 }), ["1"];
         "protocol 6", file(b"\x80\x06}."), E::Pickle(P::Protocol { found: 6 }), ["6"];
         "frame past the end", raw(b"\x95\x03\0\0\0\0\0\0\0}."), E::Pickle(P::Truncated { .. }), ["FRAME"];

@@ -99,7 +99,7 @@ fn class_12_local_and_central_headers_disagree() {
         archive.bytes()
     };
     table! {
-        "descriptor's size", torn(|e| e.descriptor[8] = 1), Z::Disagree { what: "descriptor behind its data", .. }, ["descriptor"];
+        "descriptor's size", torn(|e| e.descriptor[8] = 1), Z::Disagree { what: "descriptor after its data", .. }, ["descriptor"];
         "descriptor's checksum", torn(|e| e.descriptor[4] ^= 1), Z::Disagree { .. }, ["descriptor"];
         "descriptor's signature", torn(|e| e.descriptor[0] = 0), Z::Disagree { .. }, ["descriptor"];
         "no descriptor", torn(|e| e.descriptor.clear()), Z::Disagree { .. }, ["descriptor"];
@@ -224,8 +224,8 @@ fn class_12_the_directory_and_its_end() {
     });
     let only_end = |end: &[u8]| [&b"PK\x03\x04"[..], b"PK\x05\x06", end].concat();
     table! {
-        "junk behind", junk(1), Z::NoEnd, ["cut short"];
-        "much junk behind", junk(70_000), Z::NoEnd, [];
+        "junk after", junk(1), Z::NoEnd, ["cut short"];
+        "much junk after", junk(70_000), Z::NoEnd, [];
         "gap before the end", with(|a| a.gap = vec![0; 4]), Z::Directory { .. }, [];
         "a volume", with(|a| a.end.push((4, vec![1]))), Z::Volumes { found: 1 }, [];
         "an entry too few announced", one_less, Z::MoreDirectory { entries: 3 }, ["3"];

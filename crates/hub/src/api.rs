@@ -11,7 +11,7 @@ use crate::{HubError, Name};
 /// Most bytes of a listing: that of a repository with a hundred thousand files.
 const LISTING: u64 = 64 << 20;
 /// Most bytes of a file.
-const LARGEST: u64 = 1 << 44;
+const MAX_FILE_BYTES: u64 = 1 << 44;
 
 /// What a repository has at a revision.
 #[derive(Debug)]
@@ -165,7 +165,7 @@ pub(crate) fn head_of(
         (Some(Ok(size)), _) | (None, Some(size)) => size,
         _ => return Err(wrong("it does not say how large the file is")),
     };
-    if size > LARGEST {
+    if size > MAX_FILE_BYTES {
         return Err(wrong("the file is larger than any"));
     }
     if file.sha256.as_ref().is_some_and(|listed| *listed != etag) {

@@ -23,7 +23,7 @@ use crate::{HubError, Name};
 const FILES: usize = 100_000;
 /// Most folders within one another.
 const DEPTH: usize = 16;
-/// What is behind the name of a file whose bytes are not all there.
+/// What is after the name of a file whose bytes are not all there.
 const INCOMPLETE: &str = ".alight.incomplete";
 /// Tells backups that all of it can be had again (bford.info/cachedir).
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
@@ -41,7 +41,7 @@ pub(crate) struct RepoFolder {
 pub struct Cached {
     /// `USER/REPO`.
     pub repo: String,
-    /// Its name behind `USER/REPO:`.
+    /// Its name after `USER/REPO:`.
     pub tag: String,
     /// The commit.
     pub commit: String,

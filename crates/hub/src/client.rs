@@ -23,7 +23,7 @@ const TRIES: u32 = 6;
 /// How often as long as nobody has answered yet: there may be no network at all.
 const FIRST_TRIES: u32 = 2;
 /// The longest pause between two tries.
-const LONGEST: Duration = Duration::from_secs(20);
+const MAX_PAUSE: Duration = Duration::from_secs(20);
 /// The longest pause that a server may ask for.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How long a server may say nothing.
@@ -120,7 +120,7 @@ impl Client {
         Ok(Client { agent, endpoint, hub, token, pause, answered: AtomicBool::new(false) })
     }
 
-    /// An address of the hub: these parts behind one another, each of them a path.
+    /// An address of the hub: these parts after one another, each of them a path.
     pub fn url(&self, parts: &[&str]) -> String {
         let parts = parts.iter().map(|part| format!("/{}", escaped(part)));
         parts.fold(self.endpoint.clone(), |url, part| url + &part)
@@ -215,7 +215,7 @@ impl Client {
             if tries >= if answered { TRIES } else { FIRST_TRIES } {
                 return Err(error);
             }
-            let own = self.pause.saturating_mul(1 << (tries - 1)).min(LONGEST);
+            let own = self.pause.saturating_mul(1 << (tries - 1)).min(MAX_PAUSE);
             let pause = asked.unwrap_or(own);
             if pause > PATIENCE {
                 return Err(error);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why a model could not be had. What was received of a file stays, and the next pull goes on with it, if nothing else is said.
+/// Why a model could not be had. What was received of a file stays, and the next pull continues with it, if nothing else is said.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HubError {

@@ -1,6 +1,6 @@
 //! The bytes of one file: ranges of it over several connections, into an incomplete file.
 //!
-//! Pieces are taken in order. One thread follows behind those that have come: it computes the hash, for which they are still in
+//! Pieces are taken in order. One thread follows those that have come: it computes the hash, for which they are still in
 //! memory, brings them to the disk and gives their pages up. So at most [`AHEAD`] pieces are cached because of a pull.
 //!
 //! A server that knows no ranges is read from the beginning to the end, and from the beginning again if it breaks off.
@@ -191,7 +191,7 @@ impl Shared<'_> {
         Ok(())
     }
 
-    /// There is nothing behind what was asked for.
+    /// There is nothing after what was asked for.
     fn ended(&self, url: &str, body: &mut dyn Read) -> Result<(), Trouble> {
         match body.read(&mut [0]) {
             Ok(1..) => {

@@ -10,7 +10,7 @@
 //!
 //! **Invariant:** a file is in a snapshot when all of its bytes are on the disk and have the SHA-256 that the hub has promised
 //! (files that the hub keeps in git itself, which weights are not, have another hash and are held to their size alone).
-//! What was received stays beside it until then, whichever way the process ends, and the next pull goes on with it.
+//! What was received stays beside it until then, whichever way the process ends, and the next pull continues with it.
 //!
 //! **Invariant:** an answer of a hub is hostile: names of files and commits become paths after they were checked, each body has a
 //! limit, and a size or a range that is not the promised one is an error.
@@ -74,8 +74,8 @@ pub enum Event<'a> {
         /// The file.
         file: &'a str,
     },
-    /// What was received in an earlier run is not what the hub has promised, and the file is fetched anew.
-    Anew {
+    /// What was received in an earlier run is not what the hub has promised, and the file is fetched again.
+    Refetched {
         /// The file.
         file: &'a str,
     },

@@ -10,7 +10,7 @@ use crate::HubError;
 const HUBS: [&str; 5] =
     ["https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/", "hf://"];
 /// Most bytes of a part of a repository's name, as the hub has it.
-const LONGEST: usize = 96;
+const MAX_PART_BYTES: usize = 96;
 
 /// A model, or some of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// What is behind the hub's address, if `text` begins with it: then it is no path.
+    /// What is after the hub's address, if `text` begins with it: then it is no path.
     pub fn without_hub(text: &str) -> Option<&str> {
         HUBS.iter().find_map(|hub| text.strip_prefix(hub))
     }
@@ -33,7 +33,7 @@ impl Name {
     /// address or another one, or because something of that name exists.
     ///
     /// # Errors
-    /// It begins with an address, and no name of a model is behind it.
+    /// It begins with an address, and no name of a model is after it.
     pub fn of_path(path: &Path) -> Result<Option<Name>, HubError> {
         let is_address = |text: &&str| Name::without_hub(text).is_some() || is_elsewhere(text);
         match path.to_str().filter(is_address) {
@@ -80,7 +80,7 @@ impl Name {
         // Ollama's word for whatever there is.
         let tag = tag.filter(|tag| !tag.eq_ignore_ascii_case("latest"));
         if tag.is_some_and(|tag| !is_path(tag)) {
-            return Err(wrong("what stands behind ':' is a quantization or a file's name"));
+            return Err(wrong("what stands after ':' is a quantization or a file's name"));
         }
         let name = Name { repo, tag: tag.map(str::to_owned), revision: None };
         match revision {
@@ -131,7 +131,7 @@ fn is_elsewhere(text: &str) -> bool {
 fn is_part(part: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     let ends = [part.bytes().next(), part.bytes().last()];
-    (1..=LONGEST).contains(&part.len())
+    (1..=MAX_PART_BYTES).contains(&part.len())
         && part.bytes().all(allowed)
         && !ends.iter().any(|b| matches!(b, Some(b'-' | b'.')))
         && !part.contains("--")

@@ -1,4 +1,4 @@
-//! A file that is not complete: `ETAG.alight.incomplete` beside where it will be, the bytes at their places and behind them a
+//! A file that is not complete: `ETAG.alight.incomplete` beside where it will be, the bytes at their places and after them a
 //! record of which of them are there. So what was received is there for the next process, whichever way this one ends.
 //!
 //! Hugging Face's tools do not touch it (theirs have other names), but count it among what is incomplete, and remove it with that.
@@ -136,7 +136,7 @@ impl Partial {
         self.file.sync_all()
     }
 
-    /// A page behind the bytes, so that pages of bytes have nothing else in them.
+    /// A page after the bytes, so that pages of bytes have nothing else in them.
     fn record_at(&self) -> u64 {
         self.size.next_multiple_of(4096)
     }

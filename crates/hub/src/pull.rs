@@ -24,7 +24,7 @@ const TICK: Duration = Duration::from_millis(100);
 enum Message {
     Chosen { model: Model, bytes: u64, there: u64 },
     Waiting(String),
-    Anew(String),
+    Refetched(String),
 }
 
 /// A pull that is under way.
@@ -83,7 +83,7 @@ pub(crate) fn pull(
                         Event::Chosen { model, bytes: *bytes, there: *there }
                     }
                     Message::Waiting(file) => Event::Waiting { file },
-                    Message::Anew(file) => Event::Anew { file },
+                    Message::Refetched(file) => Event::Refetched { file },
                 });
             }
             let received = pull.received.load(Ordering::Relaxed);
@@ -231,7 +231,7 @@ impl Pull<'_> {
             }
             // Perhaps what an earlier run has left is wrong.
             partial.reset().map_err(HubError::cache(&incomplete))?;
-            self.say(Message::Anew(listed.path.clone()));
+            self.say(Message::Refetched(listed.path.clone()));
             before = 0;
         }
         partial.complete().map_err(HubError::cache(&incomplete))?;

@@ -57,7 +57,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Its name behind `USER/REPO:`.
+    /// Its name after `USER/REPO:`.
     pub fn tag(&self) -> &str {
         self.quantization.as_deref().unwrap_or(self.files.first().map_or("", String::as_str))
     }

@@ -187,13 +187,13 @@ fn a_part_that_was_spoiled_meanwhile_is_fetched_anew() {
     let partial = fs::OpenOptions::new().write(true).open(case.incomplete(&model)).unwrap();
     let wrong: Vec<u8> = model.iter().map(|byte| !byte).collect();
     std::os::unix::fs::FileExt::write_all_at(&partial, &wrong, 0).unwrap();
-    let mut anew = 0;
+    let mut again = 0;
     let pulled = case.ours().pull(&name("Q8_0"), &mut |event| {
-        anew += usize::from(matches!(event, Event::Anew { .. }));
+        again += usize::from(matches!(event, Event::Refetched { .. }));
         ControlFlow::Continue(())
     });
     assert!(fs::read(&pulled.unwrap().paths[0]).unwrap() == model);
-    assert_eq!(anew, 1);
+    assert_eq!(again, 1);
 }
 
 #[test]

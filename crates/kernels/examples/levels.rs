@@ -1,4 +1,4 @@
-//! The SIMD levels that can run here, one a line, for scripts; the last but for AMX is the one that is used.
+//! The SIMD levels that can run here, one a line, for scripts; the last except for AMX is the one that is used.
 
 use alight_kernels::Isa;
 

@@ -42,7 +42,7 @@ impl SimdLevel {
         SimdLevel::Amx,
     ];
 
-    /// The level that it adds to, whose kernels it has but for those that its own instructions make faster; itself if there is none. What has no
+    /// The level that it adds to, whose kernels it has except for those that its own instructions make faster; itself if there is none. What has no
     /// kernels for every level chooses by this.
     pub fn base(self) -> SimdLevel {
         match self {
@@ -136,7 +136,7 @@ impl Isa {
         level.is_available().then_some(Isa(level))
     }
 
-    /// The fastest SIMD level that this CPU and operating system support, but for [`SimdLevel::Amx`], which you have to ask for: what a
+    /// The fastest SIMD level that this CPU and operating system support, except for [`SimdLevel::Amx`], which you have to ask for: what a
     /// row of a prompt gets must not depend on how long the prompt is, and short prompts are slower with it.
     pub fn best() -> Isa {
         let common = |isa: &Isa| isa.0 != SimdLevel::Amx;
@@ -158,7 +158,7 @@ impl Isa {
         self.0.base()
     }
 
-    /// The level whose bits all results have: that of [`SimdLevel::base`], but for [`SimdLevel::Amx`].
+    /// The level whose bits all results have: that of [`SimdLevel::base`], except for [`SimdLevel::Amx`].
     pub fn bits(self) -> SimdLevel {
         if self.0 == SimdLevel::Amx { self.0 } else { self.base() }
     }

@@ -19,7 +19,7 @@
 //! meanwhile (a shared map of a file) makes other numbers, and nothing worse.
 //!
 //! **Invariant:** dequantising is the reference's (the `gguf` package), bit for bit, for every type. Every
-//! SIMD level gives the same bits when it quantises, and the same integers when it multiplies (but for prompts with
+//! SIMD level gives the same bits when it quantises, and the same integers when it multiplies (except for prompts with
 //! [`SimdLevel::Amx`], which are multiplied in bf16); only the order of f32 sums differs between levels and layouts. SIMD is tested against the portable code, the
 //! portable code against a 64-bit oracle, on shapes with tails.
 //!

@@ -14,7 +14,7 @@ use alight_kernels::vec::{add_assign, add_times, argmax, dot, scale, softcap};
 use crate::common::Rng;
 
 /// The smallest normal number, rounded up: exp may be 0 where it is below.
-const LEAST: f64 = 1.18e-38;
+const MIN_NORMAL: f64 = 1.18e-38;
 
 /// Calls `test(isa, rng, n)` with every length to 70 and some larger.
 fn lengths(mut test: impl FnMut(Isa, &mut Rng, usize)) {
@@ -180,7 +180,7 @@ fn gates_match_float64() {
             let exact = g / (1.0 + (-2.0 * v).exp()) * u as f64;
             let relative = 2f64.powi(-21) * (1.0 + 2.0 * v.abs());
             let error = (z as f64 - exact).abs();
-            let least = LEAST * (g * u as f64).abs();
+            let least = MIN_NORMAL * (g * u as f64).abs();
             assert!(error <= relative * exact.abs() + least, "{isa} gelu({g}): {z}, not {exact}");
             assert!((exact - 0.5 * g * (1.0 + v.tanh()) * u as f64).abs() < 1e-13);
         }
@@ -213,7 +213,7 @@ fn softmax_matches_float64() {
         let sum: f64 = exps.iter().sum();
         let mut z = x.clone();
         softmax(isa, &mut z);
-        close(&z, exps.iter().map(|e| e / sum), 2e-6, LEAST, &format!("{isa} softmax of {n}"));
+        close(&z, exps.iter().map(|e| e / sum), 2e-6, MIN_NORMAL, &format!("{isa} softmax of {n}"));
         if n > 5 {
             assert_eq!(z[3], 0.0);
         }

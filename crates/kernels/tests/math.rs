@@ -5,7 +5,7 @@ use alight_kernels::vec::softcap;
 use alight_kernels::{Isa, internals};
 
 /// `e^x` is 0 for smaller `x`, see `lanes/math.rs`.
-const LEAST: f32 = -87.336_5;
+const MIN_EXPONENT: f32 = -87.336_5;
 
 /// A function of a slice, in place.
 type Function = fn(Isa, &mut [f32]);
@@ -72,7 +72,7 @@ fn exp_is_within_1_ulp_and_right_at_extremes() {
     let negative: Vec<f32> = inputs().into_iter().filter(|x| *x <= 0.0).collect();
     check(exp_negative, &negative, |_| 1.0, exp_or_zero);
     // All numbers near the one below which it is 0.
-    let near = (-400..400).map(|i| f32::from_bits(LEAST.to_bits().wrapping_add_signed(i)));
+    let near = (-400..400).map(|i| f32::from_bits(MIN_EXPONENT.to_bits().wrapping_add_signed(i)));
     let near: Vec<f32> = near.collect();
     for isa in levels() {
         for f in [exp as Function, exp_negative] {

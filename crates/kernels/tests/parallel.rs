@@ -283,7 +283,7 @@ fn attention_and_the_cache_have_the_bits_of_one_call() {
             assert!(partials.len() <= AttendRows::most_partials(&shape, group, shape.capacity));
             attend.run(threads, &q, &mut out, &mut partials);
             results.push(bits(&out));
-            // Tiles of all tokens give the same but for rounding.
+            // Tiles of all tokens give the same except for rounding.
             let mut tiles = vec![0f32; out.len()];
             let mut heads_out = HeadsOut::new(&mut tiles, 2 * group * 48);
             let limits = AttentionLimits { rows: tokens * group, k_dim: 32, v_dim: 48 };

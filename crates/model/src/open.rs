@@ -83,7 +83,7 @@ pub struct OpenTimings {
     pub weights: Duration,
     /// Building the tokenizer.
     pub tokenizer: Duration,
-    /// Loading the weights, in the background; `None` while that goes on.
+    /// Loading the weights, in the background; `None` while that continues.
     pub load: Option<Duration>,
     /// The whole call.
     pub total: Duration,
@@ -294,7 +294,9 @@ impl Model {
     /// # Panics
     /// If somebody has the [shared vocabulary](Model::shared_vocabulary) already.
     pub fn set_template(&mut self, source: String) -> Result<(), TemplateError> {
-        Arc::get_mut(&mut self.vocabulary).expect("nobody else's").set_template(source)
+        Arc::get_mut(&mut self.vocabulary)
+            .expect("the vocabulary is not shared yet")
+            .set_template(source)
     }
 
     /// The file's name for the model, or else the file's own name without its extension.
@@ -440,7 +442,7 @@ impl Model {
     }
 }
 
-/// What is known when the files have been mapped, but for what is in them.
+/// What is known when the files have been mapped, except for what is in them.
 struct Opening<'o> {
     path: &'o Path,
     options: &'o OpenOptions,
@@ -477,13 +479,21 @@ fn check(
         .map_err(|source| ModelError::Weights { path: path(), source })?;
     let took = clock.elapsed();
     let OpenOptions { load, repack, reclaim, lock, memory, slots, .. } = *options;
-    let wanted = Wanted { load, repack, reclaim, lock, memory, slots, beside: beside(&spec) };
+    let wanted = Wanted {
+        load,
+        repack,
+        reclaim,
+        lock,
+        memory,
+        slots,
+        sequence_bytes: sequence_bytes(&spec),
+    };
     let (store, loader) = Loader::start(maps.to_vec(), facts, &mut weights, wanted, ahead)?;
     Ok(Checked { spec, weights, store, loader, took })
 }
 
-/// Bytes that a sequence of the usual length needs beside the weights, about: keys and values, and what a program has anyway.
-fn beside(spec: &ModelSpec) -> u64 {
+/// Approximate memory of a sequence of the usual length in bytes, without weights: keys and values, and what a program has anyway.
+fn sequence_bytes(spec: &ModelSpec) -> u64 {
     let shapes = spec.mixers().filter_map(|(_, mixer)| mixer.spec().kv_shape());
     let position: usize =
         shapes.map(|shape| 2 * (shape.k_len() + shape.v_len()) / shape.capacity).sum();

@@ -322,7 +322,7 @@ fn a_file_that_is_cut_short_meanwhile_is_an_error_that_names_it() {
     assert!(failed.to_string().contains(name), "{failed}");
 }
 
-/// The disk itself fails: what is behind the end of the file that a filesystem is in cannot be read.
+/// The disk itself fails: what is past the end of the file that a filesystem is in cannot be read.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_disk_that_fails_meanwhile_is_an_error_that_names_the_file() {
@@ -414,7 +414,7 @@ fn experts_of_a_cold_file_come_behind_the_rest() {
     }
     let model = open(&path, 2, None).unwrap();
     let reason = model.load_report().reason().to_owned();
-    assert!(reason.contains("experts come when they are chosen, the others behind"), "{reason}");
+    assert!(reason.contains("experts come when they are chosen, the others after"), "{reason}");
     assert!(answers(&model) == expected);
     model.wait_loaded().unwrap();
     assert!(!model.brings_behind());

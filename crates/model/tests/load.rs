@@ -70,7 +70,7 @@ fn every_way_gives_the_same_bits() {
             for options in ways(repack) {
                 let what = format!("{} of {}", shown(&options), path.display());
                 let model = Model::open(&path, &options).unwrap();
-                // Half of them while the load goes on, half after it.
+                // Half of them while the load continues, half after it.
                 if options.reclaim {
                     model.wait_loaded().unwrap();
                 }
@@ -351,7 +351,7 @@ fn a_token_reads_its_own_experts_and_no_others() {
     let expert = (width * embd / 32 * 34) as u64;
     let all_experts = matrices * experts as u64 * expert;
     let others = std::fs::metadata(&path).unwrap().len() - all_experts;
-    // An expert begins and ends within a page, and what lies up to 8 KiB behind it is asked for ahead of its use.
+    // An expert begins and ends within a page, and what lies up to 8 KiB after it is asked for ahead of its use.
     let edges = matrices * used as u64 * 4 * alight_pages::page_size() as u64;
     for step in 0..3 {
         if std::fs::write("/proc/self/clear_refs", "1").is_err() {

@@ -495,5 +495,5 @@ fn an_engine_computes_what_a_file_has_no_numbers_of_and_forgets_one_that_was_cut
     third.add(request).unwrap();
     let error = third.step(&mut |_, _| {}).unwrap_err();
     assert!(matches!(error, ModelError::Map(_)), "{error}");
-    assert_eq!(of_engine(&mut third, &prompt, ""), (cold, 0), "it goes on without the file");
+    assert_eq!(of_engine(&mut third, &prompt, ""), (cold, 0), "it continues without the file");
 }

@@ -2,7 +2,7 @@
 //!
 //! A handler is installed once, when the first map is opened. When a fault is inside a registered
 //! map, the handler marks that map as poisoned, replaces the map with zero pages from the faulting
-//! page to its end, and returns: the interrupted code goes on, reading zeros, until a caller asks
+//! page to its end, and returns: the interrupted code continues, reading zeros, until a caller asks
 //! [`Map::check`](crate::Map::check). (To the end, because when a file shrinks everything after the
 //! first missing page is missing too; and page by page a large file would use up the mappings that
 //! a process may have.) Any other SIGBUS goes to the handler that was there before, or has the
@@ -150,7 +150,7 @@ pub fn page_size() -> usize {
     }
 }
 
-/// The whole pages around a range, which may go on behind the end of a file.
+/// The whole pages around a range, which may go on past the end of a file.
 pub(crate) fn pages_around(range: &Range<u64>) -> Range<u64> {
     let page = page_size() as u64;
     range.start / page * page..range.end.next_multiple_of(page)

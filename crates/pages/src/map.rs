@@ -214,7 +214,7 @@ impl Map {
         }
     }
 
-    /// Reads a range of at most a [huge page](HUGE_PAGE) anew, in huge pages if the map [should come in such](Advice::HugePages). The page
+    /// Reads a range of at most a [huge page](HUGE_PAGE) again, in huge pages if the map [should come in such](Advice::HugePages). The page
     /// cache keeps what it has read in the pages in which it was read, and this takes it out of there before. Pages stay that another
     /// process has mapped. Returns whether huge ones came, as far as that can be seen; in a filesystem whose cache has none, there is no
     /// use in it. What cannot be read is seen by who touches it.

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 
-/// The byte that is locked: far behind the end of any file, and of no other program, as far as one can tell.
+/// The byte that is locked: far past the end of any file, and of no other program, as far as one can tell.
 const BYTE: i64 = 0x4000_0000_416c_6967;
 
 /// Sets the mark on an open file. It goes when the file is closed.

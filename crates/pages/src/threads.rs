@@ -1,4 +1,4 @@
-//! Threads that the system may refuse (`ulimit -u`, the limit of a control group): work goes on with those
+//! Threads that the system may refuse (`ulimit -u`, the limit of a control group): work continues with those
 //! that there are, and whoever asked for it can tell.
 
 /// How many threads a piece of work was to have, and how many the system gave it.

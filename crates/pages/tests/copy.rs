@@ -152,7 +152,7 @@ fn what_was_cached_stays_and_nothing_else_does() {
     }
 }
 
-/// Readahead goes on where a hole begins, too.
+/// Readahead continues where a hole begins, too.
 #[test]
 fn what_was_read_ahead_into_a_hole_goes_too() {
     let folder = disk_folder();

@@ -63,7 +63,7 @@ fn foreign_map() -> *const u8 {
 }
 
 /// A map of ours that works, so that the handler is installed; and one that was closed. Its file has no name any more, so that a
-/// process that is killed leaves none behind.
+/// process that is killed leaves none after.
 fn our_map() -> (File, Map) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(&vec![1; LEN]).unwrap();

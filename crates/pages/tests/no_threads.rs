@@ -1,4 +1,4 @@
-//! No threads to be had, as under `ulimit -u` or a control group's limit: everything goes on with the one
+//! No threads to be had, as under `ulimit -u` or a control group's limit: everything continues with the one
 //! that there is. The refusal is real, in a child process that has it.
 #![cfg(target_os = "linux")]
 

@@ -95,7 +95,7 @@ impl Failure {
     }
 
     /// The same in the words of a client that has other names for fields than OpenAI: pairs of OpenAI's and its own. A field that is none of
-    /// them has its own name behind `others`.
+    /// them has its own name after `others`.
     pub(crate) fn in_words(mut self, names: &[(&str, &str)], others: &str) -> Failure {
         let Some(param) = self.param.take() else { return self };
         let own = |(ours, own): &(&str, &'_ str)| {

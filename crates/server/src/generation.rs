@@ -89,7 +89,7 @@ impl Choice {
         })
     }
 
-    /// How long its prompt took, waiting included, and how long what came behind it has taken by now.
+    /// How long its prompt took, waiting included, and how long what came after it has taken by now.
     pub(crate) fn times(&self) -> [Duration; 2] {
         let now = Instant::now();
         let read = self.read.unwrap_or(now);

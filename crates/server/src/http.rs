@@ -32,7 +32,7 @@ pub(crate) struct Call {
     pub(crate) body: Bytes,
     /// What a large body takes of the room for such.
     pub(crate) _room: Option<OwnedSemaphorePermit>,
-    /// What stands behind the `?` of the address.
+    /// What stands after the `?` of the address.
     pub(crate) query: Box<str>,
     /// Parts what was computed for one key from what was computed for others.
     pub(crate) salt: Box<str>,
@@ -46,7 +46,7 @@ impl Call {
         crate::json::object(&self.body)
     }
 
-    /// What stands in the query behind `name=`.
+    /// What stands in the query after `name=`.
     pub(crate) fn asked(&self, name: &str) -> Option<String> {
         let mut pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.find(|(key, _)| *key == name).map(|(_, value)| decoded(value))
@@ -57,7 +57,7 @@ impl Call {
         self,
         work: impl FnOnce(&Call) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        let failed = || Failure::internal("the request has made the server fail");
+        let failed = || Failure::internal("internal server error");
         let permit = Arc::clone(&self.server.apart).acquire_owned().await.map_err(|_| failed())?;
         let done = tokio::task::spawn_blocking(move || {
             let _permit = ThreadPermit::new(permit);

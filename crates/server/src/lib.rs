@@ -75,7 +75,7 @@ pub struct Options {
     pub host: String,
     /// The port; 0: any that is free.
     pub port: u16,
-    /// Of each engine, but for its context, which is that of its model.
+    /// Of each engine, except for its context, which is that of its model.
     pub engine: EngineOptions,
     /// How tokens are chosen if a request does not say.
     pub sampling: SamplerOptions,

@@ -168,7 +168,7 @@ async fn accept(
             cut.models.all().iter().for_each(|serving| serving.worker.quit());
             let _ = done.send(());
         };
-        // Not behind requests that are taken apart.
+        // Not after requests that are taken apart.
         if thread::Builder::new().spawn(quit).is_ok() {
             let _ = quitted.await;
         }
@@ -240,7 +240,7 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
             AuthRequirement::Key => shared.access.key(&head.headers)?,
         };
         let (body, room) = match route.method {
-            // Nobody asks for what to do with it, and no key stands before some of these. hyper closes the connection behind one.
+            // Nobody asks for what to do with it, and no key stands before some of these. hyper closes the connection after one.
             Method::GET => (Bytes::new(), None),
             _ => collect(body, &shared.bodies).await?,
         };
@@ -293,7 +293,7 @@ async fn unharmed(work: impl Future<Output = Answered>) -> Answered {
         // After a panic it is not polled again.
         match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
             Ok(poll) => poll,
-            Err(_) => Poll::Ready(Err(Failure::internal("the request has made the server fail"))),
+            Err(_) => Poll::Ready(Err(Failure::internal("internal server error"))),
         }
     });
     polled.await

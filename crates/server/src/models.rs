@@ -92,7 +92,7 @@ impl Models {
         self.0.iter().find(|serving| serving.name == name)
     }
 
-    /// The model of this name, behind which Ollama's clients write a tag. One that is alone answers to any: clients have names of their own in
+    /// The model of this name, after which Ollama's clients write a tag. One that is alone answers to any: clients have names of their own in
     /// mind.
     pub(crate) fn find(&self, name: Option<&str>) -> Result<&Serving, Failure> {
         let named =

@@ -7,10 +7,10 @@
 //! [separator]name of a file
 //! its text
 //! [separator]filename
-//! [prefix]text before the gap[suffix]text behind it[middle]
+//! [prefix]text before the gap[suffix]text after it[middle]
 //! ```
 //!
-//! A model without a token for repositories or files gets no names; other files stand behind a line `--- snippet ---` then.
+//! A model without a token for repositories or files gets no names; other files stand after a line `--- snippet ---` then.
 
 use crate::prompt::{Encoder, PromptError};
 use crate::tokenizer::{InfillIds, TokenizerError};
@@ -22,7 +22,7 @@ pub struct Gap {
     pub before: String,
     /// More of that, which is never left out: what stands in the gap's own line.
     pub line: String,
-    /// The text behind it.
+    /// The text after it.
     pub after: String,
     /// Other files of the same project that may help: names and texts. The last is the nearest to the gap.
     pub files: Vec<(String, String)>,
@@ -31,7 +31,7 @@ pub struct Gap {
 /// Most tokens of a prompt. What is farther away from the gap is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GapLimits {
-    /// Of the text in front of the gap and of that behind it together: three quarters for the first, one for the second.
+    /// Of the text in front of the gap and of that after it together: three quarters for the first, one for the second.
     pub around: usize,
     /// Of all of it: other files have what is left.
     pub total: usize,

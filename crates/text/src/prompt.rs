@@ -59,7 +59,7 @@ pub enum PromptError {
     Empty,
     /// A gap is to be filled, and the vocabulary has no tokens that stand around one.
     #[error(
-        "the model cannot fill a gap: its vocabulary has no tokens for the text before it, the text behind it and what is \
+        "the model cannot fill a gap: its vocabulary has no tokens for the text before it, the text after it and what is \
          between (fill in the middle): use one that was trained for it, such as Qwen2.5-Coder"
     )]
     NoInfill,
@@ -152,7 +152,7 @@ impl<'m> Encoder<'m> {
     /// `enable_thinking`, `reasoning_effort`, …
     ///
     /// With `continue_final_message`, which is no variable of the template either there, the tokens end with the text of the last
-    /// message, so that the model goes on with it.
+    /// message, so that the model continues with it.
     ///
     /// # Errors
     /// As [`chat`](Self::chat); [`PromptError::NotContinued`].
@@ -246,7 +246,7 @@ impl<'m> Encoder<'m> {
     }
 }
 
-/// Stands behind the text of a message that is continued. It is no character, and no stand-in; in a text that has it all the same, it
+/// Stands after the text of a message that is continued. It is no character, and no stand-in; in a text that has it all the same, it
 /// comes before this one.
 const MARK: char = char::MAX;
 

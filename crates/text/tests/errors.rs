@@ -83,7 +83,7 @@ fn messages_say_where_and_say_nothing_twice() {
         ),
         (
             "{{ 'x' * 99999999999 }}",
-            "the chat template goes on for too long: it holds too much text and too many values at once \
+            "the chat template runs for too long: it holds too much text and too many values at once \
              (line 1 of the template)",
         ),
         (

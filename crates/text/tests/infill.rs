@@ -4,7 +4,7 @@ use alight_formats::gguf::{self, write::Builder};
 use alight_text::infill::{Gap, GapLimits};
 use alight_text::{Encoder, PromptError, Style, Vocabulary};
 
-/// The first token behind `<PRE>`, `<SUF>` and `<MID>`, which are 256 to 258.
+/// The first token after `<PRE>`, `<SUF>` and `<MID>`, which are 256 to 258.
 const FIRST_OTHER: u32 = 259;
 const LOTS: GapLimits = GapLimits { around: 4096, total: 8192 };
 
@@ -75,7 +75,7 @@ fn other_files_stand_before_it_by_name_where_the_model_knows_names() {
 fn what_is_far_from_the_gap_is_left_out() {
     let plain = vocabulary(&[], &[]);
     let limits = GapLimits { around: 16, total: 16 };
-    // Three quarters before, and a quarter behind without the line and the two marks.
+    // Three quarters before, and a quarter after without the line and the two marks.
     let digits = "0123456789abcdefghij";
     let expected = "[256]89abcdefghij[257]01[258]";
     assert_eq!(shown(&plain, &gap(digits, "", digits), limits), expected);

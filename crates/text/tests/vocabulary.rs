@@ -15,7 +15,7 @@ fn metadata() -> Builder {
     metadata_with(&[])
 }
 
-/// The same with these tokens behind the bytes, each with its type.
+/// The same with these tokens after the bytes, each with its type.
 fn metadata_with(more: &[(&str, i32)]) -> Builder {
     let mut tokens = vec!["<unk>".to_owned(), "<s>".into(), "</s>".into()];
     tokens.extend((0..256).map(|byte| format!("<0x{byte:02X}>")));

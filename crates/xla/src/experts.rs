@@ -269,7 +269,7 @@ fn by_slots(
     }
     let piece = |group: &[Pair]| group[0].0 - own.start;
     let mut held = slots.hold(layer, groups.iter().map(|group| piece(group)));
-    // A prompt that chooses nearly all experts of a layer chooses nearly all of the next, too: they are read behind those of this one,
+    // A prompt that chooses nearly all experts of a layer chooses nearly all of the next, too: they are read after those of this one,
     // while these are computed.
     if 10 * groups.len() >= 9 * own.len() && store.places(layer + 1).is_some() {
         held.read_ahead(layer + 1, 0..own.len());

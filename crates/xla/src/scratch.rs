@@ -10,7 +10,7 @@ use alight_kernels::{Activations, MatmulScratch};
 /// Tokens whose activations are held at a time: what a call has more, it computes afterwards.
 pub(crate) const MAX_TOKENS: usize = 512;
 
-/// Sets that are kept; more calls at the same time make theirs anew.
+/// Sets that are kept; more calls at the same time make theirs again.
 const MAX_SETS: usize = 64;
 
 /// Sets that nobody uses.

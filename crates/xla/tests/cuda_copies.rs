@@ -181,7 +181,7 @@ fn copies_come_late_and_streams_wait_for_events() {
     out.copy_later(0, &early, BYTES, kernels).unwrap();
     driver.wait(2, kernels).unwrap();
     assert!(found(&out) == [0; BYTES] && found(&early) == [0; BYTES]);
-    // Once it waits for the event, it does, and for nothing behind it, also if the event is recorded again.
+    // Once it waits for the event, it does, and for nothing after it, also if the event is recorded again.
     on(&|| driver.record(event, copies));
     on(&|| driver.wait_for(kernels, event));
     put(&later, 0, &from, BYTES..2 * BYTES, copies).unwrap();

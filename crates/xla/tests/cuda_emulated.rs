@@ -1,4 +1,4 @@
-//! The kernel and its host's side without a GPU: the source is compiled as C++ with threads for blocks, behind a stand-in for the
+//! The kernel and its host's side without a GPU: the source is compiled as C++ with threads for blocks, after a stand-in for the
 //! driver, and everything that a GPU must show is checked on it. Skipped where there is no C++ compiler.
 #![cfg(target_os = "linux")]
 

@@ -93,7 +93,7 @@ fn a_late_graph(spec: &Spec) {
     assert!(calls_that_waited() > waited);
 }
 
-/// Another program takes the graphs away: they are made anew, so that devices have to meet in each run, not once.
+/// Another program takes the graphs away: they are made again, so that devices have to meet in each run, not once.
 fn graphs_that_are_taken_away(spec: &Spec) {
     let meet = Run { meet: true, ..late(Late::Initialize) };
     let mut one = program(spec, LIMIT);

@@ -1,5 +1,5 @@
 //! Experts in slots of an emulated GPU, whose copies and kernels come as late as they may: the bits that they have with all matrices in its
-//! memory; and errors, after which everything goes on or says so.
+//! memory; and errors, after which everything continues or says so.
 #![cfg(target_os = "linux")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -66,7 +66,7 @@ fn one_matrix_is_found_by_its_address() {
     }
 }
 
-/// As large as the kernels take them to be: what says the pairs is behind everything else.
+/// As large as the kernels take them to be: what says the pairs is after everything else.
 #[test]
 fn host_and_kernels_have_the_same_arguments() {
     if emulated() {
@@ -127,7 +127,7 @@ fn what_the_driver_refuses_names_the_gpu_and_pins_nothing() {
         fail_after(calls);
         let result = visit(&case, &pool, 1, true);
         fail_after(-1);
-        // All slots are needed. Where the order of streams is lost, the pool says so for ever, and otherwise goes on.
+        // All slots are needed. Where the order of streams is lost, the pool says so for ever, and otherwise continues.
         let after = [1, 0, 2].map(|layer| visit(&case, &pool, layer, true));
         let Err(error) = result else {
             // What ends a visit has failed.

@@ -36,7 +36,7 @@ fn blocks(ty: WeightType, rows: usize, cols: usize, seed: u64) -> Vec<u8> {
     noise(ty.row_bytes(cols).unwrap() * rows, seed).map(|n| n as u8 & 0x2f).collect()
 }
 
-/// A file of these matrices behind an odd number of other bytes, and their places.
+/// A file of these matrices after an odd number of other bytes, and their places.
 fn file(matrices: &[(WeightType, Layout, Vec<u8>)]) -> (Vec<u8>, Vec<u32>) {
     let (mut bytes, mut places) = (vec![0xff; 77], Vec::new());
     for (ty, layout, data) in matrices {

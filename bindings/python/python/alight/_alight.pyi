@@ -605,11 +605,11 @@ class Options(TypedDict, total=False):
     logprobs: int | None
     """Tell how likely each token was, and so many of the likeliest; `None`: do not."""
     ignore_eos: bool
-    """Go on when the model would end."""
+    """Ignore the end-of-text token."""
     thinking: bool
     """`False` hides the model's thinking, and turns it off where the chat template has a switch for it."""
     parse_special: bool
-    """Let special tokens written in the prompt, such as <|im_end|>, be special."""
+    """Parse special tokens written in the prompt, such as <|im_end|>."""
     raw: bool
     """Give a text to the model as it is, without the chat template."""
     system: str | None

@@ -119,7 +119,7 @@ pub fn of_strict_calls(tools: &[Value], grammars: &Grammars) -> Result<Option<He
         }
         Format::ChatMl | Format::Gemma4 | Format::Plain => return Ok(None),
     };
-    Ok(Some(Held(Part::Behind(Marks::new(marks, &vocabulary.tokenizer)))))
+    Ok(Some(Held(Part::After(Marks::new(marks, &vocabulary.tokenizer)))))
 }
 
 fn held(lark: String, grammars: &Grammars) -> Result<Grammar, NotHeld> {

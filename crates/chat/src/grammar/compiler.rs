@@ -125,7 +125,7 @@ impl Grammar {
         let _ = self.matcher.consume_token(token);
     }
 
-    /// Goes on by a text. Returns whether it may begin so.
+    /// Continues with a text. Returns whether it may begin so.
     pub(super) fn accept_text(&mut self, text: &[u8]) -> bool {
         let Ok(tokens) = self.matcher.tok_env().map(|tokens| tokens.tokenize_bytes(text)) else {
             return false;

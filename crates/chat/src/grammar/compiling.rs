@@ -1,6 +1,6 @@
 //! Compiling what strangers send, on threads of their own: it may take long, and go deep.
 //!
-//! Invariant: nobody waits for it but who has sent it, and no longer than [`LONGEST`] for its turn and as long for the rest.
+//! Invariant: nobody waits for it but who has sent it, and no longer than [`MAX_COMPILE_TIME`] for its turn and as long for the rest.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -15,7 +15,7 @@ const WAITING: usize = 16;
 /// How many can be in the making.
 pub const MAX_COMPILED: usize = AT_ONCE + WAITING;
 /// How long one may take.
-pub(super) const LONGEST: Duration = Duration::from_secs(10);
+pub(super) const MAX_COMPILE_TIME: Duration = Duration::from_secs(10);
 /// Bytes of the stack. llguidance calls itself for each step from schema to schema and from rule to rule, and takes some kilobytes for it; as
 /// many steps as the longest schema can have need less than a quarter of this. Only what is touched takes memory.
 const STACK: usize = 512 << 20;
@@ -42,7 +42,7 @@ impl Permit {
             }
             counts.waiting += 1;
             let full = |counts: &mut Counts| counts.running == AT_ONCE;
-            let waited = ENDED.wait_timeout_while(counts, LONGEST, full);
+            let waited = ENDED.wait_timeout_while(counts, MAX_COMPILE_TIME, full);
             counts = waited.unwrap_or_else(PoisonError::into_inner).0;
             counts.waiting -= 1;
             if counts.running == AT_ONCE {
@@ -75,7 +75,7 @@ pub(super) fn compile(compiler: &Arc<Compiler>, wanted: Wanted) -> Result<Gramma
     };
     let thread = thread::Builder::new().name("alight-grammar".into()).stack_size(STACK);
     thread.spawn(work).map_err(|error| NoGrammar::NoThread(error.to_string()))?;
-    match received.recv_timeout(LONGEST) {
+    match received.recv_timeout(MAX_COMPILE_TIME) {
         Ok(compiled) => compiled.map_err(NoGrammar::Wrong),
         Err(RecvTimeoutError::Timeout) => Err(NoGrammar::TooSlow),
         Err(RecvTimeoutError::Disconnected) => Err(NoGrammar::Failed),

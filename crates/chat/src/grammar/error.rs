@@ -1,6 +1,6 @@
 //! Why an answer is held to nothing. None of it is about who has asked: a request, a line of a batch, or an option.
 
-use super::compiling::{LONGEST, MAX_COMPILED};
+use super::compiling::{MAX_COMPILE_TIME, MAX_COMPILED};
 use crate::body::refusal::Refusal;
 
 /// Why something makes no grammar.
@@ -27,7 +27,7 @@ pub enum NoGrammar {
     #[error("it makes no grammar: {0}")]
     Wrong(String),
     /// It costs too much.
-    #[error("it makes no grammar: it takes more than {} s to compile: make it simpler", LONGEST.as_secs())]
+    #[error("it makes no grammar: it takes more than {} s to compile: make it simpler", MAX_COMPILE_TIME.as_secs())]
     TooSlow,
     /// The program was built without the feature `grammar`.
     #[error(

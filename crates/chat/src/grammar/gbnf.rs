@@ -1,7 +1,7 @@
 //! GBNF, llama.cpp's grammars, as llguidance's Lark.
 //!
 //! A rule that leads back to no rule is a terminal there, and so is each piece between rules that do: llguidance takes a terminal for
-//! as long as it can go on. A grammar in which a piece ends only where a rule behind it begins with what the piece could go on with is
+//! as long as it can go on. A grammar in which a piece ends only where a rule after it begins with what the piece could go on with is
 //! therefore read more narrowly than by llama.cpp; grammars without rules that lead back to themselves are read exactly.
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Answers of which a part is held to a grammar: what comes behind a mark, up to the grammar's end. Before and after it the answer is free.
+//! Answers of which a part is held to a grammar: what comes after a mark, up to the grammar's end. Before and after it the answer is free.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(crate) struct Marks {
     all: Arc<[(Box<[u8]>, Grammar)]>,
     /// Bytes of the longest.
     longest: usize,
-    /// The grammar of the mark that the answer is behind, and how far that one is.
+    /// The grammar of the mark that the answer is after, and how far that one is.
     now: Option<Grammar>,
     /// The end of the answer, while it is free: it has no mark, but may have the beginning of one.
     seen: Vec<u8>,
@@ -45,7 +45,7 @@ impl Marks {
         let mut grammar = grammar.clone();
         let begun = grammar.accept_text(&self.seen[end..]);
         self.seen.clear();
-        // What the token has behind the mark was chosen while the answer was free. If it is another thing, it stays so.
+        // What the token has after the mark was chosen while the answer was free. If it is another thing, it stays so.
         begun.then_some(grammar)
     }
 

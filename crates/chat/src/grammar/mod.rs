@@ -111,8 +111,8 @@ pub(crate) enum Part {
     Whole(Grammar),
     /// All of it, which may be the calls of tools instead of what was asked for.
     WholeOrCalls(Grammar),
-    /// What comes behind some marks.
-    Behind(Marks),
+    /// What comes after some marks.
+    After(Marks),
 }
 
 impl Held {
@@ -120,7 +120,7 @@ impl Held {
     fn mask(&mut self) -> Result<Option<Mask>, Box<str>> {
         match &mut self.0 {
             Part::Whole(grammar) | Part::WholeOrCalls(grammar) => grammar.mask().map(Some),
-            Part::Behind(marks) => marks.mask(),
+            Part::After(marks) => marks.mask(),
         }
     }
 
@@ -128,7 +128,7 @@ impl Held {
     fn accept(&mut self, token: u32) {
         match &mut self.0 {
             Part::Whole(grammar) | Part::WholeOrCalls(grammar) => grammar.accept(token),
-            Part::Behind(marks) => marks.accept(token),
+            Part::After(marks) => marks.accept(token),
         }
     }
 }
@@ -154,7 +154,7 @@ impl AnswerRules {
     pub fn of(held: Option<&Held>) -> AnswerRules {
         match held.map(|held| &held.0) {
             // What comes before the marks of a call is free.
-            None | Some(Part::Behind(_)) => AnswerRules::FREE,
+            None | Some(Part::After(_)) => AnswerRules::FREE,
             Some(Part::Whole(_)) => AnswerRules::WHOLE,
             // What is JSON or a call of a tool is told apart by the marks of calls.
             Some(Part::WholeOrCalls(_)) => AnswerRules { marks: true, ..AnswerRules::WHOLE },
@@ -215,7 +215,7 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// A text of this grammar, which is GBNF, or llguidance's Lark behind its mark.
+    /// A text of this grammar, which is GBNF, or llguidance's Lark after its mark.
     ///
     /// # Errors
     /// The text is empty, or too long.
@@ -308,7 +308,7 @@ fn with_rules(schema: &mut Value, strict: bool) {
     }
 }
 
-/// A grammar of llama-server: GBNF, or Lark behind its mark.
+/// A grammar of llama-server: GBNF, or Lark after its mark.
 fn of_grammar(text: String) -> Wanted {
     if text.starts_with(LARK) { Wanted::Lark(text) } else { Wanted::Gbnf(text) }
 }

@@ -11,7 +11,7 @@ use super::REGEX as PATTERN;
 use crate::decoded::decoded;
 
 /// Most values that a schema may have with what is merged copied.
-const MOST: u64 = 200_000;
+const MAX_VALUES: u64 = 200_000;
 /// Most parts of a terminal, with those of the terminals that it names. Of one that may end after each of n parts, two tokens make n² / 2.
 const PARTS: u64 = 8000;
 /// What may stand beside a reference without being merged with what it refers to.
@@ -33,9 +33,9 @@ const BESIDE: [&str; 11] = [
 pub(super) fn check(schema: &Value) -> Result<(), String> {
     let mut sizes = Sizes { root: schema, named: HashMap::new(), known: HashMap::new() };
     sizes.look(schema)?;
-    if sizes.of(schema, false)? > MOST {
+    if sizes.of(schema, false)? > MAX_VALUES {
         return Err(format!(
-            "with the references copied that are in allOf, or beside other keywords, the schema has more than {MOST} values"
+            "with the references copied that are in allOf, or beside other keywords, the schema has more than {MAX_VALUES} values"
         ));
     }
     Ok(())
@@ -113,7 +113,7 @@ impl<'g> Terminals<'g> {
         Ok(())
     }
 
-    /// Adds what a line has, which begins anew.
+    /// Adds what a line has, which begins again.
     fn add(&mut self, whose: &'g str, line: &mut Line<'g>) {
         let line = std::mem::take(line);
         if is_terminal(whose) {

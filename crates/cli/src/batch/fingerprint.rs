@@ -1,4 +1,4 @@
-//! What a result was made of, in a few bytes. Results carry it, so that a run goes on with those of its own model, options and lines,
+//! What a result was made of, in a few bytes. Results carry it, so that a run continues with those of its own model, options and lines,
 //! and with no others.
 
 use std::fmt;

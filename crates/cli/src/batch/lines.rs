@@ -17,7 +17,7 @@ pub struct Line {
     pub number: u64,
     /// Its place in bytes.
     pub start: u64,
-    /// Behind it and its newline.
+    /// After it and its newline.
     pub end: u64,
     /// Without its newline; `None` if there are more than the limit.
     pub bytes: Option<Vec<u8>>,

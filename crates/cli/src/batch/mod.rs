@@ -68,7 +68,7 @@ The last is OpenAI's batch format (also /v1/completions), and so are the results
 temperature, top_p, top_k, min_p, repeat_penalty, seed, stop, tools, response_format and more, and a field that is not \
 supported makes an error of that line alone; docs/reference/batch.md has the whole format.
 
-The same command again goes on where a run was cut. The answer to a line depends on the model, the line and these options, and not on the lines beside it, their \
+The same command again continues where a run was cut. The answer to a line depends on the model, the line and these options, and not on the lines beside it, their \
 order or --sequences. Exit status: 0 all lines are answered, 1 some failed (their results say why) or all \
 stopped, 2 wrong usage, 130 Ctrl-C.")]
 pub struct BatchArgs {
@@ -328,7 +328,7 @@ struct Batch {
     interrupt: Interrupt,
     /// The input, if it is a file.
     source: Option<PathBuf>,
-    /// True if the same command goes on after this one: results are in a file.
+    /// True if the same command continues after this one: results are in a file.
     goes_on: bool,
 }
 
@@ -477,9 +477,9 @@ impl Batch {
             None => "lines that were not read or not answered have no result yet".to_owned(),
         };
         Some(match self.goes_on {
-            true => format!("{which}: the same command goes on there"),
+            true => format!("{which}: the same command continues there"),
             false => {
-                format!("{which}: with -o FILE, the same command goes on where it was stopped")
+                format!("{which}: with -o FILE, the same command continues where it was stopped")
             }
         })
     }

@@ -120,7 +120,7 @@ impl Reader {
         match parsed.prepare(line.clone(), self.vocabulary, encoder, grammars, &self.defaults) {
             Ok(prepared) => Ok(Read::Request(Box::new(prepared))),
             Err(NotHeld::Refused(refusal)) => Ok(Read::Refused(line, refusal)),
-            // Nothing is wrong with the line: it has no result, and the same command goes on with it.
+            // Nothing is wrong with the line: it has no result, and the same command continues with it.
             Err(why @ NotHeld::Compiler(_)) => {
                 Err(why).with_context(|| format!("line {number} of {}", self.name))
             }

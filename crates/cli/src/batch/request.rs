@@ -36,7 +36,7 @@ pub struct Defaults {
     pub sampling: SamplerOptions,
     /// Most tokens of an answer.
     pub max_tokens: usize,
-    /// Go on when the model would end.
+    /// Ignore the end-of-text token.
     pub ignore_eos: bool,
     /// The message in front of a plain prompt.
     pub system: Option<String>,
@@ -56,9 +56,9 @@ pub struct Prepared {
     pub sampling: SamplerOptions,
     /// Most tokens of the answer.
     pub max_tokens: usize,
-    /// Go on when the model would end.
+    /// Ignore the end-of-text token.
     pub ignore_eos: bool,
-    /// What the answer is held to.
+    /// Constrained output.
     pub held: Option<Held>,
     /// True if the answer is a message of a conversation, and not the continuation of a text.
     pub chat: bool,
@@ -308,8 +308,6 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
     )?;
     let empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
     fields.only("logit_bias", empty, "logits are not changed by token")?;
-    fields.only("frequency_penalty", zero, "there is repeat_penalty instead")?;
-    fields.only("presence_penalty", zero, "there is repeat_penalty instead")?;
     fields.only("echo", is(json!(false)), "the prompt is not repeated")?;
     options::refuse_unsupported(fields)
 }

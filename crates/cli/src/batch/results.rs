@@ -16,7 +16,7 @@ use super::result::{self, LineId};
 use crate::outcome::Outcome;
 use crate::output;
 
-/// Most bytes of results that wait for an earlier one, but for those that are being computed when it is reached.
+/// Most bytes of results that wait for an earlier one, except for those that are being computed when it is reached.
 const WAITING: usize = 64 << 20;
 
 /// Takes results.

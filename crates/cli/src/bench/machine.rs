@@ -11,7 +11,7 @@ use serde::Serialize;
 /// Bytes that are read per pass by all threads together: well beyond the caches of a desktop.
 pub const WANTED: u64 = 512 << 20;
 /// Bytes that a thread reads at least, whatever memory there is.
-const LEAST: u64 = 1 << 20;
+const MIN_BYTES_PER_THREAD: u64 = 1 << 20;
 /// Rounds of multiplications per pass: some 10 ms.
 const ROUNDS: usize = 5_000_000;
 /// Passes; the fastest counts, as it is a limit that is sought.
@@ -63,7 +63,7 @@ pub fn measure(threads: usize, isa: Isa, spare: u64) -> Limits {
 
 /// Whole pages of `share` bytes in all, or fewer if the system does not give as many.
 fn buffer(share: u64) -> Vec<u8> {
-    let mut len = share.max(LEAST).next_multiple_of(4096) as usize;
+    let mut len = share.max(MIN_BYTES_PER_THREAD).next_multiple_of(4096) as usize;
     let mut buffer: Vec<u8> = Vec::new();
     while buffer.try_reserve_exact(len).is_err() && len > 4096 {
         len = (len / 2).next_multiple_of(4096);

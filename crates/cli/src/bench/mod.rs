@@ -134,19 +134,19 @@ struct Common {
 }
 
 /// The greatest number that is taken of anything. Two of them together are far from what wraps.
-const MOST: usize = 1 << 24;
+const MAX_NUMBER: usize = 1 << 24;
 
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(n @ 1..=MOST) => Ok(n),
-        _ => Err(format!("expected a number from 1 to {MOST}")),
+        Ok(n @ 1..=MAX_NUMBER) => Ok(n),
+        _ => Err(format!("expected a number from 1 to {MAX_NUMBER}")),
     }
 }
 
 fn up_to_most(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(n @ 0..=MOST) => Ok(n),
-        _ => Err(format!("expected a number from 0 to {MOST}")),
+        Ok(n @ 0..=MAX_NUMBER) => Ok(n),
+        _ => Err(format!("expected a number from 0 to {MAX_NUMBER}")),
     }
 }
 
@@ -244,7 +244,7 @@ pub fn main(args: BenchArgs) -> Outcome {
     Ok(())
 }
 
-/// Warms up, and waits for what a cold file still brings behind the first steps, which is no part of their speed.
+/// Warms up, and waits for what a cold file still brings after the first steps, which is no part of their speed.
 fn warm_up(
     model: &Model,
     session: &mut Session<'_>,

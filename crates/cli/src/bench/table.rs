@@ -8,7 +8,7 @@ use anyhow::anyhow;
 use rusage::Summary;
 use serde::Serialize;
 
-use super::{MOST, at_least_one, once, some_tokens, warm_up};
+use super::{MAX_NUMBER, at_least_one, once, some_tokens, warm_up};
 use crate::open::{self, EngineArgs, HowArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::terminal_text::one_line;
@@ -21,17 +21,17 @@ pub struct TableArgs {
     #[arg(value_name = "MODEL", required = true)]
     pub models: Vec<PathBuf>,
 
-    /// Tokens of prompts, divided by commas; 0: none
+    /// Tokens of prompts, separated by commas; 0: none
     #[arg(short = 'p', long, value_name = "N,…", default_value = "512", value_delimiter = ',',
           value_parser = count, visible_alias = "n-prompt")]
     prompt: Vec<usize>,
 
-    /// Tokens of answers, divided by commas; 0: none
+    /// Tokens of answers, separated by commas; 0: none
     #[arg(short = 'n', long, value_name = "N,…", default_value = "128", value_delimiter = ',',
           value_parser = count, visible_alias = "n-gen")]
     predict: Vec<usize>,
 
-    /// Tokens that stand before them, divided by commas
+    /// Tokens that stand before them, separated by commas
     #[arg(short = 'd', long, value_name = "N,…", default_value = "0", value_delimiter = ',',
           value_parser = count, visible_alias = "n-depth")]
     depth: Vec<usize>,
@@ -44,7 +44,7 @@ pub struct TableArgs {
     #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "md")]
     format: Format,
 
-    /// Numbers of threads to compute with, divided by commas [default: one per core]
+    /// Numbers of threads to compute with, separated by commas [default: one per core]
     #[arg(short = 't', long, value_name = "N,…", value_delimiter = ',', value_parser = threads::number)]
     threads: Vec<usize>,
 
@@ -66,8 +66,8 @@ enum Format {
 
 fn count(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(n @ 0..=MOST) => Ok(n),
-        _ => Err(format!("expected numbers from 0 to {MOST}, divided by commas")),
+        Ok(n @ 0..=MAX_NUMBER) => Ok(n),
+        _ => Err(format!("expected numbers from 0 to {MAX_NUMBER}, separated by commas")),
     }
 }
 

@@ -34,14 +34,14 @@ enum Means {
     Same(&'static str),
     /// Half of the option of this name: the other half has to be the same.
     Half(&'static str),
-    /// The argument behind the model.
+    /// The argument after the model.
     Second,
     /// These words.
     Words(&'static [&'static str]),
     /// The words that go with its value; with another value it cannot be had, and what to do instead.
     Which(&'static [(&'static str, &'static [&'static str])], &'static str),
-    /// The same of an option that has its value behind `=` or has none: that is the empty one.
-    Behind(&'static [(&'static str, &'static [&'static str])], &'static str),
+    /// The same of an option that has its value after `=` or has none: that is the empty one.
+    EqualsValue(&'static [(&'static str, &'static [&'static str])], &'static str),
     /// All of it is another command line.
     Instruction(&'static [&'static str]),
     /// Nothing, with such a value; why.
@@ -60,8 +60,8 @@ enum Value {
 }
 
 use Means::{
-    Behind, Half, Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same, Second,
-    Url, Which, Words,
+    EqualsValue, Half, Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same,
+    Second, Url, Which, Words,
 };
 use Value::{No, One, Switch};
 
@@ -134,9 +134,9 @@ pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsStri
                 let program = given[..1].iter().cloned();
                 return Ok(program.chain(others.iter().map(OsString::from)).collect());
             }
-            Some(means @ (Which(values, why) | Behind(values, why))) => {
+            Some(means @ (Which(values, why) | EqualsValue(values, why))) => {
                 let value = match means {
-                    Behind(..) => behind_equals(word),
+                    EqualsValue(..) => after_equals(word),
                     _ => value(word, &mut rest),
                 };
                 let value = value.unwrap_or_default();
@@ -153,7 +153,7 @@ pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsStri
             Some(Model) => match value(word, &mut rest) {
                 Some(model) => {
                     words.insert(first, model);
-                    // Of several, the next stands behind it.
+                    // Of several, the next stands after it.
                     first += 1;
                 }
                 None => return Err(Stop::Usage(format!("{name} needs the path of a model"))),
@@ -224,7 +224,7 @@ pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsStri
         }
     }
     if let Some(((whole, _), (_, value))) = halves.first_key_value() {
-        // In front, because nothing behind `--` is an option.
+        // In front, because nothing after `--` is an option.
         words.splice(first..first, [OsString::from(*whole), value.clone()]);
     }
     words.extend(second);
@@ -246,13 +246,13 @@ pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsStri
     Ok(words)
 }
 
-/// The value of an option: what stands behind its `=`, or else the next word.
+/// The value of an option: what stands after its `=`, or else the next word.
 fn value<'w>(word: &OsStr, rest: &mut impl Iterator<Item = &'w OsString>) -> Option<OsString> {
-    behind_equals(word).or_else(|| rest.next().cloned())
+    after_equals(word).or_else(|| rest.next().cloned())
 }
 
-/// What stands behind the `=` of an option, if it has one.
-fn behind_equals(word: &OsStr) -> Option<OsString> {
+/// What stands after the `=` of an option, if it has one.
+fn after_equals(word: &OsStr) -> Option<OsString> {
     let (name, value) = word.to_str()?.split_once('=')?;
     name.starts_with("--").then(|| value.into())
 }
@@ -349,7 +349,7 @@ fn option<'c>(command: &'c Command, name: &str) -> Option<&'c Arg> {
     })
 }
 
-/// True if its value is the word behind it.
+/// True if its value is the word after it.
 fn takes_value(option: &Arg) -> bool {
     let values = option.get_num_args();
     option.get_action().takes_values()

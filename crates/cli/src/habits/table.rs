@@ -1,8 +1,8 @@
 //! The options of llama.cpp's programs, and some of Ollama's, and what they mean here. docs/reference/llama-cpp.md is made from what the command answers.
 
 use super::Means::{
-    self, Behind, Half, Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same,
-    Second, Url, Which, Words,
+    self, EqualsValue, Half, Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile,
+    Same, Second, Url, Which, Words,
 };
 use super::Value::{No, One, Switch};
 
@@ -15,20 +15,19 @@ const TOKEN: &str =
 const SAMPLERS: &str =
     "tokens are drawn with --temp, --top-k, --top-p, --min-p and the penalties alone";
 const FILE: &str = "what the model's file says of its positions is what counts";
-const LOG: &str = "nothing is logged; --stats and --explain-load say what was done";
+const LOG: &str = "nothing is logged; --stats and --explain-load report what was done";
 const TASKSET: &str = "`taskset` chooses the CPUs";
 const NICE: &str = "`nice` and `taskset` do that";
 const TEXT: &str = "models take and give text alone";
 const DRAFTS: &str =
     "tokens are computed ahead wherever that is faster; --speculate auto|off|N says how many";
-const NO_THOUGHTS: &str = "a model thinks as long as it likes, or, with --no-thinking, not at all";
-const KNOWN: &str =
-    "what was computed of prompts is used again where another begins in the same way";
-const TOOLS: &str = "requests bring their tools, and whoever asks runs them";
-const OF_ORIGINS: &str = "pages that --cors-origins names may ask for all there is";
+const NO_THOUGHTS: &str = "there is no limit on thinking; --no-thinking turns it off";
+const KNOWN: &str = "computed prompts are reused where another begins in the same way";
+const TOOLS: &str = "requests bring their tools, and the client runs them";
+const OF_ORIGINS: &str = "pages of the origins in --cors-origins may use every endpoint";
 const NAME_IT: &str = "name the model: -hf USER/REPO";
 const ALL_MAPPED: &str = "all models are mapped, and the system keeps in memory what is used";
-const FIT: &str = "what does not fit into memory is said, with what to do about it";
+const FIT: &str = "an error says what does not fit into memory, and what to do";
 
 /// What counts with one command, before [`ALL`].
 pub fn of(command: &str) -> Habits {
@@ -90,11 +89,11 @@ const RUN: Habits = &[
         &["--format"],
         Which(
             &[("json", &["--json-schema", "{\"type\":\"object\"}"])],
-            "--json-schema holds the answer to a schema; --json writes the answer with what is known of it",
+            "--json-schema constrains the answer to a schema; --json writes the answer with its statistics",
         ),
     ),
     (&["-jf"], Same("--json-schema-file")),
-    (&["-o", "--output", "--output-file"], Instead("write `> FILE` behind the command")),
+    (&["-o", "--output", "--output-file"], Instead("write `> FILE` after the command")),
     (&["--show-timings"], Words(&["--stats"])),
     (
         &["--server-base"],
@@ -130,7 +129,7 @@ const SERVE: Habits = &[
         &["-sys", "--system-prompt", "-sysf", "--system-prompt-file"],
         Instead("a request begins with a message of the role `system`"),
     ),
-    (&["--server-base", "-o", "--output", "--output-file"], Instead("answers go to whoever asks")),
+    (&["--server-base", "-o", "--output", "--output-file"], Instead("answers go to the client")),
     (&["-r", "--reverse-prompt"], Instead("a request says where its answer stops: `stop`")),
     (&["--ignore-eos"], Instead("a request asks for it: `ignore_eos`")),
     (
@@ -140,10 +139,7 @@ const SERVE: Habits = &[
     (&["-l", "--logit-bias"], Instead("a request brings it: `logit_bias`")),
     (&["-no-cnv", "--no-conversation"], NotNeeded(No, "/v1/completions continues a text as it is")),
     (&["-cnv", "--conversation"], NotNeeded(No, "/v1/chat/completions is for conversations")),
-    (
-        &["--perf", "--show-timings"],
-        NotNeeded(No, "--metrics tells at /metrics how long everything takes"),
-    ),
+    (&["--perf", "--show-timings"], NotNeeded(No, "--metrics serves times at /metrics")),
     (
         &["--chat-template-kwargs", "--reasoning-effort"],
         Instead("a request brings it: `chat_template_kwargs`, `reasoning_effort`"),
@@ -225,7 +221,10 @@ pub const ALL: Habits = &[
     (&["--reasoning-budget"], Which(&[("-1", &[]), ("0", &["--no-thinking"])], NO_THOUGHTS)),
     (&["--reasoning-budget-message"], Instead(NO_THOUGHTS)),
     // Ollama's.
-    (&["--think"], Behind(&[("", &[]), ("true", &[]), ("false", &["--no-thinking"])], NO_THOUGHTS)),
+    (
+        &["--think"],
+        EqualsValue(&[("", &[]), ("true", &[]), ("false", &["--no-thinking"])], NO_THOUGHTS),
+    ),
     (&["--hidethinking"], Words(&["--no-thinking"])),
     (
         &["--keepalive"],
@@ -254,7 +253,7 @@ pub const ALL: Habits = &[
     (&["-sp", "--special"], Instead("special tokens are no part of an answer")),
     (&["-ptc", "--print-token-count"], Instead("--stats says how many tokens there were")),
     (&["--perf"], Words(&["--stats"])),
-    (&["--no-perf", "--no-show-timings"], NotNeeded(No, "times are said with --stats only")),
+    (&["--no-perf", "--no-show-timings"], NotNeeded(No, "times are reported with --stats only")),
     (
         &["--log-disable", "-v", "--verbose", "--log-verbose", "--log-jsonl", "--no-log-*"],
         NotNeeded(No, LOG),
@@ -311,7 +310,7 @@ pub const ALL: Habits = &[
     (&["-nr", "--no-repack"], Words(&["--repack", "off"])),
     (
         &["--check-tensors"],
-        NotNeeded(No, "a weight that is no number is noticed when it is computed with"),
+        NotNeeded(No, "a weight that is not a number is noticed when it is used"),
     ),
     (&["--override-kv"], Instead("`gguf_set_metadata.py` of llama.cpp writes keys into a file")),
     (&["--lora*"], Instead("adapters are not read: merge it into the model first")),
@@ -457,11 +456,11 @@ pub const ALL: Habits = &[
     ),
     (
         &["-to", "--timeout"],
-        NotNeeded(One, "an answer takes as long as it takes, and ends when nobody waits for it"),
+        NotNeeded(One, "an answer has no time limit, and ends when its client disconnects"),
     ),
     (
         &["--sse-ping-interval"],
-        NotNeeded(One, "a stream that says nothing shows every five seconds that it is alive"),
+        NotNeeded(One, "a silent stream gets a keep-alive comment every five seconds"),
     ),
     (
         &["--threads-http"],

@@ -51,7 +51,7 @@ pub fn main(args: &ListArgs) -> Outcome {
     if say::is_terminal() {
         for (repo, bytes) in hub.incomplete().map_err(failed)? {
             say::note(&format!(
-                "{} of {repo} are there of a pull that has not ended: `alight pull` goes on with it, `alight rm {repo}` removes it",
+                "{} of {repo} are there of a pull that has not ended: `alight pull` continues with it, `alight rm {repo}` removes it",
                 units::bytes(bytes)
             ));
         }

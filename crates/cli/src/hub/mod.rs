@@ -88,10 +88,10 @@ fn fetch(hub: &Hub, name: &Name) -> Result<Pulled, HubError> {
                     bar.clear();
                     say::note(&format!("another process fetches {file}, and is waited for"));
                 }
-                Event::Anew { file } => {
+                Event::Refetched { file } => {
                     bar.clear();
                     say::note(&format!(
-                        "what was there of {file} is not what the hub has promised; it is fetched anew"
+                        "what was there of {file} is not what the hub has promised; it is fetched again"
                     ));
                 }
                 Event::Progress { received: now, total: all } => {
@@ -115,7 +115,7 @@ fn fetch(hub: &Hub, name: &Name) -> Result<Pulled, HubError> {
     };
     if kept {
         say::note(&format!(
-            "{} of {} are kept; the next pull goes on from there",
+            "{} of {} are kept; the next pull continues from there",
             units::bytes(received),
             units::bytes(total)
         ));

@@ -101,7 +101,7 @@ pub fn main(args: &InspectArgs) -> Outcome {
     if let Some(every) = args.watch {
         let [model] = args.models.as_slice() else {
             return Err(Stop::Usage(
-                "--watch takes one model, and its seconds behind '=': --watch=2".to_owned(),
+                "--watch takes one model, and its seconds after '=': --watch=2".to_owned(),
             ));
         };
         return watch::main(model, every, args.json);

@@ -143,7 +143,7 @@ pub fn tensors(tensors: &[Row<'_>], many: bool, view: View, out: &mut dyn Write)
     let name_width = width(&mut names.iter().map(|n| n.chars().count()), 4);
     let shape_width = width(&mut shapes.iter().map(|s| s.chars().count()), 5);
     let told = tensors.iter().any(|t| t.cached.is_some());
-    // What stands before the bar, and behind it.
+    // What stands before the bar, and after it.
     let taken = name_width + shape_width + 53 + if many { 6 } else { 0 };
     let bars = told && canvas.width.is_some_and(|width| taken + BAR < width);
     if !tensors.is_empty() {

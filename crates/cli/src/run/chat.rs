@@ -1,6 +1,6 @@
 //! A conversation at the terminal.
 //!
-//! The history is rendered anew each turn; the engine keeps the part of its cache that the new
+//! The history is rendered again each turn; the engine keeps the part of its cache that the new
 //! tokens begin with, so only what was added is computed. When the history no longer fits, the
 //! oldest exchange is dropped, and the user is told.
 
@@ -38,7 +38,7 @@ pub fn main(
 ) -> Outcome {
     let terminal = Terminal::of_process().context("the terminal")?;
     let interrupt = Interrupt::catch_with(terminal)
-        // Without a thread for it the terminal is not put in order, and everything else goes on.
+        // Without a thread for it the terminal is not put in order, and everything else continues.
         .or_else(|_| Interrupt::catch())?;
     say::plain(&format!(
         "{}: Ctrl-C stops an answer, Ctrl-D leaves, /help tells more.{}",
@@ -135,13 +135,13 @@ impl Chat {
         Chat { system: system.map(Message::system), forgotten: Vec::new(), turns: Vec::new() }
     }
 
-    /// Begins anew, with the same system message.
+    /// Begins again, with the same system message.
     pub fn clear(&mut self) {
         self.forgotten.clear();
         self.turns.clear();
     }
 
-    /// Goes on with these messages: one of the system, if it is the first, then exchanges.
+    /// Continues with these messages: one of the system, if it is the first, then exchanges.
     pub fn replace(&mut self, mut messages: Vec<Message>) {
         let system = messages.first().is_some_and(|message| message.role == "system");
         self.clear();

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::chat::Chat;
 use super::engine::About;
-use super::held::{Asked, Holding};
+use super::held::{Constraint, Holding};
 use super::sampling::{ALL, ONLY_NATIVE, SamplingArgs};
 use crate::outcome::Stop;
 use crate::text_input::{self, From};
@@ -52,7 +52,7 @@ pub enum Next {
     Leave,
 }
 
-/// A command: its name, what stands behind it, what it does, and how.
+/// A command: its name, what stands after it, what it does, and how.
 struct Command {
     name: &'static str,
     takes: &'static str,
@@ -184,7 +184,7 @@ fn schema(talk: &Talk<'_>, text: &str) -> anyhow::Result<Option<Holding>> {
     if !talk.native {
         bail!("schema is not an option of the JAX engine");
     }
-    let asked = Asked::in_chat(text, path);
+    let asked = Constraint::in_chat(text, path);
     match asked.and_then(|asked| asked.held(talk.about.vocabulary)) {
         Ok(holding) if text.starts_with('{') => {
             let shown = match text.char_indices().nth(40) {

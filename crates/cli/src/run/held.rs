@@ -17,7 +17,7 @@ const LIMIT: u64 = 1 << 20;
 
 /// What an answer is held to; one of them.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "What the answer is held to")]
+#[command(next_help_heading = "Constrained output")]
 #[group(multiple = false)]
 pub struct HeldArgs {
     /// Let the answer be JSON of this schema, such as {} for any
@@ -28,7 +28,7 @@ pub struct HeldArgs {
     #[arg(long, value_name = "FILE")]
     json_schema_file: Option<PathBuf>,
 
-    /// Let the answer follow this grammar, in llama.cpp's GBNF, or in llguidance's Lark behind %llguidance
+    /// Let the answer follow this grammar, in llama.cpp's GBNF, or in llguidance's Lark after %llguidance
     #[arg(long, value_name = "GBNF")]
     grammar: Option<String>,
 
@@ -38,7 +38,7 @@ pub struct HeldArgs {
 }
 
 /// What is wanted, and who wants it.
-pub struct Asked {
+pub struct Constraint {
     wanted: Wanted,
     by: By,
 }
@@ -138,8 +138,8 @@ impl HeldArgs {
         }
     }
 
-    /// What was asked for, as far as it is known without a model.
-    pub fn asked(&self, given: &ArgMatches) -> Outcome<Option<Asked>> {
+    /// The constraint that the options give, as far as it is known without a model.
+    pub fn constraint(&self, given: &ArgMatches) -> Outcome<Option<Constraint>> {
         let Some(Choice { option, schema, value, .. }) = self.chosen(given)? else {
             return Ok(None);
         };
@@ -155,18 +155,18 @@ impl HeldArgs {
         let by = By { option, file, names_file };
         let wanted = if schema { Wanted::schema(&text) } else { Wanted::grammar(text) };
         match wanted {
-            Ok(wanted) => Ok(Some(Asked { wanted, by })),
+            Ok(wanted) => Ok(Some(Constraint { wanted, by })),
             Err(why) => Err(by.refused(&why)),
         }
     }
 }
 
-impl Asked {
-    /// What is asked for in a chat: JSON of a schema, which is written there or is in a file of this name.
+impl Constraint {
+    /// The constraint of a chat: a JSON schema, as a text or in a file of this name.
     pub fn in_chat(
         text: &str,
         path: impl FnOnce(&str) -> anyhow::Result<PathBuf>,
-    ) -> Outcome<Asked> {
+    ) -> Outcome<Constraint> {
         let option = "schema";
         let (text, file) = if text.starts_with('{') {
             (text.to_owned(), None)
@@ -176,7 +176,7 @@ impl Asked {
         };
         let by = By { option, file, names_file: false };
         match Wanted::schema(&text) {
-            Ok(wanted) => Ok(Asked { wanted, by }),
+            Ok(wanted) => Ok(Constraint { wanted, by }),
             Err(why) => Err(by.refused(&why)),
         }
     }

@@ -175,7 +175,7 @@ fn whole_line(prompt: &str) -> Result<String, ReadlineError> {
     Ok(line)
 }
 
-/// Ctrl-C: the line is taken as it is, with what has arrived behind it kept, and marked.
+/// Ctrl-C: the line is taken as it is, with what has arrived after it kept, and marked.
 struct Break(Arc<AtomicBool>);
 
 impl ConditionalEventHandler for Break {

@@ -95,7 +95,7 @@ pub struct RunArgs {
     #[arg(short = 'f', long, value_name = "FILE", conflicts_with_all = ["prompt", "p"])]
     file: Option<PathBuf>,
 
-    /// What the model is told before the conversation
+    /// System prompt
     #[arg(long, value_name = "TEXT", visible_alias = "system-prompt", conflicts_with = "raw")]
     system: Option<String>,
 
@@ -109,7 +109,7 @@ pub struct RunArgs {
     #[command(flatten)]
     keep: KeepArgs,
 
-    /// Let special tokens written in the prompt, such as <|im_end|>, be special
+    /// Parse special tokens written in the prompt, such as <|im_end|>
     #[arg(long)]
     parse_special: bool,
 
@@ -122,7 +122,7 @@ pub struct RunArgs {
     #[arg(long)]
     json: bool,
 
-    /// Say how long everything took, and what it used
+    /// Report times and memory use
     ///
     /// On standard error.
     #[arg(long)]
@@ -186,7 +186,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
         check_chat(&args)?;
     }
     let asked = match args.choice.kind {
-        Kind::Native => args.held.asked(given)?,
+        Kind::Native => args.held.constraint(given)?,
         Kind::Jax => {
             args.held.refuse(given)?;
             None

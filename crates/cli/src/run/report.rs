@@ -231,7 +231,7 @@ pub fn human(
         units::digits(prompt_rate(answer)),
         match answer.reused {
             0 => String::new(),
-            reused => format!(", behind {reused} that were there"),
+            reused => format!(", after {reused} that were there"),
         },
         answer.tokens.len(),
         match answer.finish {

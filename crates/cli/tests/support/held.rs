@@ -12,12 +12,12 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 /// Where a program finds its own side.
 const THEIRS: i32 = 100;
 /// Smaller reads are of headers, and are not held.
-const LEAST: u32 = 64 << 10;
+const MIN_BYTES: u32 = 64 << 10;
 
 /// The command's large reads wait from this offset on, in whichever file it reads.
 pub fn hold(command: &mut Command, offset: u32) {
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    // What a filter sees is the number of the call, and its arguments in eight bytes each behind 16; here the lower halves.
+    // What a filter sees is the number of the call, and its arguments in eight bytes each after 16; here the lower halves.
     let load = |at| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at);
     let argument = |index: u32| load(16 + 8 * index);
     let allow = step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW);
@@ -27,7 +27,7 @@ pub fn hold(command: &mut Command, offset: u32) {
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, 0, libc::SYS_pread64 as u32),
         allow,
         argument(2),
-        at_least(LEAST),
+        at_least(MIN_BYTES),
         allow,
         argument(3),
         at_least(offset),

@@ -15,7 +15,7 @@ pub const OWN: i32 = 4;
 pub fn model(folder: &Path, tokens: &[(&str, i32)], short: usize) -> String {
     let own = [("<go>", CONTROL), ("<no>", CONTROL), ("a", TEXT)];
     let all = [&own[..], tokens].concat();
-    // Behind `<unk>`, `<s>` and `</s>`.
+    // After `<unk>`, `<s>` and `</s>`.
     let (end, go, no) = (2, 3, 4);
     let first = 3 + own.len();
     let spec = Spec { tied: false, vocab: 3 + all.len(), ..Spec::llama() };

@@ -10,7 +10,7 @@ use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
 pub use common::{Moe, Spec};
 
-/// What its tokens are, but for the letter `a`.
+/// What its tokens are, except for the letter `a`.
 pub const WILD: [&str; 9] = [
     "\u{1b}[2J",
     "\u{1b}]0;x\u{7}",

@@ -74,7 +74,7 @@ cell!(Bf16, u16, load_bf16, keep_bf16, store_bf16, round_bf16);
 cell!(F16, u16, load_f16, store_f16, store_f16, round_f16);
 cell!(F32, f32, load_f32, store_f32, store_f32, round_f32);
 
-/// The first `n` elements at `p`; zeros behind them.
+/// The first `n` elements at `p`; zeros after them.
 #[inline(always)]
 unsafe fn get<L: Lanes, C: Cell>(p: *const u8, n: usize) -> L::V {
     // SAFETY: `n` elements may be read, by the caller's contract; a part is read out of a copy that is long enough.
@@ -124,7 +124,7 @@ unsafe fn inverse<L: Lanes>(squares: L::Squares, spec: &Spec) -> L::V {
     }
 }
 
-/// Runs `$body` with `$at` (bytes of elements) and `$n` (how many) over a row; `$n` is a constant but for the tail.
+/// Runs `$body` with `$at` (bytes of elements) and `$n` (how many) over a row; `$n` is a constant except for the tail.
 macro_rules! blocks {
     ($hidden:expr, |$at:ident, $n:ident| $body:block) => {{
         let whole = $hidden / LANES * LANES;
@@ -180,7 +180,7 @@ unsafe fn rows<L: Lanes, C: Cell, W: Cell>(spec: &Spec, arrays: &Arrays<'_>) {
                     let post = L::mul(L::mul(sum, scale), L::add(bias, weight));
                     let old = get::<L, C>(residual.add(at * C::SIZE), n);
                     let value = C::round::<L>(L::add(old, C::round::<L>(post)));
-                    // Behind a tail there are zeros in all of them, but a weight of 1 + 0 times them is zero too.
+                    // After a tail there are zeros in all of them, but a weight of 1 + 0 times them is zero too.
                     squares = L::square(squares, value);
                     keep::<L, C>(new.add(at * C::SIZE), value, n);
                 });

@@ -19,7 +19,7 @@ use alight_files::Headers;
 use crate::source;
 use crate::write::{Change, Elements, Importance, Item, ItemData, Order, Plan};
 
-/// Metadata that is written anew.
+/// Metadata that is written again.
 const FILE_TYPE: &str = "general.file_type";
 const VERSION: &str = "general.quantization_version";
 const ALIGNMENT: &str = "general.alignment";

@@ -20,7 +20,7 @@
 //!
 //! Everything here is from the sources of llama.cpp between March and August of 2023 and its
 //! converters. The files of that time hold LLaMA models and nothing else here: other programs wrote
-//! other headers behind the same magic, and those fail in the first numbers.
+//! other headers after the same magic, and those fail in the first numbers.
 
 pub mod blocks;
 mod era;
@@ -75,7 +75,7 @@ impl fmt::Display for Magic {
     }
 }
 
-/// The numbers of the header. All are at least 1, but for `ftype`, and `n_head` divides `n_embd`.
+/// The numbers of the header. All are at least 1, except for `ftype`, and `n_head` divides `n_embd`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hparams {
     /// Rows of the embedding.

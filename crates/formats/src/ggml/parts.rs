@@ -127,7 +127,7 @@ pub fn count(first: &Ggml<'_>) -> Result<u32, PartsError> {
     }
 }
 
-/// The name of part `part` of a model whose first part is called `first`: `.1` and so on behind it.
+/// The name of part `part` of a model whose first part is called `first`: `.1` and so on after it.
 pub fn part_name(first: &str, part: u32) -> String {
     if part == 0 { first.into() } else { format!("{first}.{part}") }
 }

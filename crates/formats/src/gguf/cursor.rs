@@ -115,12 +115,12 @@ impl<'s, 'a> Cursor<'s, 'a> {
                 return self.take(end as u64, what);
             }
             let short = Short { what, at: self.pos() + at as u64, needed };
-            // From the beginning of the array to behind what is missing.
+            // From the beginning of the array to after what is missing.
             let least = (at as u64).saturating_add(needed);
             if least > self.left() {
                 return Err(short);
             }
-            // The array goes on behind what is at hand. All of it has to be one piece, and the bytes
+            // The array continues after what is at hand. All of it has to be one piece, and the bytes
             // that come may be others than those that were walked over: so from its beginning.
             // Strings go on much as they began, and what is too much holds the arrays that follow. But a
             // file that has only begun that way gets no more than eight times what it has shown, or
@@ -151,7 +151,7 @@ struct Walked {
     needed: u64,
 }
 
-/// Walks over at most `count` strings in `bytes`, each behind its length.
+/// Walks over at most `count` strings in `bytes`, each after its length.
 fn walk<const N: usize>(bytes: &[u8], count: u64, len: impl Fn([u8; N]) -> u64) -> Walked {
     // The loop that a large vocabulary spends its time in: one load, one compare each.
     let mut end = 0;

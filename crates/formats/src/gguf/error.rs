@@ -86,7 +86,7 @@ pub enum GgufError {
     Truncated { place: GgufField, what: &'static str, at: u64, needed: u64, available: u64 },
 
     /// The file is long enough, but no honest header is this long.
-    #[error("{place}: the header goes on past {limit} bytes, more than any model needs")]
+    #[error("{place}: the header continues past {limit} bytes, more than any model needs")]
     HeaderTooLarge { place: GgufField, limit: u64 },
 
     #[error(
@@ -197,7 +197,7 @@ pub enum GgufError {
 
     #[error(
         "metadata \"alight.layout.experts\" names {count} tensors from {first} on, expected at least two of the file's {tensors}, \
-         behind those that it has named before"
+         after those that it has named before"
     )]
     ExpertsRun { first: u32, count: u32, tensors: usize },
 

@@ -9,7 +9,7 @@
 //!
 //! [`parse`] checks the whole header once and borrows everything from it. What it guarantees:
 //! keys and names are unique, non-empty UTF-8 without zero bytes; arrays hold what they announce;
-//! every shape has one to four dimensions, none zero, and whole blocks; tensors lie one behind the
+//! every shape has one to four dimensions, none zero, and whole blocks; tensors lie one after the
 //! other in file order, each at the first multiple of the alignment after the one before, all inside
 //! the file. That last rule is ggml's, so whatever it loads loads here too, and the reverse with
 //! these exceptions: version 1 is read here and not there; zero dimensions, empty names, names with

@@ -267,7 +267,7 @@ impl<'a> Array<'a> {
     }
 
     /// The elements from the one on whose length begins at byte `at` of an array of strings. From any other byte on, what comes is of no
-    /// use; there is none behind the end.
+    /// use; there is none after the end.
     #[inline]
     pub fn strings_from(&self, at: usize) -> Strings<'a> {
         let rest = self.bytes.get(at..).unwrap_or_default();

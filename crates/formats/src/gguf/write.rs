@@ -91,7 +91,7 @@ impl Builder {
         Builder { version: 3, alignment: DEFAULT_ALIGNMENT, entries, n_entries: 0, tensors, end: 0 }
     }
 
-    /// Writes version 2 instead of 3: the same, but for the number.
+    /// Writes version 2 instead of 3: the same, except for the number.
     pub fn version_2(&mut self) -> &mut Self {
         self.version = 2;
         self
@@ -172,7 +172,7 @@ impl Builder {
             Value::Array(array) => {
                 self.array(key, array.elem_type(), array.len());
                 match array.iter_str() {
-                    // Version 1 writes shorter lengths, so strings are written anew.
+                    // Version 1 writes shorter lengths, so strings are written again.
                     Some(strings) => strings.for_each(|s| string(&mut self.entries, s)),
                     None => self.entries.extend_from_slice(array.bytes()),
                 }
@@ -181,7 +181,7 @@ impl Builder {
         }
     }
 
-    /// Adds a tensor behind those that are there. `shape` is innermost first.
+    /// Adds a tensor after those that are there. `shape` is innermost first.
     ///
     /// # Errors
     /// The shape has none or more than four dimensions, a zero, a partial block, or too many
@@ -209,7 +209,7 @@ impl Builder {
         self.add(New { name, ty, packed: true, shape })
     }
 
-    /// Adds a tensor behind those that are there.
+    /// Adds a tensor after those that are there.
     ///
     /// # Errors
     /// As [`Builder::packed_tensor`].
@@ -296,7 +296,7 @@ impl Builder {
         self.end
     }
 
-    /// The header, padded to the alignment: tensor data begins right behind it. For small alignments: the padding can be as much as the
+    /// The header, padded to the alignment: tensor data begins right after it. For small alignments: the padding can be as much as the
     /// [largest](super::MAX_ALIGNMENT).
     pub fn header(&self) -> Vec<u8> {
         let mut out = self.unpadded_header();
@@ -304,7 +304,7 @@ impl Builder {
         out
     }
 
-    /// Where tensor data begins behind [this](Builder::unpadded_header) header, in bytes from the start of the file.
+    /// Where tensor data begins after [this](Builder::unpadded_header) header, in bytes from the start of the file.
     pub fn data_start(&self, unpadded: &[u8]) -> u64 {
         (unpadded.len() as u64).next_multiple_of(self.alignment)
     }

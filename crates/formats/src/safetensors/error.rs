@@ -66,7 +66,7 @@ pub enum SafeTensorsError {
     Size { tensor: Box<str>, found: u64, expected: u64, dtype: Dtype, shape: Vec<u64> },
 
     #[error(
-        "tensor {}: its data ends at {end}, but there are only {available} bytes behind the header; \
+        "tensor {}: its data ends at {end}, but there are only {available} bytes after the header; \
          the file is cut short or its header is wrong",
         shown(.tensor.as_bytes())
     )]
@@ -86,7 +86,7 @@ pub enum SafeTensorsError {
     Overlap { tensor: Box<str>, found: u64, expected: u64 },
 
     #[error(
-        "the file has {found} bytes behind the header, but its tensors take {expected}: bytes that \
+        "the file has {found} bytes after the header, but its tensors take {expected}: bytes that \
          belong to no tensor are not allowed"
     )]
     Trailing { found: u64, expected: u64 },

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The format is described in the README of <https://github.com/huggingface/safetensors>, of which the
-//! limits and rules here are (100 MB of header, no hole, no overlap, nothing behind the last tensor).
+//! limits and rules here are (100 MB of header, no hole, no overlap, nothing after the last tensor).
 //! What [`parse`] guarantees: names are unique; tensors are contiguous, from the end of the
 //! header to the end of the file, each as long as its shape and dtype say. Nothing is said about
 //! alignment: data may begin at any byte, so code that computes in place has to look.
@@ -46,7 +46,7 @@ pub const MAX_TENSORS: usize = 1 << 20;
 /// Most entries of the metadata.
 pub const MAX_METADATA: usize = 1 << 16;
 
-/// A header that has been checked. Borrows from the bytes it was read from, but for text with escapes.
+/// A header that has been checked. Borrows from the bytes it was read from, except for text with escapes.
 #[derive(Clone, Debug)]
 pub struct SafeTensors<'a> {
     /// Bytes before the data, with the eight that say how long the header is.

@@ -29,7 +29,7 @@ pub struct Ranks {
 /// Ranks in Llama 3's file.
 pub const LLAMA3: usize = 128_000;
 
-/// The special tokens of Llama 3 behind the ranks; what is left of 256 is reserved.
+/// The special tokens of Llama 3 after the ranks; what is left of 256 is reserved.
 const LLAMA3_SPECIAL: [&str; 12] = [
     "<|begin_of_text|>",
     "<|end_of_text|>",

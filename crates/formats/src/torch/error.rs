@@ -135,7 +135,7 @@ pub enum ZipError {
     #[error("entry {index} of the central directory, at byte {at}, is cut short or not one")]
     Entry { index: u64, at: u64 },
 
-    #[error("the central directory goes on after its {entries} entries")]
+    #[error("the central directory continues after its {entries} entries")]
     MoreDirectory { entries: u64 },
 
     #[error("entry {}: {what}", shown(.name))]

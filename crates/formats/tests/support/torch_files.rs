@@ -11,7 +11,7 @@ pub struct Entry {
     pub local_extra: Vec<u8>,
     pub central: Vec<(usize, Vec<u8>)>,
     pub central_extra: Vec<u8>,
-    /// Behind the data.
+    /// After the data.
     pub descriptor: Vec<u8>,
 }
 
@@ -43,7 +43,7 @@ pub fn crc(bytes: &[u8]) -> u32 {
     })
 }
 
-/// The descriptor that torch's miniz writes behind data.
+/// The descriptor that torch's miniz writes after data.
 pub fn descriptor(data: &[u8]) -> Vec<u8> {
     let len = data.len() as u32;
     [u32::from_le_bytes(*b"PK\x07\x08"), crc(data), len, len].map(u32::to_le_bytes).concat()
@@ -72,7 +72,7 @@ impl Archive {
         self.entries.iter_mut().find(|entry| entry.name.ends_with(name)).unwrap()
     }
 
-    /// As torch writes: sizes behind the data, data at multiples of 64.
+    /// As torch writes: sizes after the data, data at multiples of 64.
     pub fn torchlike(mut self) -> Archive {
         let mut at = 0;
         for entry in &mut self.entries {

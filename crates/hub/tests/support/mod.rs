@@ -51,7 +51,7 @@ pub struct Plan {
     pub quota: Option<usize>,
     /// True if one byte of each body is another one.
     pub wrong_bytes: bool,
-    /// True if a body goes on after its end.
+    /// True if a body continues after its end.
     pub endless: bool,
     /// `X-Linked-ETag`, if it is not the hash of the file.
     pub etag: Option<String>,

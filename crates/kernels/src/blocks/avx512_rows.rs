@@ -134,7 +134,7 @@ pub(super) unsafe fn table(t: &'static Table) -> __m512i {
     unsafe { _mm512_load_si512(t.0.as_ptr().cast()) }
 }
 
-/// The first `n` bytes at `p`, zeros behind them. Masked bytes are not read.
+/// The first `n` bytes at `p`, zeros after them. Masked bytes are not read.
 #[inline(always)]
 pub(super) unsafe fn load(p: *const u8, n: usize) -> __m512i {
     let mask = if n >= 64 { u64::MAX } else { (1u64 << n) - 1 };

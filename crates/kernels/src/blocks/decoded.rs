@@ -1,7 +1,7 @@
 //! Hooks that are derived from the portable decoding: what a type uses that has none of its own for
 //! a SIMD level or a layout. They are as exact and slower: weights are decoded to the stack first.
 //!
-//! Every type has hooks of its own by now, but for some on NEON: these are what a new one begins with. The tests look at them by the type in
+//! Every type has hooks of its own by now, except for some on NEON: these are what a new one begins with. The tests look at them by the type in
 //! [`internals`](crate::internals).
 
 use super::{BlockFormat, TileGroup};

@@ -11,9 +11,9 @@ use super::Lanes;
 
 /// `e^x` is 0 for smaller `x`. It would be a subnormal number, and a CPU takes a hundred times as long to make one as to make another number
 /// (60 ns a vector with AVX-512). Every row of scores with a mask has such an `x`.
-const LEAST: f32 = -87.336_5;
+const MIN_EXPONENT: f32 = -87.336_5;
 
-/// `e^x`, within 1 ulp. Exactly 0 below [`LEAST`], infinity above 88.73; NaN stays.
+/// `e^x`, within 1 ulp. Exactly 0 below [`MIN_EXPONENT`], infinity above 88.73; NaN stays.
 #[inline(always)]
 pub(crate) unsafe fn exp<S: Lanes>(x: S::V) -> S::V {
     // SAFETY: the caller vouches for the features.
@@ -38,10 +38,10 @@ pub(crate) unsafe fn exp_negative<S: Lanes>(x: S::V) -> S::V {
 #[inline(always)]
 unsafe fn or_zero<S: Lanes>(x: S::V, e: S::V) -> S::V {
     // SAFETY: the caller vouches for the features.
-    unsafe { S::select_lt(x, S::splat(LEAST), S::splat(0.0), e) }
+    unsafe { S::select_lt(x, S::splat(MIN_EXPONENT), S::splat(0.0), e) }
 }
 
-/// `e^r` and `n`, such that `e^x` is `2^n e^r` and `|r| <= ln 2 / 2`, for `x` of at most 89. An `x` below [`LEAST`] is taken for [`LEAST`]. NaN
+/// `e^r` and `n`, such that `e^x` is `2^n e^r` and `|r| <= ln 2 / 2`, for `x` of at most 89. An `x` below [`MIN_EXPONENT`] is taken for [`MIN_EXPONENT`]. NaN
 /// stays.
 #[inline(always)]
 unsafe fn mantissa_and_power<S: Lanes>(x: S::V) -> (S::V, S::V) {
@@ -53,7 +53,7 @@ unsafe fn mantissa_and_power<S: Lanes>(x: S::V) -> (S::V, S::V) {
     // SAFETY: the caller vouches for the features.
     unsafe {
         // NaN passes as second operand.
-        let x = S::max(S::splat(LEAST), x);
+        let x = S::max(S::splat(MIN_EXPONENT), x);
         let n = S::round(S::mul(x, S::splat(std::f32::consts::LOG2_E)));
         let r = S::fnma(n, S::splat(LN2[0]), x);
         let r = S::fnma(n, S::splat(LN2[1]), r);

@@ -4,9 +4,9 @@
 //! of rows of prompts is in it. What was computed of a generated token is not: its row has other bits than a row of a prompt
 //! ([`Role`](crate::engine::Role)), and an answer must not depend on whether its prompt was found.
 //!
-//! Invariants: tokens are compared in full. A page in the index is not written any more: a sequence that goes on in the middle
+//! Invariants: tokens are compared in full. A page in the index is not written any more: a sequence that continues in the middle
 //! of one has a copy ([`Cache::prepare`](super::Cache::prepare)). A page that a sequence has stays in the index, and so does every page
-//! before it. Nothing is allocated but for the first prompt of a salt and for states of recurrent layers.
+//! before it. Nothing is allocated except for the first prompt of a salt and for states of recurrent layers.
 
 use std::collections::HashMap;
 
@@ -263,7 +263,7 @@ impl PrefixIndex {
         node.states.as_ref().map(|(_, used)| (*used, false))
     }
 
-    /// Gives up what it has of the beginning of `tokens`, but for pages that other prompts have too, or a sequence. Returns how many
+    /// Gives up what it has of the beginning of `tokens`, except for pages that other prompts have too, or a sequence. Returns how many
     /// tokens were in it.
     pub(crate) fn forget(&mut self, salt: &str, tokens: &[u32], pages: &mut Pages) -> usize {
         let Some(&root) = self.roots.get(salt) else { return 0 };

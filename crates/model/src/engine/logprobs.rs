@@ -10,7 +10,7 @@ pub struct Logprobs {
 }
 
 /// JSON has no −∞.
-const LEAST: f32 = -9999.0;
+const MIN_LOGPROB: f32 = -9999.0;
 
 impl Logprobs {
     /// Of token `id`, and of the `top` likeliest.
@@ -18,7 +18,7 @@ impl Logprobs {
         let most = logits.iter().fold(f32::NEG_INFINITY, |most, logit| most.max(*logit));
         let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
         let base = most + sum.ln() as f32;
-        let logprob = |logit: f32| (logit - base).max(LEAST);
+        let logprob = |logit: f32| (logit - base).max(MIN_LOGPROB);
         let mut best: Vec<(u32, f32)> = Vec::with_capacity(top + 1);
         for (id, &logit) in (0..).zip(logits) {
             if best.len() < top || best.last().is_some_and(|least| logit > least.1) {
@@ -27,7 +27,7 @@ impl Logprobs {
                 best.truncate(top);
             }
         }
-        let chosen = logits.get(id as usize).map_or(LEAST, |logit| logprob(*logit));
+        let chosen = logits.get(id as usize).map_or(MIN_LOGPROB, |logit| logprob(*logit));
         Logprobs { chosen, top: best.into_iter().map(|(id, logit)| (id, logprob(logit))).collect() }
     }
 }
@@ -44,6 +44,6 @@ mod tests {
         assert!((got.chosen - (-1.0 - sum.ln())).abs() < 1e-4);
         assert_eq!(got.top.iter().map(|top| top.0).collect::<Vec<_>>(), [1, 4, 2]);
         assert!((got.top[0].1 + sum.ln()).abs() < 1e-4);
-        assert_eq!(Logprobs::of(&logits, 3, 0), Logprobs { chosen: LEAST, top: vec![] });
+        assert_eq!(Logprobs::of(&logits, 3, 0), Logprobs { chosen: MIN_LOGPROB, top: vec![] });
     }
 }

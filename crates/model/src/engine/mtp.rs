@@ -13,7 +13,7 @@ use super::speculate::MAX_DRAFT;
 use crate::cache::Cache;
 use crate::error::ModelError;
 use crate::open::Model;
-use crate::parts::batch::{OfSequence, Role, Span, Want};
+use crate::parts::batch::{LogitRows, Role, SequenceRows, Span};
 use crate::parts::buffers::Buffers;
 use crate::parts::compute::Compute;
 use crate::store::LoadError;
@@ -112,7 +112,7 @@ impl<'m> MtpHead<'m> {
                     row => model.hidden(b, span.rows.start + row - 1, state),
                 }
             }
-            self.run(span.role, tokens, Want::Nothing)?;
+            self.run(span.role, tokens, LogitRows::Nothing)?;
             self.len += tokens.len();
         }
         for row in n.saturating_sub(KEPT)..n {
@@ -124,9 +124,9 @@ impl<'m> MtpHead<'m> {
     }
 
     /// Computes tokens that follow what is in the cache. Their states are in the buffers.
-    fn run(&mut self, role: Role, tokens: &[u32], want: Want) -> Result<(), Arc<LoadError>> {
+    fn run(&mut self, role: Role, tokens: &[u32], want: LogitRows) -> Result<(), Arc<LoadError>> {
         let position = self.len + self.drafted;
-        let of = OfSequence { sequence: 0, role, long: false };
+        let of = SequenceRows { sequence: 0, role, long: false };
         self.buffers.batch.clear();
         self.buffers.batch.push(of, position, tokens, want, false);
         let room = self.cache.prepare(0, position, position + tokens.len());
@@ -150,13 +150,13 @@ impl<'m> MtpHead<'m> {
         self.decode(token)
     }
 
-    /// Goes on with a token of the draft.
+    /// Continues with a token of the draft.
     ///
     /// # Errors
     /// The weights cannot be loaded.
     pub(super) fn decode(&mut self, token: u32) -> Result<(), ModelError> {
         self.buffers.streams[..self.hidden].copy_from_slice(&self.state);
-        self.run(Role::Decode, &[token], Want::Last)?;
+        self.run(Role::Decode, &[token], LogitRows::Last)?;
         self.drafted += 1;
         self.net.hidden(&self.buffers, 0, &mut self.state);
         let counts = self.buffers.batch.counts();

@@ -29,7 +29,7 @@ pub(super) struct Proposer<'m> {
     since: usize,
     /// True if this sequence wants proposals.
     wanted: bool,
-    /// True if it has failed in this sequence, which goes on without proposals then.
+    /// True if it has failed in this sequence, which continues without proposals then.
     failed: bool,
 }
 

@@ -15,7 +15,7 @@ use super::speculate::{MAX_DRAFT, StepPlanner};
 use crate::cache::{Cache, CacheError};
 use crate::error::ModelError;
 use crate::open::{DEFAULT_CONTEXT, Model};
-use crate::parts::batch::{OfSequence, Role, Span, Want};
+use crate::parts::batch::{LogitRows, Role, SequenceRows, Span};
 use crate::parts::buffers::Buffers;
 use crate::parts::compute::Compute;
 use crate::positions::POSITIONS;
@@ -196,7 +196,7 @@ impl<'m> Runner<'m> {
     pub(super) fn push_pending(
         &mut self,
         sequence: &mut Sequence,
-        want: Want,
+        want: LogitRows,
         most: usize,
     ) -> usize {
         let mut tokens = [0; MAX_DRAFT + 1];
@@ -216,7 +216,7 @@ impl<'m> Runner<'m> {
     }
 
     /// Adds the next `rows` tokens of a sequence's prompt to the step.
-    pub(super) fn push_prompt(&mut self, sequence: &mut Sequence, rows: usize, want: Want) {
+    pub(super) fn push_prompt(&mut self, sequence: &mut Sequence, rows: usize, want: LogitRows) {
         let of = of(sequence, Role::Prompt);
         let (position, tokens) = sequence.read_next(rows);
         let states = self.cache.has_states();
@@ -378,8 +378,8 @@ impl<'m> Runner<'m> {
 }
 
 /// How the rows of a sequence are computed.
-fn of(sequence: &Sequence, role: Role) -> OfSequence {
-    OfSequence { sequence: sequence.index, role, long: sequence.is_long() }
+fn of(sequence: &Sequence, role: Role) -> SequenceRows {
+    SequenceRows { sequence: sequence.index, role, long: sequence.is_long() }
 }
 
 /// Refuses tokens that a sequence of `used` tokens cannot be continued with in a context of `limit`, of which at most `batch` are computed

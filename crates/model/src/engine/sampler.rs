@@ -8,12 +8,12 @@
 //! 6. a draw from the softmax of what is left. Temperature 0 takes the greatest logit after 1.
 //!
 //! Invariants: after [`Sampler::new`] nothing is allocated; the same seed and the same calls give
-//! the same tokens (on another machine too, but for the last bit of its `exp`); of equal logits
+//! the same tokens (on another machine too, except for the last bit of its `exp`); of equal logits
 //! the lower id is the greater; a NaN counts as −∞, and no logits whatever lead to a panic.
 
 use std::cmp::Ordering;
 
-/// How tokens are chosen. The defaults are llama.cpp's, but for the seed, which is 0.
+/// How tokens are chosen. The defaults are llama.cpp's, except for the seed, which is 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SamplerOptions {
     /// Divides the logits; 0 (or anything not above it) always takes the likeliest token.
@@ -95,7 +95,7 @@ pub struct Sampler {
     capacity: usize,
 }
 
-/// Beyond k, so that the k best are not picked out anew for every candidate.
+/// Beyond k, so that the k best are not picked out again for every candidate.
 const SLACK: usize = 1024;
 
 impl Sampler {
@@ -151,7 +151,7 @@ impl Sampler {
         }
     }
 
-    /// Forgets the accepted tokens and begins the draws anew.
+    /// Forgets the accepted tokens and begins the draws again.
     pub fn reset(&mut self) {
         self.last.clear();
         self.oldest = 0;

@@ -24,7 +24,7 @@ use super::speculate::{MAX_DRAFT, Speculate};
 use crate::cache::Indexed;
 use crate::error::ModelError;
 use crate::open::Model;
-use crate::parts::batch::Want;
+use crate::parts::batch::LogitRows;
 use crate::positions::POSITIONS;
 use crate::prompts::{IgnoredPrompt, PromptFolder, PromptWriteError, RestoreError, Rounding};
 
@@ -48,7 +48,7 @@ pub struct EngineOptions {
     pub cache_type: KvType,
     /// How long a step should take at most while a sequence decodes and prompts are read beside it.
     pub step: Duration,
-    /// Bytes of memory for what was computed of prompts, so that a prompt that begins like an earlier one goes on where that one
+    /// Bytes of memory for what was computed of prompts, so that a prompt that begins like an earlier one continues where that one
     /// differs. 0: nothing is kept. What was least recently used goes first.
     pub prompt_cache: usize,
     /// Where prompts are looked up that were computed before this engine was made; and where [`Engine::keep`] writes them.
@@ -261,7 +261,7 @@ impl<'m> Engine<'m> {
         prompt_store::restore(&mut self.runner, free, salt, path)
     }
 
-    /// Gives up what is kept of the beginning of a prompt, but for what other prompts share with it. Returns how many tokens that were.
+    /// Gives up what is kept of the beginning of a prompt, except for what other prompts share with it. Returns how many tokens that were.
     pub fn forget(&mut self, salt: &str, prompt: &[u32]) -> usize {
         prompt_store::forget(&mut self.runner, salt, prompt)
     }
@@ -271,7 +271,7 @@ impl<'m> Engine<'m> {
         self.prompts.take_ignored()
     }
 
-    /// Bytes of memory of what is kept of prompts; never more than [`EngineOptions::prompt_cache`] but for what sequences have now.
+    /// Bytes of memory of what is kept of prompts; never more than [`EngineOptions::prompt_cache`] except for what sequences have now.
     pub fn kept_bytes(&self) -> usize {
         self.runner.cache.kept_bytes()
     }
@@ -402,7 +402,7 @@ impl<'m> Engine<'m> {
                 continue;
             }
             let most = active.max_draft(runner.context()).min(room);
-            let pushed = runner.push_pending(&mut active.sequence, Want::All, most);
+            let pushed = runner.push_pending(&mut active.sequence, LogitRows::All, most);
             room -= pushed - 1;
             rows += pushed;
             asked.push(index);
@@ -438,9 +438,9 @@ impl<'m> Engine<'m> {
             // What is read again has its next token already.
             let ends = rows == active.sequence.unread() && !active.sequence.is_pending();
             let want = match ends {
-                _ if wants_rows && active.request.wants_all_rows() => Want::All,
-                true => Want::Last,
-                false => Want::Nothing,
+                _ if wants_rows && active.request.wants_all_rows() => LogitRows::All,
+                true => LogitRows::Last,
+                false => LogitRows::Nothing,
             };
             runner.push_prompt(&mut active.sequence, rows, want);
             (left, prompts) = (left - rows, prompts + rows);

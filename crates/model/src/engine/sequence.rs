@@ -27,7 +27,7 @@ pub(super) struct Sequence {
     reused: usize,
     /// Most tokens of a sequence that is not long, if the model rotates long ones in another way.
     original: Option<usize>,
-    /// True if it is long. When it becomes long, or short again, all of it is computed anew, as the model would have computed it from
+    /// True if it is long. When it becomes long, or short again, all of it is computed again, as the model would have computed it from
     /// the beginning: what comes out depends on the tokens alone, and not on the context that was asked for.
     long: bool,
     /// Rows that begin with vectors instead of tokens, in their order; the tokens in their places mean nothing.
@@ -217,7 +217,7 @@ impl Sequence {
 
     /// Most tokens that a draft after the pending one may have, in a context of `context` positions.
     pub(super) fn max_draft(&self, context: usize) -> usize {
-        // A sequence that a draft makes long would be computed anew.
+        // A sequence that a draft makes long would be computed again.
         let short = self.original.filter(|_| !self.long);
         let end = short.map_or(context, |original| original.min(context));
         end.saturating_sub(self.tokens.len())

@@ -14,7 +14,7 @@ use super::sequence::{Choice, Sequence};
 use super::speculate::{MAX_DRAFT, Speculate};
 use crate::error::ModelError;
 use crate::open::Model;
-use crate::parts::batch::Want;
+use crate::parts::batch::LogitRows;
 use crate::prompts::{MIN_TOKENS, PromptFolder, PromptWriteError, Rounding};
 
 /// What a session may hold.
@@ -150,7 +150,7 @@ impl<'m> Session<'m> {
     /// says how to raise it), weights that cannot be loaded, a file that has shrunk, or logits that are
     /// not numbers.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<&[f32], ModelError> {
-        self.append(tokens, Want::Last, &mut |_, _| {})?;
+        self.append(tokens, LogitRows::Last, &mut |_, _| {})?;
         Ok(self.logits())
     }
 
@@ -176,7 +176,7 @@ impl<'m> Session<'m> {
             return Err(ModelError::TooLongForBatch { found: rows, expected: self.batch });
         }
         self.admit(&vec![0; rows])?;
-        self.append_with(rows, Want::Last, &mut |_, _| {}, |sequence| {
+        self.append_with(rows, LogitRows::Last, &mut |_, _| {}, |sequence| {
             sequence.append_vectors(vectors, hidden, is_group);
         })?;
         Ok(self.logits())
@@ -187,7 +187,7 @@ impl<'m> Session<'m> {
     /// # Errors
     /// As [`Session::feed`].
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<(), ModelError> {
-        self.append(tokens, Want::Nothing, &mut |_, _| {})
+        self.append(tokens, LogitRows::Nothing, &mut |_, _| {})
     }
 
     /// Appends `tokens` of a prompt and calls `f(i, logits)` with the logits `[vocab]` of what follows
@@ -201,7 +201,7 @@ impl<'m> Session<'m> {
         tokens: &[u32],
         f: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), ModelError> {
-        self.append(tokens, Want::All, f)
+        self.append(tokens, LogitRows::All, f)
     }
 
     /// Appends a token that was generated and returns the logits `[vocab]` of what follows it.
@@ -234,13 +234,13 @@ impl<'m> Session<'m> {
         let most = most.min(self.sequence.max_draft(self.context()));
         self.call(n - 1, |session, _| {
             session.set_length(n)?;
-            session.read(0, Want::Nothing, &mut |_, _| {})?;
-            session.run_pending(Want::All, most)
+            session.read(0, LogitRows::Nothing, &mut |_, _| {})?;
+            session.run_pending(LogitRows::All, most)
         })
     }
 
     /// Computes the pending token; all others are computed.
-    fn run_pending(&mut self, want: Want, most: usize) -> Result<(), ModelError> {
+    fn run_pending(&mut self, want: LogitRows, most: usize) -> Result<(), ModelError> {
         if most > 0 {
             // What comes after may have to be taken back.
             self.keep_states(false);
@@ -248,7 +248,7 @@ impl<'m> Session<'m> {
         let Session { runner, sequence, .. } = self;
         runner.begin(1);
         let rows = runner.push_pending(sequence, want, most);
-        let wanted = if want == Want::Nothing { 0 } else { rows };
+        let wanted = if want == LogitRows::Nothing { 0 } else { rows };
         let done = runner.run(wanted).and_then(|_| match wanted {
             0 => Ok(()),
             // Those of a draft count if they are asked for; one that is no number has no other after it that is.
@@ -308,7 +308,7 @@ impl<'m> Session<'m> {
     fn append(
         &mut self,
         tokens: &[u32],
-        want: Want,
+        want: LogitRows,
         each: EachLogits<'_>,
     ) -> Result<(), ModelError> {
         self.admit(tokens)?;
@@ -319,7 +319,7 @@ impl<'m> Session<'m> {
     fn append_with(
         &mut self,
         rows: usize,
-        want: Want,
+        want: LogitRows,
         each: EachLogits<'_>,
         add: impl FnOnce(&mut Sequence),
     ) -> Result<(), ModelError> {
@@ -371,7 +371,12 @@ impl<'m> Session<'m> {
 
     /// Reads what is unread of a prompt. Of the tokens from `from` on those logits are computed that are wanted; `each(i, logits)` is
     /// called for token `from + i`, if all are.
-    fn read(&mut self, from: usize, want: Want, each: EachLogits<'_>) -> Result<(), ModelError> {
+    fn read(
+        &mut self,
+        from: usize,
+        want: LogitRows,
+        each: EachLogits<'_>,
+    ) -> Result<(), ModelError> {
         let unread = self.sequence.unread();
         while self.sequence.unread() > 0 {
             let start = self.sequence.computed();
@@ -389,7 +394,7 @@ impl<'m> Session<'m> {
     fn read_part(
         &mut self,
         from: usize,
-        want: Want,
+        want: LogitRows,
         each: EachLogits<'_>,
     ) -> Result<(), ModelError> {
         let Session { runner, sequence, batch, row } = self;
@@ -397,20 +402,20 @@ impl<'m> Session<'m> {
         let end = if start < from { from - start } else { unread };
         let rows = sequence.last_cut(start + unread.min(end).min(*batch)) - start;
         let want = match want {
-            Want::All if start >= from => Want::All,
-            Want::Last if rows == unread => Want::Last,
-            _ => Want::Nothing,
+            LogitRows::All if start >= from => LogitRows::All,
+            LogitRows::Last if rows == unread => LogitRows::Last,
+            _ => LogitRows::Nothing,
         };
         runner.begin(0);
         runner.push_prompt(sequence, rows, want);
-        runner.run(usize::from(want == Want::Last))?;
+        runner.run(usize::from(want == LogitRows::Last))?;
         match want {
-            Want::Nothing => {}
-            Want::Last => {
+            LogitRows::Nothing => {}
+            LogitRows::Last => {
                 runner.check_numbers(0, start + rows - 1)?;
                 *row = 0;
             }
-            Want::All => {
+            LogitRows::All => {
                 let mut each = |position: usize, logits: &[f32]| each(position - from, logits);
                 *row = runner.each_logits(0..rows, start, &mut each)?;
             }
@@ -426,7 +431,7 @@ impl<'m> Session<'m> {
         let all = self.position();
         let mut done = self.set_length(n);
         if done.is_ok() && self.sequence.is_pending() {
-            done = self.run_pending(Want::Nothing, 0);
+            done = self.run_pending(LogitRows::Nothing, 0);
         }
         if done.is_err() {
             self.go_back(all);
@@ -434,13 +439,13 @@ impl<'m> Session<'m> {
         done
     }
 
-    /// Computes the sequence anew if the model rotates one of `n` tokens in another way than it was.
+    /// Computes the sequence again if the model rotates one of `n` tokens in another way than it was.
     fn set_length(&mut self, n: usize) -> Result<(), ModelError> {
         if !self.sequence.set_length(n) {
             return Ok(());
         }
         self.runner.cache.clear(0);
-        self.read(0, Want::Nothing, &mut |_, _| {})
+        self.read(0, LogitRows::Nothing, &mut |_, _| {})
     }
 
     /// Keeps recurrent states if `now` or if it was long ago that they were.

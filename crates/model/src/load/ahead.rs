@@ -1,7 +1,7 @@
 //! Mapping a file that is cached before it is known what is in it.
 //!
 //! A second processor has nothing to do while the header is read, and mapping takes as long as a tenth of a short prompt. So it begins with
-//! the first byte of the file, and goes on until the plan of the load is known, which has a better order.
+//! the first byte of the file, and continues until the plan of the load is known, which has a better order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -13,7 +13,7 @@ use super::Shared;
 use super::plan::{Job, LoadMethod, Plan, Work};
 use crate::store::LoadError;
 
-/// If so many more pieces were read anew and came in small pages than in huge ones, there are no huge pages to be had.
+/// If so many more pieces were read again and came in small pages than in huge ones, there are no huge pages to be had.
 const MAX_IN_VAIN: i32 = 16;
 
 impl Shared {
@@ -97,8 +97,8 @@ impl Shared {
         })
     }
 
-    /// Experts that were chosen before they came behind the rest were read in small pages. Now that all is there, what holds them is read
-    /// anew, while nobody waits for a disk: a process that decodes from huge pages is faster, and so is the start of the next one.
+    /// Experts that were chosen before they came after the rest were read in small pages. Now that all is there, what holds them is read
+    /// again, while nobody waits for a disk: a process that decodes from huge pages is faster, and so is the start of the next one.
     pub(super) fn read_anew(&self) {
         let mut in_vain = 0;
         for (map, asked) in self.store.maps().iter().zip(self.store.asked()) {

@@ -10,7 +10,7 @@ use alight_pages::{
 };
 
 use super::{FileReport, Load, LoadReport, Repack, Wanted};
-use crate::store::room::Room;
+use crate::store::budget::MemoryBudget;
 use crate::store::{InSlots, LoadError, Storage};
 use crate::tensors::MatrixRef;
 use crate::weights::Weights;
@@ -21,7 +21,7 @@ pub(super) struct Planned {
     /// Bytes that the slots may take.
     pub(super) budget: u64,
     /// Bytes that are expected to be needed for all else.
-    pub(super) beside: u64,
+    pub(super) sequence_bytes: u64,
     /// How they are read.
     pub(super) options: SlotOptions,
 }
@@ -64,7 +64,7 @@ pub(super) fn plan(
     // Who wants all weights locked, and sets no limit, is told that they do not fit.
     let all_locked = wanted.lock && wanted.memory.is_none();
     let all: u64 = weights.matrices().map(MatrixRef::len).sum();
-    let fits = all + wanted.beside <= enough;
+    let fits = all + wanted.sequence_bytes <= enough;
     if wanted.load != Load::Auto || warm || in_memory || all_locked || fits {
         return Ok(None);
     }
@@ -74,7 +74,7 @@ pub(super) fn plan(
     }
     let experts: u64 =
         weights.matrices().filter(|matrix| matrix.fits_slots()).map(MatrixRef::len).sum();
-    let always = all - experts + wanted.beside;
+    let always = all - experts + wanted.sequence_bytes;
     let least = Slots::least(&groups, ALIGN);
     let room = budget.saturating_sub(always);
     let copied = |file: &FileReport, copied| {
@@ -123,7 +123,7 @@ pub(super) fn plan(
     let options = SlotOptions { direct, shared, ..wanted.slots };
     // A slot in the page cache takes no memory until it has an expert, and as many have one as there is room for at the moment.
     let budget = if shared && wanted.memory.is_none() { u64::MAX } else { room.max(least) };
-    Ok(Some(Planned { groups, budget, beside: wanted.beside, options }))
+    Ok(Some(Planned { groups, budget, sequence_bytes: wanted.sequence_bytes, options }))
 }
 
 /// Matrices of a layer whose experts can be in slots, and how many experts there are.
@@ -176,10 +176,13 @@ fn mark(weights: &mut Weights) {
 }
 
 /// The slots of a plan, and how they share memory with all else.
-pub(super) fn slots(planned: &Planned, maps: &[Arc<Map>]) -> Result<(Slots, Arc<Room>), LoadError> {
+pub(super) fn slots(
+    planned: &Planned,
+    maps: &[Arc<Map>],
+) -> Result<(Slots, Arc<MemoryBudget>), LoadError> {
     let named = |source| LoadError::NoSlots { path: maps[0].path().into(), source };
     let slots = Slots::of_maps(maps, &planned.groups, planned.budget, planned.options);
-    Ok((slots.map_err(named)?, Arc::new(Room::new(planned.budget, planned.beside))))
+    Ok((slots.map_err(named)?, Arc::new(MemoryBudget::new(planned.budget, planned.sequence_bytes))))
 }
 
 /// What a report says of them.

@@ -5,7 +5,7 @@
 //! (and its helpers) carries it out; [`Arrival`] tells the forward pass which sections are ready, and
 //! lets it wait for the others. The forward pass does not wait for weights in a warm map: they come by
 //! the page tables being filled ahead, or by faults. It does not wait for experts of a cold map either, unless it has chosen most of a
-//! layer's: it asks for those that are missing, their reads come first ([`Store::priority`]), and all others are brought behind.
+//! layer's: it asks for those that are missing, their reads come first ([`Store::priority`]), and all others are brought after.
 //!
 //! Invariants:
 //! - A weight is in memory once: in the map, in an image of the file, or packed. While weights are
@@ -100,8 +100,8 @@ pub(crate) struct Wanted {
     pub(crate) memory: Option<u64>,
     /// How experts are read that are read when they are chosen.
     pub(crate) slots: SlotOptions,
-    /// Bytes that a sequence needs beside the weights, about.
-    pub(crate) beside: u64,
+    /// Approximate memory of one sequence in bytes, without weights.
+    pub(crate) sequence_bytes: u64,
 }
 
 /// A load in the background. Dropping it ends the load.
@@ -118,7 +118,7 @@ struct Shared {
     repacked: AtomicU64,
     /// By file: the offset of its first weights.
     headers: Vec<usize>,
-    /// True if experts are brought behind what every token reads, so that those which are chosen need not be asked for once all have come.
+    /// True if experts are brought after what every token reads, so that those which are chosen need not be asked for once all have come.
     brings_behind: bool,
     /// What to lock when everything is loaded.
     lock: Vec<MatrixRef>,
@@ -253,7 +253,7 @@ impl Loader {
     }
 }
 
-/// How a file is read. Of a model with experts, what every token reads comes first; experts come when they are chosen, and behind the
+/// How a file is read. Of a model with experts, what every token reads comes first; experts come when they are chosen, and after the
 /// rest if all fit into memory. The report says so.
 fn method(file: &mut FileReport, weights: &Weights) -> LoadMethod {
     let Choice { method: read, prefetch: all, .. } = file.choice;
@@ -271,7 +271,7 @@ fn method(file: &mut FileReport, weights: &Weights) -> LoadMethod {
     }
     let chosen_come = match method.prefetch_chosen {
         Prefetch::None if method.prefetch != Prefetch::None => "when they are chosen",
-        Prefetch::ReadThreads(_) if chosen => "when they are chosen, the others behind that",
+        Prefetch::ReadThreads(_) if chosen => "when they are chosen, the others after that",
         _ => return method,
     };
     let always = always as f64 / 1e9;

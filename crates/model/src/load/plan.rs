@@ -59,11 +59,11 @@ pub(super) enum Work {
 /// A load.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// In order of use; experts that come behind what every step waits for are last.
+    /// In order of use; experts that come after what every step waits for are last.
     pub(super) jobs: Vec<Job>,
     /// Pieces of each section.
     pub(super) missing: Vec<u32>,
-    /// The first section of what comes behind the rest, for which not every step waits.
+    /// The first section of what comes after the rest, for which not every step waits.
     pub(super) first_behind: usize,
     /// Bytes of the region of packed matrices.
     pub(super) tiles: usize,
@@ -151,7 +151,7 @@ impl Plan {
         StoreSizes { images: self.images.clone(), tiles: self.tiles, in_use, asks_ahead: false }
     }
 
-    /// True if a piece is brought behind what every step waits for.
+    /// True if a piece is brought after what every step waits for.
     pub(super) fn is_behind(&self, job: &Job) -> bool {
         job.section.is_none_or(|section| section >= self.first_behind)
     }
@@ -193,7 +193,7 @@ impl Plan {
         }
     }
 
-    /// Adds the pieces of the matrices of one section, and of their experts, if these come behind.
+    /// Adds the pieces of the matrices of one section, and of their experts, if these come after.
     fn section(
         &mut self,
         matrices: &[&MatrixRef],
@@ -315,14 +315,14 @@ mod tests {
         assert_eq!(ranges, [100..1000, 1000..2000, 2000..2500]);
     }
 
-    /// Experts are left to the moment at which they are chosen, and are brought behind the rest if all fit.
+    /// Experts are left to the moment at which they are chosen, and are brought after the rest if all fit.
     #[test]
     fn experts_are_brought_behind_the_rest_and_only_if_all_fit() {
         let (first, last) = (3400, 3400 + 8 * 34 * 4096);
         let always = MatrixRef::made_up(0..first, 1, 1);
         let experts = MatrixRef::made_up(first..last, 8, 2);
         let after = MatrixRef::made_up(last..last + 3400, 1, 1);
-        for (prefetch_chosen, behind) in
+        for (prefetch_chosen, later) in
             [(Prefetch::None, vec![]), (Prefetch::ReadThreads(2), vec![(first, last)])]
         {
             let prefetch = Prefetch::ReadThreads(2);
@@ -334,9 +334,9 @@ mod tests {
             let found: Vec<(usize, usize)> = of(0).map(ends).collect();
             assert_eq!(found, [(0, first), (last, last + 3400)]);
             assert!(plan.jobs.iter().all(|job| job.work == Work::Touch));
-            assert_eq!(plan.missing, [found.len() as u32, behind.len() as u32]);
-            assert_eq!(of(1).map(ends).collect::<Vec<_>>(), behind);
-            assert_eq!(plan.jobs.len(), found.len() + behind.len());
+            assert_eq!(plan.missing, [found.len() as u32, later.len() as u32]);
+            assert_eq!(of(1).map(ends).collect::<Vec<_>>(), later);
+            assert_eq!(plan.jobs.len(), found.len() + later.len());
         }
     }
 

@@ -48,7 +48,7 @@ pub struct LoadReport {
     pub direct: bool,
     /// Methods that were not available, and why.
     pub fallbacks: Vec<Fallback>,
-    /// From the start of the load to its end; `None` while it goes on.
+    /// From the start of the load to its end; `None` while it continues.
     pub took: Option<Duration>,
     /// How long steps had to wait for weights.
     pub waited: Duration,

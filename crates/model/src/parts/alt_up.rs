@@ -33,37 +33,37 @@ pub(crate) fn row_len(hidden: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct AltUp {
     /// `[OTHERS][hidden, hidden]`
-    apart: MatrixRef,
+    projections: MatrixRef,
     /// `[OTHERS][hidden, hidden]`
-    back: MatrixRef,
+    unembeddings: MatrixRef,
 }
 
 impl AltUp {
     pub(crate) fn find(find: &Finder<'_, '_>, hidden: usize) -> Result<AltUp, WeightError> {
         let shape = [hidden, hidden, OTHERS];
         Ok(AltUp {
-            apart: find.matrices("altup_proj.weight", shape)?,
-            back: find.matrices("altup_unembd_proj.weight", shape)?,
+            projections: find.matrices("altup_proj.weight", shape)?,
+            unembeddings: find.matrices("altup_unembd_proj.weight", shape)?,
         })
     }
 
     pub(crate) fn matrices(&self) -> [&MatrixRef; 2] {
-        [&self.apart, &self.back]
+        [&self.projections, &self.unembeddings]
     }
 
     pub(crate) fn matrices_mut(&mut self) -> [&mut MatrixRef; 2] {
-        [&mut self.apart, &mut self.back]
+        [&mut self.projections, &mut self.unembeddings]
     }
 
     /// Makes the other streams of the first.
     pub(crate) fn begin(&self, step: &mut Step<'_>) {
         let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows());
-        let formats = ActivationFormats::of([self.apart.kind()]);
+        let formats = ActivationFormats::of([self.projections.kind()]);
         let b = &mut *step.buffers;
         let x = Rows::new(&mut b.x, hidden);
         step.compute.pack_rows(n, x, &mut b.acts, formats, &b.threads);
         for i in 0..OTHERS {
-            let matrix = LinearView::from(self.apart.part(i, step.store));
+            let matrix = LinearView::from(self.projections.part(i, step.store));
             step.compute.project(&matrix, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
             let [x, y] = [&mut b.x, &mut b.y].map(|rows| Rows::new(rows, hidden));
             let rows = [x, y, Rows::new(&mut b.streams, row_len(hidden))];
@@ -77,7 +77,7 @@ impl AltUp {
     /// Makes the first stream the mean of all.
     pub(crate) fn end(&self, step: &mut Step<'_>) {
         let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows());
-        let formats = ActivationFormats::of([self.back.kind()]);
+        let formats = ActivationFormats::of([self.unembeddings.kind()]);
         let b = &mut *step.buffers;
         for i in 0..OTHERS {
             let rows = [Rows::new(&mut b.streams, row_len(hidden))];
@@ -85,7 +85,7 @@ impl AltUp {
             step.compute.pack(n, hidden, rows, acts, formats, threads, &|_, [streams], _, put| {
                 put(&mut streams[i * hidden..][..hidden]);
             });
-            let matrix = LinearView::from(self.back.part(i, step.store));
+            let matrix = LinearView::from(self.unembeddings.part(i, step.store));
             step.compute.project(&matrix, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
             let [x, y] = [&mut b.x, &mut b.y].map(|rows| Rows::new(rows, hidden));
             let rows = [x, y, Rows::new(&mut b.streams, row_len(hidden))];

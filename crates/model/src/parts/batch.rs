@@ -20,7 +20,7 @@ pub(crate) enum Role {
 
 /// The rows of a span whose logits will be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Want {
+pub(crate) enum LogitRows {
     Nothing,
     Last,
     All,
@@ -37,7 +37,7 @@ pub(crate) enum RowInput<'a> {
 
 /// The sequence that rows are of, and how they are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OfSequence {
+pub(crate) struct SequenceRows {
     /// Which sequence of the cache.
     pub(crate) sequence: usize,
     pub(crate) role: Role,
@@ -59,7 +59,7 @@ pub(crate) struct Span {
     pub(crate) end: usize,
     /// Which row of a draft it is, if states of recurrent layers are kept after it.
     pub(crate) draft_row: Option<usize>,
-    pub(crate) want: Want,
+    pub(crate) want: LogitRows,
 }
 
 /// Where a row is.
@@ -132,10 +132,10 @@ impl Batch {
     /// If tokens to decode follow those of a prompt.
     pub(crate) fn push(
         &mut self,
-        of: OfSequence,
+        of: SequenceRows,
         position: usize,
         tokens: &[u32],
-        want: Want,
+        want: LogitRows,
         states: bool,
     ) {
         if !(states && of.role == Role::Decode) {
@@ -149,10 +149,10 @@ impl Batch {
 
     fn push_span(
         &mut self,
-        OfSequence { sequence, role, long }: OfSequence,
+        SequenceRows { sequence, role, long }: SequenceRows,
         position: usize,
         tokens: &[u32],
-        want: Want,
+        want: LogitRows,
         draft_row: Option<usize>,
     ) {
         let first = self.tokens.len();
@@ -278,9 +278,9 @@ impl Batch {
             let span = &mut self.spans[i];
             let end = span.rows.end;
             let wanted = match span.want {
-                Want::Nothing => end..end,
-                Want::Last => end - 1..end,
-                Want::All => span.rows.clone(),
+                LogitRows::Nothing => end..end,
+                LogitRows::Last => end - 1..end,
+                LogitRows::All => span.rows.clone(),
             };
             span.position += wanted.start - span.rows.start;
             span.rows = next..next + wanted.len();
@@ -304,18 +304,18 @@ impl Batch {
 mod tests {
     use super::*;
 
-    fn of(sequence: usize, role: Role) -> OfSequence {
-        OfSequence { sequence, role, long: false }
+    fn of(sequence: usize, role: Role) -> SequenceRows {
+        SequenceRows { sequence, role, long: false }
     }
 
     #[test]
     fn rows_keep_their_positions_when_others_are_left_out() {
         let mut batch = Batch::new(16, Precision::Bits8);
-        batch.push(of(4, Role::Decode), 7, &[1], Want::Last, false);
-        batch.push(of(2, Role::Decode), 90, &[2], Want::Last, false);
-        batch.push(of(0, Role::Prompt), 3, &[3, 4, 5], Want::Nothing, false);
-        batch.push(of(1, Role::Prompt), 0, &[6, 7], Want::Last, false);
-        batch.push(of(3, Role::Prompt), 5, &[8, 9], Want::All, false);
+        batch.push(of(4, Role::Decode), 7, &[1], LogitRows::Last, false);
+        batch.push(of(2, Role::Decode), 90, &[2], LogitRows::Last, false);
+        batch.push(of(0, Role::Prompt), 3, &[3, 4, 5], LogitRows::Nothing, false);
+        batch.push(of(1, Role::Prompt), 0, &[6, 7], LogitRows::Last, false);
+        batch.push(of(3, Role::Prompt), 5, &[8, 9], LogitRows::All, false);
         assert_eq!(batch.tokens(), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
         let positions = |batch: &Batch| batch.places.iter().map(|p| p.position).collect::<Vec<_>>();
         assert_eq!(positions(&batch), [7, 90, 3, 4, 5, 0, 1, 5, 6]);
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn rows_begin_with_tokens_or_vectors() {
         let mut batch = Batch::new(16, Precision::Bits8);
-        batch.push(of(0, Role::Prompt), 0, &[7; 5], Want::All, false);
+        batch.push(of(0, Role::Prompt), 0, &[7; 5], LogitRows::All, false);
         batch.set_vectors(1, &[1.0, 2.0, 3.0, 4.0], 2);
         batch.set_vectors(4, &[5.0, 6.0], 2);
         let inputs: Vec<_> = (0..5).map(|row| batch.input(row)).collect();
@@ -346,15 +346,15 @@ mod tests {
         let vector = |row| RowInput::Vector(row);
         assert_eq!(inputs, [token, vector(&a), vector(&b), token, vector(&c)]);
         batch.clear();
-        batch.push(of(0, Role::Prompt), 0, &[7; 5], Want::All, false);
+        batch.push(of(0, Role::Prompt), 0, &[7; 5], LogitRows::All, false);
         assert_eq!(batch.input(1), token);
     }
 
     #[test]
     fn rows_of_a_group_see_each_other() {
         let mut batch = Batch::new(16, Precision::Bits8);
-        batch.push(of(0, Role::Prompt), 3, &[1; 6], Want::Nothing, false);
-        batch.push(of(1, Role::Prompt), 0, &[2; 5], Want::All, false);
+        batch.push(of(0, Role::Prompt), 3, &[1; 6], LogitRows::Nothing, false);
+        batch.push(of(1, Role::Prompt), 0, &[2; 5], LogitRows::All, false);
         let ahead = |batch: &Batch, span: usize, both: bool| {
             format!("{:?}", batch.ahead(&batch.all_spans()[span], both))
         };
@@ -367,15 +367,15 @@ mod tests {
         assert_eq!(ahead(&batch, 1, false), "Each([1, 4, 4, 4, 5])");
         assert_eq!(ahead(&batch, 1, true), "To(5)");
         batch.clear();
-        batch.push(of(1, Role::Prompt), 0, &[2; 5], Want::All, false);
+        batch.push(of(1, Role::Prompt), 0, &[2; 5], LogitRows::All, false);
         assert_eq!(ahead(&batch, 0, false), "Nothing");
     }
 
     #[test]
     fn prompts_of_16_bits_are_counted_with_what_decodes() {
         let mut batch = Batch::new(4, Precision::Bits16);
-        batch.push(of(0, Role::Decode), 1, &[1], Want::Last, false);
-        batch.push(of(1, Role::Prompt), 0, &[1, 2], Want::Last, false);
+        batch.push(of(0, Role::Decode), 1, &[1], LogitRows::Last, false);
+        batch.push(of(1, Role::Prompt), 0, &[1, 2], LogitRows::Last, false);
         assert_eq!(batch.counts(), RowCounts { bits16: 3, bits8: 0 });
         batch.keep_wanted(|_, _| {});
         assert_eq!(batch.counts(), RowCounts { bits16: 2, bits8: 0 });
@@ -384,9 +384,9 @@ mod tests {
     #[test]
     fn rows_of_a_draft_are_spans_where_states_are_kept() {
         let mut batch = Batch::new(16, Precision::Bits8);
-        batch.push(of(3, Role::Decode), 7, &[1, 2, 3], Want::All, true);
-        batch.push(of(1, Role::Decode), 9, &[4], Want::All, true);
-        batch.push(of(0, Role::Prompt), 0, &[5, 6], Want::Last, true);
+        batch.push(of(3, Role::Decode), 7, &[1, 2, 3], LogitRows::All, true);
+        batch.push(of(1, Role::Decode), 9, &[4], LogitRows::All, true);
+        batch.push(of(0, Role::Prompt), 0, &[5, 6], LogitRows::Last, true);
         let spans: Vec<_> =
             batch.all_spans().iter().map(|s| (s.position, s.rows.clone(), s.draft_row)).collect();
         let expected = [

@@ -14,7 +14,7 @@ use super::batch::Batch;
 use crate::cache::Cache;
 use crate::parts::experts::{ExpertsBuffers, ExpertsWork};
 use crate::parts::latent_attention::{LatentBuffers, LatentWork};
-use crate::store::{Store, Taken};
+use crate::store::{MemoryShare, Store};
 use crate::threads::PerThread;
 
 /// What the parts of a layer write to: elements per token of each buffer, and the sizes of attention's scratch.
@@ -31,7 +31,7 @@ pub(crate) struct WorkSize {
     /// The gate, and what it is multiplied with where both are needed as a whole.
     pub(crate) gate: usize,
     pub(crate) up: usize,
-    /// The widest input of a matrix, but for the hidden size.
+    /// The widest input of a matrix, except for the hidden size.
     pub(crate) widest_input: usize,
     /// What the last matrix of a dense feed-forward part is multiplied with, or of a mixture's shared network.
     pub(crate) activated: usize,
@@ -169,7 +169,7 @@ pub(crate) struct Buffers {
     /// The most rows that a call has had.
     rows_used: usize,
     /// The memory of these buffers and of the cache beside them, which experts in slots do not get.
-    taken: Taken,
+    taken: MemoryShare,
 }
 
 /// What the sizes of buffers follow from.
@@ -198,7 +198,7 @@ pub(crate) struct BufferSizes<'s> {
 
 impl Buffers {
     /// Buffers of these sizes. `taken` has nothing yet.
-    pub(crate) fn new(sizes: &BufferSizes<'_>, taken: Taken) -> Buffers {
+    pub(crate) fn new(sizes: &BufferSizes<'_>, taken: MemoryShare) -> Buffers {
         let BufferSizes { batch, threads, hidden_size, ropes, work, .. } = *sizes;
         let BufferSizes { token_inputs, streams, joined, .. } = *sizes;
         let limits = AttentionLimits {

@@ -203,7 +203,7 @@ pub(crate) struct LatentBuffers {
 
 impl LatentBuffers {
     pub(crate) fn new(work: &LatentWork, batch: usize) -> LatentBuffers {
-        let slots = work.heads * (batch + ActivationFormats::LONGEST_BLOCK);
+        let slots = work.heads * (batch + ActivationFormats::MAX_BLOCK_TOKENS);
         LatentBuffers {
             places: Vec::with_capacity(2 * work.heads),
             packed: Activations::new(slots, work.input),

@@ -39,7 +39,7 @@ pub(crate) fn output(layers: usize) -> usize {
     1 + layers
 }
 
-/// The section of the experts of layer `index`, where they come behind what every token reads. A step waits for it only if it has
+/// The section of the experts of layer `index`, where they come after what every token reads. A step waits for it only if it has
 /// chosen most of them.
 pub(crate) fn experts(layers: usize, index: usize) -> usize {
     output(layers) + 1 + index
@@ -51,7 +51,7 @@ pub(crate) struct Arrival {
     complete: AtomicBool,
     missing: Box<[AtomicU32]>,
     /// The first section that not every step waits for.
-    behind: usize,
+    awaited: usize,
     /// Of the sections before it.
     missing_in_all: AtomicU32,
     /// Bytes of their pieces that have arrived, and of all.
@@ -68,13 +68,13 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// A load that brings `missing[section]` pieces. Every step waits for those of the sections before `behind`, which have `total` bytes.
-    pub(crate) fn new(missing: &[u32], behind: usize, total: u64) -> Arrival {
-        let all = missing[..behind].iter().sum();
+    /// A load that brings `missing[section]` pieces. Every step waits for those of the first `awaited` sections, which have `total` bytes.
+    pub(crate) fn new(missing: &[u32], awaited: usize, total: u64) -> Arrival {
+        let all = missing[..awaited].iter().sum();
         Arrival {
             complete: AtomicBool::new(all == 0),
             missing: missing.iter().map(|&n| AtomicU32::new(n)).collect(),
-            behind,
+            awaited,
             missing_in_all: AtomicU32::new(all),
             bytes: AtomicU64::new(0),
             total,
@@ -91,19 +91,19 @@ impl Arrival {
     /// The load has failed.
     #[inline]
     pub(crate) fn wait(&self, section: usize) -> Result<(), Arc<LoadError>> {
-        debug_assert!(section < self.behind);
+        debug_assert!(section < self.awaited);
         if self.complete.load(Ordering::Acquire) {
             return Ok(());
         }
         self.wait_while(|| !self.is_ready(section))
     }
 
-    /// Returns when the experts of a layer are there, if they come behind what every token reads.
+    /// Returns when the experts of a layer are there, if they come after what every token reads.
     ///
     /// # Errors
     /// The load has failed.
     pub(crate) fn wait_for_experts(&self, layer: usize) -> Result<(), Arc<LoadError>> {
-        self.wait_while(|| !self.is_ready(self.behind + layer))
+        self.wait_while(|| !self.is_ready(self.awaited + layer))
     }
 
     /// True if `section` is ready.
@@ -173,7 +173,7 @@ impl Arrival {
     pub(crate) fn arrived(&self, section: usize, bytes: usize) {
         // AcqRel: the thread that counts the last piece publishes what the others wrote before theirs.
         let last_of_section = self.missing[section].fetch_sub(1, Ordering::AcqRel) == 1;
-        if section < self.behind {
+        if section < self.awaited {
             self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
             if self.missing_in_all.fetch_sub(1, Ordering::AcqRel) == 1 {
                 self.complete.store(true, Ordering::Release);

@@ -1,10 +1,10 @@
 //! The memory that holds weights: which of it holds which, what of it is there already, and who reads first.
 
 pub(crate) mod arrival;
+pub(crate) mod budget;
 mod error;
 pub(crate) mod huge;
 pub(crate) mod priority;
-pub(crate) mod room;
 pub(crate) mod trace;
 
 use std::ops::Range;
@@ -16,12 +16,12 @@ use alight_pages::{Advice, Map, MapError, Region, is_cached};
 
 pub(crate) use self::arrival::Arrival;
 pub use self::arrival::Loading;
+use self::budget::MemoryBudget;
+pub(crate) use self::budget::{MemoryShare, PROGRAM};
 pub use self::error::LoadError;
 use self::huge::HugePages;
 pub(crate) use self::priority::First;
 use self::priority::Priority;
-use self::room::Room;
-pub(crate) use self::room::{PROGRAM, Taken};
 use self::trace::Recorder;
 pub use self::trace::{ExpertTrace, TraceError};
 
@@ -90,7 +90,7 @@ impl Chosen<'_> {
         }
     }
 
-    /// Has experts of the next layer read behind those of this one.
+    /// Has experts of the next layer read after those of this one.
     pub(crate) fn read_ahead(
         &mut self,
         place: InSlots,
@@ -139,7 +139,7 @@ pub(crate) struct Store {
     /// By file: whether weights stay in its map.
     in_use: Vec<bool>,
     /// Experts of a model that memory cannot hold, and what memory they share with all else.
-    slots: Option<(Slots, Arc<Room>)>,
+    slots: Option<(Slots, Arc<MemoryBudget>)>,
     arrival: Arrival,
     output_section: usize,
     /// Which experts are chosen, if somebody wants to know.
@@ -157,7 +157,7 @@ impl Store {
     pub(crate) fn new(
         maps: Vec<Arc<Map>>,
         sizes: StoreSizes,
-        slots: Option<(Slots, Arc<Room>)>,
+        slots: Option<(Slots, Arc<MemoryBudget>)>,
         arrival: Arrival,
         output_section: usize,
     ) -> Result<Store, LoadError> {
@@ -280,8 +280,8 @@ impl Store {
     }
 
     /// For a session or an engine that has no memory yet.
-    pub(crate) fn nothing_taken(&self) -> Taken {
-        self.slots.as_ref().map_or(Taken::default(), |(_, room)| room.nothing())
+    pub(crate) fn nothing_taken(&self) -> MemoryShare {
+        self.slots.as_ref().map_or(MemoryShare::default(), |(_, budget)| budget.nothing())
     }
 
     /// Chooses experts of the layer whose weights are at `place`. Those in slots that are not there are read from now on.

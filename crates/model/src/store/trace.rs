@@ -74,16 +74,16 @@ impl ExpertTrace {
         self.visits.len()
     }
 
-    /// The most experts that a visit has chosen: so many need room.
+    /// The most experts that a visit has chosen: that many need memory.
     pub fn most_at_once(&self) -> usize {
         self.visits.iter().map(|visit| visit.wanted.len()).max().unwrap_or(0)
     }
 
-    /// Replays the visits with a memory of `room` experts and this eviction policy. Visits before `first` fill the memory, and do not
-    /// count for the result. `None`: a visit chose more than `room` experts.
-    pub fn replay(&self, room: usize, rule: Rule, first: usize) -> Option<Replayed> {
-        let enough = self.most_at_once() <= room;
-        enough.then(|| replay(&self.layers, &self.visits, room, rule, first))
+    /// Replays the visits with a memory of `capacity` experts and this eviction policy. Visits before `first` fill the memory, and do not
+    /// count for the result. `None`: a visit chose more than `capacity` experts.
+    pub fn replay(&self, capacity: usize, rule: Rule, first: usize) -> Option<Replayed> {
+        let enough = self.most_at_once() <= capacity;
+        enough.then(|| replay(&self.layers, &self.visits, capacity, rule, first))
     }
 }
 
@@ -209,7 +209,8 @@ mod tests {
         assert_eq!(text, "alight experts 1\n8 4\n0 1 3\n1 0\n0 1 2\n");
         assert_eq!(text.parse(), Ok(trace.clone()));
         assert_eq!((trace.experts(), trace.visits(), trace.most_at_once()), (12, 3, 2));
-        let hits = |room| trace.replay(room, Rule::Expected, 0).map(|replayed| replayed.hits);
+        let hits =
+            |capacity| trace.replay(capacity, Rule::Expected, 0).map(|replayed| replayed.hits);
         assert_eq!((hits(1), hits(12)), (None, Some(1)));
     }
 

@@ -173,7 +173,7 @@ impl Finder<'_, '_> {
         Ok(Norm { spec: self.norms, weight, bias })
     }
 
-    /// Whether every tensor of the file was asked for, but for those of layers that predict further tokens.
+    /// Whether every tensor of the file was asked for, except for those of layers that predict further tokens.
     pub(crate) fn all_found(
         &self,
         architecture: &'static str,

@@ -15,7 +15,7 @@
 //!
 //! Invariants:
 //! - A unit is run exactly once. [`Pool::run`] returns after every unit has been run; a panic in a
-//!   unit goes on in the caller once no unit is running any more.
+//!   unit continues in the caller once no unit is running any more.
 //! - No call allocates (except to carry a panic). With one thread there is no synchronisation.
 //! - At most one region is in flight. A region started while another is, from inside a unit or
 //!   from another thread, runs on its caller alone, as thread 0.

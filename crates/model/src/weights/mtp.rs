@@ -1,5 +1,5 @@
 //! The weights of a layer that predicts the token after the next one (multi-token prediction, MTP; DeepSeek-AI, "DeepSeek-V3
-//! Technical Report", 2024, section 2.2), as files have them behind the layers of the network.
+//! Technical Report", 2024, section 2.2), as files have them after the layers of the network.
 
 use super::{LayerWeights, NetWeights, Weights};
 use crate::norm::Norm;

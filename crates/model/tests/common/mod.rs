@@ -607,7 +607,7 @@ impl Spec {
         here.then_some(recurrence)
     }
 
-    /// What comes before and after the layers, but for the embedding.
+    /// What comes before and after the layers, except for the embedding.
     fn outside_of_layers(&self, all: &mut Vec<(String, Vec<usize>)>) {
         let last = if self.arch == "lfm2" { "token_embd_norm" } else { "output_norm" };
         all.push((format!("{last}.weight"), vec![self.embd]));
@@ -1058,7 +1058,7 @@ fn fill(ty: GgmlType, name: &str, shape: &[usize], n: usize, random: &mut Random
     }
 }
 
-/// Blocks of any bits but for their scales, by which no weight is larger than `scale`.
+/// Blocks of any bits except for their scales, by which no weight is larger than `scale`.
 fn blocks(ty: WeightType, scale: f32, n: usize, random: &mut Random) -> Vec<u8> {
     let (len, bytes) = (ty.block_len(), ty.block_bytes());
     let set = |block: &mut [u8], d: f32| {

@@ -31,7 +31,7 @@ use crate::{Region, Threads};
 /// Most bytes of a piece: larger writes are no faster.
 const PIECE: u64 = 4 << 20;
 /// Fewest bytes of a piece, where many threads have one each.
-const LEAST: u64 = 1 << 20;
+const MIN_PIECE: u64 = 1 << 20;
 /// Bytes of the pieces of all threads together, if that leaves each enough.
 const PIECES: u64 = 48 << 20;
 /// Files from this size on leave the page cache alone.
@@ -90,7 +90,7 @@ pub fn assemble<M: Maker>(
     // Writes within the file's length run in parallel.
     dest.set_len(len).map_err(failed)?;
     let share = PIECES / threads.get() as u64;
-    let piece = share.clamp(LEAST, PIECE).next_power_of_two().min(PIECE);
+    let piece = share.clamp(MIN_PIECE, PIECE).next_power_of_two().min(PIECE);
     let job = Job {
         writer: Writer::new(dest, len),
         len,

@@ -39,7 +39,7 @@ impl Verified {
             Verified::InMemory => "read from memory, because the filesystem has no disk",
             Verified::Unproven => "read, maybe from the page cache, which would not let go of it",
             Verified::NotCompared => {
-                "but for the contents, which the system makes anew whenever the source is read"
+                "except for the contents, which the system makes again whenever the source is read"
             }
         }
     }

@@ -78,7 +78,7 @@ impl Replacement {
         Replacement::create_with(dest, new, unnamed)
     }
 
-    /// Whether [`create`](Replacement::create) would begin, but for the space.
+    /// Whether [`create`](Replacement::create) would begin, except for the space.
     ///
     /// # Errors
     /// As of [`create`](Replacement::create).

@@ -56,7 +56,7 @@ impl Shared {
         state.slots[slot].closed = true;
         state.closed.0 += 1;
         state.closed.1 += memory.len() as u64;
-        // SAFETY: no visit goes on, so nobody has a reference to the slot; nothing is read into it, and nothing will be while it is closed.
+        // SAFETY: no visit is running, so nobody has a reference to the slot; nothing is read into it, and nothing will be while it is closed.
         unsafe { self.region.give_back_range(memory) };
     }
 }

@@ -183,7 +183,7 @@ impl SlotSizes {
 }
 
 impl Slots {
-    /// Slots for pieces of `files`, which take `budget` bytes at most. Nothing is read yet, but for a block of each file to see how it
+    /// Slots for pieces of `files`, which take `budget` bytes at most. Nothing is read yet, except for a block of each file to see how it
     /// can be read.
     ///
     /// # Errors

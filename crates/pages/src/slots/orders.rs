@@ -1,7 +1,7 @@
 //! Slots under loom, where threads read: every order of events, up to a number of preemptions. `make loom` runs it.
 //!
 //! The code is that of [`super`] itself, with loom's locks and threads, and it reads a real file. In every order, what a visit is
-//! handed is the piece that it wants, was written before that, and is not written again while the visit goes on; nobody waits for
+//! handed is the piece that it wants, was written before that, and is not written again while the visit continues; nobody waits for
 //! ever, which loom would call a deadlock; and the readers end.
 //!
 //! Where a ring reads there is nothing to try: only the thread that visits touches it, which `&mut` of the visit's lock proves.

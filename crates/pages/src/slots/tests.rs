@@ -122,7 +122,7 @@ fn parts_that_may_follow_are_one_span_and_others_are_not() {
         (at(0, 5100, 6000), true),
         // As near, but by itself.
         (at(0, 6000, 6100), false),
-        // In another file, before, too far, and behind the second.
+        // In another file, before, too far, and after the second.
         (at(1, 6000, 6100), true),
         (at(0, 4000, 4096), true),
         (at(0, 6228, 6300), true),

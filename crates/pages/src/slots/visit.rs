@@ -218,7 +218,7 @@ impl Held<'_> {
         }
     }
 
-    /// Has pieces of another group read that the next visit will want, behind what this one waits for. Those of them that are there
+    /// Has pieces of another group read that the next visit will want, after what this one waits for. Those of them that are there
     /// stay until then, and no piece of this visit goes for that; what finds no room is left to the next visit.
     ///
     /// # Panics
@@ -337,7 +337,7 @@ impl Visit {
                     state.shelf.forget(piece);
                 }
             }
-            // SAFETY: no visit goes on, so nobody has a reference to a slot; all reads are done, and others begin with this lock held.
+            // SAFETY: no visit is running, so nobody has a reference to a slot; all reads are done, and others begin with this lock held.
             unsafe { shared.region.give_back() };
             state.shared = true;
         }

@@ -82,7 +82,7 @@ impl Block {
         self.done >= self.need
     }
 
-    /// The offset within the block from which an aligned read goes on.
+    /// The offset within the block from which an aligned read continues.
     pub fn resume(&self, align: Align) -> usize {
         self.done & !(align.offset.max(align.memory) - 1)
     }

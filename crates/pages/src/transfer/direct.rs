@@ -92,7 +92,7 @@ mod linux {
         }
     }
 
-    /// The same inode, opened anew: flags of the original (O_NONBLOCK would make io_uring give up
+    /// The same inode, opened again: flags of the original (O_NONBLOCK would make io_uring give up
     /// instead of waiting) do not carry over. Through /proc, or by name if that is still the file.
     fn reopen(file: &File, path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();

@@ -35,7 +35,7 @@ pub(crate) struct Flights<T> {
 struct Flight<T> {
     tag: T,
     block: Block,
-    /// Where the read goes on within the block.
+    /// Where the read continues within the block.
     from: usize,
 }
 

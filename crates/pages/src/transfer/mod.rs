@@ -51,7 +51,7 @@ use work::Work;
 /// pieces of a few MiB, smaller ones where there are many threads.
 ///
 /// When `stop` becomes true, no more is read, pieces in flight are waited for and dropped. A panic
-/// in `each` stops the transfer likewise and goes on in the caller.
+/// in `each` stops the transfer likewise and continues in the caller.
 ///
 /// # Errors
 /// The file ends before a piece does, a read fails, there is no memory for slots, or the transfer

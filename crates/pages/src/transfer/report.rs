@@ -72,7 +72,7 @@ pub enum Fallback {
         errno: i32,
     },
     /// io_uring is not used for files on FUSE: threads read instead. When a program that answers for
-    /// such a file gives a short answer, io_uring goes on at the wrong offset (seen on Linux 6.18 with
+    /// such a file gives a short answer, io_uring continues at the wrong offset (seen on Linux 6.18 with
     /// O_DIRECT and FOPEN_DIRECT_IO), and it would not be faster: it would have threads wait too.
     NoRingOnFuse,
     /// Slots cannot be registered: they are used without.

@@ -236,12 +236,13 @@ fn value(parser: &mut lexopt::Parser) -> Result<OsString, String> {
 
 fn number(parser: &mut lexopt::Parser, name: &str, least: usize) -> Result<usize, String> {
     let text = value(parser)?;
-    let number = text.to_str().and_then(|t| t.parse().ok()).filter(|n| (least..=MOST).contains(n));
-    number.ok_or_else(|| format!("{name} takes a number from {least} to {MOST}, not {text:?}"))
+    let number =
+        text.to_str().and_then(|t| t.parse().ok()).filter(|n| (least..=MAX_RUNS).contains(n));
+    number.ok_or_else(|| format!("{name} takes a number from {least} to {MAX_RUNS}, not {text:?}"))
 }
 
 /// Runs at most: each takes a few hundred bytes of memory.
-const MOST: usize = 1_000_000;
+const MAX_RUNS: usize = 1_000_000;
 
 /// A command line in one word, split as a shell splits it.
 fn split(line: &OsStr) -> Result<Command, String> {

@@ -143,9 +143,9 @@ pub fn command_line(words: &[String]) -> String {
 
 /// A command line in short.
 fn name(words: &[String]) -> String {
-    const MOST: usize = 60;
+    const MAX_CHARS: usize = 60;
     let line = words.join(" ");
-    match line.char_indices().nth(MOST) {
+    match line.char_indices().nth(MAX_CHARS) {
         Some((at, _)) => format!("'{}…'", &line[..at]),
         None => format!("'{line}'"),
     }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 
 use libc::{c_int, c_void, pid_t, siginfo_t};
 
-/// The signals that can be handled and mean something to the program, but for those of real time. Of
+/// The signals that can be handled and mean something to the program, except for those of real time. Of
 /// the rest, a fault or SIGCHLD is the wrapper's own, and SIGTTIN and SIGTTOU stop it as they should.
 const SIGNALS: &[c_int] = &[
     libc::SIGHUP,

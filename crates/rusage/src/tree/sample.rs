@@ -116,7 +116,7 @@ impl Adoption {
         Adoption { others: own_children().into_iter().collect(), before }
     }
 
-    /// The children that have come since, but for `root`. Those that have ended are waited for, as their
+    /// The children that have come since, except for `root`. Those that have ended are waited for, as their
     /// new parent would do without us: some programs wait for a daemon's number to vanish.
     fn adopted(&self, root: pid_t) -> Vec<pid_t> {
         let is_adopted = |pid: &pid_t| *pid != root && !self.others.contains(pid);

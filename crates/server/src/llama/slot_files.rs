@@ -18,7 +18,7 @@ use crate::models::Serving;
 use crate::worker;
 
 /// Most bytes of a file's name.
-const LONGEST: usize = 128;
+const MAX_NAME_BYTES: usize = 128;
 
 pub(crate) async fn answer(call: Call) -> Answered {
     if call.server.options.slot_files.is_none() {
@@ -53,10 +53,13 @@ fn file(call: &Call) -> Result<(String, PathBuf), Failure> {
     let missing = || Refusal::invalid("filename", "it is missing");
     let name = fields.string("filename")?.ok_or_else(missing)?;
     let plain = |c: char| c.is_alphanumeric() || "-_. ".contains(c);
-    if name.is_empty() || name.len() > LONGEST || name.starts_with('.') || !name.chars().all(plain)
+    if name.is_empty()
+        || name.len() > MAX_NAME_BYTES
+        || name.starts_with('.')
+        || !name.chars().all(plain)
     {
         let why = format!(
-            "expected up to {LONGEST} bytes of letters, digits, '-', '_', '.' and ' ', of which '.' is not the first"
+            "expected up to {MAX_NAME_BYTES} bytes of letters, digits, '-', '_', '.' and ' ', of which '.' is not the first"
         );
         return Err(Refusal::invalid("filename", &why).into());
     }

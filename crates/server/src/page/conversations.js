@@ -2,7 +2,7 @@
 // in `shown`: numbers, an error.
 
 const KEY = "alight.conversations";
-const MOST = 200;
+const MAX_CONVERSATIONS = 200;
 
 let all = [];
 try {
@@ -23,7 +23,7 @@ const begin = () => {
   if (empty) return empty;
   const made = { id: `${Date.now()}-${Math.random()}`, title: "New chat", messages: [] };
   all.unshift(made);
-  all.length = Math.min(all.length, MOST);
+  all.length = Math.min(all.length, MAX_CONVERSATIONS);
   return made;
 };
 

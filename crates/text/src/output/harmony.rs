@@ -19,7 +19,7 @@ const IN_HEADER: [&str; 5] = ["<|end|>", "<|return|>", "<|call|>", START, MESSAG
 /// What a header begins with.
 const HEADS: [&str; 5] = [START, CHANNEL, MESSAGE, "<|constrain|>", "to="];
 /// The longest header in bytes.
-const LONGEST: usize = 1024;
+const MAX_HEADER_BYTES: usize = 1024;
 
 #[derive(Debug)]
 enum State {
@@ -32,13 +32,13 @@ enum State {
         open: usize,
         searched: usize,
     },
-    /// The text goes on with the arguments of a call in pieces.
+    /// The text continues with the arguments of a call in pieces.
     Arguments {
         arguments: Arguments,
         otherwise: Part,
     },
-    /// The text goes on behind them; what does not belong there is this.
-    Behind(Part),
+    /// The text continues after them; what does not belong there is this.
+    AfterArguments(Part),
 }
 
 #[derive(Debug)]
@@ -74,9 +74,9 @@ impl Harmony {
             }
             State::Call { .. } => self.call(text, last, each),
             State::Arguments { .. } => self.arguments(text, last, each),
-            State::Behind(otherwise) => {
+            State::AfterArguments(otherwise) => {
                 let otherwise = otherwise.clone();
-                self.behind(otherwise, text, last, each)
+                self.after_arguments(otherwise, text, last, each)
             }
         }
     }
@@ -92,7 +92,7 @@ impl Harmony {
         let from = if text.starts_with(START) { START.len() } else { 0 };
         let found = earliest(&text[from..], &IN_HEADER).map(|(at, mark)| (from + at, mark));
         let end = found.map_or(text.len(), |(at, _)| at);
-        if !is_header || end > LONGEST {
+        if !is_header || end > MAX_HEADER_BYTES {
             return self.message(Part::Answer, text, last, each);
         }
         match found {
@@ -196,15 +196,21 @@ impl Harmony {
         let (len, ends) = arguments.take(text, &AFTER, true, last);
         if ends != Ends::Later {
             let otherwise = otherwise.clone();
-            self.state = State::Behind(otherwise.clone());
+            self.state = State::AfterArguments(otherwise.clone());
             if len == 0 {
-                return self.behind(otherwise, text, last, each);
+                return self.after_arguments(otherwise, text, last, each);
             }
         }
         give_piece(String::new(), &text[..len], &text[..len], each)
     }
 
-    fn behind(&mut self, otherwise: Part, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+    fn after_arguments(
+        &mut self,
+        otherwise: Part,
+        text: &str,
+        last: bool,
+        each: &mut Each<'_>,
+    ) -> usize {
         let blank = text.len() - text.trim_start().len();
         if blank > 0 {
             return give_piece(String::new(), "", &text[..blank], each);

@@ -10,7 +10,7 @@ use serde_json::Deserializer;
 use super::calls::{Call, Style, named};
 use super::{Each, Part, floor, give};
 
-/// The most bytes of a call before its arguments, and behind them.
+/// The most bytes of a call before its arguments, and after them.
 pub(super) const BESIDE: usize = 1024;
 
 /// Why the text around arguments was not read to its end.
@@ -27,11 +27,11 @@ pub(super) struct Head {
     pub(super) name: String,
     /// Where the arguments begin.
     pub(super) at: usize,
-    /// What stands behind them.
+    /// What stands after them.
     pub(super) tail: Tail,
 }
 
-/// What stands behind the arguments of a call.
+/// What stands after the arguments of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tail {
     /// Nothing.
@@ -42,8 +42,8 @@ pub(super) enum Tail {
     List,
 }
 
-/// What has come behind the arguments of a call.
-pub(super) enum Behind {
+/// What has come after the arguments of a call.
+pub(super) enum AfterArguments {
     /// The end, after so many bytes.
     End(usize),
     /// The next call of the list.
@@ -68,12 +68,12 @@ pub(super) fn head(style: Style, text: &str) -> Result<Head, Open> {
     })
 }
 
-/// What stands behind the arguments of a call in this text.
-pub(super) fn behind(tail: Tail, text: &str) -> Result<Behind, Open> {
+/// What stands after the arguments of a call in this text.
+pub(super) fn after_arguments(tail: Tail, text: &str) -> Result<AfterArguments, Open> {
     within(text, |text| {
         let mut reader = Reader { text, at: 0 };
         if tail == Tail::Nothing {
-            return Ok(Behind::End(0));
+            return Ok(AfterArguments::End(0));
         }
         while reader.eat(',')? {
             reader.string()?;
@@ -83,11 +83,11 @@ pub(super) fn behind(tail: Tail, text: &str) -> Result<Behind, Open> {
         reader.expect('}')?;
         if tail == Tail::List {
             if reader.eat(',')? {
-                return reader.object(tail).map(Behind::Next);
+                return reader.object(tail).map(AfterArguments::Next);
             }
             reader.expect(']')?;
         }
-        Ok(Behind::End(reader.at))
+        Ok(AfterArguments::End(reader.at))
     })
 }
 

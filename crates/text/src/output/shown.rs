@@ -24,7 +24,7 @@ type Sink<'s, E> = dyn FnMut(Tone, &str) -> Result<(), E> + 's;
 pub enum Thinking {
     /// Between [`OPEN`] and [`CLOSE`], whichever marks the model writes: one rule for every program that reads it.
     Tagged,
-    /// Dimmed, a blank line behind it.
+    /// Dimmed, a blank line after it.
     Dimmed,
     /// Not at all.
     Hidden,
@@ -32,7 +32,7 @@ pub enum Thinking {
 
 /// What stands before thinking that is [`Thinking::Tagged`].
 const OPEN: &str = "<think>\n";
-/// What stands behind it.
+/// What stands after it.
 const CLOSE: &str = "\n</think>";
 /// Stands between two parts that the model divided by marks.
 const BLANK: &str = "\n\n";
@@ -134,7 +134,7 @@ struct Writer {
     tools: bool,
     /// The tone of the span before.
     last: Option<Tone>,
-    /// A mark stood behind it.
+    /// A mark stood after it.
     divided: bool,
     texts: Texts,
 }

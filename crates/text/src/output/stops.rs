@@ -1,4 +1,4 @@
-//! What ends an answer where the model goes on: a text, a line that is indented less, or the time.
+//! What ends an answer where the model continues: a text, a line that is indented less, or the time.
 
 use std::time::{Duration, Instant};
 

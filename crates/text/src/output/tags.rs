@@ -1,7 +1,7 @@
 //! Formats whose parts stand between an opening and a closing mark: `<think>`, Gemma 4's channels, `[THINK]`.
 
 use super::calls::{self, Style};
-use super::pieces::{self, Arguments, Behind, Ends, Head, Open, Tail, give_piece};
+use super::pieces::{self, AfterArguments, Arguments, Ends, Head, Open, Tail, give_piece};
 use super::{Each, Format, Part, certain, earliest, floor, give, give_calls};
 
 /// Closing marks in the middle of a call that are tried before it is taken for text.
@@ -17,10 +17,10 @@ enum State {
         searched: usize,
         tries: u32,
     },
-    /// The text goes on with the arguments of a call in pieces.
+    /// The text continues with the arguments of a call in pieces.
     Arguments(Arguments, Tail),
-    /// The text goes on behind them.
-    Behind(Tail),
+    /// The text continues after them.
+    AfterArguments(Tail),
 }
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Tags {
     call_open: &'static str,
     call_close: &'static str,
     style: Style,
-    /// Thinking may also begin behind answer text.
+    /// Thinking may also begin after answer text.
     anywhere: bool,
     /// The marks, and with one and two newlines before each: those belong to the mark.
     to_call: [String; 3],
@@ -91,7 +91,7 @@ impl Tags {
             State::Answer | State::Thinking => {}
             State::Call { .. } => return self.call(text, last, each),
             State::Arguments(..) => return self.arguments(text, last, each),
-            State::Behind(tail) => return self.behind(tail, text, last, each),
+            State::AfterArguments(tail) => return self.after_arguments(tail, text, last, each),
         }
         if self.newlines > 0 && text.starts_with('\n') {
             self.newlines -= 1;
@@ -181,16 +181,22 @@ impl Tags {
         let (len, ends) = arguments.take(text, &[self.call_close], false, last);
         let tail = *tail;
         if ends != Ends::Later {
-            self.state = State::Behind(tail);
+            self.state = State::AfterArguments(tail);
         }
         match len {
-            0 if ends == Ends::Marked => self.behind(tail, text, last, each),
+            0 if ends == Ends::Marked => self.after_arguments(tail, text, last, each),
             len => give_piece(String::new(), &text[..len], &text[..len], each),
         }
     }
 
-    /// What stands behind the arguments of a call, up to its closing mark. That may stand too early: the call is known by then.
-    fn behind(&mut self, tail: Tail, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+    /// What stands after the arguments of a call, up to its closing mark. That may stand too early: the call is known by then.
+    fn after_arguments(
+        &mut self,
+        tail: Tail,
+        text: &str,
+        last: bool,
+        each: &mut Each<'_>,
+    ) -> usize {
         let blank = text.len() - text.trim_start().len();
         if blank > 0 {
             return give_piece(String::new(), "", &text[..blank], each);
@@ -206,13 +212,13 @@ impl Tags {
         if self.call_close.starts_with(text) && !last {
             return 0;
         }
-        match pieces::behind(tail, text) {
-            Ok(Behind::Next(head)) => {
+        match pieces::after_arguments(tail, text) {
+            Ok(AfterArguments::Next(head)) => {
                 self.state = State::Arguments(Arguments::default(), head.tail);
                 return give_piece(head.name, "", &text[..head.at], each);
             }
-            Ok(Behind::End(end)) if end > 0 => {
-                self.state = State::Behind(Tail::Nothing);
+            Ok(AfterArguments::End(end)) if end > 0 => {
+                self.state = State::AfterArguments(Tail::Nothing);
                 return give_piece(String::new(), "", &text[..end], each);
             }
             Err(Open::More) if !last => return 0,

@@ -311,12 +311,12 @@ fn arguments_are_handed_out_while_they_are_written() {
     assert_eq!(as_it_comes(Parser::new(Format::ChatMl, "").in_pieces(), xml), ["f{\"a\":1}"]);
 }
 
-/// A call that has begun stays one; what has not begun, or is not in order behind it, is answer text.
+/// A call that has begun stays one; what has not begun, or is not in order after it, is answer text.
 #[test]
 fn calls_in_pieces_that_are_not_in_order() {
     let begin = "<tool_call>{\"name\": \"f\", \"arguments\": ";
     let chat = |rest: &str| pieces(Format::ChatMl, "", &format!("{begin}{rest}"));
-    // Cut within the arguments and behind them.
+    // Cut within the arguments and after them.
     assert_eq!(chat("{\"a\": [1, \"x"), ["C:f {\"a\": [1, \"x"]);
     assert_eq!(chat("{\"a\": 1}"), ["C:f {\"a\": 1}"]);
     assert_eq!(chat("{\"a\": 1}, \"id"), ["C:f {\"a\": 1}"]);

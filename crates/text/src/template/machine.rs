@@ -622,7 +622,7 @@ impl<'t> Machine<'t> {
         let scope = &mut self.scopes[at as usize];
         self.scope = scope.parent;
         if !scope.captured {
-            // What has no lease is not kept either, but for a little.
+            // What has no lease is not kept either, except for a little.
             scope.vars.clear();
             scope.vars.shrink_to(8);
             // Giving back cannot fail.

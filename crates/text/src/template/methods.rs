@@ -501,7 +501,7 @@ impl Machine<'_> {
 
 /// The sandbox's `range`, of at most 100,000 numbers.
 fn range(args: Args) -> Result<Value> {
-    const MOST: i128 = 100_000;
+    const MAX_RANGE: i128 = 100_000;
     if !args.named.is_empty() {
         return fail("range takes no named arguments");
     }
@@ -524,7 +524,7 @@ fn range(args: Args) -> Result<Value> {
         Some(distance) => (distance - 1) / step.saturating_abs() + 1,
         None => i128::MAX,
     };
-    if len > MOST {
+    if len > MAX_RANGE {
         return Err(Stop::Endless("it asks for a range of more than 100000 numbers"));
     }
     // With at most one number the step does not matter.

@@ -123,7 +123,7 @@ pub enum ChatError {
         message: String,
     },
     /// The template takes too many steps or too much memory.
-    #[error("the chat template goes on for too long: {what} (line {line} of the template)")]
+    #[error("the chat template runs for too long: {what} (line {line} of the template)")]
     Endless {
         /// Where it was stopped.
         line: u32,

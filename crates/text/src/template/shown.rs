@@ -4,18 +4,18 @@ use std::borrow::Cow;
 
 /// A name from a template for a message: not long, and on one line.
 pub(super) fn clip(name: &str) -> Cow<'_, str> {
-    const MOST: usize = 60;
-    if name.len() <= MOST && !name.chars().any(char::is_control) {
+    const MAX_CHARS: usize = 60;
+    if name.len() <= MAX_CHARS && !name.chars().any(char::is_control) {
         return name.into();
     }
-    let short: String = name.chars().take(MOST).flat_map(without_control).collect();
-    Cow::Owned(if name.chars().nth(MOST).is_some() { short + "…" } else { short })
+    let short: String = name.chars().take(MAX_CHARS).flat_map(without_control).collect();
+    Cow::Owned(if name.chars().nth(MAX_CHARS).is_some() { short + "…" } else { short })
 }
 
 /// The words of a template for a person: not endless, and without control characters.
 pub(super) fn readable(message: &str) -> String {
-    const MOST: usize = 2000;
-    message.chars().take(MOST).flat_map(without_control).collect()
+    const MAX_CHARS: usize = 2000;
+    message.chars().take(MAX_CHARS).flat_map(without_control).collect()
 }
 
 fn without_control(c: char) -> impl Iterator<Item = char> {

@@ -370,7 +370,7 @@ pub(super) fn parse_int(text: &str, base: i128) -> Option<i128> {
 /// Python's `float(text)`.
 pub(super) fn parse_float(text: &str) -> Option<f64> {
     let text = text.trim_matches(is_space);
-    // Rust takes what Python takes, but for underscores between digits.
+    // Rust takes what Python takes, except for underscores between digits.
     let text = without_underscores(text)?;
     if text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'+' | b'-')) {
         text.parse().ok()

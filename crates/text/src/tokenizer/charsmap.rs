@@ -1,7 +1,7 @@
 //! How SentencePiece normalises text before it looks for tokens: a map from strings to what replaces them, as it compiles it
 //! into `tokenizer.ggml.precompiled_charsmap`.
 //!
-//! The bytes are a length (u32, little-endian), so many bytes of a double array, and the replacements, each with a zero behind
+//! The bytes are a length (u32, little-endian), so many bytes of a double array, and the replacements, each with a zero after
 //! it. The double array is that of darts-clone: units of 32 bits, whose low eight are the byte that leads to the unit; bit 8 says
 //! that a string ends there; bits 10 to 30, times 256 where bit 9 is set, are what the unit's own number is combined with by XOR,
 //! and so is the byte, to find the next unit. Where a string ends, the unit found without a byte is a value: bit 31 is set, and

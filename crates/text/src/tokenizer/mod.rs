@@ -166,7 +166,7 @@ impl Tokenizer {
         self.encode_with(search, text, options.add_bos)
     }
 
-    /// The tokens of a text that is trusted but for the ranges `plain` (in bytes, ascending,
+    /// The tokens of a text that is trusted except for the ranges `plain` (in bytes, ascending,
     /// disjoint): a rendered chat template with what the user wrote in it. As
     /// [`encode`](Self::encode) with `parse_special`, except that a spelling which reaches into
     /// one of these ranges stays text. The text is still encoded as a whole, so merges across the

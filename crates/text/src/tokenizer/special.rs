@@ -27,7 +27,7 @@ pub(crate) struct SpecialIds {
 pub struct InfillIds {
     /// Before the text in front of the gap.
     pub prefix: u32,
-    /// Before the text behind it.
+    /// Before the text after it.
     pub suffix: u32,
     /// Before what is made.
     pub middle: u32,

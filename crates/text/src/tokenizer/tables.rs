@@ -152,7 +152,7 @@ impl OnDemand {
     }
 }
 
-/// An empty set for texts of `len` bytes together, but for what stands for a byte that no other token spells.
+/// An empty set for texts of `len` bytes together, except for what stands for a byte that no other token spells.
 pub(crate) fn needed_for(len: usize) -> Beginnings {
     let mut needed = Beginnings::with_room_for(len);
     (0..=255).for_each(|byte| needed.add(&spell_byte(byte)));

@@ -279,9 +279,9 @@ pub(crate) fn spell_byte(byte: u8) -> [u8; 6] {
 }
 
 pub(crate) fn lossy(text: &[u8]) -> String {
-    const MOST: usize = 80;
-    let shown = String::from_utf8_lossy(&text[..text.len().min(MOST)]);
-    if text.len() > MOST { format!("{shown}…") } else { shown.into_owned() }
+    const MAX_CHARS: usize = 80;
+    let shown = String::from_utf8_lossy(&text[..text.len().min(MAX_CHARS)]);
+    if text.len() > MAX_CHARS { format!("{shown}…") } else { shown.into_owned() }
 }
 
 #[cfg(test)]

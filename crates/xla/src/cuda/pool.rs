@@ -5,10 +5,10 @@
 //! the host's slots by a stream of the pool's own, in the order in which they come there. Which piece goes is said by [`Shelf`], as in the
 //! host's slots. Kernels find a piece by a table on the GPU, `i32[pieces of the group]`: its slot, or [`NOWHERE`].
 //!
-//! Nothing is allocated after [`Pool::new`], and nothing waits for a kernel, but for the one of a visit so long ago that its table is written
+//! Nothing is allocated after [`Pool::new`], and nothing waits for a kernel, except for the one of a visit so long ago that its table is written
 //! again.
 //!
-//! **Invariant:** a slot on the GPU is written behind all kernels of all visits before, and read behind its copy: the stream of the copies
+//! **Invariant:** a slot on the GPU is written after all kernels of all visits before, and read after its copy: the stream of the copies
 //! waits for the end of each visit, and a visit's stream for the copies and for the visit before. A slot of the host is
 //! written after its copy: the host waits for the copies of the visit before. What a visit has not seen come is in no slot afterwards.
 
@@ -291,7 +291,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Behind all visits and copies. If that fails, the driver does nothing more.
+        // After all visits and copies. If that fails, the driver does nothing more.
         let _ = self.driver.wait(self.ordinal, self.copies);
     }
 }

@@ -14,7 +14,7 @@ use super::{Checked, said};
 
 /// The largest error, in units of the sum of |x| times the largest weight of its 32: see [`Case::check`].
 const TOLERANCE: f64 = 1.0 / (1 << 22) as f64;
-/// Bytes behind a result that nobody may write.
+/// Bytes after a result that nobody may write.
 const GUARD: usize = 64;
 
 /// Numbers that look random, always the same (SplitMix64).
@@ -131,7 +131,7 @@ impl Case {
         out.read(0, &mut found).map_err(said)?;
         match found.split_off(bytes).iter().all(|byte| *byte == 0xa5) {
             true => Ok(found),
-            false => Err(format!("{}: bytes behind the result are written", self.what())),
+            false => Err(format!("{}: bytes after the result are written", self.what())),
         }
     }
 
@@ -399,7 +399,7 @@ pub fn pairs(ty: WeightType, large: bool) -> Checked {
     Ok(())
 }
 
-/// A matrix more than 4 GiB behind the first, which is not there: nobody reads it.
+/// A matrix more than 4 GiB after the first, which is not there: nobody reads it.
 pub fn far_away() -> Checked {
     const NUMBER: usize = 1 << 28;
     let case = Case::new(WeightType::Q4_0, 1, 32, |_| ())?;

@@ -414,7 +414,7 @@ pub fn wrong_tables(case: &Case) -> Checked {
         let found = computed(table, b as u32)?;
         let of_b = chosen.iter().zip(&found).filter(|(expert, _)| **expert == b);
         if !of_b.flat_map(|(_, row)| row).all(|bits| f32::from_bits(*bits).is_nan()) {
-            return Err("a piece behind the table gives numbers".into());
+            return Err("a piece after the table gives numbers".into());
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! A program as XLA runs it with command buffers, which are CUDA graphs: what is prepared when, and who waits for whom. As XLA's
 //! `gpu_executable.cc` and `command_buffer_thunk.cc` have it (2026-09):
 //!
-//! - A program that is made takes the graphs of all others away (*evicts* them): they are made anew when these run again.
+//! - A program that is made takes the graphs of all others away (*evicts* them): they are made again when these run again.
 //! - In a run each device has a thread. It initializes first: the handler's *initialize*, then, where there is no graph, one is
 //!   captured, for which *execute* is called, and instantiated.
 //! - Then the devices of the process meet, but only if XLA knows of a collective in the program.
@@ -77,8 +77,8 @@ impl Drop for Executable {
     }
 }
 
-/// Programs one after the other, each device in a thread of its own that goes on with the next as soon as it has launched, as Python has
-/// it do. `run` is for the first one. Gives what each device found first: it goes on after an error,
+/// Programs one after the other, each device in a thread of its own that continues with the next as soon as it has launched, as Python has
+/// it do. `run` is for the first one. Gives what each device found first: it continues after an error,
 /// since the others meet with it.
 pub fn run_one_after_another(
     programs: &mut [&mut Executable],

@@ -18,7 +18,7 @@ use crate::{output, say, units};
 
 /// What the process tells.
 #[derive(Debug, Serialize, Deserialize)]
-struct Told {
+struct ProcessReport {
     prompt_tokens_per_second: f64,
     tokens_per_second: f64,
     /// `None`: this system does not say.
@@ -66,14 +66,14 @@ pub(super) fn child(path: &Path, args: &ExpertsArgs) -> Outcome {
     let options = OpenOptions { threads: args.threads, load: Load::Mmap, ..OpenOptions::default() };
     let ran = answer(path, args, &options)?;
     let read = Usage::of_self().read_bytes.zip(ran.disk_before);
-    let told = Told {
+    let report = ProcessReport {
         prompt_tokens_per_second: ran.prompt_rate,
         tokens_per_second: ran.rate,
         read_bytes_per_token: read
             .map(|(after, before)| (after - before) as f64 / args.predict as f64),
         tokens: ran.tokens,
     };
-    output::json(&told)
+    output::json(&report)
 }
 
 /// Runs the process in a group with `memory`, from files that are not cached, of which the first is the model; `expected` is the answer.
@@ -119,14 +119,15 @@ pub(super) fn beside(
         let said = String::from_utf8_lossy(&done.stderr);
         return Err(anyhow!("{}: {}", done.status, said.trim()));
     }
-    let told: Told = serde_json::from_slice(&done.stdout).context("its line is not JSON")?;
+    let report: ProcessReport =
+        serde_json::from_slice(&done.stdout).context("its line is not JSON")?;
     Ok(MapRow {
         way: "map",
         memory,
         limited: group.is_ok(),
-        read_bytes_per_token: told.read_bytes_per_token,
-        prompt_tokens_per_second: told.prompt_tokens_per_second,
-        tokens_per_second: told.tokens_per_second,
-        same_answer: told.tokens == expected,
+        read_bytes_per_token: report.read_bytes_per_token,
+        prompt_tokens_per_second: report.prompt_tokens_per_second,
+        tokens_per_second: report.tokens_per_second,
+        same_answer: report.tokens == expected,
     })
 }

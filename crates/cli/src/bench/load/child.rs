@@ -67,7 +67,7 @@ impl Child<'_> {
         match cell.state {
             State::Cold | State::Warm => {
                 command.arg("run").arg(model).args(["--raw", "-n", "1", "--temp", "0", "--json"]);
-                // Behind `-p`, because a prompt may begin with a dash.
+                // After `-p`, because a prompt may begin with a dash.
                 command.arg("-p").arg(self.prompt);
             }
             State::Resident => {

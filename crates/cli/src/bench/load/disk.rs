@@ -59,11 +59,11 @@ impl Disk {
 
 /// Bytes per second of the disk, by a part of the file that is read past the page cache.
 pub fn rate(path: &Path) -> anyhow::Result<f64> {
-    const MOST: u64 = 1 << 30;
+    const MAX_BYTES: u64 = 1 << 30;
     let file = File::open(path).with_context(|| format!("'{}'", path.display()))?;
     let len = file.metadata().with_context(|| format!("'{}'", path.display()))?.len();
-    let first = len.saturating_sub(MOST) / 2 / PIECE * PIECE;
-    let end = len.min(first + MOST);
+    let first = len.saturating_sub(MAX_BYTES) / 2 / PIECE * PIECE;
+    let end = len.min(first + MAX_BYTES);
     let pieces: Vec<Piece> = (first..end)
         .step_by(PIECE as usize)
         .map(|start| Piece::slot(start..end.min(start + PIECE)))
@@ -74,7 +74,7 @@ pub fn rate(path: &Path) -> anyhow::Result<f64> {
     Ok((end - first) as f64 / done.took.as_secs_f64())
 }
 
-/// The arguments of fio, but for the file.
+/// The arguments of fio, except for the file.
 pub const FIO: [&str; 9] = [
     "--name=read",
     "--readonly",

@@ -45,7 +45,7 @@ pub struct DiskReport {
     pub alight_how: String,
     /// Milliseconds that fio takes; null if it is not installed.
     pub fio_ms: Option<Summary>,
-    /// fio's arguments, but for the file's name.
+    /// fio's arguments, except for the file's name.
     pub fio_arguments: &'static [&'static str],
 }
 

@@ -8,7 +8,7 @@ use crate::units;
 const WIDTH: f64 = 760.0;
 /// Where bars begin: names stand before it.
 const LEFT: f64 = 190.0;
-/// Where the longest bar ends: its number stands behind it.
+/// Where the longest bar ends: its number stands after it.
 const RIGHT: f64 = 640.0;
 const ROW: f64 = 18.0;
 

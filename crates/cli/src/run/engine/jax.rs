@@ -22,7 +22,7 @@ use crate::outcome::{Outcome, Stop};
 use crate::{python, units};
 
 /// Most bytes of a line that comes from Python.
-const LONGEST: usize = 64 << 10;
+const MAX_LINE: usize = 64 << 10;
 /// Most bytes of such a line that an error shows.
 const SHOWN: usize = 80;
 /// How long the process may take to end once it has closed its pipe.
@@ -40,7 +40,7 @@ pub struct JaxArgs {
     weights: String,
 
     /// With --engine jax, for a run in several processes: where process 0 listens. All of them are given
-    /// the same arguments, but for --process, and process 0 writes the answer
+    /// the same arguments, except for --process, and process 0 writes the answer
     #[arg(long, value_name = "HOST:PORT")]
     coordinator: Option<String>,
 
@@ -52,7 +52,7 @@ pub struct JaxArgs {
     #[arg(long, value_name = "I")]
     process: Option<usize>,
 
-    /// With --engine jax: compile anew, and keep nothing for the next time
+    /// With --engine jax: compile again, and keep nothing for the next time
     #[arg(long)]
     no_cache: bool,
 }
@@ -233,13 +233,13 @@ impl Jax {
     /// What it says next; `None` when it has closed its pipe.
     fn next(&mut self) -> Outcome<Option<Report>> {
         let mut line = Vec::new();
-        let read = self.reports.by_ref().take(LONGEST as u64).read_until(b'\n', &mut line);
+        let read = self.reports.by_ref().take(MAX_LINE as u64).read_until(b'\n', &mut line);
         let shown = || String::from_utf8_lossy(&line[..line.len().min(SHOWN)]).into_owned();
-        if read.is_err() || !line.ends_with(b"\n") && line.len() < LONGEST {
+        if read.is_err() || !line.ends_with(b"\n") && line.len() < MAX_LINE {
             return Ok(None);
         }
         if !line.ends_with(b"\n") {
-            let what = anyhow!("the JAX engine sent more than {} KiB in a line", LONGEST >> 10);
+            let what = anyhow!("the JAX engine sent more than {} KiB in a line", MAX_LINE >> 10);
             return Err(what.context(format!("it begins with '{}'", shown())).into());
         }
         match serde_json::from_slice(&line) {

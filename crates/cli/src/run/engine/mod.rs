@@ -58,11 +58,11 @@ pub struct Request<'r> {
     /// The tokens of the whole conversation, at least one.
     pub prompt: &'r [u32],
     /// How tokens are chosen. Draws go on from one answer to the next while this stays the same, unless the engine
-    /// begins anew each time (JAX does).
+    /// begins again each time (JAX does).
     pub sampling: SamplerOptions,
     /// When the answer ends.
     pub limits: GenerateOptions,
-    /// What the answer is held to, which JAX cannot do.
+    /// Constrained output, which JAX cannot do.
     pub held: Option<&'r HeldTo>,
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Architecture {
     pub(super) activation: (&'static str, &'static str),
     /// The tensors of a layer.
     pub(super) layer: &'static [Group],
-    /// The tensors outside of layers, but for the embedding and the output.
+    /// The tensors outside of layers, except for the embedding and the output.
     pub(super) outside: &'static [Part],
     /// Sizes that it alone has, and what distinguishes its layers.
     pub(super) more: fn(&Config, &Dimensions) -> Result<More, ConvertError>,
@@ -170,7 +170,7 @@ impl Layer {
     }
 }
 
-/// Name of the number of layers behind the last that predict further tokens, which are left out.
+/// Name of the number of layers after the last that predict further tokens, which are left out.
 pub(super) const FURTHER: &str = "num_nextn_predict_layers";
 
 /// Which rows or columns of a tensor are taken, in their order: (first, how many).
@@ -182,7 +182,7 @@ pub(super) struct Part {
     /// A `*` in it is the number of an expert: the tensors of all experts become one, in the order of these numbers.
     pub(super) source: &'static str,
     pub(super) gguf: &'static str,
-    /// Outermost first; `None` behind the last.
+    /// Outermost first; `None` after the last.
     pub(super) shape: [Option<Dim>; 4],
     pub(super) kind: Kind,
 }

@@ -1,4 +1,4 @@
-//! `Glm4MoeForCausalLM`: Zhipu's GLM-4.5, 4.6 and 4.7: a mixture of experts behind leading dense layers, routed as DeepSeek
+//! `Glm4MoeForCausalLM`: Zhipu's GLM-4.5, 4.6 and 4.7: a mixture of experts after leading dense layers, routed as DeepSeek
 //! V3's, and half of a head rotates.
 
 use super::deepseek::{

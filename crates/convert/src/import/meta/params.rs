@@ -18,7 +18,7 @@ use crate::import::tensor::Tensor;
 /// The file.
 pub(super) const FILE: &str = "params.json";
 /// Most of anything; keeps products of two far below overflow.
-const MOST: u64 = 1 << 24;
+const MAX_NUMBER: u64 = 1 << 24;
 /// What Llama 3.1 and later stretch their rotation by (`use_scaled_rope`), with Meta's own defaults.
 const FACTOR: f64 = 8.0;
 /// Of the small ones (Llama 3.2), as their configurations at Hugging Face have it.
@@ -238,8 +238,8 @@ impl File<'_> {
         match self.object.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => match value.as_u64() {
-                Some(number) if (1..=MOST).contains(&number) => Ok(Some(number)),
-                _ => Err(self.no(key, value, &format!("from 1 to {MOST}"))),
+                Some(number) if (1..=MAX_NUMBER).contains(&number) => Ok(Some(number)),
+                _ => Err(self.no(key, value, &format!("from 1 to {MAX_NUMBER}"))),
             },
         }
     }

@@ -73,7 +73,7 @@ pub struct Model<'a> {
     /// What is before a token that does not begin a word.
     #[serde(default, borrow)]
     pub continuing_subword_prefix: Option<Text<'a>>,
-    /// What is behind a token that ends a word.
+    /// What is after a token that ends a word.
     #[serde(default, borrow)]
     pub end_of_word_suffix: Option<Text<'a>>,
     /// The unknown token of BPE.

@@ -23,7 +23,7 @@ pub struct Added<'a> {
     /// True if it takes white space before it.
     #[serde(default)]
     pub lstrip: bool,
-    /// True if it takes white space behind it.
+    /// True if it takes white space after it.
     #[serde(default)]
     pub rstrip: bool,
     /// True if it is only found as a whole word.

@@ -214,7 +214,7 @@ impl<'a> File<'a> {
         })
     }
 
-    /// Says which normalizers GGUF cannot, but for those that are `known`.
+    /// Says which normalizers GGUF cannot, except for those that are `known`.
     pub(super) fn note_normalizers(&self, notes: &mut Vec<String>, known: impl Fn(&str) -> bool) {
         for step in steps(&self.normalizer) {
             let kind = step.kind.as_str();

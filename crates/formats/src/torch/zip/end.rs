@@ -11,7 +11,7 @@ use crate::Source;
 const END: usize = 22;
 const LOCATOR: usize = 20;
 const END64: usize = 56;
-/// Longest comment behind the end record.
+/// Longest comment after the end record.
 const COMMENT: usize = u16::MAX as usize;
 
 /// Where the central directory lies, and how many entries it announces.

@@ -76,7 +76,7 @@ pub(super) fn check(
         let mut after = [0; 24];
         let after = &mut after[..(limit - end).min(24) as usize];
         end += descriptor(if file.read(end, after) { after } else { &[] }, central)
-            .ok_or(ZipError::Disagree { name: name(), what: "descriptor behind its data" })?;
+            .ok_or(ZipError::Disagree { name: name(), what: "descriptor after its data" })?;
     }
     Ok(DataSpan { data, end })
 }
@@ -109,7 +109,7 @@ fn check_sizes(
     Ok(())
 }
 
-/// Bytes of the descriptor behind the data, if it is one and says what the directory says. Its sizes
+/// Bytes of the descriptor after the data, if it is one and says what the directory says. Its sizes
 /// have 4 or 8 bytes, depending on what the writer expected.
 fn descriptor(after: &[u8], central: &Central<'_>) -> Option<u64> {
     let head = after.first_chunk::<16>()?;

@@ -32,7 +32,7 @@ const IN_ZIP64: u32 = u32::MAX;
 /// Flags: encrypted, a patch, strongly encrypted, headers masked.
 const ENCRYPTED: u16 = 1 | 1 << 6 | 1 << 13;
 const PATCH: u16 = 1 << 5;
-/// Flag: sizes and checksum stand behind the data.
+/// Flag: sizes and checksum stand after the data.
 const DESCRIPTOR: u16 = 1 << 3;
 
 /// A zip that has been checked. Borrows from the bytes it was read from.

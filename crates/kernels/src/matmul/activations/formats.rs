@@ -120,7 +120,7 @@ impl ActivationFormats {
     }
 
     /// The largest [`block`](ActivationFormats::block).
-    pub const LONGEST_BLOCK: usize = WIDE_TOKEN_BLOCK;
+    pub const MAX_BLOCK_TOKENS: usize = WIDE_TOKEN_BLOCK;
 
     /// Tokens that are multiplied together, but are only some of a set, begin at a multiple of this
     /// ([`Activations::tokens_in`]).

@@ -11,7 +11,7 @@
 //! - all: `s16[K/16]` and `s32[K/32]`, the sums of 16 and 32 `q` as f32 (exact); past the last
 //!   value they are finite.
 //!
-//! All of that begins anew for each token, after as much room as whole groups of 256 take.
+//! All of that begins again for each token, after as much room as whole groups of 256 take.
 //!
 //! 8 bits, quantised weights — groups of 32 with one f32 scale `a` = max|x| / 127 and
 //! 8-bit integers: `q` `[T][K]` unsigned, round(x / a) + 128, `scale` `[T][K/32]`, and

@@ -31,7 +31,7 @@ use std::ops::Range;
 const ROWS: usize = 8;
 const TOKENS: usize = 4;
 
-/// Where the offsets begin among the panel's floats, behind all scales.
+/// Where the offsets begin among the panel's floats, after all scales.
 const OFFSETS: usize = 2 * (MAX_K / 16) * PANEL_ROWS;
 
 const _: () = assert!(2 * OFFSETS <= MAX_K_FLOAT * PANEL_ROWS);

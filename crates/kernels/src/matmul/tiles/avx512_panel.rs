@@ -1,6 +1,6 @@
 //! Tiles with AVX-512 VNNI for long prompts: the codes of two tiles are made into bytes once, and multiplied with all tokens, six at a time.
 //!
-//! In place, a tile's codes are taken apart anew for every block of twelve tokens, and each `vpdpbusd` reads its four activations itself: for 32
+//! In place, a tile's codes are taken apart again for every block of twelve tokens, and each `vpdpbusd` reads its four activations itself: for 32
 //! columns of 16 rows 96 products and 104 reads, beside what the codes take. Here two tiles share the activations: 96 products and 64 reads.
 //! That is faster where a core has two 512-bit multipliers, as Intel's servers do, and everywhere where codes are more than nibbles or bytes.
 //! The operations for a token and their order are those in place, so the sums have the same bits.

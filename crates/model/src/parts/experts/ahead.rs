@@ -43,7 +43,7 @@ impl Experts {
     }
 
     /// Has experts read that the next layer may choose: those that its router chooses on this layer's input, which is much like its own.
-    /// The tokens of a longer prompt choose most experts, so these are read behind those of this layer, each once. Of a few tokens'
+    /// The tokens of a longer prompt choose most experts, so these are read after those of this layer, each once. Of a few tokens'
     /// experts some are guessed while the disk has nothing else to do.
     ///
     /// What this layer has chosen is of no use any more, unless its inputs are weighed.

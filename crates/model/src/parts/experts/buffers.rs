@@ -33,7 +33,7 @@ impl ExpertsWork {
 
     /// The most slots that they need: places begin at whole blocks of tokens.
     pub(crate) fn slots(&self, batch: usize) -> usize {
-        batch * self.used + self.places(batch) * (ActivationFormats::LONGEST_BLOCK - 1)
+        batch * self.used + self.places(batch) * (ActivationFormats::MAX_BLOCK_TOKENS - 1)
     }
 }
 

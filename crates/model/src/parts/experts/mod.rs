@@ -163,7 +163,7 @@ impl FeedForwardSpec for ExpertsSpec {
     }
 }
 
-/// Its tensors. `width` is the length of what the experts take in and put out: the hidden size, but for those of
+/// Its tensors. `width` is the length of what the experts take in and put out: the hidden size, except for those of
 /// [`LatentExpertsSpec`](super::latent_experts::LatentExpertsSpec).
 #[derive(Debug)]
 pub(crate) struct Experts {

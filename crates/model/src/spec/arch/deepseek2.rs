@@ -1,4 +1,4 @@
-//! `deepseek2`: latent attention, and behind leading dense layers a mixture of experts with a network for all tokens (DeepSeek
+//! `deepseek2`: latent attention, and after leading dense layers a mixture of experts with a network for all tokens (DeepSeek
 //! V2, V2-Lite, V3 and R1, Kimi-K2, GLM-4.7-Flash, Mistral Large 3). `mistral4` (Mistral Small 4) is the same network.
 
 use alight_kernels::rope::RopeScaling;

@@ -1,4 +1,4 @@
-//! `lfm2moe`: as `lfm2`, with a mixture of experts behind leading dense layers, chosen by their sigmoids with a bias for the
+//! `lfm2moe`: as `lfm2`, with a mixture of experts after leading dense layers, chosen by their sigmoids with a bias for the
 //! choice alone (LFM2-8B-A1B).
 
 use super::{Architecture, lfm2};

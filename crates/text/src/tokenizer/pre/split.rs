@@ -356,7 +356,7 @@ pub(crate) fn han_and_kana(piece: Piece<'_>, ends: &mut Ends<'_>) {
     runs(piece, 0, wanted, ends);
 }
 
-/// `[一-龥ࠀ-一가-퟿]+` set apart, but for the white space in those ranges (U+3000 and others):
+/// `[一-龥ࠀ-一가-퟿]+` set apart, except for the white space in those ranges (U+3000 and others):
 /// llama.cpp replaces it before it matches.
 pub(crate) fn han_and_hangul(piece: Piece<'_>, ends: &mut Ends<'_>) {
     let wanted = |i| {
@@ -371,7 +371,7 @@ pub(crate) fn spaced(piece: Piece<'_>, class: u8, ends: &mut Ends<'_>) {
     spaced_runs(piece, |at| piece.is(at, class), ends);
 }
 
-/// `\s?[!-/:-~！-／：-～‘-‟　-。]+` set apart, but for the white space in it (as in [`han_and_hangul`]).
+/// `\s?[!-/:-~！-／：-～‘-‟　-。]+` set apart, except for the white space in it (as in [`han_and_hangul`]).
 pub(crate) fn spaced_signs(piece: Piece<'_>, ends: &mut Ends<'_>) {
     let signs = |at| matches!(piece.char(at), '!'..='/' | ':'..='~' | '！'..='／' | '：'..='～' | '‘'..='‟' | '、' | '。');
     spaced_runs(piece, signs, ends);

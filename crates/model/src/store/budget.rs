@@ -1,4 +1,4 @@
-//! The memory that experts in slots share with what is computed: keys and values, states, and buffers. A plan leaves room for what a
+//! The memory that experts in slots share with what is computed: keys and values, states, and buffers. A plan leaves memory for what a
 //! sequence of the usual length needs. Where there is more than that (many sequences, long ones, prompts that are kept, large batches), slots
 //! are closed, so that all of it stays within the budget.
 
@@ -12,7 +12,7 @@ pub(crate) const PROGRAM: u64 = 96 << 20;
 
 /// How the budget is divided.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct MemoryBudget {
     /// Bytes for slots, if no more is computed than was expected.
     slots: u64,
     /// Bytes for all else.
@@ -23,20 +23,20 @@ pub(crate) struct Room {
 
 /// What a session or an engine has of it, until it is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Taken {
-    of: Option<Arc<Room>>,
+pub(crate) struct MemoryShare {
+    of: Option<Arc<MemoryBudget>>,
     bytes: u64,
 }
 
-impl Room {
+impl MemoryBudget {
     /// With so many bytes for slots, and for all else.
-    pub(crate) fn new(slots: u64, expected: u64) -> Room {
-        Room { slots, expected, taken: AtomicU64::new(PROGRAM) }
+    pub(crate) fn new(slots: u64, expected: u64) -> MemoryBudget {
+        MemoryBudget { slots, expected, taken: AtomicU64::new(PROGRAM) }
     }
 
     /// Nothing of it.
-    pub(crate) fn nothing(self: &Arc<Room>) -> Taken {
-        Taken { of: Some(Arc::clone(self)), bytes: 0 }
+    pub(crate) fn nothing(self: &Arc<MemoryBudget>) -> MemoryShare {
+        MemoryShare { of: Some(Arc::clone(self)), bytes: 0 }
     }
 
     /// Bytes that are left for slots.
@@ -46,7 +46,7 @@ impl Room {
     }
 }
 
-impl Taken {
+impl MemoryShare {
     /// It has so many bytes now.
     pub(crate) fn set(&mut self, bytes: u64, slots: &Slots) {
         if let Some(left) = self.change(bytes) {
@@ -57,18 +57,18 @@ impl Taken {
     /// Bytes that are left for slots, if that has changed.
     fn change(&mut self, bytes: u64) -> Option<u64> {
         let before = std::mem::replace(&mut self.bytes, bytes);
-        let room = self.of.as_ref().filter(|_| before != bytes)?;
+        let budget = self.of.as_ref().filter(|_| before != bytes)?;
         // It wraps where it is less, and the sum is right.
-        room.taken.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
-        Some(room.left())
+        budget.taken.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+        Some(budget.left())
     }
 }
 
-impl Drop for Taken {
+impl Drop for MemoryShare {
     fn drop(&mut self) {
         // The slots learn of it when somebody takes something.
-        if let Some(room) = &self.of {
-            room.taken.fetch_sub(self.bytes, Ordering::Relaxed);
+        if let Some(budget) = &self.of {
+            budget.taken.fetch_sub(self.bytes, Ordering::Relaxed);
         }
     }
 }
@@ -79,8 +79,8 @@ mod tests {
 
     #[test]
     fn what_is_expected_costs_no_slots_and_all_else_does() {
-        let room = Arc::new(Room::new(1000, PROGRAM + 100));
-        let (mut one, mut other) = (room.nothing(), room.nothing());
+        let budget = Arc::new(MemoryBudget::new(1000, PROGRAM + 100));
+        let (mut one, mut other) = (budget.nothing(), budget.nothing());
         assert_eq!(
             [one.change(60), other.change(40), one.change(60)],
             [Some(1000), Some(1000), None]
