@@ -12,6 +12,7 @@ use pyo3::types::{PyByteArray, PyBytes, PyDict, PyString};
 use serde_json::{Map, Value, json};
 
 use crate::error;
+use crate::items::Items;
 use crate::tokenizer;
 
 /// The options that there are, besides those of the sampler that are numbers.
@@ -116,9 +117,12 @@ impl Options {
                 self.stops = match value.cast::<PyString>() {
                     Ok(text) => vec![text.to_str()?.to_owned()],
                     Err(_) if value.is_none() => Vec::new(),
-                    Err(_) => value
-                        .extract()
-                        .map_err(|_| PyTypeError::new_err("expected a text or a list of texts"))?,
+                    Err(_) => {
+                        let Items(texts) = value.extract().map_err(|_| {
+                            PyTypeError::new_err("expected a text or a list of texts")
+                        })?;
+                        texts
+                    }
                 }
             }
             "top_k" => sampling.top_k = count(name, value)?,
@@ -266,7 +270,7 @@ impl Prompt {
                 "a prompt is a text, a list of token ids, or a list of messages, not bytes: decode them",
             ));
         }
-        if let Ok(tokens) = given.extract::<Vec<u32>>() {
+        if let Ok(Items(tokens)) = given.extract() {
             return Ok(Prompt::Tokens(tokens));
         }
         Prompt::conversation(given, None).map_err(|_| {

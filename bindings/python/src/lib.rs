@@ -37,6 +37,7 @@ mod ffi;
 mod geometry;
 mod given;
 mod hub;
+mod items;
 mod memory;
 mod metadata;
 mod model;

@@ -20,6 +20,7 @@ use crate::asked::{Context, Options, Prompt, whole};
 use crate::completion::{Completion, Making, PATIENCE, Stream};
 use crate::error;
 use crate::hub;
+use crate::items::Items;
 use crate::source;
 use crate::tokenizer::Tokenizer;
 use crate::worker::{Running, Worker};
@@ -289,7 +290,7 @@ impl Model {
 
     /// The text of tokens.
     fn detokenize(&self, py: Python<'_>, tokens: Vec<u32>) -> PyResult<String> {
-        self.tokenizer().decode(py, tokens)
+        self.tokenizer().decode(py, Items(tokens))
     }
 
     /// Answers a prompt as `alight run` does. A text goes through the model's chat template, if it has one, unless `raw` is set; token ids are
@@ -485,7 +486,7 @@ impl Model {
         let of_prompt = OfPrompt::Embedding(one_of("pooling", &pooling, words)?);
         let options = Options::of_text(parse_special);
         let one = text.is_instance_of::<PyString>()
-            || text.extract::<Vec<u32>>().is_ok_and(|t| !t.is_empty());
+            || text.extract::<Items<u32>>().is_ok_and(|tokens| !tokens.0.is_empty());
         let prompts = if one { vec![Prompt::take(text)?] } else { several(text)? };
         let running = py.detach(|| {
             let encode = |prompt: Prompt| {

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::error;
 use crate::given::Given;
+use crate::items::Items;
 
 /// A model's tokenizer and chat template.
 #[pyclass(frozen, module = "alight")]
@@ -223,7 +224,8 @@ impl Tokenizer {
     }
 
     /// The text of tokens together, without control tokens; what is not UTF-8 becomes U+FFFD.
-    pub fn decode(&self, py: Python<'_>, ids: Vec<u32>) -> PyResult<String> {
+    pub fn decode(&self, py: Python<'_>, ids: Items<u32>) -> PyResult<String> {
+        let Items(ids) = ids;
         ids.iter().try_for_each(|&id| self.checked(id).map(drop))?;
         Ok(py.detach(|| self.text().decode(&ids)))
     }
@@ -266,7 +268,7 @@ impl Tokenizer {
     ) -> PyResult<Vec<u32>> {
         let encoder = Encoder::new(&self.inner, Style::Chat, parse_special);
         let Some(tools) = tools else {
-            let messages: Vec<MessageArg> = messages.extract()?;
+            let Items::<MessageArg>(messages) = messages.extract()?;
             let messages: Vec<Message> = messages.into_iter().map(Message::from).collect();
             return py
                 .detach(|| encoder.chat(&messages, add_generation_prompt))
@@ -279,13 +281,14 @@ impl Tokenizer {
     /// What a model wrote, taken apart: a dict of `thinking`, `answer` and `calls`, each of these a dict of a `name` and of
     /// `arguments`. `prompt` are the tokens that were answered: a template may have opened the thinking already. The calls
     /// are of those forms that the vocabulary and the template tell.
-    #[pyo3(signature = (ids, *, prompt=Vec::new()))]
+    #[pyo3(signature = (ids, *, prompt=Items(Vec::new())))]
     fn parse<'py>(
         &self,
         py: Python<'py>,
-        ids: Vec<u32>,
-        prompt: Vec<u32>,
+        ids: Items<u32>,
+        prompt: Items<u32>,
     ) -> PyResult<Bound<'py, PyDict>> {
+        let (Items(ids), Items(prompt)) = (ids, prompt);
         let (text, format) = (self.text(), self.inner.output_format());
         ids.iter().chain(&prompt).try_for_each(|&id| self.checked(id).map(drop))?;
         let (mut thinking, mut answer, mut calls) = (String::new(), String::new(), Vec::new());
@@ -317,10 +320,10 @@ impl Tokenizer {
     fn render(
         &self,
         py: Python<'_>,
-        messages: Vec<MessageArg>,
+        messages: Items<MessageArg>,
         add_generation_prompt: bool,
     ) -> PyResult<String> {
-        let messages: Vec<Message> = messages.into_iter().map(Message::from).collect();
+        let messages: Vec<Message> = messages.0.into_iter().map(Message::from).collect();
         py.detach(|| {
             let template = self.inner.template().ok_or(PromptError::NoTemplate)?;
             let template = template.map_err(|error| PromptError::Template(error.clone()))?;
@@ -362,6 +365,7 @@ impl Decoder {
 /// How many tokens at the beginning of `prompt` a cache that holds the positions of `cached` has already; the
 /// prompt's last token never counts.
 #[pyfunction]
-pub fn reusable(cached: Vec<u32>, prompt: Vec<u32>) -> usize {
+pub fn reusable(cached: Items<u32>, prompt: Items<u32>) -> usize {
+    let (Items(cached), Items(prompt)) = (cached, prompt);
     alight_model::reusable(&cached, &prompt)
 }

@@ -614,3 +614,28 @@ print(repr(next(model.stream("Once", **ask))))
         PATH,
     )
     assert len(told) > len("''")
+
+
+class LongByItsWord:
+    """A sequence whose length is not what it says."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return 1 << 40
+
+    def __getitem__(self, index):
+        return self.items[index]
+
+
+def test_the_length_that_a_sequence_claims_is_not_believed(model):
+    tokenizer = model.tokenizer
+    ids = tokenizer.encode("Once upon a time")
+    claims = LongByItsWord(list(ids))
+    assert tokenizer.decode(claims) == tokenizer.decode(ids)
+    answers = [model.generate(prompt, max_tokens=2, temperature=0, stop=stop) for prompt, stop in ((ids, ["§"]), (claims, LongByItsWord(["§"])))]
+    assert answers[0].tokens == answers[1].tokens
+    for other in ({"a": 1}, 7):
+        with pytest.raises(TypeError, match="expected a sequence, found"):
+            tokenizer.decode(other)

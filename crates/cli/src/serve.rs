@@ -11,7 +11,7 @@ use alight_server::{Listening, Options, Served, Server, Stopper, is_socket_file}
 use anyhow::{Context, anyhow};
 use listenfd::ListenFd;
 use rusage::inherited::is_ignored;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::drafts::DraftArgs;
@@ -39,7 +39,7 @@ Examples:
   alight serve one.gguf other.gguf  (requests choose one by `model`)
   alight serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
 
-It says \"listening on http://…\" on standard error when it is ready. Ctrl-C, or SIGTERM, lets what is being \
+It says \"listening on http://…\" on standard error when it is ready. Ctrl-C, SIGTERM or SIGHUP lets what is being \
 answered end, within 5 seconds; a second one ends the program at once. docs/reference/server.md has every address.")]
 pub struct ServeArgs {
     /// The model: a .gguf file (of a split model, its first shard). Several, or a folder of them: requests choose by `model`
@@ -367,7 +367,7 @@ impl ServeArgs {
 
 /// The first signal lets answers end, the second one ends the program.
 fn stop_by_signals(stopper: Stopper) -> Outcome {
-    let wanted = [SIGINT, SIGTERM].into_iter().filter(|&signal| !is_ignored(signal));
+    let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !is_ignored(signal));
     let mut signals = Signals::new(wanted).context("signals cannot be caught")?;
     Interrupt::leave_to_others();
     let listen = move || {

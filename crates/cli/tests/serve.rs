@@ -1,6 +1,8 @@
 //! `alight serve` over real sockets: answers, streams, errors, who may ask, clients that leave, and the end.
 
 use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
@@ -1878,7 +1880,7 @@ fn an_answer_that_the_end_of_the_server_cuts_may_be_asked_for_again() {
 }
 
 #[test]
-fn sigterm_lets_a_stream_end() {
+fn sigterm_and_sighup_let_a_stream_end() {
     let (_folder, serving) = saying(&["--ctx-size", "1000000"]);
     let ask = |tokens: u64| json!({"messages": messages(), "ignore_eos": true, "stream": true, "max_tokens": tokens});
     // A stream of about a second: of the five that it may take, on a machine that is busy now and then.
@@ -1886,6 +1888,10 @@ fn sigterm_lets_a_stream_end() {
     serving.post(CHAT, &ask(2000));
     let tokens = (2000.0 / began.elapsed().as_secs_f64()) as u64;
     let all = signalled(serving, &ask(tokens), libc::SIGTERM);
+    assert!(all.contains("[DONE]") && !all.contains("\"error\""), "{all:.300}");
+    // The terminal is closed.
+    let (_folder, serving) = saying(&["--ctx-size", "1000000"]);
+    let all = signalled(serving, &ask(tokens), libc::SIGHUP);
     assert!(all.contains("[DONE]") && !all.contains("\"error\""), "{all:.300}");
 }
 
@@ -1928,6 +1934,30 @@ fn a_unix_socket_is_one_s_own_and_goes_with_the_server() {
     kill(&child, libc::SIGTERM);
     assert!(support::ended(&mut child).success());
     assert!(!path.exists());
+}
+
+#[test]
+fn a_lack_of_descriptors_is_reported_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = said::model(folder.path(), &SAID, 3);
+    let program = support::command(&["serve", &model, "--no-cache", "--port", "0"]);
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "ulimit -n 64; exec \"$@\"", "sh"]).arg(program.get_program());
+    let serving = Serving::of({
+        shell.args(program.get_args()).env("ALIGHT_CONFIG", "");
+        shell
+    });
+    // The system takes all of them; the server has descriptors for some.
+    let all: Vec<_> = (0..80).map(|_| serving.connect()).collect();
+    std::thread::sleep(Duration::from_millis(1500));
+    drop(all);
+    assert_eq!(serving.get("/health").status, 200);
+    let (status, said) = serving.stop(libc::SIGTERM);
+    assert!(status.success(), "{said}");
+    let lines = |text: &str| said.lines().filter(|line| line.contains(text)).count();
+    // What is left of the eighty may be too many once more.
+    let (failed, again) = (lines("no connection can be accepted"), lines("accepted again, after"));
+    assert!((1..=3).contains(&failed) && again == failed, "{said}");
 }
 
 #[test]
@@ -2009,7 +2039,7 @@ fn memory_is_told_by_part_sequence_and_process() {
             return told;
         }
         assert!(began.elapsed() < support::PATIENCE, "{what}: {told}");
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
     };
     // A step has read all weights, which were copied.
     let busy = until("read", &|told| {

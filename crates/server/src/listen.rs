@@ -134,6 +134,7 @@ async fn accept(
         async move { stop.wait_for(|stop| *stop).await.map(|_| ()) }
     };
     let mut told = pin!(told);
+    let mut failures = AcceptFailures::default();
     loop {
         let next = async {
             let place = Arc::clone(&room).acquire_owned().await.ok()?;
@@ -142,6 +143,7 @@ async fn accept(
         let Some(next) = first(told.as_mut(), next).await else { break };
         match next {
             Some((place, Ok(stream))) => {
+                failures.end(log);
                 let (shared, stop) = (Arc::clone(&shared), stop.clone());
                 tokio::spawn(async move {
                     connection(stream, shared, stop).await;
@@ -150,7 +152,7 @@ async fn accept(
             }
             Some((_, Err(error))) => {
                 // No more files, say: some will be closed.
-                log(&format!("a connection is not taken: {error}"));
+                failures.add(&error, log);
                 sleep(Duration::from_millis(100)).await;
             }
             None => break,
@@ -173,6 +175,29 @@ async fn accept(
             let _ = quitted.await;
         }
         let _ = timeout_at(Instant::now() + SHUTDOWN_FLUSH, all_gone()).await;
+    }
+}
+
+/// Failures to accept connections, one after the other. The first is logged, and their end: they may come ten times a second for days.
+#[derive(Default)]
+struct AcceptFailures {
+    count: u64,
+}
+
+impl AcceptFailures {
+    fn add(&mut self, error: &io::Error, log: &Log) {
+        if self.count == 0 {
+            log(&format!("no connection can be accepted: {error}; trying again until one can"));
+        }
+        self.count += 1;
+    }
+
+    /// A connection was accepted.
+    fn end(&mut self, log: &Log) {
+        if self.count > 0 {
+            log(&format!("connections are accepted again, after {} failures", self.count));
+            self.count = 0;
+        }
     }
 }
 
