@@ -1,5 +1,5 @@
-//! The job itself: contiguous pieces of a source, hashed, transformed, and written where
-//! they belong.
+//! The copying itself: contiguous pieces of a source are hashed, transformed and written to their
+//! places.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,21 +12,22 @@ use crate::pipe::pipe;
 use crate::sink::Sink;
 use crate::{ConvertError, OnProgress, Progress, read};
 
-/// Most bytes of a piece.
+/// Maximum number of bytes of a piece.
 const PIECE: u64 = 4 << 20;
-/// Most bytes of a tile: it is transformed as a whole. Only an absurd matrix has longer ones.
+/// Maximum number of bytes of a tile, which is transformed as a whole. Only an absurd matrix has
+/// longer ones.
 pub(crate) const MAX_TILE: u64 = 8 << 20;
 
-/// Some bytes and what becomes of them.
+/// A run of bytes, and what is done to it.
 pub(crate) struct Step<'a> {
     pub(crate) from: StepInput<'a>,
     pub(crate) len: u64,
-    /// Where in the new file they go; `None` for what only counts for the hash.
+    /// Offset in the new file; `None` for bytes that are only hashed.
     pub(crate) to: Option<u64>,
     pub(crate) tiling: Tiling,
 }
 
-/// Where bytes come from.
+/// The source of the bytes.
 #[derive(Clone, Copy)]
 pub(crate) enum StepInput<'a> {
     Memory(&'a [u8]),
@@ -34,19 +35,19 @@ pub(crate) enum StepInput<'a> {
     Zeros,
 }
 
-/// What is done to the layout of weights.
+/// Change to the layout of weights.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tiling {
-    /// They stay as they are.
+    /// Unchanged.
     Keep,
     /// Rows are packed into tiles.
     Pack { ty: WeightType, cols: usize },
-    /// Tiles are taken apart into rows.
+    /// Tiles are unpacked into rows.
     Unpack { ty: WeightType, cols: usize },
 }
 
 impl Tiling {
-    /// Bytes that have to stay together. At most [`MAX_TILE`].
+    /// Bytes that must be transformed together. At most [`MAX_TILE`].
     fn unit(self) -> u64 {
         match self {
             Tiling::Keep => 1,
@@ -57,7 +58,7 @@ impl Tiling {
     }
 }
 
-/// Which bytes are hashed.
+/// The bytes that are hashed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hashed {
     /// As they are read.
@@ -66,8 +67,8 @@ pub(crate) enum Hashed {
     Result,
 }
 
-/// Does all of `steps`, in order. Returns the SHA-256 of the bytes that are hashed, in hexadecimal, and the
-/// threads that there were to be had.
+/// Performs all `steps`, in order. Returns the SHA-256 of the hashed bytes, in hexadecimal, and the threads
+/// that were available.
 pub(crate) fn run(
     steps: &[Step<'_>],
     (file, path): (&File, &Path),
@@ -123,7 +124,7 @@ pub(crate) fn run(
 }
 
 impl<'a> Step<'a> {
-    /// The step in pieces that fit a buffer.
+    /// Splits the step into pieces that fit a buffer.
     fn pieces(&self) -> impl Iterator<Item = Step<'a>> + use<'a> {
         let unit = self.tiling.unit();
         let most = (PIECE / unit).max(1) * unit;
@@ -132,7 +133,7 @@ impl<'a> Step<'a> {
             let start = i * most;
             let n = most.min(len - start);
             let from = match from {
-                // As long as the step, so both fit.
+                // The slice is as long as the step, so `usize` suffices.
                 StepInput::Memory(bytes) => {
                     StepInput::Memory(&bytes[start as usize..(start + n) as usize])
                 }
@@ -143,7 +144,7 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// Makes `buffer` the bytes of this piece.
+    /// Fills `buffer` with the bytes of this piece.
     fn load(&self, buffer: &mut Vec<u8>) -> Result<(), ConvertError> {
         match self.from {
             StepInput::Memory(bytes) => {

@@ -1,4 +1,4 @@
-//! Where a new file is made, and from what.
+//! The place where a new file is made, and its inputs.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use alight_pages::{Input, Map, New, Replacement};
 
 use crate::{ConvertError, Options};
 
-/// A file that is to be made of others.
+/// A file to be made from others.
 pub(crate) struct Target<'p> {
     pub(crate) path: &'p Path,
     replace: bool,
@@ -14,11 +14,11 @@ pub(crate) struct Target<'p> {
 }
 
 impl<'p> Target<'p> {
-    /// Checks that a file may be made at `path` from `sources` and from the `small` files beside them: if it is a
-    /// link to a file, that file is what is replaced.
+    /// Checks that a file may be made at `path` from `sources` and the `small` files next to them. If `path` is a
+    /// link to a file, that file is replaced.
     ///
     /// # Errors
-    /// It is one of the sources, or may not be replaced, or something else is in the way.
+    /// It is one of the sources, may not be replaced, or something else is in the way.
     pub(crate) fn new(
         path: &'p Path,
         options: Options,
@@ -40,10 +40,10 @@ impl<'p> Target<'p> {
         New { len, replace: self.replace, inputs: &self.inputs }
     }
 
-    /// Begins the file, of `len` bytes.
+    /// Creates the file, with a length of `len` bytes.
     ///
     /// # Errors
-    /// As of [`new`](Target::new); or there is no room for it.
+    /// As for [`new`](Target::new); or there is not enough disk space.
     pub(crate) fn create(&self, len: u64) -> Result<Replacement, ConvertError> {
         Ok(Replacement::create(self.path, self.of_len(len))?)
     }

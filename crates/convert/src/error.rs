@@ -14,14 +14,14 @@ use alight_formats::torch::TorchError;
 use alight_pages::{MapError, ReplaceError};
 use thiserror::Error;
 
-/// Why a file was not made. Nothing is left of it, and what was there before is as it was.
+/// The reason why a file was not made. Nothing is left of it, and an earlier file is unchanged.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConvertError {
     /// The source cannot be mapped, or was changed while it was read.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// The source is no GGUF files that make a model.
+    /// The source does not consist of GGUF files that form a model.
     #[error(transparent)]
     Files(FilesError),
     /// The header of the new file cannot be made.
@@ -29,26 +29,26 @@ pub enum ConvertError {
     Header {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: GgufError,
     },
-    /// A small file beside the weights is wrong: configuration, tokenizer, settings.
+    /// A small file next to the weights is wrong: configuration, tokenizer, settings.
     #[error("{}: {problem}", path.display())]
     Side {
         /// The file.
         path: PathBuf,
-        /// What is wrong, what was expected, what to do.
+        /// The mistake, the expected value, the remedy.
         problem: String,
     },
-    /// What there is cannot be converted.
+    /// The source cannot be converted.
     #[error("{}: {problem}", path.display())]
     Source {
         /// The file or folder.
         path: PathBuf,
-        /// Why not, and what would help.
+        /// The reason, and a remedy.
         problem: String,
     },
-    /// A file is not a safetensors file that is in order.
+    /// A safetensors file is malformed.
     #[error("{}: {source}", path.display())]
     SafeTensors {
         /// The file.
@@ -56,15 +56,15 @@ pub enum ConvertError {
         /// The mistake in it.
         source: SafeTensorsError,
     },
-    /// Safetensors files do not belong together, or not to their index.
+    /// Safetensors files do not belong together, or do not match their index.
     #[error("{}: {source}", path.display())]
     Index {
         /// The index, or the folder.
         path: PathBuf,
-        /// What does not fit.
+        /// The mismatch.
         source: IndexError,
     },
-    /// A file is not one of torch's that is in order.
+    /// A torch file is malformed.
     #[error("{}: {source}", path.display())]
     Torch {
         /// The file.
@@ -72,7 +72,7 @@ pub enum ConvertError {
         /// The mistake in it.
         source: TorchError,
     },
-    /// A file is not one of llama.cpp's before GGUF that is in order.
+    /// A llama.cpp file from before GGUF is malformed.
     #[error("{}: {source}", path.display())]
     Ggml {
         /// The file.
@@ -85,7 +85,7 @@ pub enum ConvertError {
     Parts {
         /// The first part.
         path: PathBuf,
-        /// What does not fit.
+        /// The mismatch.
         source: PartsError,
     },
     /// A tensor is of a type that GGUF does not have.
@@ -99,7 +99,7 @@ pub enum ConvertError {
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Its type, as its file calls it.
+        /// Its type, by the file's own name.
         dtype: &'static str,
     },
     /// The source of `pack` is packed.
@@ -114,7 +114,7 @@ pub enum ConvertError {
         /// The file.
         path: PathBuf,
     },
-    /// The source has bytes that belong to nothing, and more of them than a packed file keeps.
+    /// The source has more bytes that belong to nothing than a packed file keeps.
     #[error(
         "{}: {found} bytes between or after its tensors belong to nothing, and the packed file \
          keeps at most {limit} of them; cut them off first",
@@ -123,12 +123,12 @@ pub enum ConvertError {
     Junk {
         /// The file.
         path: PathBuf,
-        /// Bytes.
+        /// Number of such bytes.
         found: u64,
-        /// Bytes that are kept.
+        /// Number of bytes that are kept.
         limit: u64,
     },
-    /// The new file would be padding for the most part.
+    /// Most of the new file would be padding.
     #[error(
         "{}: its general.alignment would make {found} bytes of it, most of them padding (at most {limit}): \
          convert it first, which gives it another",
@@ -137,22 +137,22 @@ pub enum ConvertError {
     Padding {
         /// The source.
         path: PathBuf,
-        /// Bytes of the new file.
+        /// Size of the new file, in bytes.
         found: u64,
-        /// Bytes it may have.
+        /// Its maximum.
         limit: u64,
     },
-    /// The header of the new file would be longer than a header may be.
+    /// The header of the new file would exceed the limit.
     #[error("{}: its header has no room for what packing adds ({found} bytes, at most {limit})", path.display())]
     HeaderTooLong {
         /// The source.
         path: PathBuf,
-        /// Bytes it would have.
+        /// Its length, in bytes.
         found: u64,
-        /// Bytes it may have.
+        /// The maximum.
         limit: u64,
     },
-    /// A tensor is of a type that cannot be turned into floats here.
+    /// A tensor has a type that cannot be decoded to floats here.
     #[error(
         "{}: tensor \"{tensor}\" is {ty}, which cannot be converted: take a file of another type of \
          this model (F16, BF16 or F32 is best)",
@@ -166,7 +166,7 @@ pub enum ConvertError {
         /// Its type.
         ty: GgmlType,
     },
-    /// A weight is infinite or not a number.
+    /// A weight is infinite or NaN.
     #[error(
         "{}: tensor \"{tensor}\" has a weight that is infinite or not a number: the file is damaged",
         path.display()
@@ -177,7 +177,7 @@ pub enum ConvertError {
         /// The tensor.
         tensor: String,
     },
-    /// A weight is too large for the type that it should become.
+    /// A weight is too large for its new type.
     #[error(
         "{}: tensor \"{tensor}\" has the weight {found}, more than F16 can hold: take bf16, or another \
          type",
@@ -191,17 +191,17 @@ pub enum ConvertError {
         /// The weight.
         found: f32,
     },
-    /// Blocks of an old file cannot become those of today.
+    /// Blocks of an old file cannot be converted to current ones.
     #[error("{}: tensor \"{tensor}\": {source}", path.display())]
     Blocks {
         /// The file.
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Why.
+        /// The reason.
         source: BlockError,
     },
-    /// A row is longer than what is held in memory.
+    /// A row is longer than the limit for rows in memory.
     #[error(
         "{}: a row of tensor \"{tensor}\" takes {found} bytes, more than the {limit} for which there is \
          room in memory",
@@ -214,10 +214,10 @@ pub enum ConvertError {
         tensor: String,
         /// Bytes of the row.
         found: u64,
-        /// Most bytes.
+        /// The maximum.
         limit: u64,
     },
-    /// What files contribute to a tensor is not all of it, or not in whole blocks.
+    /// The pieces from the files do not add up to the whole tensor, or not to whole blocks.
     #[error("{}: what there is of tensor \"{tensor}\" does not make it whole", path.display())]
     Pieces {
         /// The file.
@@ -225,7 +225,7 @@ pub enum ConvertError {
         /// The tensor.
         tensor: String,
     },
-    /// What a packed file says about its source makes no sense.
+    /// A packed file's description of its source makes no sense.
     #[error(
         "{}: metadata \"{key}\" {problem}: the file is damaged, or no alight has packed it",
         path.display()
@@ -238,7 +238,7 @@ pub enum ConvertError {
         /// The mistake in its value.
         problem: String,
     },
-    /// The unpacked file is not what had been packed.
+    /// The unpacked file differs from the one that was packed.
     #[error(
         "{}: its weights have changed since it was packed: unpacked they have the SHA-256 {found}, \
          expected {expected}; get the original again",
@@ -247,9 +247,9 @@ pub enum ConvertError {
     Checksum {
         /// The packed file.
         path: PathBuf,
-        /// What was computed.
+        /// The computed checksum.
         found: String,
-        /// What the file says.
+        /// The checksum in the file.
         expected: String,
     },
     /// The new file would replace one that belongs to its source.
@@ -263,23 +263,23 @@ pub enum ConvertError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// Offset in bytes.
         at: u64,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// The new file cannot be written.
     #[error("{}: cannot write: {source}; nothing was left behind", path.display())]
     Write {
-        /// The file that was to be.
+        /// The file to be written.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The new file cannot be created or put into its place.
+    /// The new file cannot be created or moved into place.
     #[error(transparent)]
     Replace(#[from] ReplaceError),
-    /// The callback asked for it.
+    /// The callback requested it.
     #[error("stopped; nothing was written")]
     Stopped,
 }

@@ -1,4 +1,4 @@
-//! The files of a source: mapped for their headers, and left in the page cache as they were found.
+//! The files of a source: mapped for their headers, with the page cache left as it was found.
 
 use std::path::PathBuf;
 
@@ -7,15 +7,15 @@ use alight_pages::{Advice, Map};
 
 use crate::{ConvertError, source};
 
-/// Files that are mapped. What of them was not cached is not cached afterwards.
+/// Mapped files. Pages that were not cached before are not cached afterwards.
 pub(crate) struct Files {
     maps: Vec<Map>,
     records: Vec<Record>,
 }
 
 impl Files {
-    /// Maps all of `paths`. `scattered` says that what is to be looked at through the maps lies far
-    /// apart: the kernel is then asked not to read megabytes around each look.
+    /// Maps all `paths`. With `scattered`, the bytes to be read through the maps are far from one
+    /// another: the kernel is then advised not to read megabytes around each access.
     ///
     /// # Errors
     /// One of them is not a regular file, or cannot be mapped.
@@ -25,7 +25,7 @@ impl Files {
             let map = source::map(path)?;
             files.records.push(Record::of(map.file()));
             if scattered {
-                // Advice: that it is not taken is no error.
+                // Only advice: a refusal is no error.
                 let _ = map.advise(0..map.len(), Advice::Random);
             }
             files.maps.push(map);
@@ -33,7 +33,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Adds one that is mapped already, after the others.
+    /// Adds a file that is already mapped, after the others.
     pub(crate) fn add(&mut self, map: Map) {
         self.records.push(Record::of(map.file()));
         self.maps.push(map);
@@ -44,7 +44,7 @@ impl Files {
         &self.maps
     }
 
-    /// Whether all are still what they were.
+    /// Checks that no file has changed.
     ///
     /// # Errors
     /// One was changed while it was read.

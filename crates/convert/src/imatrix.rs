@@ -1,7 +1,8 @@
-//! Importance matrices: how much the columns of each matrix count, as llama.cpp's `llama-imatrix` measures it.
+//! Importance matrices: the importance of the columns of each matrix, as measured by llama.cpp's `llama-imatrix`.
 //!
-//! A file of them is GGUF. For a matrix it has `NAME.in_sum2` `[matrices, columns]`, the sums of the squares of what columns were
-//! multiplied with, and `NAME.counts` `[matrices]`, of how many inputs: one matrix, or one for each expert. Both are F32.
+//! The file is GGUF. For a matrix it has `NAME.in_sum2` `[matrices, columns]`, the sums of the squares of the inputs that the
+//! columns were multiplied with, and `NAME.counts` `[matrices]`, the numbers of inputs: one matrix, or one for each expert. Both
+//! are F32.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,15 +21,15 @@ const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
 const CHUNKS: &str = "imatrix.chunk_count";
 const DATASETS: &str = "imatrix.datasets";
-/// Keys of a file that was quantised by one.
+/// Prefix of the keys of a file that was quantised with an importance matrix.
 pub(crate) const PREFIX: &str = "quantize.imatrix.";
-/// Most numbers of inputs of one tensor: one for each expert.
+/// Maximum number of matrices of one tensor, one for each expert.
 const MAX_MATRICES: u64 = 1 << 16;
 
 /// A file of importance matrices.
 pub(crate) struct Imatrix {
     pub(crate) map: Map,
-    /// By the name of a tensor of the model.
+    /// By the name of the model's tensor.
     entries: HashMap<String, Entry>,
     chunks: Option<u32>,
     dataset: Option<String>,
@@ -36,17 +37,17 @@ pub(crate) struct Imatrix {
 
 struct Entry {
     columns: u64,
-    /// Where the sums are in the file, in bytes.
+    /// Offset of the sums in the file, in bytes.
     offset: u64,
-    /// Inputs of each matrix.
+    /// Number of inputs of each matrix.
     counts: Vec<f32>,
 }
 
 impl Imatrix {
-    /// Reads what the file has, except for the sums.
+    /// Reads everything except the sums.
     ///
     /// # Errors
-    /// It is no such file, or sums and counts do not fit each other.
+    /// It is not such a file, or sums and counts do not match.
     pub(crate) fn open(path: &Path) -> Result<Imatrix, ConvertError> {
         let map = source::map(path)?;
         let header = copy(&map);
@@ -73,10 +74,11 @@ impl Imatrix {
         Ok(Imatrix { map, entries, chunks, dataset })
     }
 
-    /// How columns of a tensor count, if the file has it; it is the file of number `file`. `ne` is innermost first.
+    /// Returns the importance of a tensor's columns, if the file has it. `file` is the number of this file; `ne` is
+    /// innermost first.
     ///
     /// # Errors
-    /// It is of other extents.
+    /// Its extents differ.
     pub(crate) fn of(
         &self,
         file: usize,
@@ -97,7 +99,7 @@ impl Imatrix {
         )))
     }
 
-    /// Writes by what the model was quantised.
+    /// Writes the keys that name the importance matrix.
     pub(crate) fn keys(&self, used: usize, out: &mut Builder) {
         out.str(&format!("{PREFIX}file"), alight_files::file_name(self.map.path()));
         if let Some(dataset) = &self.dataset {

@@ -1,19 +1,19 @@
-//! Which type each tensor gets.
+//! Chooses the type of each tensor.
 //!
-//! The names, the numbers in `general.file_type` and what gets more bits are llama.cpp's, so that a
-//! file is called the same whoever made it.
+//! The names, the numbers in `general.file_type` and the choice of tensors that get more bits are
+//! llama.cpp's, so that a file has the same name whichever program made it.
 
 use std::fmt;
 use std::str::FromStr;
 
 use alight_formats::GgmlType;
 
-/// What the metadata of a model says that decides about its tensors.
+/// Metadata of a model that determines the types of its tensors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ModelFacts {
     architecture: String,
     layers: Option<u64>,
-    /// Heads of the first layer, of queries and of keys.
+    /// Heads of the first layer: query heads, key/value heads.
     heads: Option<u64>,
     kv_heads: Option<u64>,
     experts: u64,
@@ -21,12 +21,13 @@ pub(crate) struct ModelFacts {
 }
 
 impl ModelFacts {
-    /// The same where it is known how much columns count.
+    /// The same, with `weighted`: whether an importance matrix is available.
     pub(crate) fn weighted(self, weighted: bool) -> ModelFacts {
         ModelFacts { weighted, ..self }
     }
 
-    /// Of a model of this architecture; `number` is what a key without its prefix says, of an array the first.
+    /// Reads the facts for this architecture. `number` returns the value of a key with its prefix; of an
+    /// array, the first.
     pub(crate) fn read(architecture: &str, number: impl Fn(&str) -> Option<u64>) -> ModelFacts {
         let number = |key| number(&format!("{architecture}.{key}"));
         ModelFacts {
@@ -40,28 +41,28 @@ impl ModelFacts {
     }
 }
 
-/// What of a model decides about its tensors.
+/// Properties of a model that determine the types of its tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     layers: u64,
-    /// The embedding is the output, too.
+    /// The embedding is also the output matrix.
     tied: bool,
-    /// Heads of the first layer that share keys and values; 0 if it has none.
+    /// Query heads of the first layer that share one key/value head; 0 if it has none.
     sharing: u64,
-    /// 0 of a dense model.
+    /// 0 for a dense model.
     experts: u64,
-    /// It is one of those with 70 billion parameters whose matrices of values are small.
+    /// The model is one of those with 70 billion parameters, whose value matrices are small.
     is_70b: bool,
-    /// There is an importance matrix.
+    /// An importance matrix is available.
     weighted: bool,
-    /// Layers with a matrix of values, in order.
+    /// Layers with a value matrix, in order.
     values: Vec<u64>,
-    /// Layers with a matrix that leads back, in order.
+    /// Layers with a down matrix, in order.
     downs: Vec<u64>,
 }
 
 impl Shape {
-    /// Of a model with these tensors, and with this metadata.
+    /// Creates it from the names of the tensors and the metadata.
     pub(crate) fn of<'n>(
         names: impl Iterator<Item = &'n str> + Clone,
         facts: &ModelFacts,
@@ -96,12 +97,13 @@ impl Shape {
         }
     }
 
-    /// How many of the matrices of values come before this layer's, and how many there are.
+    /// Returns the number of value matrices before this layer's, and the total.
     fn place_of_values(&self, layer: u64) -> (u64, u64) {
         place(&self.values, layer)
     }
 
-    /// The same of those that lead back. With experts the layer counts, whatever the others have.
+    /// The same for down matrices. With experts the layer's number is used, whatever the other
+    /// layers have.
     fn place_of_down(&self, layer: u64) -> (u64, u64) {
         match self.experts {
             0 | 1 => (place(&self.downs, layer).0, self.layers),
@@ -114,13 +116,13 @@ fn place(layers: &[u64], layer: u64) -> (u64, u64) {
     (layers.partition_point(|other| *other < layer) as u64, layers.len() as u64)
 }
 
-/// The layer of a tensor, and what it is there.
+/// Returns the layer of a tensor, and its name within the layer.
 fn of_layer(name: &str) -> Option<(u64, &str)> {
     let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
     Some((layer.parse().ok()?, part))
 }
 
-/// Values alone, or together with others.
+/// Values alone, or fused with others.
 fn is_of_values(part: &str) -> bool {
     matches!(part, "attn_v.weight" | "attn_qkv.weight" | "attn_kv_b.weight")
 }
@@ -129,9 +131,9 @@ fn is_down(part: &str) -> bool {
     part.starts_with("ffn_down") && part.ends_with(".weight")
 }
 
-/// What a model's matrices become.
+/// The types for a model's matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(non_camel_case_types, missing_docs)] // the names that people know
+#[allow(non_camel_case_types, missing_docs)] // the established names
 pub enum QuantizationMix {
     F16,
     BF16,
@@ -160,7 +162,7 @@ pub enum QuantizationMix {
 }
 
 impl QuantizationMix {
-    /// All, from the largest file to the smallest.
+    /// All mixes, from the largest file to the smallest.
     pub const ALL: [QuantizationMix; 24] = [
         QuantizationMix::F16,
         QuantizationMix::BF16,
@@ -218,12 +220,13 @@ impl QuantizationMix {
         }
     }
 
-    /// The one with this number in `general.file_type`; `None` if it is none of those that are written here.
+    /// Returns the mix with this number in `general.file_type`; `None` if it is not one that can be written
+    /// here.
     pub fn of_file_type(number: u32) -> Option<QuantizationMix> {
         QuantizationMix::ALL.into_iter().find(|mix| mix.file_type() == number)
     }
 
-    /// The first whose matrices are mostly `ty`.
+    /// Returns the first mix whose matrices are mostly `ty`.
     pub(crate) fn of_type(ty: GgmlType) -> Option<QuantizationMix> {
         QuantizationMix::ALL.into_iter().find(|mix| mix.base() == ty)
     }
@@ -255,7 +258,8 @@ impl QuantizationMix {
         }
     }
 
-    /// What the tensor called `name` becomes; `None` if it stays as it is. `ne` is innermost first.
+    /// Returns the new type of the tensor `name`; `None` if it stays as it is. `ne` is innermost
+    /// first.
     pub(crate) fn of(self, name: &str, ne: &[u64], model: &Shape) -> Option<GgmlType> {
         if !is_matrix(name, ne) {
             return None;
@@ -278,7 +282,7 @@ impl QuantizationMix {
         Some(fitting(wanted, ne[0]))
     }
 
-    /// More bits, where they matter most.
+    /// More bits where they matter most.
     fn of_layer(self, name: &str, model: &Shape) -> Option<GgmlType> {
         let (layer, part) = of_layer(name)?;
         match part {
@@ -341,20 +345,20 @@ impl QuantizationMix {
     }
 }
 
-/// The first and the last eighth of the layers, and every third between.
+/// The first and the last eighth of the layers, and every third in between.
 fn matters(layer: u64, layers: u64) -> bool {
     layer < layers / 8
         || layer >= 7 * layers / 8
         || layer.checked_sub(layers / 8).is_some_and(|rest| rest % 3 == 2)
 }
 
-/// Types in which an embedding that is no output would be worth nothing.
+/// Types too coarse for an embedding that is not also the output.
 fn is_of_few_levels(ty: GgmlType) -> bool {
     matches!(ty, GgmlType::TQ1_0 | GgmlType::TQ2_0 | GgmlType::Q2_0)
 }
 
-/// What norms, routers and small things are called that stay as they are: convolutions of recurrent layers, the
-/// projection from which all layers take something, and Gemma 3n's small matrices. (llama.cpp leaves out the same.)
+/// Names of norms, routers and small tensors that stay as they are: convolutions of recurrent layers, the
+/// projection that feeds all layers, and Gemma 3n's small matrices. (llama.cpp leaves out the same.)
 const STAY: [&str; 7] = [
     "_norm.weight",
     "ffn_gate_inp.weight",
@@ -365,14 +369,14 @@ const STAY: [&str; 7] = [
     "laurel",
 ];
 
-/// Norms, biases, routers and tables of frequencies stay as they are.
+/// Norms, biases, routers and frequency tables stay as they are.
 fn is_matrix(name: &str, ne: &[u64]) -> bool {
     ne.get(1).is_some_and(|rows| *rows > 1)
         && name.ends_with(".weight")
         && !STAY.iter().any(|part| name.contains(part))
 }
 
-/// The type, or the next larger one of which a row is a whole number of blocks. (For Q1_0 llama.cpp has none.)
+/// Returns the type, or the next larger one whose blocks divide a row. (llama.cpp has none for Q1_0.)
 fn fitting(ty: GgmlType, columns: u64) -> GgmlType {
     if columns.is_multiple_of(ty.block_len()) {
         return ty;
@@ -408,7 +412,7 @@ fn known() -> String {
 impl FromStr for QuantizationMix {
     type Err = UnknownMix;
 
-    /// In any case; `q3_k`, `q4_k` and `q5_k` are their `_m`.
+    /// In either case; `q3_k`, `q4_k` and `q5_k` are short for their `_m`.
     fn from_str(name: &str) -> Result<QuantizationMix, UnknownMix> {
         let name = name.to_uppercase();
         let name = match name.as_str() {
@@ -464,7 +468,7 @@ mod tests {
         assert!(!is_matrix("blk.0.attn_norm.weight", &[64]));
     }
 
-    /// 32 layers of this many heads to one with keys of its own, and this many experts.
+    /// 32 layers with `sharing` query heads per key/value head, and `experts` experts.
     fn shape(sharing: u64, experts: u64) -> Shape {
         let layers = || (0..32).collect();
         let (values, downs) = (layers(), layers());
@@ -504,7 +508,8 @@ mod tests {
 
     #[test]
     fn what_counts_is_what_there_is_of_a_kind() {
-        // Attention in every fourth of 16 layers, experts in none, and no way back in the first two.
+        // Attention in every fourth of 16 layers, experts in none, and no down matrix in the first
+        // two.
         let mut names: Vec<String> = (2..16).map(|n| format!("blk.{n}.ffn_down.weight")).collect();
         names.extend((3..16).step_by(4).map(|n| format!("blk.{n}.attn_v.weight")));
         names.extend((0..16).map(|n| format!("blk.{n}.ssm_in.weight")));

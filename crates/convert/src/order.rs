@@ -6,8 +6,8 @@ use std::ops::Range;
 use alight_formats::gguf::TensorInfo;
 use alight_formats::packed::side_by_side_len;
 
-/// What each part of a layer is called, in the order of use. What is not listed comes last, in the
-/// order of the source.
+/// Names of the tensors of a layer, in the order of use. Names that are not listed come last, in
+/// the order of the source.
 const LAYER: &[&str] = &[
     "attn_norm",
     "attn_norm_2",
@@ -43,24 +43,25 @@ const LAYER: &[&str] = &[
     "post_ffw_norm",
 ];
 
-/// Positions of `names` in the order of use.
+/// Returns the positions of `names` in the order of use.
 pub(crate) fn execution_order(names: &[&str]) -> Vec<usize> {
-    // One matrix that is both embedding and output is read whole at the end, and a row of it at the
-    // beginning.
+    // A matrix that is both embedding and output is read as a whole at the end; only a row of it is
+    // read at the beginning.
     let tied = !names.contains(&"output.weight");
     let mut order: Vec<usize> = (0..names.len()).collect();
     order.sort_by_key(|index| (place(names[*index], tied), *index));
     order
 }
 
-/// Sorts: what comes before the layers, the layers, what comes after them.
+/// Sort key: tensors before the layers, the layers, tensors after them.
 fn place(name: &str, tied: bool) -> (u8, u64, usize, bool) {
     if let Some((layer, part)) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'))
         && let Ok(layer) = layer.parse::<u64>()
     {
         let stem = part.rsplit_once('.').map_or(part, |(stem, _)| stem);
         let bias = part.ends_with(".bias");
-        // A bias is added to what its matrix gives. Those of experts follow all of their matrices, which lie side by side.
+        // A bias is added to the output of its matrix. Those of experts follow all their matrices, which are stored side
+        // by side.
         let stem = if bias && is_of_experts(stem) { "ffn_down_exps" } else { stem };
         let rank = LAYER.iter().position(|known| *known == stem).unwrap_or(LAYER.len());
         return (2, layer, rank, bias);
@@ -74,16 +75,17 @@ fn place(name: &str, tied: bool) -> (u8, u64, usize, bool) {
     }
 }
 
-/// True if what has that name within a layer is of experts.
+/// True if the tensor of this name within a layer belongs to experts.
 fn is_of_experts(stem: &str) -> bool {
     stem.ends_with("_exps")
 }
 
-/// Bytes that small experts may take more side by side than the half of what they have, in all layers together.
+/// Limit for padding of small experts stored side by side beyond half of their data, in bytes, for all layers
+/// together.
 pub(crate) const SPARE: u64 = 64 << 20;
 
-/// Runs of `tensors` whose experts are to lie side by side: two matrices or more of the same experts, which follow one another. Experts
-/// that are small beside a page stay apart where there are many of them.
+/// Runs of `tensors` whose experts are to be stored side by side: two or more consecutive matrices of the same experts. Experts that
+/// are small compared with a page stay separate if there are many of them.
 pub(crate) fn experts_side_by_side(tensors: &[&TensorInfo<'_>]) -> Vec<Range<usize>> {
     let layer = |tensor: &TensorInfo<'_>| -> Option<(u64, u64)> {
         let (layer, part) = tensor.name.strip_prefix("blk.")?.split_once('.')?;
@@ -173,7 +175,7 @@ mod tests {
 
     #[test]
     fn small_experts_lie_side_by_side_only_where_that_is_little_in_all() {
-        // Of a number each: a page instead.
+        // With one number each, an expert needs a whole page.
         let experts = SPARE / 4096 / 3;
         let names: Vec<[String; 2]> = (0..4)
             .map(|layer| ["up", "down"].map(|part| format!("blk.{layer}.ffn_{part}_exps.weight")))
@@ -182,7 +184,7 @@ mod tests {
         for name in names.as_flattened() {
             file.tensor(name, GgmlType::F32, &[1, 1, experts]).unwrap();
         }
-        // No byte of the data is looked at.
+        // The data is never read.
         file.tensor("blk.4.ffn_up_exps.weight", GgmlType::F32, &[1024, 1, 16]).unwrap();
         file.tensor("blk.4.ffn_down_exps.weight", GgmlType::F32, &[1, 1024, 16]).unwrap();
         let file = file.file(|_, _| ());

@@ -1,4 +1,4 @@
-//! A model into one file with its matrices in tiles.
+//! Packs a model into one file with its matrices in tiles.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -23,19 +23,19 @@ use alight_files::Headers;
 use crate::source::{self, tiled_type};
 use crate::{ConvertError, OnProgress, Options, Volume, read};
 
-/// Most bytes of a source that belong to nothing and are kept nevertheless.
+/// Maximum number of bytes that belong to nothing in the source and are still kept.
 const MAX_FILLER: u64 = 16 << 20;
 
-/// What [`pack`] did.
+/// The result of [`pack`].
 #[derive(Clone, Debug)]
 pub struct Packed {
     /// Bytes and time.
     pub volume: Volume,
     /// Tensors of the model.
     pub tensors: usize,
-    /// Tensors that are in tiles now.
+    /// Tensors that are now in tiles.
     pub packed: usize,
-    /// Bytes of the tensors that are in tiles now.
+    /// Bytes of the tensors that are now in tiles.
     pub packed_bytes: u64,
     /// Tensors that stay as they were.
     pub kept: Vec<Kept>,
@@ -50,23 +50,23 @@ pub struct Kept {
     pub name: String,
     /// Its bytes.
     pub nbytes: u64,
-    /// Why.
+    /// The reason.
     pub reason: KeptReason,
 }
 
-/// Why a tensor was not packed.
+/// The reason why a tensor was not packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum KeptReason {
-    /// It is no matrix.
+    /// It is not a matrix.
     Vector,
-    /// Single rows of it are read, one for each token, and the whole never.
+    /// Only single rows of it are read, one for each token.
     Lookup,
     /// Its type has no packed form.
     Type(GgmlType),
     /// Its rows are not a multiple of 16.
     Rows,
-    /// Sixteen of its rows are more than is transformed at once.
+    /// Sixteen of its rows exceed the limit for one transformation.
     LongRows,
 }
 
@@ -82,22 +82,21 @@ impl fmt::Display for KeptReason {
     }
 }
 
-/// A tensor of the source and what becomes of it.
+/// A tensor of the source, and whether it is packed.
 struct Item<'m> {
     info: TensorInfo<'m>,
     map: &'m Map,
     tiles: Result<WeightType, KeptReason>,
 }
 
-/// Packs the model at `source` (of a split model, any shard) into a new file at `dest`.
+/// Packs the model at `source` (any shard of a split model) into a new file at `dest`.
 ///
-/// The new file is a GGUF of version 3 with the source's metadata and tensors. Tensors begin on
-/// pages and stand in the order in which they are used; matrices are in tiles where they can be, and the matrices of an expert side
-/// by side, on pages of their own.
-/// [`unpack`](crate::unpack) makes the source of it again.
+/// The new file is GGUF version 3 with the source's metadata and tensors. Tensors begin on pages and are in the order of use;
+/// matrices are in tiles where possible, and the matrices of an expert are side by side, on pages of their own.
+/// [`unpack`](crate::unpack) restores the source.
 ///
 /// # Errors
-/// See [`ConvertError`]. There is no file at `dest` then, or the one that was there before.
+/// See [`ConvertError`]. In that case there is no file at `dest`, or still the earlier one.
 pub fn pack(
     source: &Path,
     dest: &Path,
@@ -111,11 +110,11 @@ pub fn pack(
     Ok(packed)
 }
 
-/// Packs the model at `source` into a file without a name, on the disk of the folder of `place`, where
-/// nothing may be: for as long as the file is open.
+/// Packs the model at `source` into an unnamed file, on the disk of the folder of `place`, where no
+/// file may exist. It exists as long as it is open.
 ///
 /// # Errors
-/// As of [`pack`].
+/// As for [`pack`].
 pub fn pack_unnamed(
     source: &Path,
     place: &Path,
@@ -126,11 +125,11 @@ pub fn pack_unnamed(
     Ok((file, packed))
 }
 
-/// Whether the file at `packed` was packed from a model of as many bytes as the one of these `shards` has (in one file, if it is
-/// split).
+/// Returns true if the file at `packed` was packed from a model with the same number of bytes as that of these `shards` (in one
+/// file, if it is split).
 ///
 /// # Errors
-/// `packed` is no packed file, or the model cannot be read.
+/// `packed` is not a packed file, or the model cannot be read.
 pub fn is_packed_from(packed: &Path, shards: &[PathBuf]) -> Result<bool, ConvertError> {
     let map = Map::open(packed)?;
     let copy = alight_files::copy(&map);
@@ -151,7 +150,7 @@ pub fn is_packed_from(packed: &Path, shards: &[PathBuf]) -> Result<bool, Convert
     Ok(told == len)
 }
 
-/// The new file, complete, before it is given its name.
+/// Returns the new file, complete, before it gets its name.
 fn packed(
     source: &Path,
     dest: &Path,
@@ -188,8 +187,8 @@ fn packed(
     let end = start + builder.data_end();
     // To the end of a page, so that direct reads of the last tensor need no special care.
     let written = end.next_multiple_of(PACKED_ALIGNMENT);
-    // All but what experts side by side and pages take. The one file of a split model is as long as the alignment of its first shard
-    // makes it.
+    // Everything except the padding for experts side by side and pages. The length of a split model as one file depends on the
+    // alignment of its first shard.
     let found = written.max(canonical.len());
     let read = maps.iter().map(|map| map.len() as u64).sum::<u64>();
     let pages = PACKED_ALIGNMENT * (items.len() as u64 + 2);
@@ -204,7 +203,7 @@ fn packed(
     let (sha256, threads) = copy::run(&steps, to, Hashed::Source, on_progress)?;
     source.sha256 = sha256;
     maps.iter().try_for_each(Map::check_unchanged)?;
-    // Only now the checksum is known. It is as long as the one that stood in for it.
+    // The checksum is known only now. It is as long as its placeholder.
     let header = header(&metadata, &source, &items, (&order, &experts)).map_err(invalid)?;
     let header = header.unpadded_header();
     let step = Step {
@@ -249,7 +248,7 @@ fn items<'m>(headers: &Headers<'m>, maps: &'m [Map]) -> Vec<Item<'m>> {
     headers.catalog.tensors.iter().map(item).collect()
 }
 
-/// Whether a tensor can be packed, and as what.
+/// Returns the packed type of a tensor, or the reason why it cannot be packed.
 fn packable(info: &TensorInfo<'_>, tied: bool) -> Result<WeightType, KeptReason> {
     if info.elements() == info.ne[0] {
         return Err(KeptReason::Vector);
@@ -261,7 +260,7 @@ fn packable(info: &TensorInfo<'_>, tied: bool) -> Result<WeightType, KeptReason>
     if info.row_bytes() > MAX_TILE / TILE_ROWS {
         return Err(KeptReason::LongRows);
     }
-    // Both fit: they are less than the bytes of the file, which is mapped.
+    // Both fit: they are less than the number of bytes of the file, which is mapped.
     if !tiles::packable(ty, info.ne[1] as usize, info.ne[0] as usize) {
         return Err(KeptReason::Rows);
     }
@@ -275,7 +274,7 @@ fn header(
     items: &[Item<'_>],
     (order, experts): (&[usize], &[Range<usize>]),
 ) -> Result<Builder, GgufError> {
-    // As the source, if that asks for more than a page.
+    // The source's alignment, if it is more than a page.
     let alignment = source.alignment().max(PACKED_ALIGNMENT) as u32;
     let mut out = restore::header(3, Some(alignment), metadata, std::iter::empty())?;
     if source.alignment.is_none() {
@@ -308,7 +307,7 @@ struct Canonical<'m> {
     regular: bool,
     gaps: Vec<u64>,
     tensors: u64,
-    /// Shards have gaps of their own, which do not count: those of the one file are zeros.
+    /// The shards' own gaps are ignored: those of the one file are zeros.
     merged: bool,
 }
 
@@ -349,7 +348,7 @@ impl<'m> Canonical<'m> {
             }
         };
         let gaps = restore::gaps(header.len() as u64, first.alignment, sizes(), len);
-        // The parser has seen all of them in the file.
+        // The parser has checked that all tensors are within the file.
         let gaps = gaps.unwrap_or_else(|| vec![0; headers.catalog.tensors.len() + 1]);
         let tail = gaps.last().copied().unwrap_or(0);
         if tail > restore::MAX_TAIL {
@@ -363,7 +362,7 @@ impl<'m> Canonical<'m> {
         self.header.len() as u64 + self.gaps.iter().sum::<u64>() + self.tensors
     }
 
-    /// What the packed file says of it; the checksum is not known yet.
+    /// Returns the description of the source for the packed file; the checksum is not known yet.
     fn source(
         &self,
         headers: &Headers<'m>,
@@ -388,10 +387,10 @@ impl<'m> Canonical<'m> {
         })
     }
 
-    /// What is in the gaps, up to the last byte that is not zero.
+    /// Returns the contents of the gaps, up to the last byte that is not zero.
     fn filler(&self, gguf: &Gguf<'_>, map: &Map) -> Result<Vec<u8>, ConvertError> {
         let mut out = Vec::new();
-        // Zeros that are left out unless something follows.
+        // Zeros that are omitted unless something follows.
         let mut zeros = 0_u64;
         let mut buffer = vec![0; 1 << 20];
         let mut at = self.header.len() as u64;
@@ -422,8 +421,8 @@ impl<'m> Canonical<'m> {
     }
 }
 
-/// Everything that is read, in the order of the source. `places`: where each tensor goes, and the way from each of its experts to the
-/// next, if they lie side by side with those of others.
+/// All reads, in the order of the source. `places`: the offset of each tensor, and the distance between its experts if they are
+/// stored side by side with those of others.
 fn steps<'a>(
     canonical: &'a Canonical<'a>,
     items: &[Item<'a>],

@@ -1,4 +1,4 @@
-//! Two halves of a job on two threads, with a few buffers going round between them.
+//! Two halves of a job on two threads, with a few buffers circulating between them.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, PoisonError};
@@ -9,20 +9,20 @@ use alight_pages::Threads;
 /// Buffers in use.
 const BUFFERS: usize = 4;
 
-/// Calls `produce` on this thread until it has nothing more, and `consume` on another with what it
-/// left in its buffer and said about it, in the same order. Returns how many threads there were to be had.
+/// Calls `produce` on this thread until it has no more, and `consume` on another thread with each tag and
+/// buffer, in the same order. Returns the number of threads that were available.
 ///
 /// A buffer keeps its capacity from one use to the next; its contents are stale.
 ///
 /// # Errors
-/// The first that either of them returns; the other one ends soon after.
+/// The first that either of them returns; the other one stops soon after.
 pub(crate) fn pipe<T: Send, E: Send>(
     mut produce: impl FnMut(&mut Vec<u8>) -> Result<Option<T>, E>,
     mut consume: impl FnMut(T, &[u8]) -> Result<(), E> + Send,
 ) -> Result<Threads, E> {
     let (full, to_consume) = channel::<(T, Vec<u8>)>();
     let (empty, to_fill): (_, Receiver<Vec<u8>>) = channel();
-    // Held by whichever thread consumes, from its beginning to its end.
+    // Held by the consuming thread from its beginning to its end.
     let consume = Mutex::new(&mut consume);
     let consume = || consume.lock().unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
@@ -41,7 +41,7 @@ pub(crate) fn pipe<T: Send, E: Send>(
             Ok(())
         });
         let Ok(consumer) = consumer else {
-            // The system gives no more threads: one after the other, here.
+            // The system has no more threads: both run in turn on this one.
             let (mut consume, mut buffer) = (consume(), Vec::new());
             while let Some(tag) = produce(&mut buffer)? {
                 consume(tag, &buffer)?;
@@ -49,7 +49,7 @@ pub(crate) fn pipe<T: Send, E: Send>(
             return Ok(Threads { wanted: 2, had: 1 });
         };
         let mut produced = Ok(());
-        // Ends when the consumer has gone, which it only does with an error.
+        // Ends when the consumer has finished, which happens early only with an error.
         while let Ok(mut buffer) = to_fill.recv() {
             match produce(&mut buffer) {
                 Ok(Some(tag)) => {

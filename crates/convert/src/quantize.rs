@@ -1,4 +1,4 @@
-//! A model into one with weights of other types.
+//! Quantises a model to other types of weights.
 
 use std::path::Path;
 
@@ -6,18 +6,16 @@ use crate::import::{About, Conversion, Converted};
 use crate::mix::QuantizationMix;
 use crate::{ConvertError, OnProgress, Options};
 
-/// Quantises the model at `source` (of a split model, any shard) into a new file at `dest`, with
-/// `threads` threads.
+/// Quantises the model at `source` (any shard of a split model) into a new file at `dest`, with `threads` threads.
 ///
-/// With `imatrix`, a file of importance matrices as `llama-imatrix` writes it, errors count by how much the columns of a matrix
-/// are used, and mixes are llama.cpp's with such a file.
+/// With `imatrix`, a file of importance matrices as written by `llama-imatrix`, errors are weighted by how much the columns of
+/// a matrix are used, and the mixes are those of llama.cpp with such a file.
 ///
-/// The new file is a GGUF of version 3 with the source's metadata and tensors, which begin on pages
-/// and stand in the order in which they are used. Vectors and norms stay as they are. The same source
-/// gives the same bytes, whatever the number of threads and the processor.
+/// The new file is GGUF version 3 with the source's metadata and tensors, which begin on pages and are in the order of use.
+/// Vectors and norms stay as they are. The same source yields the same bytes, whatever the number of threads and the processor.
 ///
 /// # Errors
-/// See [`ConvertError`]. There is no file at `dest` then, or the one that was there before.
+/// See [`ConvertError`]. In that case there is no file at `dest`, or still the earlier one.
 pub fn quantize(
     source: &Path,
     dest: &Path,

@@ -1,19 +1,19 @@
-//! What a packed file says about its source, so that the source can be made again bit for bit.
+//! A packed file's description of its source, from which the source can be restored bit for bit.
 //!
 //! | key | value |
 //! |---|---|
 //! | `alight.layout`, `alight.layout.version` | the layout of packed tensors |
-//! | `alight.layout.experts` | u32, for each run of tensors whose experts lie side by side the first of them and how many there are; absent if there are none |
-//! | `alight.source.version` | u32, the version of GGUF that the source was |
+//! | `alight.layout.experts` | u32 pairs, for each run of tensors with experts side by side: the first and the number; absent if there are none |
+//! | `alight.source.version` | u32, the GGUF version of the source |
 //! | `alight.source.alignment` | u32, its `general.alignment`; absent if it had none |
-//! | `alight.source.order` | u32 for each of its tensors, in its order: which tensor of this file it is |
+//! | `alight.source.order` | u32 for each of its tensors, in its order: the index of the tensor in this file |
 //! | `alight.source.bytes` | u64, its length |
 //! | `alight.source.filler` | u8 array, all bytes of it that are neither header nor tensor, up to the last that is not zero; absent if all are zero |
 //! | `alight.source.header` | u8 array, its header; absent if it follows from the rest, as it nearly always does |
 //! | `alight.source.sha256` | 64 hexadecimal digits, the checksum of the whole source |
 //!
-//! These stand after all other metadata, which is the source's, unchanged and in its order, except for
-//! `general.alignment`. The source of a split model is what it would be in one file.
+//! These follow all other metadata, which is the source's, unchanged and in its order, except for
+//! `general.alignment`. The source of a split model is its merged form, in one file.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -37,10 +37,10 @@ const FILLER: &str = "alight.source.filler";
 const HEADER: &str = "alight.source.header";
 const SHA256: &str = "alight.source.sha256";
 
-/// Metadata that packing adds, at most.
+/// Maximum number of metadata entries that packing adds.
 pub(crate) const MAX_RESTORE_ENTRIES: u64 = 11;
 
-/// True if a key belongs to packed files alone.
+/// True if a key occurs only in packed files.
 pub(crate) fn is_reserved(key: &str) -> bool {
     [LAYOUT_KEY, LAYOUT_VERSION_KEY, EXPERTS_KEY].contains(&key)
         || key.starts_with("alight.source.")
@@ -48,17 +48,17 @@ pub(crate) fn is_reserved(key: &str) -> bool {
 
 /// The source of a packed file.
 pub(crate) struct Original<'a> {
-    /// Of the format.
+    /// Version of GGUF.
     pub(crate) version: u32,
-    /// If it said so.
+    /// Its alignment, if it states one.
     pub(crate) alignment: Option<u32>,
-    /// Which tensor of the packed file each of its tensors is.
+    /// For each of its tensors, the index in the packed file.
     pub(crate) order: Vec<u32>,
     /// Its length.
     pub(crate) bytes: u64,
-    /// What is between and after; zeros follow.
+    /// Bytes between and after the tensors; zeros follow.
     pub(crate) filler: Cow<'a, [u8]>,
-    /// Its header, unless [`header`] makes the same.
+    /// Its header, unless [`header`] produces the same.
     pub(crate) header: Option<Cow<'a, [u8]>>,
     /// In hexadecimal.
     pub(crate) sha256: String,
@@ -70,8 +70,8 @@ impl Original<'_> {
         self.alignment.map_or(DEFAULT_ALIGNMENT, u64::from)
     }
 
-    /// Adds the keys. `experts` are the runs of tensors whose experts lie side by side. A file without any is of the version that has
-    /// none, which alights read that do not know of them.
+    /// Adds the keys. `experts` are the runs of tensors whose experts are side by side. A file without any gets the earlier version,
+    /// which older releases can read.
     pub(crate) fn write(&self, to: &mut Builder, experts: &[Range<usize>]) {
         let version = if experts.is_empty() { EXPERTS_VERSION - 1 } else { EXPERTS_VERSION };
         to.str(LAYOUT_KEY, LAYOUT).u32(LAYOUT_VERSION_KEY, version as u32);
@@ -94,7 +94,7 @@ impl Original<'_> {
     }
 }
 
-/// Reads the keys of a packed file and checks that they can be true.
+/// Reads the keys of a packed file and checks that they are possible.
 pub(crate) fn read<'a>(map: &Map, gguf: &Gguf<'a>) -> Result<Original<'a>, ConvertError> {
     let wrong =
         |key, problem: String| ConvertError::Restore { path: map.path().into(), key, problem };
@@ -114,7 +114,7 @@ pub(crate) fn read<'a>(map: &Map, gguf: &Gguf<'a>) -> Result<Original<'a>, Conve
     {
         return Err(wrong(ALIGNMENT, format!("is {found}, expected a power of two")));
     }
-    // A packed file has at least the alignment of its source. So the padding of the one is not much more than that of the other.
+    // A packed file has at least the alignment of its source, so the source's padding is not much more than the file's own.
     if let Some(found) = alignment
         && u64::from(found) > gguf.alignment
     {
@@ -152,10 +152,10 @@ pub(crate) fn read<'a>(map: &Map, gguf: &Gguf<'a>) -> Result<Original<'a>, Conve
     })
 }
 
-/// The header that a source with these contents has if it was written as everybody writes it.
+/// Returns the header of a source with these contents, if it was written in the usual way.
 ///
 /// # Errors
-/// The tensors are too large for their places to be counted.
+/// The tensors are too large for their offsets to be representable.
 pub(crate) fn header<'a, 'g: 'a>(
     version: u32,
     alignment: Option<u32>,
@@ -179,11 +179,11 @@ pub(crate) fn header<'a, 'g: 'a>(
     Ok(out)
 }
 
-/// Most bytes after the last tensor. No model has any; more is a file of another kind in disguise,
-/// or a damaged number that would fill the disk with zeros.
+/// Maximum number of bytes after the last tensor. No model has any; more is a file of another kind
+/// in disguise, or a damaged number that would fill the disk with zeros.
 pub(crate) const MAX_TAIL: u64 = 64 << 20;
 
-/// Bytes between and after tensors: how many there are before, in turn, each of them and the end.
+/// Returns the number of bytes before each tensor and before the end.
 pub(crate) fn gaps(
     header_len: u64,
     alignment: u64,

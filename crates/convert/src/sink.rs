@@ -1,22 +1,21 @@
-//! Writing in large pieces.
+//! Writes in large pieces.
 //!
-//! What the page cache takes in small writes it keeps in small folios, and a file in small folios is
-//! mapped page by page: twenty times slower than one that was written in megabytes. So bytes are
-//! gathered here until they reach a boundary of [`UNIT`] bytes in the file.
+//! The page cache keeps data from small writes in small folios, and a file in small folios is mapped page by page: twenty times
+//! slower than one written in megabytes. So bytes are gathered here until they reach a boundary of [`UNIT`] bytes in the file.
 //!
-//! What has been written is on its way to the disk while the rest is made, so that the fsync at the end has little left to wait for.
+//! Writeback of written bytes starts while the rest is made, so that the fsync at the end has little left to wait for.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Writes end at multiples of this many bytes of the file where they can.
+/// Writes end at multiples of this many bytes in the file where possible.
 const UNIT: u64 = 4 << 20;
 
-/// Bytes that are gathered for one place in a file.
+/// Bytes gathered for one place in a file.
 pub(crate) struct Sink<'f> {
     file: &'f File,
-    /// Where `bytes` belong in the file.
+    /// Offset of `bytes` in the file.
     at: u64,
     bytes: Vec<u8>,
 }
@@ -35,7 +34,7 @@ impl<'f> Sink<'f> {
         Ok(())
     }
 
-    /// Appends `len` bytes, which `fill` makes. They are zero before.
+    /// Appends `len` bytes, which are zeroed and then filled by `fill`.
     pub(crate) fn put(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> io::Result<()> {
         let start = self.bytes.len();
         self.bytes.resize(start + len, 0);
@@ -52,7 +51,7 @@ impl<'f> Sink<'f> {
         Ok(())
     }
 
-    /// Writes what is left.
+    /// Writes the remaining bytes.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.write(self.bytes.len())?;
         self.at += self.bytes.len() as u64;

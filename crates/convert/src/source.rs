@@ -1,4 +1,4 @@
-//! A model that is converted: its files, mapped, and their headers.
+//! A model to be converted: its mapped files and their headers.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use alight_pages::Map;
 
 use crate::ConvertError;
 
-/// Maps a file of which every byte is going to be read: if it is changed in the meantime,
-/// [`Map::check_unchanged`] says so.
+/// Maps a file of which every byte will be read: if it changes in the meantime,
+/// [`Map::check_unchanged`] reports it.
 pub(crate) fn map(path: &Path) -> Result<Map, ConvertError> {
     let map = Map::open(path)?;
     map.stamp().settle(map.file());

@@ -1,4 +1,4 @@
-//! A packed file into what it was made from.
+//! Restores the source of a packed file.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::restore;
 use crate::source::{self, tiled_type};
 use crate::{ConvertError, OnProgress, Options, Volume};
 
-/// What [`unpack`] did.
+/// The result of [`unpack`].
 #[derive(Clone, Debug)]
 pub struct Unpacked {
     /// Bytes and time.
@@ -22,15 +22,15 @@ pub struct Unpacked {
     pub tensors: usize,
     /// Tensors that had been in tiles.
     pub packed: usize,
-    /// The checksum of the new file, in hexadecimal; it is the one of the file that was packed.
+    /// The checksum of the new file, in hexadecimal; it equals that of the file that was packed.
     pub sha256: String,
 }
 
-/// Makes the file that was packed into `source` again, at `dest`, bit for bit; a split model comes
-/// out in one file. Its checksum is compared before it gets its name.
+/// Restores the file that was packed into `source`, at `dest`, bit for bit; a split model is
+/// restored as one file. Its checksum is compared before it gets its name.
 ///
 /// # Errors
-/// See [`ConvertError`]. There is no file at `dest` then, or the one that was there before.
+/// See [`ConvertError`]. In that case there is no file at `dest`, or still the earlier one.
 pub fn unpack(
     source: &Path,
     dest: &Path,
@@ -94,8 +94,8 @@ pub fn unpack(
     })
 }
 
-/// The new file from its beginning to its end: its header, then the gap before each tensor and the tensor,
-/// and the gap at the end. Of the gaps, the first bytes are `filler`, all others zero.
+/// The new file from beginning to end: its header, then the gap before each tensor and the tensor, and the
+/// gap at the end. The first bytes of the gaps are `filler`, all others zero.
 fn steps<'a>(
     map: &'a Map,
     header: &'a [u8],
@@ -125,7 +125,7 @@ fn steps<'a>(
     Ok(steps)
 }
 
-/// What is done to the bytes of a tensor.
+/// Returns the change of layout for a tensor.
 fn tiling(map: &Map, info: &TensorInfo<'_>) -> Result<Tiling, ConvertError> {
     let wrong = |problem| ConvertError::Restore {
         path: map.path().into(),

@@ -1,4 +1,4 @@
-//! Where things go, and what may not go there.
+//! Destinations, and the checks that a source may be copied there.
 
 use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt;
@@ -10,12 +10,12 @@ use rustix::fs::FileType;
 
 use crate::CopyError;
 
-/// True if both are the same file or folder, by whatever names.
+/// Returns true if both are the same file or folder, under whatever names.
 pub(crate) fn same(a: &Metadata, b: &Metadata) -> bool {
     (a.dev(), a.ino()) == (b.dev(), b.ino())
 }
 
-/// The folder that a path is in.
+/// Returns the folder that a path is in.
 pub(crate) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -23,8 +23,8 @@ pub(crate) fn parent(path: &Path) -> &Path {
     }
 }
 
-/// The name that `source` gets in a folder; `None` for what has no name of its own (`.`, `..`, `a/.`),
-/// whose contents go into the folder itself.
+/// Returns the name that `source` gets in a folder; `None` for a path without a name of its own
+/// (`.`, `..`, `a/.`), whose contents go into the folder itself.
 pub(crate) fn name_in_folder(source: &Path) -> Option<&std::ffi::OsStr> {
     let bytes = source.as_os_str().as_bytes();
     let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
@@ -32,8 +32,8 @@ pub(crate) fn name_in_folder(source: &Path) -> Option<&std::ffi::OsStr> {
     if matches!(last, b"." | b".." | b"") { None } else { source.file_name() }
 }
 
-/// Refuses, with a clear reason, a destination where the file or link `source` cannot be made. Links are
-/// not followed here: one that was `named` as the destination has been resolved already.
+/// Refuses, with a clear reason, a destination where the file or link `source` cannot be created.
+/// Links are not followed here: one that was `named` as the destination has already been resolved.
 pub(crate) fn check(
     dest: &Destination,
     (from, source): (&Path, &Metadata),
@@ -65,7 +65,7 @@ pub(crate) fn check(
 
 /// Refuses a folder that would be copied into itself.
 pub(crate) fn not_into_itself(from: &Path, source: &Metadata, to: &Path) -> Result<(), CopyError> {
-    // What there is of the destination, by its real name, and every folder above it.
+    // The existing part of the destination, by its real name.
     let mut there: PathBuf = to.into();
     let real = loop {
         match fs::canonicalize(&there) {

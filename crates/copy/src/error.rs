@@ -1,4 +1,4 @@
-//! Errors. Every message names the file and, where there is one, the next step.
+//! Errors. Every message names the file and, if there is one, the next step.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use alight_pages::{FileKind, ReplaceError, copy};
 use thiserror::Error;
 
-/// Why something was not copied. Nothing is left of it, and what was there before is as it was.
+/// Why something was not copied. Nothing is left of the copy, and the destination is as it was
+/// before.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CopyError {
@@ -15,10 +16,10 @@ pub enum CopyError {
     Open {
         /// The source.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// A folder, and it was not said that folders are copied too.
+    /// A folder, without the option to copy folders.
     #[error("{}: is a folder; -r copies it with everything in it", path.display())]
     Folder {
         /// The source.
@@ -29,7 +30,7 @@ pub enum CopyError {
     Special {
         /// The source.
         path: PathBuf,
-        /// What it is.
+        /// Its kind.
         kind: FileKind,
     },
     /// Source and destination are one file.
@@ -40,7 +41,7 @@ pub enum CopyError {
         /// The destination.
         to: PathBuf,
     },
-    /// The destination is in the folder that is copied.
+    /// The destination is in the folder to copy.
     #[error(
         "{}: is in {}, which cannot be copied into itself; give a folder outside of it",
         to.display(), from.display()
@@ -62,29 +63,29 @@ pub enum CopyError {
         /// The destination.
         to: PathBuf,
     },
-    /// No file can be made there.
+    /// No file can be created there.
     #[error("{}: {problem}", path.display())]
     Destination {
         /// The path.
         path: PathBuf,
-        /// What is in the way.
+        /// The obstacle.
         problem: &'static str,
     },
-    /// The system does not let something be made there.
+    /// The system does not allow creating something there.
     #[error("{}: cannot write: {source}", path.display())]
     Write {
         /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// The bytes cannot be copied.
     #[error(transparent)]
     Bytes(copy::CopyError),
-    /// The new file cannot be made or given its name.
+    /// The new file cannot be created or given its name.
     #[error(transparent)]
     Replace(#[from] ReplaceError),
-    /// The source is not what it was when the copy began.
+    /// The source has changed since the copy began.
     #[error(
         "{}: was changed by another program while it was copied; copy it again when that is done",
         path.display()
@@ -93,17 +94,17 @@ pub enum CopyError {
         /// The source.
         path: PathBuf,
     },
-    /// A folder is not where it was any more.
+    /// A folder is no longer where it was.
     #[error(
         "{}: was moved by another program while it was copied, and the rest of it is left out; copy it \
          again when that is done",
         path.display()
     )]
     Moved {
-        /// The folder, as it was called.
+        /// The folder, under its former name.
         path: PathBuf,
     },
-    /// The observer asked for it.
+    /// Requested by the observer.
     #[error("stopped")]
     Stopped,
 }

@@ -14,16 +14,16 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::{Copied, CopyError, Event, OnEvent, Options, Progress, dest, keep};
 
-/// Where in the whole a file is.
+/// The position of a file within the whole work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Before {
     pub done: u64,
     pub total: u64,
-    /// True if the folder it goes to has more to come, and is synced then.
+    /// True if its destination folder still gets more entries, and is synced after them.
     pub in_folder: bool,
 }
 
-/// What a path leads to, if it is not a file, a folder or a link.
+/// Returns the kind of a file that is not a regular file, a folder or a link.
 pub(crate) fn special(metadata: &Metadata) -> Option<FileKind> {
     let ty = metadata.file_type();
     match ty {
@@ -36,19 +36,19 @@ pub(crate) fn special(metadata: &Metadata) -> Option<FileKind> {
     }
 }
 
-/// Something to copy: a name in an open folder.
+/// An entry to copy: a name in an open folder.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a> {
     pub folder: BorrowedFd<'a>,
     pub name: &'a OsStr,
     /// Its name in messages.
     pub path: &'a Path,
-    /// True if it is followed if it is a link: what was asked for by name, without -r.
+    /// True if a link is followed: the entry was named by the user, without -r.
     pub follow: bool,
 }
 
 impl Entry<'_> {
-    /// What it is.
+    /// Returns its metadata.
     pub fn look(&self) -> Result<Metadata, CopyError> {
         let cannot = |source| CopyError::Open { path: self.path.into(), source };
         let by_path = || match self.follow {
@@ -66,19 +66,19 @@ impl Entry<'_> {
         Ok(rustix::fs::openat(self.folder, self.name, flags, Mode::empty())?.into())
     }
 
-    /// What it leads to, if it is a link.
+    /// Returns the target of a link.
     pub fn target(&self) -> Result<CString, CopyError> {
         rustix::fs::readlinkat(self.folder, self.name, Vec::new())
             .map_err(|error| CopyError::Open { path: self.path.into(), source: error.into() })
     }
 }
 
-/// Opens what was looked at; if there is something else by now, that is an error, and not waited for.
+/// Opens the file that was looked at. If it has been replaced since, that is an error, and opening does not block.
 fn open(from: &Entry<'_>, looked_at: &Metadata) -> Result<(File, Metadata), CopyError> {
     let cannot = |source| CopyError::Open { path: from.path.into(), source };
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = from.open(flags).map_err(cannot)?;
-    // The kernel gives files of /sys new times when their attributes are asked for at first.
+    // The kernel updates the times of files in /sys when their attributes are first read.
     keep::ask(&file);
     let metadata = file.metadata().map_err(cannot)?;
     if let Some(kind) = special(&metadata) {
@@ -90,7 +90,7 @@ fn open(from: &Entry<'_>, looked_at: &Metadata) -> Result<(File, Metadata), Copy
     }
 }
 
-/// Copies the file `entry`, which was looked at, to a destination that was checked.
+/// Copies the file `entry`, which was looked at, to a checked destination.
 pub(crate) fn copy(
     (entry, looked_at): (&Entry<'_>, &Metadata),
     dest: &Destination,
@@ -125,7 +125,7 @@ pub(crate) fn copy(
                     verified: Some(compared.durable),
                 }))
             });
-            // Bytes differ, of course, where the source has changed.
+            // Bytes differ, of course, if the source has changed.
             if verified.is_err() {
                 unchanged(&source, &stamp, from)?;
             }
@@ -146,7 +146,7 @@ pub(crate) fn copy(
     } else {
         new.commit()?
     }
-    // What syncing the file has left of it in the page cache.
+    // The rest of it in the page cache after the sync.
     if let Ok(file) = file {
         let _ = alight_pages::give_up(&file);
     }
@@ -160,7 +160,7 @@ pub(crate) fn copy(
     })
 }
 
-/// An error, if the source has been changed since its stamp was taken.
+/// Returns an error if the source has been changed since its stamp was taken.
 fn unchanged(source: &File, stamp: &Stamp, from: &Path) -> Result<(), CopyError> {
     match stamp.still_holds(source) {
         Ok(true) => Ok(()),

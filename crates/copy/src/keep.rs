@@ -1,9 +1,9 @@
-//! What belongs to a file besides its bytes: owner, attributes, ACLs, permissions, times.
+//! A file's metadata: owner, attributes, ACLs, permissions, times.
 //!
-//! In this order, because a change of owner takes away the bits that run a program as its owner, and
-//! because attributes cannot be written any more once the permissions forbid it. At no moment does the
-//! copy let in a user whom its source does not: what a folder hands down to what is made in it (a
-//! default ACL) is taken away first.
+//! In this order, because a change of owner clears the setuid and setgid bits, and because
+//! attributes can no longer be written once the permissions forbid it. At no moment does the copy
+//! admit a user whom its source does not: the ACL that a folder passes on to new entries (its
+//! default ACL) is removed first.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fmt;
@@ -15,11 +15,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use alight_pages::{Destination, Held};
 use rustix::fs::{AtFlags, Gid, Uid};
 
-/// Something that the copy does not have.
+/// Metadata that the copy does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotKept {
-    /// The user: only root may give files away. A program that runs as its owner does not any more.
+    /// The user: only root may give files away. A setuid program loses that bit.
     Owner {
         /// The system's error.
         errno: i32,
@@ -54,7 +54,7 @@ pub enum NotKept {
 }
 
 impl NotKept {
-    /// Only root can keep these: not reported if this user is not root.
+    /// Returns true for metadata that only root can keep: not reported if this user is not root.
     pub fn is_expected(&self) -> bool {
         match self {
             NotKept::Owner { errno } | NotKept::Group { errno } => {
@@ -87,19 +87,19 @@ fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error())
 }
 
-/// Bits that run a program as its owner or group.
+/// The setuid and setgid bits.
 const SET_ID: u32 = 0o6000;
 
-/// The ACL of a file or folder, and the one that a folder hands down.
+/// The ACL of a file or folder, and the one that a folder passes on.
 const ACCESS: &CStr = c"system.posix_acl_access";
 const DEFAULT: &CStr = c"system.posix_acl_default";
 
-/// Gives `dest` everything of `source` that it can have, and takes away what it has beyond that.
+/// Gives `dest` all metadata of `source` that it can have, and removes any that `source` does not have.
 pub(crate) fn keep(source: &File, was: &Metadata, dest: &File) -> Vec<NotKept> {
     let mut lost = Vec::new();
     let mut mode = was.mode() & 0o7777;
     if let Ok(now) = dest.metadata() {
-        // Each by itself: a member of the group may keep the group.
+        // Separately: a member of the group may keep the group.
         if now.gid() != was.gid()
             && let Err(error) = fchown(dest, None, Some(was.gid()))
         {
@@ -114,7 +114,7 @@ pub(crate) fn keep(source: &File, was: &Metadata, dest: &File) -> Vec<NotKept> {
         }
     }
     attributes(source, dest, &mut lost);
-    // Without its ACL, the bits of the group are the most that the ACL gives to any user it names.
+    // Without its ACL, the group bits are the maximum that the ACL grants to any user it names.
     let acl = |lost: &NotKept| matches!(lost, NotKept::Attribute { name, .. } if *name == *ACCESS.to_string_lossy());
     if lost.iter().any(acl) {
         mode &= !0o070;
@@ -139,7 +139,7 @@ fn times(was: &Metadata, dest: &File) -> Result<(), NotKept> {
 fn attributes(source: &File, dest: &File, lost: &mut Vec<NotKept>) {
     let names = match names(source) {
         Ok(names) => names,
-        // A filesystem that has none.
+        // A filesystem without attributes.
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => return,
         Err(error) => {
             lost.push(NotKept::Attributes { errno: error.raw_os_error() });
@@ -160,7 +160,7 @@ fn attributes(source: &File, dest: &File, lost: &mut Vec<NotKept>) {
         });
         match set {
             Ok(()) => {}
-            // Has gone in the meantime.
+            // Removed in the meantime.
             Err(rustix::io::Errno::NODATA) => {}
             Err(error) => lost.push(NotKept::Attribute {
                 name: name.to_string_lossy().into_owned(),
@@ -170,19 +170,19 @@ fn attributes(source: &File, dest: &File, lost: &mut Vec<NotKept>) {
     }
 }
 
-/// Takes an ACL away that the source does not have.
+/// Removes an ACL that the source does not have.
 fn without_acl(dest: &File, acl: &CStr) -> io::Result<()> {
     if rustix::fs::fgetxattr_query(dest, acl).is_err() {
         return Ok(());
     }
     if acl == ACCESS {
-        // With it go the limits of the group: only the owner until the permissions are set.
+        // The limits of the group go with it: only the owner until the permissions are set.
         dest.set_permissions(Permissions::from_mode(dest.metadata()?.mode() & 0o7700))?;
     }
     Ok(rustix::fs::fremovexattr(dest, acl)?)
 }
 
-/// Asks for the extended attributes, for whatever this does to a file.
+/// Lists the extended attributes, for the effect that this has on a file.
 pub(crate) fn ask(file: &File) {
     let _ = names(file);
 }
@@ -206,7 +206,7 @@ fn value(file: &File, name: &CStr) -> rustix::io::Result<Vec<u8>> {
     )
 }
 
-/// Asks for a length and then for as many bytes, again if there are more by then.
+/// Requests a length and then that many bytes, and repeats both if there are more by then.
 fn filled(
     len: impl Fn() -> rustix::io::Result<usize>,
     fill: impl Fn(&mut Vec<u8>) -> rustix::io::Result<usize>,
@@ -227,8 +227,8 @@ fn filled(
     }
 }
 
-/// Gives the symbolic link at a destination the owner and times of another. It is held open, so that nothing
-/// else gets them that takes its name.
+/// Gives the symbolic link at a destination the owner and times of another. It is held open, so that a file that takes its name
+/// does not get them.
 pub(crate) fn keep_of_link(was: &Metadata, dest: &Destination) -> Vec<NotKept> {
     let mut lost = Vec::new();
     let link = match hold_link(dest) {
@@ -260,7 +260,7 @@ pub(crate) fn keep_of_link(was: &Metadata, dest: &Destination) -> Vec<NotKept> {
     lost
 }
 
-/// The link at a destination, where the system can hold a link.
+/// Returns the link at a destination, where the system can hold a link.
 fn hold_link(dest: &Destination) -> io::Result<Option<Held>> {
     let held = Held::open(dest.folder().as_fd(), dest.name(), false)?;
     match &held {

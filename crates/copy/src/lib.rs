@@ -1,32 +1,32 @@
-//! Files and folders copied so that each file is there as a whole or not at all, and the page cache is
-//! as it was: bytes, holes, permissions, times, owner, attributes. The bytes themselves are copied by
-//! [`alight_pages::copy`].
+//! Copies files and folders so that each file appears complete or not at all, and the page cache is
+//! left as it was: bytes, holes, permissions, times, owner, attributes. The bytes themselves are
+//! copied by [`alight_pages::copy`].
 //!
-//! It must never print, leave half a file, open a pipe or a device, follow a link inside a folder, or
-//! copy a thing onto or into itself. An observer is told what happens, and can stop the work.
+//! It must never print, leave half a file, open a pipe or a device, follow a link inside a folder,
+//! or copy a file or folder onto or into itself. An observer is notified of events, and can stop
+//! the work.
 //!
-//! **Invariant:** a file appears under its name when its bytes, and what belongs to it, are on the disk.
-//! A file that was there before stays until then. A failure, Ctrl-C or a full disk leaves nothing of the
-//! new one.
+//! **Invariant:** a file appears under its name when its bytes and its metadata are on the disk. An
+//! existing file stays until then. A failure, Ctrl-C or a full disk leaves nothing of the new one.
 //!
-//! **Invariant:** both sides of a tree are walked by open folders (`walk.rs`), never by path: no link
-//! below the destination that the caller named is followed, whichever process made it, and a folder that
-//! is swapped for a link while it is copied leads nowhere else. A link at the path of a new file is an
-//! error there; a link that is itself the named destination is followed, and its file replaced.
+//! **Invariant:** both sides of a tree are walked by open folders (`walk.rs`), never by path: no
+//! link below the destination that the caller named is followed, whichever process made it, and a
+//! folder that is swapped for a link while it is copied does not redirect the copy. A link at the
+//! path of a new file is an error there; a link that is itself the named destination is followed,
+//! and its file replaced.
 //!
-//! **Invariant:** a run replaces nothing that it has made itself, and does not descend into it.
+//! **Invariant:** a run replaces nothing that it has created itself, and does not descend into it.
 //!
-//! **Invariant:** a copy has the permissions and ACLs of its source and at no moment more. It begins
-//! readable by its owner alone, and what its folder hands down (a default ACL) is taken away before the
-//! first byte. Where an ACL cannot be kept, the group gets no rights. A program that changes its owner
-//! loses the bits that run it as its owner (setuid, setgid).
+//! **Invariant:** a copy has the permissions and ACLs of its source and at no moment more. At first
+//! only its owner can read it, and the ACL that its folder passes on (a default ACL) is removed
+//! before the first byte. Where an ACL cannot be kept, the group gets no rights. A program whose
+//! owner changes loses its setuid and setgid bits.
 //!
-//! **Invariant:** what cannot be kept is reported ([`NotKept`]). What fails is reported and does not stop
-//! the rest of a folder. A source that was written to while it was copied is an error.
+//! **Invariant:** metadata that cannot be kept is reported ([`NotKept`]). Failures are reported and do not stop the rest of a
+//! folder. A source that was written to while it was copied is an error.
 //!
-//! **Invariant:** at most the first and the last four levels of a tree are open; one further up is opened
-//! again as the folder above and must be the same folder. Memory holds the names of one folder for each
-//! level on the way down.
+//! **Invariant:** at most the first and the last four levels of a tree are open; one further up is opened again as the folder
+//! above and must be the same folder. Memory holds the names of one folder for each level on the way down.
 //!
 //! # Example
 //!
@@ -65,16 +65,16 @@ pub use alight_pages::copy::{Fallback, Method, Reflink, Report};
 pub use error::CopyError;
 pub use keep::NotKept;
 
-/// How to copy.
+/// Options of a copy.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Folders too, with everything in them; symbolic links are then copied as links.
+    /// Folders too, with all their contents; symbolic links are then copied as links.
     pub recursive: bool,
-    /// Leave files alone that are there already.
+    /// Leave existing files alone.
     pub no_clobber: bool,
     /// Read every file again, from the disk, and compare it before it appears.
     pub verify: bool,
-    /// Whether bytes may be shared.
+    /// When bytes may be shared.
     pub reflink: Reflink,
     /// The first method to try after sharing; `None` chooses the best.
     pub method: Option<Method>,
@@ -84,7 +84,7 @@ pub struct Options {
     pub count: bool,
 }
 
-/// What an observer is told.
+/// An event that an observer is notified of.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -92,9 +92,9 @@ pub enum Event<'a> {
     Progress(Progress),
     /// A file is in place.
     Copied(&'a Copied),
-    /// A file was left alone because there was one already.
+    /// A file was left alone because it already existed.
     Skipped(&'a Path),
-    /// One file or folder could not be copied; the others are.
+    /// One file or folder could not be copied; the others still are.
     Failed(&'a CopyError),
 }
 
@@ -103,9 +103,9 @@ pub enum Event<'a> {
 pub struct Progress {
     /// Bytes that are on the disk.
     pub durable: u64,
-    /// Bytes in all, as far as known (see [`Options::count`]).
+    /// Total bytes, as far as known (see [`Options::count`]).
     pub total: u64,
-    /// Bytes that were compared, where they are compared now.
+    /// Bytes compared so far, during a comparison.
     pub verified: Option<u64>,
 }
 
@@ -118,24 +118,24 @@ pub struct Copied {
     pub to: PathBuf,
     /// How its bytes were copied; `None` for a link.
     pub report: Option<Report>,
-    /// How it was compared, if it was.
+    /// How it was compared, if at all.
     pub verified: Option<Verified>,
-    /// What of it could not be kept.
+    /// The metadata that could not be kept.
     pub not_kept: Vec<NotKept>,
-    /// From opening the source to the new file's being safe on the disk.
+    /// From opening the source until the new file is durable on the disk.
     pub took: Duration,
 }
 
 pub use alight_pages::copy::Verified;
 
-/// What was done.
+/// The totals of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Files and links that are in place.
     pub files: u64,
     /// Folders that are in place.
     pub folders: u64,
-    /// Bytes of these files that were copied or shared, holes left out.
+    /// Bytes of these files that were copied or shared, without holes.
     pub bytes: u64,
     /// Files that were left alone.
     pub skipped: u64,
@@ -143,15 +143,15 @@ pub struct Summary {
     pub failed: u64,
 }
 
-/// Told about everything; `Break` stops the work, which then ends with [`CopyError::Stopped`] and leaves
-/// nothing of the file that it was at.
+/// Notified of every event; `Break` stops the work, which then ends with [`CopyError::Stopped`] and
+/// leaves nothing of the current file.
 pub type OnEvent<'f> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'f;
 
-/// Copies each of `sources` to `dest`: into it, if it is a folder, else under this name. What fails is
-/// told to the observer and counted, and the next is copied.
+/// Copies each of `sources` to `dest`: into it if it is a folder, otherwise under this name.
+/// Failures are reported to the observer and counted, and the next source is copied.
 ///
 /// # Errors
-/// There is no such folder to copy into, or the observer stopped the work.
+/// There is no folder `dest` to copy into, or the observer stopped the work.
 pub fn copy(
     sources: &[PathBuf],
     dest: &Path,

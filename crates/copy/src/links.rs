@@ -1,4 +1,4 @@
-//! Symbolic links, and further names of files that have been copied.
+//! Symbolic links, and further names (hard links) of files that have been copied.
 
 use std::collections::HashMap;
 use std::fs::Metadata;
@@ -25,19 +25,19 @@ pub(crate) fn symbolic(
     Ok(keep::keep_of_link(found, dest))
 }
 
-/// Files with several names: where the first of them went, and which file that is.
+/// Files with several names: the path of the first copy, and its identity.
 #[derive(Default)]
 pub(crate) struct Linked(HashMap<Identity, (PathBuf, Identity)>);
 
 impl Linked {
-    /// Remembers where a file with several names went.
+    /// Remembers the copy of a file with several names.
     pub fn add(&mut self, source: &Metadata, dest: &Destination) {
         if let Ok(Some(made)) = dest.look() {
             self.0.insert(source.into(), (dest.path().into(), Identity::from(&made)));
         }
     }
 
-    /// Makes another name of the copy of `source`, if there is one, and if that can be.
+    /// Makes another name of the copy of `source`, if there is one and if that is possible; returns true if it did.
     pub fn link(&self, source: &Metadata, dest: &Destination, replace: bool) -> bool {
         let Some((path, identity)) = self.0.get(&Identity::from(source)) else { return false };
         let made = || -> io::Result<()> {
@@ -52,7 +52,8 @@ impl Linked {
     }
 }
 
-/// The file that was made, and no other that has taken its name. Where files cannot be held, every name gets a file of its own.
+/// Opens the file that was created, and not another that has taken its name. Where files cannot be held open, every name gets its
+/// own file.
 fn first(path: &Path, identity: Identity) -> io::Result<Held> {
     let held = Held::open(CWD, path.as_os_str(), false)?.ok_or(io::ErrorKind::Unsupported)?;
     match Identity::from(&held.metadata()?) == identity {

@@ -1,7 +1,7 @@
-//! Several sources, and folders with everything in them.
+//! Several sources, and folders with all their contents.
 //!
-//! Below the destination that was named no link is followed, and nothing that this run has made is
-//! replaced or gone through, on whichever side and whichever process puts it there: see [`walk`](crate::walk).
+//! No link is followed below the named destination, and nothing that this run has created is replaced or descended into, on
+//! whichever side and whichever process puts it there: see [`walk`](crate::walk).
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -28,15 +28,15 @@ struct Tree<'a, 'f> {
     summary: Summary,
     before: Before,
     linked: Linked,
-    /// Everything that this run has made.
+    /// All files and folders that this run has created.
     made: HashSet<Identity>,
 }
 
-/// Where a source goes.
+/// The destination of a source.
 enum To<'a> {
     /// Under this name in a folder.
     In(&'a Folder, &'a OsStr),
-    /// Where the person said; a link there is followed.
+    /// The destination named by the user; a link there is followed.
     Named,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn copy(
     Ok(tree.summary)
 }
 
-/// Bytes that will be copied, about: holes are known only when a file is opened.
+/// Returns the approximate number of bytes to copy: holes are known only when a file is opened.
 fn count(path: &Path, recursive: bool) -> u64 {
     let (mut bytes, mut left) = (0_u64, vec![path.to_path_buf()]);
     while let Some(path) = left.pop() {
@@ -98,7 +98,7 @@ fn count(path: &Path, recursive: bool) -> u64 {
 }
 
 impl Tree<'_, '_> {
-    /// What was asked for by name: without -r a link is followed.
+    /// Copies a source that the user named: without -r a link is followed.
     fn source(&mut self, from: &Path, to: &Path, dest: &To<'_>) -> Result<(), CopyError> {
         let follow = !self.options.recursive || from.as_os_str().as_bytes().ends_with(b"/");
         let entry = Entry { folder: CWD, name: from.as_os_str(), path: from, follow };
@@ -111,7 +111,7 @@ impl Tree<'_, '_> {
                 To::Named => (Destination::of(to)?, true),
             };
             self.any(&entry, &found, &dest.0, dest.1)?;
-            // (A file has seen to that itself.)
+            // (A file has already been synced.)
             return match found.is_file() {
                 true => Ok(()),
                 false => dest.0.folder().sync().map_err(|source| write(to, source)),
@@ -132,7 +132,7 @@ impl Tree<'_, '_> {
             .map_err(|source| write(to, source))
     }
 
-    /// Copies everything in a folder. What is in the way of one thing does not stop the others.
+    /// Copies the contents of a folder. A failure of one entry does not stop the others.
     fn walk(&mut self, top: Level, from: &Path, to: &Path) -> Result<(), CopyError> {
         let (mut from, mut to) = (from.to_path_buf(), to.to_path_buf());
         let mut stack = vec![top];
@@ -152,9 +152,9 @@ impl Tree<'_, '_> {
                         done => done.map(drop),
                     }
                 }
-                // However it ended, the folder does not stay closed.
+                // However it ended, the folder's permissions and times are set.
                 (_, pair) => {
-                    // Without its folders, its error has been told.
+                    // If its folders are lost, that error has been reported.
                     let done = match &pair {
                         Some(pair) => self.leave(level, pair, (&from, &to)),
                         None => Ok(()),
@@ -176,7 +176,7 @@ impl Tree<'_, '_> {
         outcome
     }
 
-    /// Something in a folder; what is a folder itself is entered.
+    /// Copies an entry of a folder; a folder is entered.
     fn entry(
         &mut self,
         pair: &Pair,
@@ -196,7 +196,7 @@ impl Tree<'_, '_> {
         Ok(None)
     }
 
-    /// Anything but a folder. `named` says that the destination is what the caller gave.
+    /// Copies anything except a folder. `named` is true if the destination is the caller's own.
     fn any(
         &mut self,
         entry: &Entry<'_>,
@@ -260,7 +260,7 @@ impl Tree<'_, '_> {
             return Ok(link(links::symbolic(entry, found, dest, replace)?));
         }
         let several = self.options.recursive && found.nlink() > 1;
-        // A filesystem without such names gets a file of its own.
+        // On a filesystem without hard links, each name gets its own file.
         if several && self.linked.link(found, dest, replace) {
             return Ok(link(Vec::new()));
         }
@@ -271,7 +271,7 @@ impl Tree<'_, '_> {
         Ok(copied)
     }
 
-    /// Opens both sides of a folder that was found; its names are read before anything is made.
+    /// Opens both sides of a folder that was found; its names are read before anything is created.
     fn enter(
         &mut self,
         (source, from): (Folder, &Path),
@@ -291,7 +291,7 @@ impl Tree<'_, '_> {
         Level::new(OsString::new(), found.clone(), names, pair).map_err(cannot)
     }
 
-    /// The folder `name` in a folder of the destination, new or as it is; never through a link.
+    /// Returns the folder `name` in a folder of the destination, new or existing; never through a link.
     fn folder_in(&mut self, above: &Folder, name: &OsStr, to: &Path) -> Result<Folder, CopyError> {
         let cannot = |source| write(to, source);
         // Only its owner may open it until it is complete.
@@ -321,12 +321,12 @@ impl Tree<'_, '_> {
         }
     }
 
-    /// The folder that a person named, new or as it is.
+    /// Returns the folder that the user named, new or existing.
     fn folder_named(&mut self, to: &Path) -> Result<Folder, CopyError> {
         match Folder::open(to) {
             Ok(folder) => Ok(folder),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // Without a '/' at its end.
+                // Without a trailing '/'.
                 let dest = Destination::unfollowed(to.components().as_path())?;
                 self.folder_in(dest.folder(), dest.name(), to)
             }
@@ -337,7 +337,7 @@ impl Tree<'_, '_> {
         }
     }
 
-    /// A folder that has everything gets what belongs to it.
+    /// Sets the metadata of a folder that has all its entries.
     fn leave(
         &mut self,
         level: &Level,
@@ -358,7 +358,7 @@ impl Tree<'_, '_> {
         Ok(())
     }
 
-    /// Tells what went wrong, and continues; but not when it was stopped.
+    /// Reports an error and continues, except when the work was stopped.
     fn tell(&mut self, outcome: Result<(), CopyError>) -> Result<(), CopyError> {
         match outcome {
             Ok(()) => Ok(()),

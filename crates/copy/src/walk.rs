@@ -1,7 +1,7 @@
-//! The folders on the way from the source down to where the work is, on both sides, held open: what is
-//! read is read from them, and what is made is made in them, whatever takes their names meanwhile.
-//! Of a deep tree only the last few are open; one further up is opened again as the folder above, and
-//! must be the one that it was.
+//! The folders on the path from the source down to the current one, on both sides, held open: reads
+//! and writes go through them, whatever takes their names meanwhile. Of a deep tree only the last
+//! few are open; one further up is opened again as the folder above, and must be the same folder as
+//! before.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -11,16 +11,16 @@ use std::vec::IntoIter;
 use alight_pages::{Folder, Identity};
 use rustix::fs::Dir;
 
-/// Levels that are held open at the end of the way; the first one is, too.
+/// The number of innermost levels that are held open; the first one is, too.
 const HELD: usize = 4;
 
-/// A folder that is copied.
+/// A folder being copied.
 pub(crate) struct Level {
     /// Its name in the one above.
     pub name: OsString,
-    /// What it was when its names were read.
+    /// Its metadata when its names were read.
     pub was: Metadata,
-    /// The names that are still to come.
+    /// The remaining names.
     pub names: IntoIter<OsString>,
     pair: Option<Pair>,
     source: Identity,
@@ -45,7 +45,7 @@ impl Level {
         Ok(Level { name, was, names: names.into_iter(), pair: Some(pair), source, dest })
     }
 
-    /// Its folders, unless they have been lost.
+    /// Returns its folders, unless they have been lost.
     pub fn pair(&self) -> Option<Pair> {
         self.pair.clone()
     }
@@ -56,7 +56,7 @@ impl Level {
     }
 }
 
-/// All names in a folder.
+/// Returns all names in a folder.
 pub(crate) fn names(folder: &Folder) -> std::io::Result<Vec<OsString>> {
     use std::os::unix::ffi::OsStringExt;
     let mut names = Vec::new();
@@ -77,7 +77,7 @@ pub(crate) fn down(stack: &mut Vec<Level>, level: Level) {
     }
 }
 
-/// Comes up to the last level, from the folders of the one below; whether its own are there (again).
+/// Returns to the last level from the folders of the one below; true if that level's folders are open (again).
 pub(crate) fn up(stack: &mut [Level], below: Option<Pair>) -> bool {
     let Some(last) = stack.last() else { return true };
     if last.pair.is_some() {
@@ -92,7 +92,7 @@ pub(crate) fn up(stack: &mut [Level], below: Option<Pair>) -> bool {
     is_found
 }
 
-/// The folders of the last level, by their names.
+/// Reopens the folders of the last level, by their names.
 fn from_the_top(stack: &[Level]) -> Option<Pair> {
     let mut levels = stack.iter();
     let mut pair = levels.next()?.pair()?;

@@ -1,15 +1,15 @@
-//! The GGUF files of a model: which files they are, mapped; their headers, copied and parsed; and all
-//! tensors in one catalog. Everything that opens a model goes through here: the engine, the converters,
-//! `inspect` and the Python package.
+//! The GGUF files of a model: finding and mapping them; their headers, copied and parsed; and all
+//! tensors in one catalog. Everything that opens a model goes through here: the engine, the
+//! converters, `inspect` and the Python package.
 //!
-//! It must never interpret a tensor or a key beyond the ones that tie shards together, and must never
+//! It must never interpret a tensor, or a key other than those that link shards, and must never
 //! print.
 //!
 //! **Invariant:** a header is parsed from a copy and never from the map, which other processes can
 //! write to ([`Header`]). The copies belong to the caller, because a catalog borrows from them.
 //!
-//! **Invariant:** every error names a file. A file that was cut short while it was read is reported as
-//! that, and not as whatever was missing in it.
+//! **Invariant:** every error names a file. A file that was truncated while it was read is reported
+//! as truncated, and not as whatever was missing in it.
 //!
 //! # Example
 //!
@@ -47,23 +47,23 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FilesError {
-    /// A file cannot be mapped, has become shorter since it was, or cannot be read.
+    /// A file cannot be mapped, has been truncated since, or cannot be read.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// A header is wrong.
+    /// A header is invalid.
     #[error("{}: {source}", path.display())]
     Header {
         /// The file.
         path: PathBuf,
-        /// The mistake in it.
+        /// The error in it.
         source: GgufError,
     },
-    /// Shards do not make a model.
+    /// Shards do not form a model.
     #[error("{}: {source}", path.display())]
     Split {
-        /// The shard that was asked for.
+        /// The requested shard.
         path: PathBuf,
-        /// The mistake in the set.
+        /// The error in the set.
         source: SplitError,
     },
 }
@@ -71,14 +71,14 @@ pub enum FilesError {
 /// The headers of a model's files, and all tensors.
 #[derive(Debug)]
 pub struct Headers<'h> {
-    /// In the order of the shards.
+    /// The parsed headers, in the order of the shards.
     pub files: Vec<Gguf<'h>>,
     /// The tensors of all files.
     pub catalog: Catalog<'h>,
 }
 
 impl<'h> Headers<'h> {
-    /// Checks headers that are already parsed against each other, and makes one catalog of them.
+    /// Checks parsed headers against each other, and merges them into one catalog.
     ///
     /// # Errors
     /// [`FilesError::Split`].
@@ -96,7 +96,7 @@ impl<'h> Headers<'h> {
         Ok(Headers { files, catalog })
     }
 
-    /// The metadata of the model without what ties shards together.
+    /// Returns the metadata of the model without the keys that link shards.
     pub fn metadata(&self) -> Vec<(&'h str, Value<'h>)> {
         let split = self.files.len() > 1;
         let all = self.files.first().map(|gguf| gguf.metadata.iter()).into_iter().flatten();
@@ -104,18 +104,18 @@ impl<'h> Headers<'h> {
     }
 }
 
-/// Maps the model at `path`: one file, or all shards of a split model in their order.
+/// Maps the model at `path`: one file, or all shards of a split model, in order.
 ///
 /// # Errors
-/// A file cannot be mapped, or the header of the file at `path` is wrong or is no shard of such a name.
+/// A file cannot be mapped, or the header of the file at `path` is invalid or does not match a shard of that name.
 pub fn open(path: &Path) -> Result<Vec<Map>, FilesError> {
     open_with(path, |path| Ok(Map::open(path)?))
 }
 
-/// As [`open`]; `map` maps each file.
+/// Like [`open`]; `map` maps each file.
 ///
 /// # Errors
-/// As [`open`], and the errors of `map`.
+/// Those of [`open`], and the errors of `map`.
 pub fn open_with<E: From<FilesError>>(
     path: &Path,
     map: impl Fn(&Path) -> Result<Map, E>,
@@ -131,10 +131,10 @@ pub fn open_with<E: From<FilesError>>(
     }
 }
 
-/// The paths of all shards of the split model that a file belongs to, in their order; `None` if it is a model by itself.
+/// Returns the paths of all shards of the split model that a file belongs to, in order; `None` if it is a model by itself.
 ///
 /// # Errors
-/// [`FilesError::Split`]: its name does not fit what its header says.
+/// [`FilesError::Split`]: its name does not match its header.
 pub fn shards(map: &Map, gguf: &Gguf<'_>) -> Result<Option<Vec<PathBuf>>, FilesError> {
     let path = map.path();
     let names = split::names(&file_name(path), gguf)
@@ -143,15 +143,15 @@ pub fn shards(map: &Map, gguf: &Gguf<'_>) -> Result<Option<Vec<PathBuf>>, FilesE
     Ok((names.len() > 1).then(paths))
 }
 
-/// A copy of the header of a file, which fills up while the header is parsed.
+/// Returns a copy of a file's header, which is filled while the header is parsed.
 pub fn copy(map: &Map) -> Header<'_> {
     let read = map.reader();
     Header::new(map.len() as u64, move |to, at| in_halves(&read, to, at)).with_memory(memory)
 }
 
-/// Reads a large piece, which is a long vocabulary, with two threads: everything else waits for it.
+/// Reads a large piece (a long vocabulary) with two threads: everything else waits for it.
 fn in_halves(read: &(impl Fn(&mut [u8], u64) -> bool + Sync), to: &mut [u8], at: u64) -> bool {
-    /// What takes some times as long as it takes to start a thread.
+    /// Reading this many bytes takes several times as long as starting a thread.
     const LARGE: usize = 2 << 20;
     if to.len() < LARGE {
         return read(to, at);
@@ -164,15 +164,15 @@ fn in_halves(read: &(impl Fn(&mut [u8], u64) -> bool + Sync), to: &mut [u8], at:
         let thread = std::thread::Builder::new().name("alight-header".into());
         let other = thread.spawn_scoped(scope, first_half);
         let second = read(second, at + half as u64);
-        // The system may give no more threads.
+        // The system may refuse another thread.
         second & other.map_or_else(|_| first_half(), |other| other.join().unwrap_or(false))
     })
 }
 
-/// Memory for a piece of a header. A large one, of a long vocabulary, is in huge pages: its first touch would take longer
-/// than copying into it otherwise.
+/// Allocates memory for a piece of a header. A large one, for a long vocabulary, is in huge pages: its first touch would
+/// otherwise take longer than copying into it.
 fn memory(len: usize) -> Option<Box<dyn Memory>> {
-    /// Where most of a huge page is used: a vocabulary stays there as long as the model is open.
+    /// From this size, most of a huge page is used: a vocabulary stays there while the model is open.
     const LARGE: usize = 3 << 19;
     struct Huge(Region);
     impl Memory for Huge {
@@ -187,12 +187,12 @@ fn memory(len: usize) -> Option<Box<dyn Memory>> {
     if len < LARGE {
         return Some(Box::new(vec![0u8; len]));
     }
-    // In whole huge pages, or the system gives small ones. What is not touched costs nothing.
+    // In whole huge pages, or the system gives small ones. Untouched memory costs nothing.
     let region = Region::new(len.checked_next_multiple_of(Region::HUGE)?).ok()?;
     Some(Box::new(Huge(region)))
 }
 
-/// [`copy`] of each.
+/// Returns a [`copy`] for each map.
 pub fn copies<M: Borrow<Map>>(maps: &[M]) -> Vec<Header<'_>> {
     maps.iter().map(|map| copy(map.borrow())).collect()
 }
@@ -200,7 +200,7 @@ pub fn copies<M: Borrow<Map>>(maps: &[M]) -> Vec<Header<'_>> {
 /// Parses the header of one file into its copy.
 ///
 /// # Errors
-/// [`FilesError::Header`]. A file that was cut short meanwhile is reported as that.
+/// [`FilesError::Header`]. A file that was truncated meanwhile is reported as truncated.
 pub fn parse<'h>(map: &Map, copy: &'h Header<'_>) -> Result<Gguf<'h>, FilesError> {
     let parsed = gguf::parse(copy);
     map.check()?;
@@ -210,7 +210,7 @@ pub fn parse<'h>(map: &Map, copy: &'h Header<'_>) -> Result<Gguf<'h>, FilesError
 /// Parses the headers of all files of a model into their [`copies`], and checks them against each other.
 ///
 /// # Errors
-/// As [`parse`] and [`Headers::merge`].
+/// Those of [`parse`] and [`Headers::merge`].
 pub fn headers<'h, M: Borrow<Map>>(
     maps: &[M],
     copies: &'h [Header<'_>],
@@ -219,7 +219,7 @@ pub fn headers<'h, M: Borrow<Map>>(
     Headers::merge(maps, files.collect::<Result<Vec<_>, _>>()?)
 }
 
-/// The name of a file without its folder.
+/// Returns the name of a file without its folder.
 pub fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

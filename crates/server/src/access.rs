@@ -1,5 +1,6 @@
-//! Who may ask. A page of any site can make the browser of a person send requests to this server, directly (then it says so in
-//! `Origin`) or by a name that it lets point here (then `Host` has that name): neither is answered unless it was named.
+//! Access control. A page of any site can make the user's browser send requests to this server, either directly (the browser then
+//! sends `Origin`) or through a name that the site points here (`Host` then has that name): both are refused unless the origin or
+//! the name was configured.
 
 use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, ORIGIN};
 use hyper::{HeaderMap, StatusCode};
@@ -9,10 +10,10 @@ use std::net::IpAddr;
 use crate::failure::Failure;
 use crate::{Options, is_socket_file};
 
-/// The rules of a server.
+/// The access rules of a server.
 pub(crate) struct Access {
     host: String,
-    /// True if it listens at a Unix socket, which no browser can reach.
+    /// True if it listens on a Unix socket, which no browser can reach.
     socket: bool,
     origins: Vec<String>,
     keys: Vec<[u8; 32]>,
@@ -26,7 +27,7 @@ impl Access {
         Access { host: options.host.to_lowercase(), socket, origins: origins.collect(), keys }
     }
 
-    /// Whether the names in the request are known. Returns the origin, if it comes from a page that may ask.
+    /// Checks the names in the request. Returns the origin if the request comes from a page that is allowed.
     pub(crate) fn names(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, Failure> {
         let text = |name: HeaderName| -> Result<Option<String>, Failure> {
             let mut all = headers.get_all(&name).iter();
@@ -38,7 +39,7 @@ impl Access {
             }
         };
         let host = text(HOST)?.unwrap_or_default();
-        // Who knows a key is no page that was lured here.
+        // A client that knows a key is not a page that lured the user here.
         if self.keys.is_empty() && !self.socket && !self.is_known(name_of(&host)) {
             return Err(refused(format!(
                 "the request is for the host {host:?}, which is not the name of this server: use its address, or name the host with \
@@ -63,8 +64,8 @@ impl Access {
             let mut hosts = self.origins.iter().filter_map(|origin| origin.split_once("://"));
             hosts.any(|(_, host)| name_of(host) == name)
         };
-        // A request without a name comes from no browser. A name without a dot is one of this network's (a container's, say), and the last
-        // parts are those that no site of the Internet can have.
+        // A request without a name does not come from a browser. A name without a dot belongs to this network (a container, say), and no
+        // site on the Internet can have one of these last parts.
         let own = match name.trim_end_matches('.').rsplit_once('.') {
             None => true,
             Some((_, last)) => ["localhost", "local", "internal"].contains(&last),
@@ -72,7 +73,7 @@ impl Access {
         own || bare.parse::<IpAddr>().is_ok() || name == self.host || listed()
     }
 
-    /// Whether the request has one of the keys. Returns what parts its user from others.
+    /// Checks that the request has one of the keys. Returns a salt that separates its user from others.
     pub(crate) fn key(&self, headers: &HeaderMap) -> Result<Box<str>, Failure> {
         if self.keys.is_empty() {
             return Ok("".into());
@@ -87,7 +88,7 @@ impl Access {
             unknown("there is no API key: send it as \"Authorization: Bearer KEY\" or as \"X-Api-Key: KEY\"")
         })?;
         let given: [u8; 32] = Sha256::digest(given).into();
-        // All of them and all bytes, so that the time tells nothing.
+        // Compares all keys and all bytes, so that the time reveals nothing.
         let known = self.keys.iter().fold(false, |known, key| {
             let differ = key.iter().zip(given).fold(0, |differ, (a, b)| differ | (a ^ b));
             known | (std::hint::black_box(differ) == 0)
@@ -148,7 +149,7 @@ mod tests {
             "box.lan:8080",
             "a.localhost",
             "chat.example",
-            // A container, a machine of this network, Docker's name for the host, a load balancer without a name.
+            // A container, a machine on this network, Docker's name for the host, a load balancer without a name.
             "alight:8080",
             "box.local",
             "host.docker.internal:8080",
@@ -167,7 +168,7 @@ mod tests {
             ("http://localhost:8080", true),
             ("https://chat.example", true),
             ("http://localhost:9090", false),
-            // Ollama lets these ask without being told.
+            // Ollama allows these by default.
             ("http://127.0.0.1:3000", false),
             ("http://0.0.0.0:8080", false),
             ("app://obsidian.md", false),
@@ -213,7 +214,7 @@ mod tests {
         ] {
             assert_eq!(access.key(&headers(&given)).unwrap_err().status, 401, "{given:?}");
         }
-        // A name that was not named is no danger to who needs a key.
+        // A name that was not configured is no danger if the client knows a key.
         assert_eq!(access.names(&headers(&[("host", "proxy.example")])), Ok(None));
     }
 }

@@ -1,4 +1,4 @@
-//! Permits of threads that do what may take long: only so many do so at a time.
+//! Permits for threads that do work that may take long: they limit the number of such threads at a time.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 
 thread_local! {
-    /// The permit of what is done apart on this thread.
+    /// The permit for the work on this thread.
     static PERMIT: RefCell<Option<OwnedSemaphorePermit>> = const { RefCell::new(None) };
 }
 
-/// Gives this thread a permit until it is dropped.
+/// The permit of this thread; dropping it releases the permit.
 pub(crate) struct ThreadPermit;
 
 impl ThreadPermit {
@@ -27,7 +27,7 @@ impl Drop for ThreadPermit {
     }
 }
 
-/// Does something that waits, for nobody else: meanwhile, somebody else has the permit of this thread, if it has one.
+/// Runs `wait`, which only waits. Meanwhile, the permit of this thread, if it has one, is free for other threads.
 pub(crate) fn step_aside(wait: &mut dyn FnMut()) {
     let Some(permit) = PERMIT.take() else { return wait() };
     let permits = Arc::clone(permit.semaphore());

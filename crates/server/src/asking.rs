@@ -1,5 +1,5 @@
-//! What all requests for an answer have in common, whichever client they come from: the model, the prompt's tokens, how tokens are
-//! chosen, and the place in the engine.
+//! The parts that all requests for an answer have in common, whatever the client: the model, the prompt's tokens, the sampling
+//! options, and the place in the engine.
 
 use alight_chat::answer::AnswerOptions;
 use alight_chat::body::conversation::{encode, without_thinking};
@@ -21,17 +21,17 @@ use crate::ids;
 use crate::models::Serving;
 use crate::worker::{self, Running};
 
-/// Most answers to a request.
+/// Maximum number of answers to a request.
 pub(crate) const MAX_CHOICES: usize = 128;
-/// Most tokens whose logits are changed.
+/// Maximum number of tokens whose logits are changed.
 const MAX_BIASES: usize = 4096;
 
-/// The model that a body names.
+/// Returns the model that a body names.
 pub(crate) fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Serving, Failure> {
     call.server.models.find(fields.string("model")?.as_deref())
 }
 
-/// How a request's answers are chosen.
+/// Takes the options by which a request's answers are generated.
 pub(crate) fn ask(
     call: &Call,
     serving: &Serving,
@@ -55,7 +55,8 @@ pub(crate) fn ask(
     Ok(GenerateRequest { request, grammar, ..GenerateRequest::default() })
 }
 
-/// Takes what is added to the logits of tokens: an object by their ids, as OpenAI has it, or a list of pairs, as llama-server has it.
+/// Takes the biases that are added to the logits of tokens: an object keyed by token id, as in OpenAI's API, or a list of pairs, as
+/// in llama-server's.
 fn biases(fields: &mut Fields, serving: &Serving) -> Result<Vec<(u32, f32)>, Failure> {
     let vocab = serving.vocabulary().tokenizer.vocab_size();
     let what = format!(
@@ -85,12 +86,12 @@ fn biases(fields: &mut Fields, serving: &Serving) -> Result<Vec<(u32, f32)>, Fai
     Ok(biases.unwrap_or_default())
 }
 
-/// A text that is too long for the context whatever its tokens are.
+/// The failure for a text that is too long for the context whatever its tokens are.
 fn too_long(why: TooLong) -> Failure {
     Refusal::new(TOO_LONG, why.to_string()).into()
 }
 
-/// The tokens of a conversation, as a template sees it.
+/// Returns the tokens of a conversation, as a template renders it.
 pub(crate) fn conversation(
     context: Map<String, Value>,
     serving: &Serving,
@@ -108,8 +109,9 @@ pub(crate) fn conversation(
     encode(&encoder, context).map_err(refused)
 }
 
-/// The prompt of a conversation, and what is known of its answer. If one of `must_call` has to be called, the answer is held to that;
-/// otherwise to the grammar of `ask`, if it has one. Without either, the calls of tools that are strict are held to their schemas.
+/// Returns the prompt of a conversation, and how its answer is to be parsed. If one of `must_call` has to be called, the answer is
+/// constrained to such a call; otherwise to the grammar of `ask`, if it has one. Without either, calls of strict tools are
+/// constrained to their schemas.
 pub(crate) fn chat(
     mut context: Map<String, Value>,
     must_call: &[Value],
@@ -136,7 +138,7 @@ pub(crate) fn chat(
     let mut prompt = conversation(context, serving)?;
     let vocabulary = serving.vocabulary();
     if call && vocabulary.output_format() == Format::ChatMl {
-        // As the model would begin it.
+        // As the model would begin the call.
         let options = EncodeOptions { add_bos: Some(false), parse_special: true };
         let mark = vocabulary.tokenizer.encode("<tool_call>\n", options);
         prompt.extend(mark.map_err(|error| Failure::invalid(error.to_string()))?);
@@ -144,8 +146,8 @@ pub(crate) fn chat(
     Ok((prompt, AnswerOptions { chat, tools, call, stops, ..AnswerOptions::default() }))
 }
 
-/// Takes texts to be computed, so many at `most`: a text, its tokens, or a list of either. Of one that is too long, what the context holds is
-/// left if it may be `cut`.
+/// Takes at most `most` texts to be computed: a text, its tokens, or a list of either. If `cut` is true, a text that is too long is truncated
+/// to the context.
 pub(crate) fn texts(
     fields: &mut Fields,
     name: &'static str,
@@ -200,21 +202,21 @@ pub(crate) fn texts(
     all.into_iter().map(|value| one(value).map(fitting)).collect()
 }
 
-/// The tokens of a prompt that asks for what belongs into a gap.
+/// Returns the tokens of a prompt that asks for the text that fills a gap.
 pub(crate) fn infill(
     gap: &Gap,
     serving: &Serving,
     ask: &GenerateRequest,
 ) -> Result<Vec<u32>, Failure> {
     let context = serving.worker.context();
-    // Of the other texts no more is read than counts.
+    // The other texts are read only as far as they are used.
     check_length(gap.line.len(), &serving.vocabulary().tokenizer, context).map_err(too_long)?;
     let encoder = Encoder::new(serving.vocabulary(), Style::Raw, false);
     let tokens = encoder.infill(gap, options::around_gap(context, ask.request.max_tokens));
     tokens.map_err(|error| Failure::invalid(error.to_string()))
 }
 
-/// Refuses prompts that the context does not hold.
+/// Refuses prompts that are longer than the context.
 pub(crate) fn check_fit(prompts: &[Vec<u32>], serving: &Serving) -> Result<(), Failure> {
     let context = serving.worker.context();
     match prompts.iter().find(|prompt| prompt.len() > context) {
@@ -223,7 +225,7 @@ pub(crate) fn check_fit(prompts: &[Vec<u32>], serving: &Serving) -> Result<(), F
     }
 }
 
-/// Begins to compute `n` answers to each prompt. Their seeds follow one another.
+/// Starts `n` answers to each prompt, with consecutive seeds.
 pub(crate) fn begin(
     serving: &Serving,
     prompts: Vec<Vec<u32>>,
@@ -245,7 +247,7 @@ pub(crate) fn begin(
     Ok(worker::generate(&serving.worker, asks)?.into_iter().zip(prompts).collect())
 }
 
-/// A tool that is called, for a template.
+/// Returns a tool call in the format of templates.
 pub(crate) fn tool_call(id: &Value, name: &Value, arguments: Value) -> Value {
     json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
 }

@@ -1,7 +1,7 @@
 //! Texts as vectors: the final hidden states of their tokens, pooled and of length 1.
 //!
-//! Clients send hundreds of texts at once. As many are asked of the engine as it computes together, so that other requests come in between, and
-//! a request takes no more of the queue than that.
+//! Clients send hundreds of texts at once. They are passed to the engine in batches of the size that it computes together, so that other
+//! requests are served in between, and a request occupies no more of the queue than one batch.
 
 use alight_chat::answer::AnswerOptions;
 use alight_chat::body::fields::{Fields, whole};
@@ -15,15 +15,15 @@ use crate::http::Call;
 use crate::models::Serving;
 use crate::shared::Shared;
 
-/// Most texts of a request, as OpenAI has it.
+/// Maximum number of texts in a request, the same as OpenAI's.
 const MAX_TEXTS: usize = 2048;
 
-/// Texts whose vectors are wanted.
+/// Texts to be embedded.
 pub(crate) struct Texts {
     model: String,
     all: Vec<Vec<u32>>,
     ask: GenerateRequest,
-    /// So many of the first elements of a vector.
+    /// The number of leading elements of a vector that are kept.
     dimensions: usize,
 }
 
@@ -32,11 +32,11 @@ pub(crate) struct Vectors {
     /// The model's name.
     pub(crate) model: String,
     pub(crate) all: Vec<Vec<f32>>,
-    /// Tokens of all texts.
+    /// The number of tokens of all texts.
     pub(crate) tokens: usize,
 }
 
-/// Takes `input`, `dimensions` and `pooling`. Of a text that is too long, the beginning is computed if it may be `cut`.
+/// Takes `input`, `dimensions` and `pooling`. If `cut` is true, only the beginning of a text that is too long is used.
 pub(crate) fn take(
     call: &Call,
     serving: &Serving,
@@ -64,7 +64,7 @@ pub(crate) fn take(
 }
 
 impl Texts {
-    /// Computes them.
+    /// Computes the vectors.
     pub(crate) async fn vectors(self, server: &Shared) -> Result<Vectors, Failure> {
         let serving = server.models.find(Some(&self.model))?;
         let (mut all, mut tokens) = (Vec::new(), 0);

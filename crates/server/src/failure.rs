@@ -1,30 +1,30 @@
-//! Why a request has no answer, in whichever shape its client expects.
+//! Why a request has no answer, in the format that its client expects.
 
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
 use alight_chat::grammar::{MAX_COMPILED, NoGrammar, NotHeld};
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
-/// What programs look for in the message to know that a prompt is too long: llama-server's words.
+/// The text that programs look for in the message to detect a prompt that is too long; the wording is llama-server's.
 const EXCEEDS: &str = "exceeds the available context size";
 
-/// Writes a failure as a client expects it.
+/// Formats a failure as a client expects it.
 pub(crate) type ErrorFormat = fn(&Failure) -> Value;
 
 /// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) status: StatusCode,
-    /// For programs: what kind of failure, and which.
+    /// For programs: the category of the failure, and its code.
     pub(crate) kind: &'static str,
     pub(crate) code: Option<&'static str>,
-    /// The field that is the reason.
+    /// The field that caused it.
     pub(crate) param: Option<String>,
     /// For people.
     pub(crate) message: String,
-    /// What else there is to say.
+    /// Further fields of the error.
     pub(crate) more: Option<Box<Map<String, Value>>>,
-    /// The methods that the address has, if it was asked by another one.
+    /// The methods that the address supports, if the request used another one.
     pub(crate) allow: Option<&'static str>,
 }
 
@@ -38,28 +38,28 @@ impl Failure {
         Failure { status, kind, code: None, param: None, message, more: None, allow: None }
     }
 
-    /// The client's mistake.
+    /// A client error.
     pub(crate) fn invalid(message: impl Into<String>) -> Failure {
         Failure::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
-    /// Our mistake.
+    /// A server error.
     pub(crate) fn internal(message: impl Into<String>) -> Failure {
         Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
-    /// There is no such thing.
+    /// The requested object does not exist.
     pub(crate) fn not_found(message: impl Into<String>) -> Failure {
         Failure::new(StatusCode::NOT_FOUND, "not_found_error", message)
     }
 
-    /// What the server was not told to offer.
+    /// A feature that is not enabled.
     pub(crate) fn off(option: &str) -> Failure {
         let message = format!("the server does not offer this: start it with {option}");
         Failure::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
     }
 
-    /// Too much is asked at the same time.
+    /// There are too many requests at the same time.
     pub(crate) fn busy(waiting: usize) -> Failure {
         let message = format!(
             "{waiting} requests are being answered or wait, and no more are taken: ask again later"
@@ -67,19 +67,19 @@ impl Failure {
         Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
     }
 
-    /// The server is told to end, and the answer was not.
+    /// The server is shutting down before the answer is complete.
     pub(crate) fn ending() -> Failure {
         let message = "the server ends, and the answer is not complete: ask again when it is back";
         Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
     }
 
-    /// Too many large bodies come at the same time.
+    /// Too many large bodies arrive at the same time.
     pub(crate) fn no_room() -> Failure {
         let message = "there is no room for the body beside other large ones: ask again later";
         Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
     }
 
-    /// A prompt that the context does not hold.
+    /// A prompt that is longer than the context.
     pub(crate) fn too_long(tokens: usize, context: usize) -> Failure {
         let message = format!(
             "the prompt of {tokens} tokens {EXCEEDS} of {context} for prompt and answer: shorten it, or start the server with a larger \
@@ -94,14 +94,14 @@ impl Failure {
         }
     }
 
-    /// The same in the words of a client that has other names for fields than OpenAI: pairs of OpenAI's and its own. A field that is none of
-    /// them has its own name after `others`.
+    /// Renames the field for a client whose field names differ from OpenAI's. `names` are pairs of OpenAI's name and the client's; any other
+    /// field gets the prefix `others`.
     pub(crate) fn in_words(mut self, names: &[(&str, &str)], others: &str) -> Failure {
         let Some(param) = self.param.take() else { return self };
         let own = |(ours, own): &(&str, &'_ str)| {
             let rest = param.strip_prefix(ours)?;
             match rest.starts_with(['.', '[']) || rest.is_empty() {
-                // What is within an object of OpenAI's is not where the client has put it.
+                // A path within an object of OpenAI's is not a path in the client's body.
                 true if ours == own => Some(param.clone()),
                 true => Some((*own).to_owned()),
                 false => None,
@@ -119,7 +119,7 @@ impl Failure {
         self
     }
 
-    /// As OpenAI and llama-server write it.
+    /// In the format of OpenAI and llama-server.
     pub(crate) fn openai(&self) -> Value {
         let mut error = json!({
             "message": self.message, "type": self.kind, "param": self.param, "code": self.code,
@@ -132,7 +132,7 @@ impl Failure {
 }
 
 impl Failure {
-    /// As Anthropic writes it.
+    /// In Anthropic's format.
     pub(crate) fn anthropic(&self) -> Value {
         let kind = match self.kind {
             "server_error" => "api_error",
@@ -141,7 +141,7 @@ impl Failure {
             _ if self.status == StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
             kind => kind,
         };
-        // Its agent looks for these words, and then makes the conversation shorter.
+        // Its agent looks for this wording, and then shortens the conversation.
         let number = |name: &str| self.more.as_ref().and_then(|more| more.get(name)?.as_u64());
         let message = match (number("n_prompt_tokens"), number("n_ctx")) {
             (Some(tokens), Some(context)) => {
@@ -152,7 +152,7 @@ impl Failure {
         json!({"type": "error", "error": {"type": kind, "message": message}})
     }
 
-    /// As Ollama writes it.
+    /// In Ollama's format.
     pub(crate) fn ollama(&self) -> Value {
         json!({"error": self.message})
     }

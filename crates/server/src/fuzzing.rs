@@ -11,11 +11,11 @@ use crate::listen;
 use crate::shared::Shared;
 use crate::{Log, Options, Served};
 
-/// A server that answers whoever has it.
+/// A server that is called directly.
 pub struct Fuzzed {
     runtime: Runtime,
     shared: Arc<Shared>,
-    /// Until it is dropped, the server is not told to end.
+    /// The server runs until this is dropped.
     stop: watch::Sender<bool>,
 }
 
@@ -30,8 +30,8 @@ impl Fuzzed {
         Ok(Fuzzed { runtime, shared, stop: watch::channel(false).0 })
     }
 
-    /// What a connection that sends these bytes gets until it is closed. If the client `leaves`, it sends no more and hears nothing;
-    /// otherwise it waits, so the bytes must ask for the connection to be closed.
+    /// Returns the response to a connection that sends these bytes, up to its close. If the client `leaves`, it sends no more and
+    /// receives nothing; otherwise it waits, so the bytes must request that the connection be closed.
     pub fn answer(&self, bytes: &[u8], leaves: bool) -> Vec<u8> {
         let (client, server) = tokio::io::duplex(64 << 10);
         let stop = self.stop.subscribe();

@@ -1,4 +1,4 @@
-//! The answers to one request, as they come: what the engine says, as text.
+//! The answers to one request as they are generated: the engine's events, as text.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -17,69 +17,69 @@ use crate::worker::Running;
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// The model has ended it.
+    /// The model ended it.
     Stop,
-    /// One of the texts that end it has come.
+    /// A stop text was generated.
     Text,
-    /// So many tokens were asked for, or the context is full, or what else limits it has come.
+    /// The requested number of tokens was generated, the context is full, or another limit was reached.
     Length,
 }
 
-/// A token that was handed out.
+/// A token that was sent to the client.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenLogprob {
     pub(crate) id: u32,
     pub(crate) logprobs: Option<Box<Logprobs>>,
 }
 
-/// What is new of an answer.
+/// The new part of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
     pub(crate) deltas: Vec<Delta>,
-    /// Tokens whose text is in what was handed out so far.
+    /// Tokens whose text has been sent, including in this piece.
     pub(crate) tokens: Vec<TokenLogprob>,
 }
 
-/// What has happened to one of the answers.
+/// An event of one of the answers.
 #[derive(Debug)]
 pub(crate) enum Update {
-    /// So many tokens of its prompt were read, and there are more.
+    /// This many tokens of its prompt were read, and more follow.
     Reading(usize),
     /// Its prompt was read.
     Read,
-    /// There is more of it.
+    /// More of it was generated.
     More(Piece),
-    /// It has ended with this.
+    /// It ended with this piece.
     Ended(Piece, Reason),
-    /// There is no more of it.
+    /// It failed, and nothing follows.
     Failed(Failure),
 }
 
 /// One answer.
 pub(crate) struct Choice {
-    /// `None`: it has ended.
+    /// `None` if it has ended.
     running: Option<Running>,
     pub(crate) answer: Answer,
-    /// When it was asked for.
+    /// When it was requested.
     began: Instant,
     /// When its prompt was read.
     read: Option<Instant>,
-    /// Of the prompt: its tokens, and those that were known.
+    /// Of the prompt: its tokens, and those that were reused.
     pub(crate) prompt_tokens: usize,
     pub(crate) reused: usize,
     /// Tokens that were generated.
     pub(crate) tokens: usize,
-    /// The tokens of the prompt, if they are wanted; nothing is known of how likely the first one is.
+    /// The tokens of the prompt, if requested; the first one has no likelihood.
     pub(crate) echoed: Vec<TokenLogprob>,
-    /// The prompt as a vector.
+    /// The embedding of the prompt.
     pub(crate) embedding: Vec<f32>,
-    /// Tokens whose text was not handed on yet, with where it begins and ends.
+    /// Tokens whose text was not sent yet, with where it begins and ends.
     waiting: VecDeque<([usize; 2], TokenLogprob)>,
 }
 
 impl Choice {
-    /// How far its prompt is, in llama-server's words; `read` is `None` when all of it was read, which is when it is known how much
-    /// of it was known before.
+    /// The progress of its prompt, in llama-server's format; `read` is `None` when all of it was read, which is when the number of
+    /// reused tokens is known.
     pub(crate) fn progress(&self, read: Option<usize>) -> Value {
         json!({
             "total": self.prompt_tokens,
@@ -89,14 +89,14 @@ impl Choice {
         })
     }
 
-    /// How long its prompt took, waiting included, and how long what came after it has taken by now.
+    /// Returns the time its prompt took, including waiting, and the time since then.
     pub(crate) fn times(&self) -> [Duration; 2] {
         let now = Instant::now();
         let read = self.read.unwrap_or(now);
         [read - self.began, now - read]
     }
 
-    /// What took how long, in llama-server's words. The first token costs no step of its own.
+    /// The timings, in llama-server's format. The first token costs no step of its own.
     pub(crate) fn timings(&self) -> Value {
         let of = |n: usize, time: Duration| {
             let (n, seconds) = (n as f64, time.as_secs_f64());
@@ -185,7 +185,8 @@ impl Choice {
         }
     }
 
-    /// Tokens whose text ends within the first `given` bytes; if the answer was cut there, also the one in which it was.
+    /// Takes the tokens whose text ends within the first `given` bytes; if the answer was cut there, also the token in which it
+    /// was cut.
     fn told(&mut self, given: usize, cut: bool) -> Vec<TokenLogprob> {
         let mut told = Vec::new();
         while let Some(([begin, end], _)) = self.waiting.front() {
@@ -199,7 +200,7 @@ impl Choice {
     }
 }
 
-/// The likelihoods that were asked for.
+/// Returns the log probabilities, if requested.
 fn logprobs(logits: TokenLogits) -> Option<Box<Logprobs>> {
     match logits {
         TokenLogits::Logprobs(logprobs) => Some(logprobs),
@@ -210,12 +211,12 @@ fn logprobs(logits: TokenLogits) -> Option<Box<Logprobs>> {
 /// All answers to a request.
 pub(crate) struct Generation {
     pub(crate) choices: Vec<Choice>,
-    /// Which one is looked at next.
+    /// Index of the answer to be polled next.
     turn: usize,
 }
 
 impl Generation {
-    /// Answers to prompts that are computed already, or wait.
+    /// Takes answers that are being computed already, or wait.
     pub(crate) fn new(
         running: Vec<(Running, Vec<u32>)>,
         asked: &AnswerOptions,
@@ -241,7 +242,7 @@ impl Generation {
         Generation { choices: choices.collect(), turn: 0 }
     }
 
-    /// What has happened next, and to which answer; `None` when all have ended.
+    /// Returns the next event and the index of its answer; `None` when all have ended.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Update)>> {
         let n = self.choices.len();
         let mut open = false;
@@ -264,7 +265,7 @@ impl Generation {
         if open { Poll::Pending } else { Poll::Ready(None) }
     }
 
-    /// Waits for it.
+    /// Waits for the next event.
     pub(crate) async fn next(&mut self) -> Option<(usize, Update)> {
         poll_fn(|context| self.poll(context)).await
     }

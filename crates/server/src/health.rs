@@ -1,4 +1,4 @@
-//! Whether the server answers. Nobody needs a key to know.
+//! The health check. It needs no key.
 
 use hyper::StatusCode;
 use serde_json::json;

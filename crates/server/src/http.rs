@@ -21,22 +21,22 @@ use crate::failure::{ErrorFormat, Failure};
 use crate::generation::{Choice, Generation, Update};
 use crate::shared::Shared;
 
-/// A stream without anything to say says so as often: clients give up on connections that are silent.
+/// The interval at which an idle stream sends a sign of life: clients give up on silent connections.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What a route is asked.
+/// A request, as a route gets it.
 pub(crate) struct Call {
     pub(crate) server: Arc<Shared>,
-    /// What the `*` in the path of its route stands for.
+    /// The part of the path that matched the `*` of its route.
     pub(crate) named: Box<str>,
     pub(crate) body: Bytes,
-    /// What a large body takes of the room for such.
+    /// The permit of a large body, out of the memory for all large bodies.
     pub(crate) _room: Option<OwnedSemaphorePermit>,
-    /// What stands after the `?` of the address.
+    /// The address after the `?`.
     pub(crate) query: Box<str>,
-    /// Parts what was computed for one key from what was computed for others.
+    /// Separates the state computed for one key from that of others.
     pub(crate) salt: Box<str>,
-    /// True if the client is one of Anthropic's, where it asks what others ask, too.
+    /// True if the client is one of Anthropic's, for addresses that it shares with other clients.
     pub(crate) anthropic: bool,
 }
 
@@ -46,13 +46,13 @@ impl Call {
         crate::json::object(&self.body)
     }
 
-    /// What stands in the query after `name=`.
+    /// Returns the value of `name` in the query.
     pub(crate) fn asked(&self, name: &str) -> Option<String> {
         let mut pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.find(|(key, _)| *key == name).map(|(_, value)| decoded(value))
     }
 
-    /// Does what may take long where nobody waits for it but this request. A few requests at a time have a permit for that.
+    /// Runs work that may take long on a thread where only this request waits for it. The number of permits limits such requests.
     pub(crate) async fn apart<T: Send + 'static>(
         self,
         work: impl FnOnce(&Call) -> Result<T, Failure> + Send + 'static,
@@ -67,7 +67,7 @@ impl Call {
     }
 }
 
-/// What it answers.
+/// The result of a handler.
 pub(crate) type Answered = Result<Response<Reply>, Failure>;
 
 /// The body of a response.
@@ -79,17 +79,17 @@ pub(crate) enum Reply {
 /// The content type of JSON.
 pub(crate) const JSON: &str = "application/json; charset=utf-8";
 
-/// JSON with a status.
+/// Returns a JSON response with a status.
 pub(crate) fn json(status: StatusCode, value: &Value) -> Response<Reply> {
     text(status, JSON, value.to_string())
 }
 
-/// A text of any kind.
+/// Returns a text response of any content type.
 pub(crate) fn text(status: StatusCode, kind: &'static str, text: String) -> Response<Reply> {
     bytes(status, kind, text.into())
 }
 
-/// What is written already.
+/// Returns a response from bytes.
 pub(crate) fn bytes(status: StatusCode, kind: &'static str, bytes: Bytes) -> Response<Reply> {
     let mut response = Response::new(Reply::Whole(Some(bytes)));
     *response.status_mut() = status;
@@ -97,7 +97,7 @@ pub(crate) fn bytes(status: StatusCode, kind: &'static str, bytes: Bytes) -> Res
     response
 }
 
-/// A failure, written by `shape`.
+/// Returns the response for a failure, formatted by `shape`.
 pub(crate) fn failed(failure: &Failure, shape: ErrorFormat) -> Response<Reply> {
     let mut response = json(failure.status, &shape(failure));
     let headers = response.headers_mut();
@@ -107,36 +107,36 @@ pub(crate) fn failed(failure: &Failure, shape: ErrorFormat) -> Response<Reply> {
     if failure.status == StatusCode::SERVICE_UNAVAILABLE {
         headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
     } else if failure.status.is_server_error() {
-        // It would fail again.
+        // A retry would fail again.
         headers
             .insert(HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
     }
     response
 }
 
-/// Writes what has happened in the words of a client.
+/// Formats events for a client.
 pub(crate) trait Shape: Send {
     /// The content type.
     fn kind(&self) -> &'static str {
         "text/event-stream"
     }
 
-    /// What shows that the server is alive.
+    /// The text that shows that the server is alive.
     fn keep_alive(&self) -> &'static str {
         ":\n\n"
     }
 
-    /// Before anything has happened.
+    /// Writes what precedes all events.
     fn begin(&mut self, choices: &[Choice], out: &mut String);
 
-    /// What has happened to an answer.
+    /// Writes an event of an answer.
     fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String);
 
-    /// All answers have ended; not called after a failure.
+    /// Writes the end, after all answers have ended; not called after a failure.
     fn end(&mut self, choices: &[Choice], out: &mut String);
 }
 
-/// A response that is written while it is computed. Dropping it cancels what is computed.
+/// A response that is written while it is computed. Dropping it cancels the computation.
 pub(crate) struct Stream {
     generation: Generation,
     shape: Box<dyn Shape>,
@@ -146,7 +146,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// With its headers, which are sent at once.
+    /// Returns the response with its headers, which are sent at once.
     pub(crate) fn response(generation: Generation, mut shape: Box<dyn Shape>) -> Response<Reply> {
         let mut life = interval(KEEP_ALIVE_INTERVAL);
         life.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -160,7 +160,7 @@ impl Stream {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        // Proxies that would collect it first.
+        // For proxies that would otherwise buffer the response.
         headers
             .insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
         response

@@ -1,31 +1,31 @@
-//! Names of answers, seeds, and the time: what differs from request to request.
+//! Names of answers, seeds, and the time: values that differ from request to request.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// 64 bits that nobody has seen before.
+/// Returns 64 bits that have not been returned before.
 pub(crate) fn random() -> u64 {
     static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static NEXT: AtomicU64 = AtomicU64::new(0);
     STATE.hash_one(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A name that begins so.
+/// Returns a new name with this prefix.
 pub(crate) fn id(prefix: &str) -> String {
     format!("{prefix}{:016x}{:08x}", random(), random() as u32)
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// A time in seconds since 1970, as RFC 3339 writes it.
+/// Formats a time in seconds since 1970 as in RFC 3339.
 pub(crate) fn date(seconds: u64) -> String {
     let (days, second) = (seconds / 86400, seconds % 86400);
-    // Years that begin in March end with the day that leap years have more; 400 of them have always 146097 days.
+    // In years that begin in March, the leap day is the last day; 400 years always have 146097 days.
     let day = days + 719_468;
     let (era, day) = (day / 146_097, day % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

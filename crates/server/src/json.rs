@@ -1,11 +1,11 @@
-//! The object that a body is.
+//! Parsing of bodies that are JSON objects.
 
 use alight_chat::body::json::{JsonBudget, JsonError};
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
 
-/// The object in a body.
+/// Parses the object in a body.
 pub(crate) fn object(bytes: &[u8]) -> Result<Map<String, Value>, Failure> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         Failure::invalid(format!("the body is not UTF-8 text: see byte {}", error.valid_up_to()))
@@ -46,7 +46,7 @@ mod tests {
             assert!(error.message.contains(said), "{}", error.message);
             assert_eq!(error.status, 400);
         }
-        // What stands in a string costs nothing more.
+        // Characters within a string do not count.
         let text = format!("{{\"a\": \"{}\\\"{}\"}}", "[".repeat(1000), ",".repeat(VALUES + 1));
         assert!(object(text.as_bytes()).is_ok());
         assert!(object(b"{\"a\": \"\xff\"}").unwrap_err().message.contains("byte 7"));

@@ -1,37 +1,37 @@
 //! Answers HTTP requests in the wire formats of today's clients, with a model of `alight-model`.
 //!
-//! [`Server::bind`] takes the address, [`Server::run`] answers until a [`Stopper`] is told. Every address is one line in the table
-//! of `routes.rs` and one file.
+//! [`Server::bind`] binds the address, [`Server::run`] answers until its [`Stopper`] stops it. Each endpoint is one line in the
+//! table of `routes.rs` and one file.
 //!
-//! | Module | What it is |
+//! | Module | Contents |
 //! |---|---|
 //! | `listen` | connections, their limits, and the end |
-//! | `socket` | where it listens: a port or a file |
-//! | `routes` | which address is answered by what, and in which shape its errors are |
-//! | `access` | who may ask: Host, Origin, API keys |
-//! | `apart` | how many threads do at a time what may take long |
+//! | `socket` | the listening socket: a port or a file |
+//! | `routes` | the handler of each address, and the format of its errors |
+//! | `access` | access control: Host, Origin, API keys |
+//! | `apart` | the limit on the number of threads that do long work |
 //! | `json` | bodies of requests: limits before anything is parsed |
 //! | [`body`] | the fields of bodies; shared with `alight batch` |
-//! | [`answer`] | tokens into text, thinking and calls; shared with `alight batch` |
+//! | [`answer`] | tokens into text, thinking and tool calls; shared with `alight batch` |
 //! | `worker` | the thread that owns an engine: requests in, tokens out |
-//! | `counts` | what an engine has done, in numbers |
-//! | `generation` | the answers to one request, as they come |
-//! | [`grammar`] | answers that are held to a JSON schema, a grammar, a regular expression, or the call of a tool; shared with `alight run` and `alight batch` |
-//! | `asking` | what all requests for an answer have in common |
-//! | `openai`, `anthropic`, `ollama`, `llama` | their addresses, one file each |
-//! | `page` | the page with a chat and a picture of memory, and what the picture is drawn of |
+//! | `counts` | counters of an engine |
+//! | `generation` | the answers to one request, as they are generated |
+//! | [`grammar`] | answers constrained to a JSON schema, grammar, regular expression or tool call; shared with `alight run` and `alight batch` |
+//! | `asking` | the parts that all requests for an answer have in common |
+//! | `openai`, `anthropic`, `ollama`, `llama` | their endpoints, one file each |
+//! | `page` | the page with a chat and a picture of memory, and the data for the picture |
 //!
-//! It must never print, and it must never hold logic of the model.
+//! It must never print, and must not contain logic of the model.
 //!
-//! **Invariant:** the engine waits for no client. Events of a request are put into a channel without a bound; an answer has no more
-//! of them than the context has positions.
+//! **Invariant:** the engine waits for no client. Events of a request are put into an unbounded channel; an answer has at most as
+//! many of them as the context has positions.
 //!
-//! **Invariant:** what is dropped is cancelled. hyper drops a handler, or the body of a response, when its client has left, and
-//! with it goes the guard of each of its requests, in whatever state they are.
+//! **Invariant:** dropping cancels. hyper drops a handler, or the body of a response, when its client has left, and with it the
+//! guard of each of its requests, in whatever state they are.
 //!
-//! **Invariant:** a mistake of the client's is a 4xx that no client repeats; only a full queue is a 503, with Retry-After.
+//! **Invariant:** a client error is a 4xx that no client retries; only a full queue is a 503, with Retry-After.
 //!
-//! **Invariant:** an answer is that of `alight run` for the same prompt, options and seed, to the token.
+//! **Invariant:** an answer is the same as that of `alight run` for the same prompt, options and seed, to the token.
 
 mod access;
 mod anthropic;
@@ -68,41 +68,41 @@ use std::time::Duration;
 
 use alight_model::{EngineOptions, SamplerOptions};
 
-/// How to serve.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The name or address to listen at; a path that ends with `.sock`: that Unix socket.
+    /// The name or address to listen on; a path that ends with `.sock` is a Unix socket.
     pub host: String,
-    /// The port; 0: any that is free.
+    /// The port; 0 selects a free one.
     pub port: u16,
-    /// Of each engine, except for its context, which is that of its model.
+    /// Options of each engine, except for its context, which is that of its model.
     pub engine: EngineOptions,
-    /// How tokens are chosen if a request does not say.
+    /// Sampling options for fields that a request leaves out.
     pub sampling: SamplerOptions,
     /// True if requests without a seed get the seed of `sampling`, instead of one of their own.
     pub fixed_seed: bool,
-    /// Most tokens of an answer if a request does not say.
+    /// Maximum number of tokens of an answer, if the request does not set it.
     pub max_tokens: usize,
-    /// Most requests that wait for a sequence.
+    /// Maximum number of requests that wait for a sequence.
     pub queue: usize,
     /// API keys that are accepted. Empty disables authentication.
     pub keys: Vec<String>,
-    /// Origins whose pages may send requests; `*`: any.
+    /// Origins whose pages may send requests; `*` allows any.
     pub origins: Vec<String>,
-    /// True if there is `/metrics`.
+    /// True if `/metrics` is enabled.
     pub metrics: bool,
-    /// True if there is `/slots`.
+    /// True if `/slots` is enabled.
     pub slots: bool,
-    /// The folder of files that `/slots/N?action=save` writes and `restore` reads; `None`: there are none.
+    /// The folder of the files that `/slots/N?action=save` writes and `restore` reads; `None` disables them.
     pub slot_files: Option<PathBuf>,
-    /// After how long without a request the memory of an engine is given back; `None`: never.
+    /// The time without a request after which the memory of an engine is released; `None`: never.
     pub rest: Option<Duration>,
-    /// True if there is a page at `/`.
+    /// True if a page is served at `/`.
     pub page: bool,
 }
 
 impl Options {
-    /// A server that offers as little as there is.
+    /// A server with every optional feature off.
     #[cfg(test)]
     pub(crate) fn of_tests() -> Options {
         Options {
@@ -123,7 +123,7 @@ impl Options {
         }
     }
 
-    /// True if others than programs of this machine can ask.
+    /// True if clients other than programs on this machine can connect.
     pub fn is_public(&self) -> bool {
         if is_socket_file(&self.host) {
             return false;

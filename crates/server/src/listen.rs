@@ -1,4 +1,4 @@
-//! Connections: taken up to a limit, answered by the table of routes, ended in good order.
+//! Connections: accepted up to a limit, answered by the table of routes, and closed in order.
 
 use std::future::poll_fn;
 use std::io;
@@ -29,32 +29,32 @@ use crate::shared::{APART, BODY, Shared};
 use crate::socket::{Listener, Listening, Socket, Stream, TimeoutStream};
 use crate::{Log, Options, routes};
 
-/// Most connections; more wait in the system's queue.
+/// Maximum number of connections; more wait in the system's queue.
 const CONNECTIONS: usize = 1024;
-/// Most bytes of a body that is taken whatever there is of others.
+/// Maximum size in bytes of a body that is accepted regardless of others.
 const SMALL_BODY: usize = 256 << 10;
-/// How long a client may take to send the head of a request, or keep a connection without one; and to send the body.
+/// The time limit for the head of a request, also on an idle connection; and for the body.
 const HEAD_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
 const BODY_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
-/// How long streams may take to end when the server is told to.
+/// The time that streams have to end at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
-/// How long clients may take to read that they were cut off.
+/// The time that clients have to read that they were cut off.
 const SHUTDOWN_FLUSH: Duration = Duration::from_millis(500);
-/// Requests that are taken apart, and some more that wait for what they have sent to be compiled.
+/// Blocking threads: for requests with a permit, and for those that wait until a grammar that they sent is compiled.
 const THREADS: usize = APART + alight_chat::grammar::MAX_COMPILED;
 
-/// Tells a server to end.
+/// Stops a server.
 #[derive(Clone)]
 pub struct Stopper(watch::Sender<bool>);
 
 impl Stopper {
-    /// No connection is taken any more; what is being answered has some seconds.
+    /// Stops accepting connections; requests in progress have some seconds to end.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
 }
 
-/// A server that has its address.
+/// A server that is bound to its address.
 pub struct Server {
     socket: Socket,
     options: Options,
@@ -62,41 +62,41 @@ pub struct Server {
 }
 
 impl Server {
-    /// Takes the address. Clients can connect from now on, and are answered when it [runs](Self::run).
+    /// Binds the address. Clients can connect from now on, and are answered once it [runs](Self::run).
     ///
     /// # Errors
-    /// It is in use, or not ours.
+    /// The address is in use, or does not belong to this machine.
     pub fn bind(options: Options) -> io::Result<Server> {
         let socket = Socket::bind(&options.host, options.port)?;
         Ok(Server { socket, options, stop: watch::channel(false).0 })
     }
 
-    /// Answers at a socket that listens already.
+    /// Answers on a socket that listens already.
     ///
     /// # Errors
-    /// It is none that can be used.
+    /// The socket cannot be used.
     pub fn given(listening: Listening, options: Options) -> io::Result<Server> {
         let socket = Socket::given(listening)?;
         Ok(Server { socket, options, stop: watch::channel(false).0 })
     }
 
-    /// Where clients find it: `http://ADDRESS`, or `unix:PATH`.
+    /// The address for clients: `http://ADDRESS`, or `unix:PATH`.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn address(&self) -> io::Result<String> {
         self.socket.address()
     }
 
-    /// What ends it.
+    /// Returns a handle that stops it.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.stop.clone())
     }
 
-    /// Answers until it is told to end. `ready` is called once all is ready.
+    /// Answers until it is stopped. `ready` is called once everything is ready.
     ///
     /// # Errors
-    /// A model for which there can be no engine, or what the system does not give.
+    /// A model for which there can be no engine, or a resource that the system refuses.
     pub fn run(self, models: Vec<Served>, log: Log, ready: impl FnOnce()) -> Result<(), String> {
         let shared = Shared::start(models, self.options, &log)?;
         let runtime = runtime()?;
@@ -113,7 +113,7 @@ impl Server {
     }
 }
 
-/// The threads that speak with clients.
+/// Returns the runtime, whose threads serve the connections.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, String> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(2).max_blocking_threads(THREADS).thread_name("alight-http");
@@ -121,7 +121,7 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, String> {
     runtime.map_err(|e| format!("the system gives no threads: {e}"))
 }
 
-/// Takes connections until it is told to end, and then waits for them.
+/// Accepts connections until it is stopped, and then waits for them.
 async fn accept(
     listener: Listener,
     shared: Arc<Shared>,
@@ -151,7 +151,7 @@ async fn accept(
                 });
             }
             Some((_, Err(error))) => {
-                // No more files, say: some will be closed.
+                // Out of file descriptors, say: some will be closed.
                 failures.add(&error, log);
                 sleep(Duration::from_millis(100)).await;
             }
@@ -163,14 +163,14 @@ async fn accept(
     let all_gone = || room.acquire_many(CONNECTIONS as u32);
     let end = Instant::now() + SHUTDOWN_GRACE;
     if timeout_at(end, all_gone()).await.is_err() {
-        // What is still being answered ends with an error, which its client may read.
+        // Requests still in progress end with an error that their clients may read.
         let (done, quitted) = oneshot::channel();
         let cut = shared.clone();
         let quit = move || {
             cut.models.all().iter().for_each(|serving| serving.worker.quit());
             let _ = done.send(());
         };
-        // Not after requests that are taken apart.
+        // On its own thread, so that it does not queue after requests that hold a permit.
         if thread::Builder::new().spawn(quit).is_ok() {
             let _ = quitted.await;
         }
@@ -178,7 +178,8 @@ async fn accept(
     }
 }
 
-/// Failures to accept connections, one after the other. The first is logged, and their end: they may come ten times a second for days.
+/// Consecutive failures to accept connections. Only the first one and their end are logged: they may occur ten times a second for
+/// days.
 #[derive(Default)]
 struct AcceptFailures {
     count: u64,
@@ -201,7 +202,7 @@ impl AcceptFailures {
     }
 }
 
-/// What `work` gives, unless `told` is ready first.
+/// Returns the result of `work`, unless `told` is ready first.
 async fn first<T>(mut told: Pin<&mut impl Future>, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -234,7 +235,7 @@ pub(crate) async fn connection(
     }
 }
 
-/// Answers a request. A panic ends this request alone.
+/// Answers a request. A panic ends only this request.
 async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Reply> {
     let (head, body) = request.into_parts();
     let found = routes::find(&head.method, head.uri.path());
@@ -265,7 +266,7 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
             AuthRequirement::Key => shared.access.key(&head.headers)?,
         };
         let (body, room) = match route.method {
-            // Nobody asks for what to do with it, and no key stands before some of these. hyper closes the connection after one.
+            // A GET needs no body, and some of these routes need no key. hyper closes the connection after a request with one.
             Method::GET => (Bytes::new(), None),
             _ => collect(body, &shared.bodies).await?,
         };
@@ -279,7 +280,7 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
         Ok(response) => response,
         Err(failure) => {
             let response = http::failed(&failure, shape);
-            // What was not read of the body is not the next request.
+            // The unread part of the body must not be taken for the next request.
             let unread = matches!(
                 failure.status,
                 StatusCode::PAYLOAD_TOO_LARGE
@@ -297,7 +298,7 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
         if preflight {
             let all = HeaderValue::from_static("GET, POST, OPTIONS");
             headers.insert(ACCESS_CONTROL_ALLOW_METHODS, all);
-            // A page that may ask may say what it likes about itself, as OpenAI's and Anthropic's clients do.
+            // A page that is allowed may send any headers, as OpenAI's and Anthropic's clients do.
             if let Some(names) = head.headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
                 headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
             }
@@ -311,7 +312,7 @@ fn closing(mut response: Response<Reply>) -> Response<Reply> {
     response
 }
 
-/// What comes of it, or that it has panicked.
+/// Returns the result of `work`, or a failure if it panics.
 async fn unharmed(work: impl Future<Output = Answered>) -> Answered {
     let mut work = pin!(work);
     let polled = poll_fn(|context| {
@@ -324,7 +325,7 @@ async fn unharmed(work: impl Future<Output = Answered>) -> Answered {
     polled.await
 }
 
-/// All of a body that is not too large and not too slow, with the room that it takes among all that are large.
+/// Returns the whole body, unless it is too large or too slow, and its permit out of the memory for large bodies.
 async fn collect(
     mut body: Incoming,
     room: &Arc<Semaphore>,
@@ -336,7 +337,7 @@ async fn collect(
     if body.size_hint().lower() > BODY as u64 {
         return Err(too_large());
     }
-    // Nobody knows it of a body that comes in pieces.
+    // The size of a body that is sent in chunks is unknown.
     let most = body.size_hint().exact().map_or(BODY, |bytes| bytes as usize);
     let end = Instant::now() + BODY_TIME;
     let (mut all, mut taken) = (BytesMut::new(), None);
@@ -369,13 +370,13 @@ mod tests {
 
     use super::*;
 
-    /// A server without models.
+    /// Returns a server without models.
     fn alone() -> Arc<Shared> {
         let log: Log = Arc::new(|_| ());
         Shared::start(Vec::new(), Options::of_tests(), &log).unwrap()
     }
 
-    /// A connection with it.
+    /// Returns a connection to it.
     fn connected(
         runtime: &tokio::runtime::Runtime,
         shared: Arc<Shared>,
@@ -391,7 +392,7 @@ mod tests {
         client
     }
 
-    /// What a server without models says to these bytes until it closes the connection.
+    /// Returns the response of a server without models to these bytes, until it closes the connection.
     fn heard(sent: &[u8]) -> String {
         heard_of(alone(), sent)
     }
@@ -409,14 +410,14 @@ mod tests {
 
     #[test]
     fn who_sends_slowly_is_not_waited_for() {
-        // A head that does not end, none at all, and a body that does not come.
+        // A head that does not end, no head at all, and a body that does not arrive.
         for head in ["GET /health HTTP/1.1\r\nhost: localhost\r\nx: ", ""] {
             assert!(!heard(head.as_bytes()).contains(" 200 "));
         }
         let body = "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{";
         let answer = heard(body.as_bytes());
         assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
-        // Who has all of it sent in time is answered, and then closed as well.
+        // A client that sends all of it in time is answered, and then its connection is closed as well.
         let answer = heard(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
@@ -427,7 +428,7 @@ mod tests {
         let stop = watch::channel(false).0;
         let mut client = connected(&runtime, alone(), &stop);
         client.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
-        // More than the system keeps of requests and of answers, until the connection is closed.
+        // More requests and answers than the system buffers, until the connection is closed.
         let error = loop {
             let sent = client.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n");
             if let Err(error) = sent {
@@ -464,7 +465,7 @@ mod tests {
         assert!(answer.starts_with("HTTP/1.1 400"), "it is no JSON: {answer}");
     }
 
-    /// Requests that wait for what they have sent to be compiled take no permit from others.
+    /// Requests that wait until a grammar that they sent is compiled hold no permit.
     #[test]
     fn who_steps_aside_keeps_nobody_waiting() {
         let runtime = runtime().unwrap();

@@ -1,4 +1,4 @@
-//! The models that are served, by their names.
+//! The served models, by name.
 
 use std::sync::OnceLock;
 
@@ -12,22 +12,23 @@ use crate::apart::step_aside;
 use crate::failure::Failure;
 use crate::{Log, Options, ids};
 
-/// A model to be served.
+/// A model to serve.
 pub struct Served {
-    /// What requests call it.
+    /// The name that requests use.
     pub name: String,
     /// The model. It is used until the process ends.
     pub model: &'static Model,
-    /// A smaller model with the same tokens, which proposes what is computed ahead ([`alight_model::Engine::draft_with`]).
+    /// A smaller model with the same tokens, which proposes tokens for speculative decoding
+    /// ([`alight_model::Engine::draft_with`]).
     pub draft: Option<&'static Model>,
-    /// Positions of a sequence.
+    /// The number of positions of a sequence.
     pub context: usize,
-    /// Tells what its quantization is called, such as `Q4_K_M`, if that is known. It may read the header of a file, and is asked once, when
-    /// somebody wants to know.
+    /// Returns the name of its quantization, such as `Q4_K_M`, if it is known. It may read the header of a file, and is called once, on the
+    /// first request for it.
     pub quantization: Quantization,
 }
 
-/// Tells a model's quantization.
+/// Returns the name of a model's quantization.
 pub type Quantization = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// A model that is served.
@@ -37,7 +38,7 @@ pub(crate) struct Serving {
     pub(crate) worker: Worker,
     /// When it was opened.
     pub(crate) created: u64,
-    /// Makes what answers are held to.
+    /// Compiles the grammars of answers.
     pub(crate) grammars: Grammars,
     quantization: (Quantization, OnceLock<Option<String>>),
 }
@@ -47,14 +48,14 @@ impl Serving {
         self.model.vocabulary()
     }
 
-    /// What its quantization is called, if that is known.
+    /// Returns the name of its quantization, if it is known.
     pub(crate) fn quantization(&self) -> Option<&str> {
         let (read, known) = &self.quantization;
         known.get_or_init(read).as_deref()
     }
 }
 
-/// All of them.
+/// All served models.
 pub(crate) struct Models(Vec<Serving>);
 
 impl Models {
@@ -63,7 +64,8 @@ impl Models {
         options: &Options,
         log: &Log,
     ) -> Result<Models, StartError> {
-        // What cannot work is said at once of a model that is alone. Of several, many may never be asked for.
+        // If there is only one model, an engine that cannot start is reported at once. Of several models, many may never be
+        // requested.
         let at_once = served.len() == 1;
         let start = |Served { name, model, draft, context, quantization }: Served| {
             let engine = EngineOptions { context: Some(context), ..options.engine.clone() };
@@ -87,13 +89,13 @@ impl Models {
         &self.0
     }
 
-    /// The model that has this name.
+    /// Returns the model with this name.
     pub(crate) fn named(&self, name: &str) -> Option<&Serving> {
         self.0.iter().find(|serving| serving.name == name)
     }
 
-    /// The model of this name, after which Ollama's clients write a tag. One that is alone answers to any: clients have names of their own in
-    /// mind.
+    /// Returns the model with this name, to which Ollama's clients append a tag. A single model answers to any name: clients have default
+    /// names of their own.
     pub(crate) fn find(&self, name: Option<&str>) -> Result<&Serving, Failure> {
         let named =
             |name: &str| self.named(name).or_else(|| self.named(name.strip_suffix(":latest")?));

@@ -1,4 +1,4 @@
-//! The table of addresses: one line each.
+//! The table of routes, one line each.
 
 use std::pin::Pin;
 
@@ -8,13 +8,13 @@ use crate::failure::{ErrorFormat, Failure};
 use crate::http::{Answered, Call};
 use crate::{anthropic, health, llama, ollama, openai, page};
 
-/// What answers.
+/// The function that answers a request.
 type Handler = fn(Call) -> Pin<Box<dyn Future<Output = Answered> + Send>>;
 
-/// What a request has to have.
+/// The authorisation that a request needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AuthRequirement {
-    /// Nothing: any host name and no key. For the health check alone.
+    /// None: any host name and no key. Only for the health check.
     Any,
     /// A host name of the server, and no key.
     Open,
@@ -22,14 +22,14 @@ pub(crate) enum AuthRequirement {
     Key,
 }
 
-/// An address.
+/// A route.
 pub(crate) struct Route {
     pub(crate) method: Method,
-    /// Without `/v1`, which may stand in front of it. `*` at its end stands for anything: the name of a model may have a `/` in it.
+    /// Without `/v1`, which may precede it. `*` at its end matches anything: the name of a model may have a `/` in it.
     pub(crate) path: &'static str,
     pub(crate) auth: AuthRequirement,
     pub(crate) handler: Handler,
-    /// How its failures are written.
+    /// The format of its failures.
     pub(crate) failure: ErrorFormat,
 }
 
@@ -86,7 +86,7 @@ pub(crate) static ROUTES: &[Route] = routes![
 ];
 
 impl Route {
-    /// What the `*` of its path stands for in this one, nothing if it has none; `None`: it is another path.
+    /// Returns the part of the path that the `*` matches, empty if it has none; `None` if it is another path.
     fn matches<'p>(&self, path: &'p str) -> Option<&'p str> {
         match self.path.strip_suffix('*') {
             None => (self.path == path).then_some(""),
@@ -95,13 +95,13 @@ impl Route {
     }
 }
 
-/// What answers a request, and what the `*` of its path stands for; or how its failure is written, and what it is. What is asked by GET can
-/// be asked by HEAD, whose response has no body.
+/// Returns the route of a request and the part that its `*` matches; or the format of the failure, and the failure. HEAD is allowed
+/// wherever GET is, and its response has no body.
 pub(crate) fn find<'p>(
     method: &Method,
     path: &'p str,
 ) -> Result<(&'static Route, &'p str), (ErrorFormat, Failure)> {
-    // The address of the server that a client was given may end with a `/`, to which it adds its own.
+    // The base URL configured in a client may end with a `/`, to which the client adds its own.
     let slashes = path.len() - path.trim_start_matches('/').len();
     let plain = &path[slashes.saturating_sub(1)..];
     let within =

@@ -1,4 +1,4 @@
-//! What all requests see.
+//! The state that all requests share.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -10,24 +10,24 @@ use crate::access::Access;
 use crate::models::{Models, Served};
 use crate::{Log, Options, ids};
 
-/// Most bytes of a body, and of all large ones at the same time.
+/// Maximum size of a body in bytes, and of all large ones at the same time.
 pub(crate) const BODY: usize = 32 << 20;
 pub(crate) const LARGE_BODIES: usize = 8 * BODY;
-/// Requests that are taken apart at the same time: how much memory that takes is known.
+/// The number of requests that may do long work at the same time, which bounds their memory.
 pub(crate) const APART: usize = 4;
 
-/// What all requests see.
+/// The state that all requests share.
 pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) models: Models,
-    /// What memory held when somebody last looked, and when that was.
+    /// The last picture of memory, and when it was taken.
     pub(crate) memory: Mutex<Option<(Instant, Bytes)>>,
     pub(crate) access: Access,
     /// Permits for large bodies, by KiB.
     pub(crate) bodies: Arc<Semaphore>,
-    /// Permits for requests that are taken apart.
+    /// Permits for requests that do long work.
     pub(crate) apart: Arc<Semaphore>,
-    /// When it began, in seconds since 1970.
+    /// When it started, in seconds since 1970.
     pub(crate) started: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Where a server listens: a port, or a Unix socket, whose file goes when the server ends.
+//! The socket a server listens on: a port, or a Unix socket, whose file is removed when the server ends.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// What a host ends with that is the file of a Unix socket.
+/// The suffix of a host that is the file of a Unix socket.
 const FILE: &str = ".sock";
 
 /// True if a host is the file of a Unix socket, which has no port.
@@ -22,7 +22,7 @@ pub fn is_socket_file(host: &str) -> bool {
     host.ends_with(FILE)
 }
 
-/// A socket that somebody else has made, and at which clients wait already: a service manager, say.
+/// A listening socket made by another process, such as a service manager, at which clients may wait already.
 pub enum Listening {
     /// A port.
     Tcp(StdTcp),
@@ -31,10 +31,10 @@ pub enum Listening {
 }
 
 impl Listening {
-    /// What [`Options::host`](crate::Options::host) would be to have it.
+    /// Returns the value of [`Options::host`](crate::Options::host) that would select it.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn host(&self) -> io::Result<String> {
         match self {
             Listening::Tcp(listener) => Ok(listener.local_addr()?.ip().to_string()),
@@ -43,7 +43,7 @@ impl Listening {
     }
 }
 
-/// A place that was taken.
+/// A bound socket.
 pub(crate) enum Socket {
     Tcp(StdTcp),
     /// With its file, if it was made here.
@@ -55,7 +55,7 @@ pub(crate) struct File(PathBuf);
 
 impl Drop for File {
     fn drop(&mut self) {
-        // Who starts next takes away what is left.
+        // The next server removes a file that is left.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -72,7 +72,7 @@ impl Socket {
     }
 
     fn bind_file(path: &Path) -> io::Result<Socket> {
-        // The file of a server that was killed; one that still listens keeps it.
+        // The file of a server that was killed is removed; a server that still listens keeps its file.
         let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
         if is_socket
             && let Err(error) = StdUnixStream::connect(path)
@@ -82,13 +82,13 @@ impl Socket {
         }
         let listener = StdUnix::bind(path)?;
         let file = File(path.to_owned());
-        // Of this user alone, as files of prompts are.
+        // Accessible to this user only, like prompt files.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
         Ok(Socket::Unix(listener, Some(file)))
     }
 
-    /// One that listens already.
+    /// Uses a socket that listens already.
     pub(crate) fn given(listening: Listening) -> io::Result<Socket> {
         match listening {
             Listening::Tcp(listener) => {
@@ -102,7 +102,7 @@ impl Socket {
         }
     }
 
-    /// Where clients find it.
+    /// Returns the address for clients.
     pub(crate) fn address(&self) -> io::Result<String> {
         match self {
             Socket::Tcp(listener) => Ok(format!("http://{}", listener.local_addr()?)),
@@ -114,7 +114,7 @@ impl Socket {
         }
     }
 
-    /// Within a runtime.
+    /// Must be called within a runtime.
     pub(crate) fn listen(self) -> io::Result<Listener> {
         match self {
             Socket::Tcp(listener) => TcpListener::from_std(listener).map(Listener::Tcp),
@@ -130,7 +130,7 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// What takes connections.
+/// Accepts connections.
 pub(crate) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, #[expect(dead_code, reason = "it is there to be dropped")] Option<File>),
@@ -150,13 +150,13 @@ impl Listener {
     }
 }
 
-/// How long a client may read nothing of what is there for it.
+/// How long a client may leave pending data unread.
 const READ_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 
-/// A connection that ends if its client reads nothing.
+/// A connection that ends if its client stops reading.
 pub(crate) struct TimeoutStream<S> {
     stream: S,
-    /// When that is, while something waits to be written.
+    /// The deadline, while data waits to be written.
     end: Option<Pin<Box<Sleep>>>,
 }
 
@@ -167,7 +167,7 @@ impl<S> TimeoutStream<S> {
 }
 
 impl<S: Unpin> TimeoutStream<S> {
-    /// What writing gives, or that it has waited for too long.
+    /// Returns the result of writing, or an error after it has waited for too long.
     fn within<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Requests to the thread that owns an engine ([`alight_chat::worker`]), for tasks that wait for what comes of them.
+//! Sends requests to the thread that owns an engine ([`alight_chat::worker`]), for tasks that wait for the results.
 
 use alight_chat::worker::{
     EngineAccess, EngineEvent, GenerateRequest, RunningRequest, TooManyRequests, Worker,
@@ -15,13 +15,13 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// No more of it is wanted.
+    /// Ends it: no more tokens are needed.
     pub(crate) fn end(self) {
         self.request.end();
     }
 }
 
-/// Computes all of these, or none.
+/// Starts all of these requests, or none.
 pub(crate) fn generate(
     worker: &Worker,
     requests: Vec<GenerateRequest>,
@@ -32,7 +32,7 @@ pub(crate) fn generate(
         .map(|request| {
             let (send, events) = unbounded_channel();
             let on_event = Box::new(move |event| {
-                // Who has left does not hear of it.
+                // A client that has left receives nothing.
                 let _ = send.send(event);
             });
             ((request, on_event as _), events)
@@ -40,7 +40,7 @@ pub(crate) fn generate(
         .unzip();
     let running =
         worker.generate(requests).map_err(|TooManyRequests { pending, max_pending }| {
-            // One request for more answers than there is room for at any time would wait for ever.
+            // A request for more answers than ever fit at the same time would wait for ever.
             match n > max_pending {
                 true => Failure::invalid(format!(
                     "{n} answers are more than the server computes and keeps waiting, {max_pending}"
@@ -55,14 +55,14 @@ pub(crate) fn generate(
         .collect())
 }
 
-/// Does something with the engine between two of its steps. An engine that rests is made for it.
+/// Runs `work` with the engine between two of its steps. If the engine rests, it is started for that.
 pub(crate) async fn between<T: Send + 'static>(
     worker: &Worker,
     work: impl FnOnce(&mut EngineAccess<'_, '_>) -> T + Send + 'static,
 ) -> Result<T, Failure> {
     let (send, done) = oneshot::channel();
     worker.between(Box::new(move |access| {
-        // Who has left does not hear of it.
+        // A client that has left receives nothing.
         let _ = send.send(work(access));
     }));
     done.await.map_err(|_| Failure::internal("the engine has failed, or ends"))

@@ -1,4 +1,5 @@
-//! Which marks a model writes: below the tokenizer, which never writes them into a user's text, and below what reads answers.
+//! The marks that a model writes. This module is below the tokenizer, which never writes them into a user's text, and below
+//! the output parsers.
 
 /// The marks that divide a model's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +18,12 @@ pub enum Format {
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Format; 5] =
         [Format::Plain, Format::ChatMl, Format::Harmony, Format::Gemma4, Format::Mistral];
 
-    /// The format of a model, by what its template writes and which marks are a `token` of their own. The vocabulary decides
-    /// where it can, because a template may name marks only to take them out of old messages.
+    /// Derives the format of a model from its template's text and from the marks that are a `token` of their own. The
+    /// vocabulary takes precedence, because a template may name marks only to remove them from old messages.
     pub(crate) fn of(template: Option<&str>, token: impl Fn(&str) -> bool) -> Format {
         let written = |text: &str| template.is_some_and(|template| template.contains(text));
         let think = token("<think>") || written("<think>") || written("</think>");
@@ -41,7 +42,7 @@ impl Format {
         }
     }
 
-    /// The spellings that a parser has to see, also where they are control tokens.
+    /// The spellings that a parser must see, even where they are control tokens.
     pub fn marks(self) -> &'static [&'static str] {
         match self {
             Format::Plain => &[],

@@ -1,4 +1,4 @@
-//! The prompt that asks a model for what belongs between two texts ("fill in the middle", as editors do while somebody types).
+//! The prompt that requests the text between two others ("fill in the middle", as editors do while the user types).
 //!
 //! The order is that of Qwen2.5-Coder's training (arXiv 2409.12186), and llama-server's:
 //!
@@ -10,41 +10,41 @@
 //! [prefix]text before the gap[suffix]text after it[middle]
 //! ```
 //!
-//! A model without a token for repositories or files gets no names; other files stand after a line `--- snippet ---` then.
+//! If a model has no token for repositories or files, names are left out and each other file follows a line `--- snippet ---`.
 
 use crate::prompt::{Encoder, PromptError};
 use crate::tokenizer::{InfillIds, TokenizerError};
 
-/// A gap, and what stands around it.
+/// A gap and the text around it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
-    /// The text in front of it.
+    /// The text before the gap.
     pub before: String,
-    /// More of that, which is never left out: what stands in the gap's own line.
+    /// The end of that text: the part on the gap's own line, which is never left out.
     pub line: String,
-    /// The text after it.
+    /// The text after the gap.
     pub after: String,
-    /// Other files of the same project that may help: names and texts. The last is the nearest to the gap.
+    /// Other files of the project that may help: names and texts. The last is the nearest to the gap.
     pub files: Vec<(String, String)>,
 }
 
-/// Most tokens of a prompt. What is farther away from the gap is left out.
+/// The maximum numbers of tokens of a prompt. Text farther from the gap is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GapLimits {
-    /// Of the text in front of the gap and of that after it together: three quarters for the first, one for the second.
+    /// For the text before and after the gap together: three quarters for the former, one for the latter.
     pub around: usize,
-    /// Of all of it: other files have what is left.
+    /// For the whole prompt: other files get the rest.
     pub total: usize,
 }
 
-/// Names that models have seen in these places where there is none to tell.
+/// Names that models have seen in these places, used where the real one is unknown.
 const PROJECT: &str = "myproject\n";
 const FILE: &str = "filename\n";
-/// Between files, where the model has no token for that.
+/// Separates files if the model has no token for that.
 const SNIPPET: &str = "\n\n--- snippet ---\n\n";
 
 impl Encoder<'_> {
-    /// The tokens of a prompt that asks for what belongs into a gap. Names of special tokens in its texts are text.
+    /// The tokens of a prompt that requests the text of a gap. Names of special tokens in its texts are plain text.
     ///
     /// # Errors
     /// [`PromptError::NoInfill`], [`PromptError::Tokenizer`].
@@ -86,13 +86,13 @@ impl Encoder<'_> {
         Ok(self.begun(parts.concat()))
     }
 
-    /// The last tokens in front of the gap's own file, so many at `most`, in time that depends on them only.
+    /// The last tokens before the gap's own file, at `most` that many, in time that depends only on that number.
     fn files(&self, gap: &Gap, ids: InfillIds, most: usize) -> Result<Vec<u32>, TokenizerError> {
         let named = |id: Option<u32>, name: &str| -> Result<Vec<u32>, TokenizerError> {
             let Some(id) = id else { return Ok(Vec::new()) };
             Ok([vec![id], self.last(name, most)?].concat())
         };
-        // From the gap on, until there is enough.
+        // From the gap backwards, until there is enough.
         let mut parts = vec![named(ids.separator, FILE)?];
         let mut count = parts[0].len();
         for (name, text) in gap.files.iter().rev() {
@@ -114,7 +114,7 @@ impl Encoder<'_> {
         Ok(tokens)
     }
 
-    /// The first tokens of a text, so many at `most`, in time that depends on them only.
+    /// The first tokens of a text, at `most` that many, in time that depends only on that number.
     fn first(&self, text: &str, most: usize) -> Result<Vec<u32>, TokenizerError> {
         let end = text.floor_char_boundary(self.bytes_of(most));
         let mut tokens = self.plain(&text[..end])?;
@@ -122,7 +122,7 @@ impl Encoder<'_> {
         Ok(tokens)
     }
 
-    /// The last ones.
+    /// The last tokens of a text, likewise.
     fn last(&self, text: &str, most: usize) -> Result<Vec<u32>, TokenizerError> {
         let start = text.ceil_char_boundary(text.len().saturating_sub(self.bytes_of(most)));
         let mut tokens = self.plain(&text[start..])?;
@@ -130,14 +130,14 @@ impl Encoder<'_> {
         Ok(tokens)
     }
 
-    /// No `tokens` tokens stand for more bytes of a text.
+    /// The maximum number of bytes of a text that `tokens` tokens can represent.
     fn bytes_of(&self, tokens: usize) -> usize {
         let longest = self.tokenizer().longest_token().max(char::MAX.len_utf8());
-        // One more, because the text is cut within a token.
+        // One more, because the cut may fall within a token.
         tokens.saturating_add(1).saturating_mul(longest)
     }
 
-    /// The tokens of a text in which nothing is special.
+    /// The tokens of a text, without special tokens.
     fn plain(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         self.encode(text, false)
     }

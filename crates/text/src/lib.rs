@@ -1,43 +1,40 @@
-//! Text into the token ids that a model is fed, and back: tokenizer, chat template, prompt.
+//! Text into token ids and back: tokenizer, chat template, prompt.
 //!
 //! Everything is built from the metadata of a model file, which `alight-formats` has parsed:
 //! - [`Tokenizer`] encodes text and decodes tokens, byte-level BPE or SentencePiece.
 //! - [`ChatTemplate`] renders a conversation as Python's jinja2 does for Hugging Face.
-//! - [`Vocabulary`] is both of a file; [`Encoder`] makes a prompt of a text or a conversation with them, tools included.
-//! - [`StreamDecoder`] shows the tokens of an answer one by one, in whole characters.
-//! - [`output::Parser`] tells thinking, answer and calls of tools apart, in whatever format the model writes them.
+//! - [`Vocabulary`] holds both for a file; [`Encoder`] uses them to turn a text or a conversation, tools included, into a prompt.
+//! - [`StreamDecoder`] decodes the tokens of an answer one by one, in whole characters.
+//! - [`output::Parser`] separates thinking, answer and tool calls, in the format that the model writes.
 //!
-//! This crate knows nothing of weights. It must never import `alight-model`, `alight-kernels` or
-//! `alight-pages`, print, or read a file. It reads the clock, because templates ask for the date.
+//! This crate knows nothing of weights. It must never import `alight-model`, `alight-kernels` or `alight-pages`, print,
+//! or read a file. It reads the clock, because templates may use the date.
 //!
-//! **Invariant:** a chat template is a program from a file that is not trusted. Compiling and rendering it takes
-//! bounded time, memory and stack, whatever it says and whatever the conversation is (the limits are in
-//! [`template`]). A template is compiled to flat instructions and run by a machine whose stacks are on
-//! the heap. Only compiling recurses (100 levels of blocks and brackets; chains of operators, filters
-//! and `elif` are loops), and what walks a value (160 levels): all of it fits into 256 KiB of stack,
-//! which the tests give it.
+//! **Invariant:** a chat template is a program from an untrusted file. Compiling and rendering it takes bounded time,
+//! memory and stack for any template and any conversation (the limits are in [`template`]). A template is compiled to
+//! flat instructions and run by a machine whose stacks are on the heap. Only compiling recurses (100 levels of blocks
+//! and brackets; chains of operators, filters and `elif` are loops), and walking a value (160 levels): both fit into 256
+//! KiB of stack, which is what the tests give them.
 //!
-//! **Invariant:** every instruction, element and 16 bytes costs a step before they are handled, and
-//! memory that is held is counted. Values are immutable trees; what can be cyclic (namespaces, macros
-//! and their scopes) is named by number in the machine's arena, so nothing drops, compares or prints
-//! itself.
+//! **Invariant:** every instruction, every element and every 16 bytes cost a step before they are processed, and memory
+//! in use is counted. Values are immutable trees; objects that can be cyclic (namespaces, macros and their scopes) are
+//! referred to by number in the machine's arena, so nothing drops, compares or prints itself.
 //!
-//! **Invariant:** a file's template is compiled when a conversation is rendered, and not before: an
-//! invalid template is no error for callers that do without it.
+//! **Invariant:** a file's template is compiled only when a conversation is rendered: an invalid template is no error
+//! for callers that do not use it.
 //!
-//! **Invariant:** special tokens do not come out of text unless the caller asks for it. They are found
-//! by one automaton over all their spellings, longest first, in time that depends on the text and not
-//! on how many of them there are.
+//! **Invariant:** text never becomes special tokens unless the caller requests it. They are found by one automaton over
+//! all their spellings, longest first, in time that depends on the text and not on the number of spellings.
 //!
-//! **Invariant:** a tokenizer is built in milliseconds, and no thread that building it starts outlives
-//! the call. An unknown pre-tokenizer is an error, because a wrong one gives fluent nonsense.
+//! **Invariant:** a tokenizer is built in milliseconds, and no thread started for that outlives the call. An unknown
+//! pre-tokenizer is an error, because a wrong one gives fluent nonsense.
 //!
-//! jinja2 as Hugging Face sets it up is the reference for templates (`tests/data/template_cases.json`
-//! has its answer to every feature), llama.cpp for tokens (`python -m evidence agree tokens`).
+//! jinja2 as configured by Hugging Face is the reference for templates (`tests/data/template_cases.json` has its output
+//! for every feature), llama.cpp for tokens (`python -m evidence agree tokens`).
 //!
 //! # Example
 //!
-//! A vocabulary of bytes, as the metadata of a file; a conversation becomes a prompt.
+//! A byte vocabulary, as the metadata of a file; a conversation becomes a prompt.
 //!
 //! ```
 //! use alight_formats::gguf::{self, write::Builder};

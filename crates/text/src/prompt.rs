@@ -1,9 +1,9 @@
-//! The prompt: a text or a conversation into the token ids that a model computes.
+//! The prompt: a text or a conversation turned into the token ids that a model computes.
 //!
 //! The chat template's own text may name special tokens; the text of messages may not, unless the caller
-//! asks for it. As the template joins both into one text, every special token's name inside a
-//! message is swapped for a private-use character before rendering; where that character comes
-//! out, the name is put back and its range noted, and the tokenizer takes it as plain text there.
+//! allows it. Since the template joins both into one text, every special token's name inside a message
+//! is replaced by a private-use character before rendering. Where that character appears in the output,
+//! the name is restored and its range recorded, and the tokenizer treats that range as plain text.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,39 +14,39 @@ use crate::template::{self, ChatError, Message};
 use crate::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
 use crate::vocabulary::{TemplateError, Vocabulary};
 
-/// With a chat template, or the bare text.
+/// Whether a prompt is rendered by a chat template or is the bare text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// Rendered by the file's chat template.
     Chat,
-    /// As it is.
+    /// Used unchanged.
     Raw,
 }
 
-/// Why a prompt has no tokens to be fed.
+/// The reason why a prompt has no tokens.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PromptError {
-    /// A conversation, and no template for it.
+    /// A conversation, and the file has no template for it.
     #[error("the file has no chat template")]
     NoTemplate,
-    /// A template that cannot be used.
+    /// The template is unusable.
     #[error(transparent)]
     Template(TemplateError),
-    /// The template does not take this conversation.
+    /// The template rejects this conversation.
     #[error(transparent)]
     Chat(ChatError),
-    /// The tokenizer does not take this text.
+    /// The tokenizer rejects this text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The conversation spells more different special tokens, and has more different characters of the
-    /// last plane of Unicode, than can be told apart from the names in the template.
+    /// The conversation spells more different special tokens, and contains more different characters
+    /// of the last plane of Unicode, than there are stand-ins.
     #[error(
         "the conversation has more than {limit} different names of special tokens and characters for \
          private use: leave some out"
     )]
     TooManyNames {
-        /// The most that there may be.
+        /// The maximum number.
         limit: u32,
     },
     /// The template does not write the text of the last message, which was to be continued.
@@ -54,23 +54,23 @@ pub enum PromptError {
         "the file's chat template does not write the last message as it is: it cannot be continued"
     )]
     NotContinued,
-    /// The text is nothing to the tokenizer, and the file puts nothing in front of it.
+    /// The text yields no token, and the file puts none before it.
     #[error("the prompt has no tokens")]
     Empty,
-    /// A gap is to be filled, and the vocabulary has no tokens that stand around one.
+    /// A gap is to be filled, and the vocabulary has no tokens that mark one.
     #[error(
         "the model cannot fill a gap: its vocabulary has no tokens for the text before it, the text after it and what is \
          between (fill in the middle): use one that was trained for it, such as Qwen2.5-Coder"
     )]
     NoInfill,
-    /// What the template makes of a conversation is nothing to the tokenizer.
+    /// The rendered conversation yields no token.
     #[error(
         "the file's chat template makes no text of this conversation: there is no token to begin with"
     )]
     NothingRendered,
 }
 
-/// A prompt is too long for the context whatever its tokens are.
+/// A prompt is too long for the context, whatever its tokens are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the prompt has {bytes} bytes, and the context of {context} tokens holds {most} at most (no token of this \
@@ -81,29 +81,29 @@ pub struct TooLong {
     pub bytes: usize,
     /// Positions of the context.
     pub context: usize,
-    /// Bytes that fit at most.
+    /// The maximum number of bytes that fit.
     pub most: usize,
     /// Bytes of the longest token.
     pub longest: usize,
 }
 
-/// Refuses a prompt of `bytes` that is too long for the context whatever its tokens are, before memory is spent on
-/// finding them: each token stands for its own bytes and no more.
+/// Refuses a prompt of `bytes` bytes that is too long for the context whatever its tokens are, before memory is
+/// spent on finding them: a token represents no more than its own bytes.
 ///
 /// # Errors
-/// It is.
+/// [`TooLong`].
 pub fn check_length(bytes: usize, tokenizer: &Tokenizer, context: usize) -> Result<(), TooLong> {
-    // Nothing needs to be known of the vocabulary for most prompts.
+    // Most prompts need no look at the vocabulary.
     if bytes <= context {
         return Ok(());
     }
-    // A character that has no token is one unknown token.
+    // A character without a token becomes one unknown token.
     let longest = tokenizer.longest_token().max(char::MAX.len_utf8());
     let most = context.saturating_mul(longest);
     if bytes <= most { Ok(()) } else { Err(TooLong { bytes, context, most, longest }) }
 }
 
-/// Encodes for one model.
+/// Encodes prompts for one model.
 pub struct Encoder<'m> {
     vocabulary: &'m Vocabulary,
     style: Style,
@@ -112,18 +112,19 @@ pub struct Encoder<'m> {
 }
 
 impl<'m> Encoder<'m> {
-    /// An encoder for a model. With `parse_special`, names of special tokens in texts and messages count.
+    /// Creates an encoder for a model. With `parse_special`, names of special tokens in texts and
+    /// messages become those tokens.
     pub fn new(vocabulary: &'m Vocabulary, style: Style, parse_special: bool) -> Encoder<'m> {
         Encoder { vocabulary, style, parse_special, thinking: None }
     }
 
-    /// Asks the template for a prompt without thinking: it gets `enable_thinking = false`. A template that does not use this
+    /// Requests a prompt without thinking: the template gets `enable_thinking = false`. A template that does not use this
     /// variable renders the same text as without it.
     pub fn without_thinking(self) -> Encoder<'m> {
         Encoder { thinking: Some(false), ..self }
     }
 
-    /// With a chat template, or the bare text.
+    /// Returns whether a chat template renders the prompt.
     pub fn style(&self) -> Style {
         self.style
     }
@@ -146,13 +147,13 @@ impl<'m> Encoder<'m> {
         self.chat_in(template::context(messages, answer))
     }
 
-    /// The tokens of a conversation with tools, or with anything else that the template may look for: `context` is what
-    /// Hugging Face's `apply_chat_template` hands it. It has `messages`, each with `role`, `content` and perhaps
-    /// `tool_calls`, whose arguments are an object; `tools`, as JSON schemas; `add_generation_prompt`; and perhaps
-    /// `enable_thinking`, `reasoning_effort`, …
+    /// The tokens of a conversation with tools, or with any other variables of the template: `context` is what Hugging Face's
+    /// `apply_chat_template` passes to it. It has `messages`, each with `role`, `content` and perhaps `tool_calls`, whose
+    /// arguments are an object; `tools`, as JSON schemas; `add_generation_prompt`; and perhaps `enable_thinking`,
+    /// `reasoning_effort`, …
     ///
-    /// With `continue_final_message`, which is no variable of the template either there, the tokens end with the text of the last
-    /// message, so that the model continues with it.
+    /// With `continue_final_message`, which is not passed to the template there either, the tokens end with the text of the last
+    /// message, so that the model continues it.
     ///
     /// # Errors
     /// As [`chat`](Self::chat); [`PromptError::NotContinued`].
@@ -166,14 +167,14 @@ impl<'m> Encoder<'m> {
         let mut hidden = Hidden::default();
         if !self.parse_special {
             for value in context.values_mut() {
-                // That it is not too deep to be walked.
+                // Checks that it is not too deep to be walked.
                 template::measure(value, 1).map_err(PromptError::Chat)?;
                 let roles: Vec<Option<Value>> = match value.as_array() {
                     Some(items) => items.iter().map(|item| item.get("role").cloned()).collect(),
                     None => Vec::new(),
                 };
                 self.hide(value, &mut hidden)?;
-                // Roles are the caller's words, and templates compare them.
+                // Roles are set by the caller, and templates compare them.
                 for (item, role) in value.as_array_mut().into_iter().flatten().zip(roles) {
                     if let (Some(object), Some(role)) = (item.as_object_mut(), role) {
                         object.insert("role".to_owned(), role);
@@ -195,7 +196,7 @@ impl<'m> Encoder<'m> {
         if tokens.is_empty() { Err(PromptError::NothingRendered) } else { Ok(tokens) }
     }
 
-    /// Hides the names of special tokens in all texts of a value, the keys of objects included.
+    /// Hides the names of special tokens in all texts of a value, including the keys of objects.
     fn hide(&self, value: &mut Value, hidden: &mut Hidden) -> Result<(), PromptError> {
         let names = |text: &str| self.vocabulary.tokenizer.control_spellings(text);
         match value {
@@ -221,8 +222,8 @@ impl<'m> Encoder<'m> {
         &self.vocabulary.tokenizer
     }
 
-    /// With the begin-of-text token in front where the file asks for one. Many templates write it
-    /// as well; it is not doubled.
+    /// Puts the begin-of-text token in front if the file requests one. Many templates write it as
+    /// well; it is not doubled.
     pub(crate) fn begun(&self, mut tokens: Vec<u32>) -> Vec<u32> {
         let tokenizer = &self.vocabulary.tokenizer;
         if tokenizer.adds_bos()
@@ -234,8 +235,8 @@ impl<'m> Encoder<'m> {
         tokens
     }
 
-    /// The tokens of a text, without any at its ends that are not in it: an end-of-text token
-    /// after a prompt, which some files ask for, would leave nothing to continue.
+    /// The tokens of a text, without any added at its ends: an end-of-text token after a prompt,
+    /// which some files request, would leave nothing to continue.
     pub(crate) fn encode(
         &self,
         text: &str,
@@ -246,11 +247,11 @@ impl<'m> Encoder<'m> {
     }
 }
 
-/// Stands after the text of a message that is continued. It is no character, and no stand-in; in a text that has it all the same, it
-/// comes before this one.
+/// Marks the end of a message's text that is to be continued. It is neither a character nor a stand-in; if the text contains it
+/// nevertheless, that occurrence precedes this one.
 const MARK: char = char::MAX;
 
-/// Marks where the text of the last message ends, which the template is to write as a message that is over.
+/// Marks the end of the last message's text, which the template is to write as a finished message.
 fn mark_end(context: &mut Map<String, Value>) -> Result<(), PromptError> {
     context.insert("add_generation_prompt".to_owned(), false.into());
     let messages = context.get_mut("messages").and_then(Value::as_array_mut);
@@ -267,7 +268,7 @@ fn mark_end(context: &mut Map<String, Value>) -> Result<(), PromptError> {
 const FIRST: char = '\u{100000}';
 const LAST: char = '\u{10FFFD}';
 
-/// Texts that stand-in characters stand for.
+/// The texts that stand-in characters represent.
 #[derive(Debug, Default)]
 struct Hidden {
     texts: Vec<String>,
@@ -276,12 +277,11 @@ struct Hidden {
 }
 
 impl Hidden {
-    /// Swaps what stands at `names` in `content` (ranges in bytes, ascending), and any character that
-    /// looks like a stand-in, for stand-ins.
+    /// Replaces the text at `names` in `content` (ranges in bytes, ascending), and any character that looks like a
+    /// stand-in, with stand-ins.
     ///
     /// # Errors
-    /// [`PromptError::TooManyNames`]: there are no more stand-ins. What could not be hidden must not be
-    /// rendered.
+    /// [`PromptError::TooManyNames`]: no stand-ins are left. Content that could not be hidden must not be rendered.
     fn hide(
         &mut self,
         content: &str,
@@ -298,7 +298,7 @@ impl Hidden {
         Ok(text)
     }
 
-    /// What spells no special token.
+    /// Copies text that spells no special token.
     fn between(&mut self, part: &str, out: &mut String) -> Result<(), PromptError> {
         for c in part.chars() {
             let forged = (FIRST..=LAST).contains(&c);
@@ -324,7 +324,7 @@ impl Hidden {
         Ok(char::from_u32(FIRST as u32 + at).unwrap_or(FIRST))
     }
 
-    /// Puts the names back into a rendered text; their ranges in it, ascending.
+    /// Puts the names back into a rendered text; returns it and their ranges in it, ascending.
     fn restore(&self, rendered: &str) -> (String, Vec<Range<usize>>) {
         let mut text = String::with_capacity(rendered.len() + 64);
         let mut plain = Vec::new();
@@ -346,7 +346,7 @@ impl Hidden {
 mod tests {
     use super::*;
 
-    /// The ranges of these names, as the tokenizer gives them.
+    /// The ranges of these names, as the tokenizer returns them.
     fn names(text: &str) -> impl Iterator<Item = Range<usize>> {
         let mut found: Vec<Range<usize>> = ["<|end|>", "<s>"]
             .iter()

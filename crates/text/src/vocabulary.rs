@@ -1,4 +1,4 @@
-//! The text part of a model file: its tokenizer, and its chat template.
+//! The text part of a model file: its tokenizer and its chat template.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use crate::format::Format;
 use crate::template::{ChatError, ChatTemplate, MAX_SOURCE};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// Why a file's chat template cannot be used.
+/// The reason why a file's chat template is unusable.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateError {
-    /// It is not a text.
+    /// It is not a string.
     #[error(transparent)]
     Metadata(GgufError),
-    /// It is not a template.
+    /// It is not a valid template.
     #[error(transparent)]
     Template(ChatError),
 }
@@ -29,12 +29,12 @@ pub struct Vocabulary {
     /// The source of the chat template, if the file has one.
     source: Option<Result<String, TemplateError>>,
     compiled: OnceLock<Result<ChatTemplate, TemplateError>>,
-    /// How long this took.
+    /// The time that building it took.
     pub took: Duration,
 }
 
 impl Vocabulary {
-    /// The tokenizer, with a copy of the vocabulary, and the chat template.
+    /// Builds the tokenizer, with a copy of the vocabulary, and the chat template.
     ///
     /// # Errors
     /// See [`Tokenizer::from_gguf`].
@@ -42,8 +42,8 @@ impl Vocabulary {
         Vocabulary::from_header(gguf, &Pieces::default())
     }
 
-    /// The tokenizer, whose vocabulary stays in `pieces` of the header that was parsed. The chat template is copied, and compiled when it is asked for: an
-    /// invalid template is no error for callers that do without it.
+    /// Builds the tokenizer, whose vocabulary stays in the `pieces` of the parsed header. The chat template is copied, and compiled when it is first
+    /// requested: an invalid template is no error for callers that do not use it.
     ///
     /// # Errors
     /// See [`Tokenizer::from_gguf`].
@@ -62,14 +62,14 @@ impl Vocabulary {
         Ok(Vocabulary { tokenizer, source, compiled: OnceLock::new(), took: clock.elapsed() })
     }
 
-    /// The marks that divide what the model writes.
+    /// The marks that divide the model's output.
     pub fn output_format(&self) -> Format {
         Format::of(self.template_source(), |text| {
             self.tokenizer.token_id(text.as_bytes()).is_some()
         })
     }
 
-    /// True if there is a chat template that has `text` in it.
+    /// Returns true if there is a chat template that contains `text`.
     pub fn template_has(&self, text: &str) -> bool {
         self.template_source().is_some_and(|source| source.contains(text))
     }
@@ -82,7 +82,7 @@ impl Vocabulary {
     /// The file's chat template, compiled; `None` if it has none.
     ///
     /// # Errors
-    /// It has one that cannot be used.
+    /// The template is unusable.
     pub fn template(&self) -> Option<Result<&ChatTemplate, &TemplateError>> {
         let source = self.source.as_ref()?;
         let compile = || self.compile(source.as_ref().map_err(TemplateError::clone)?);
@@ -92,7 +92,7 @@ impl Vocabulary {
     /// Uses another chat template instead of the file's.
     ///
     /// # Errors
-    /// [`TemplateError::Template`]: it cannot be used, and nothing changes.
+    /// [`TemplateError::Template`]: it is unusable, and nothing changes.
     pub fn set_template(&mut self, source: String) -> Result<(), TemplateError> {
         let compiled = self.compile(&source)?;
         self.source = Some(Ok(source));

@@ -1,12 +1,12 @@
 //! The tensor types of GGUF: every id, its name, and the geometry of its blocks; and the ids of
 //! their packed forms ([`packed`]).
 //!
-//! **Invariant:** every fact about a type that a file depends on is written here and nowhere else;
+//! **Invariant:** every fact about a type that a file depends on is defined here and nowhere else;
 //! formats, kernels, convert and Python take it from here. This crate has no dependencies and no
 //! `unsafe`, and must never import anything.
 //!
-//! Ids that once meant something, and ids that only a fork writes, are refused by name: their bytes
-//! would otherwise be read as something they are not.
+//! Ids that used to have a meaning, and ids that only a fork writes, are refused by name: their
+//! bytes would otherwise be read as another type.
 //!
 //! ```
 //! use alight_types::GgmlType;
@@ -27,8 +27,8 @@ use std::fmt;
 /// Declares [`GgmlType`]: variant, id, elements per block, bytes per block, meaning.
 macro_rules! ggml_types {
     ($($variant:ident = $id:literal, $len:literal, $bytes:literal, $doc:literal;)*) => {
-        /// A tensor type that a GGUF file may hold. Names are ggml's; that a type is named here
-        /// does not mean that there are kernels for it.
+        /// A tensor type that a GGUF file may contain. Names are ggml's; a type listed here does
+        /// not necessarily have kernels.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[allow(non_camel_case_types)]
         #[repr(u32)]
@@ -110,7 +110,7 @@ ggml_types! {
 }
 
 impl GgmlType {
-    /// The type that a file's number stands for.
+    /// Returns the type of an id in a file.
     ///
     /// # Errors
     /// Removed ids, ids private to a fork, and ids without a meaning.
@@ -138,13 +138,13 @@ impl GgmlType {
         Err(TypeError::Unknown { id })
     }
 
-    /// The number that stands for this type in a file.
+    /// The id of this type in a file.
     pub const fn id(self) -> u32 {
         self as u32
     }
 
-    /// Bytes of one row of `elements` elements, or `None` when they are not whole blocks or the
-    /// count does not fit 64 bits.
+    /// Bytes of one row of `elements` elements, or `None` if they are not whole blocks or the size
+    /// does not fit in 64 bits.
     pub const fn row_bytes(self, elements: u64) -> Option<u64> {
         if !elements.is_multiple_of(self.block_len()) {
             return None;
@@ -164,9 +164,9 @@ impl fmt::Display for GgmlType {
     }
 }
 
-/// What ik_llama.cpp calls the ids that only it writes: 133–158 (types of its own) and 202–399
-/// (rows interleaved for one instruction set). Ids in those ranges that it has not named are
-/// still its own.
+/// Returns ik_llama.cpp's name for an id that only it writes: 133–158 (types of its own) and
+/// 202–399 (rows interleaved for one instruction set). Ids in those ranges that it has not named
+/// are still its own.
 const fn fork_name(id: u32) -> Option<&'static str> {
     Some(match id {
         133 => "Q6_0",
@@ -227,25 +227,25 @@ const fn fork_name(id: u32) -> Option<&'static str> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TypeError {
-    /// The id had a meaning that ggml has since taken away.
+    /// The id had a meaning that ggml has since removed.
     Removed {
         /// The id in the file.
         id: u32,
-        /// What it was called.
+        /// Its former name.
         name: &'static str,
     },
     /// The id is one that only the fork ik_llama.cpp writes.
     Private {
         /// The id in the file.
         id: u32,
-        /// What the fork calls it, or "unnamed".
+        /// The fork's name for it, or "unnamed".
         name: &'static str,
     },
-    /// The id says that the tensor is packed, but its type has no packed form.
+    /// The id marks the tensor as packed, but its type has no packed form.
     NotPackable {
         /// The id in the file.
         id: u32,
-        /// The type that it names.
+        /// The type in its lower half.
         ty: GgmlType,
     },
     /// The id has no meaning.

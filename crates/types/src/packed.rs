@@ -1,39 +1,39 @@
 //! The packed layout's name, version, tile and type ids.
 //!
-//! A packed tensor holds the bits of the canonical one in another order: as many bytes, tiles of
-//! [`TILE_ROWS`] rows instead of rows (`docs/reference/packed-layout.md`). Since the bytes mean something else,
-//! its type id does too: [`packed_id`], far outside of the ids of ggml and of its forks, so that a
-//! reader that does not know the layout refuses the file instead of computing garbage.
+//! A packed tensor holds the bits of the canonical one in another order: the same number of bytes, in tiles of [`TILE_ROWS`] rows
+//! instead of rows (`docs/reference/packed-layout.md`). Since the bytes mean something else, it has another type id:
+//! [`packed_id`], far outside the ids of ggml and its forks, so that a reader that does not know the layout refuses the file
+//! instead of computing garbage.
 
 use crate::{GgmlType, TypeError};
 
 /// Rows of a tile; a packed matrix is a whole number of tiles.
 pub const TILE_ROWS: u64 = 16;
-/// The one layout there is: tiles of 16 rows.
+/// The only layout: tiles of 16 rows.
 pub const LAYOUT: &str = "tiles16";
-/// The newest version of it that is understood here. Version 1 is version 2 without experts side by side.
+/// The newest supported version of it. Version 1 is version 2 without experts side by side.
 pub const LAYOUT_VERSION: u64 = 2;
 /// Type ids of packed tensors begin here ("Al" in the upper half); the canonical id is added.
 pub const PACKED_BASE: u32 = 0x416c_0000;
 
-/// The type id that stands for the packed form of `ty`; `None` if it has none.
+/// Returns the type id of the packed form of `ty`; `None` if it has none.
 pub const fn packed_id(ty: GgmlType) -> Option<u32> {
     if has_tiles(ty) { Some(PACKED_BASE | ty.id()) } else { None }
 }
 
-/// True if matrices of this type have a packed form: the 16-bit floats and all quantised types but those with
-/// a code book, whose rows are looked up faster one by one.
-/// F32 has none: it is already what the kernels read, and models hold little of it.
+/// Returns true if matrices of this type have a packed form: the 16-bit floats and all quantised types except those with a code
+/// book, whose rows are faster to look up one by one. F32 has none: the kernels already read it as it is, and models contain
+/// little of it.
 ///
-/// How the tile of a type is arranged is defined by its kernels; as long as a type has none,
-/// nothing writes its packed form, and nothing computes with it.
+/// The arrangement of a type's tile is defined by its kernels; until a type has some, nothing
+/// writes its packed form, and nothing computes with it.
 pub const fn has_tiles(ty: GgmlType) -> bool {
     use GgmlType::*;
     let codebook = matches!(ty, IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S);
     ty.is_quantised() && !codebook || matches!(ty, F16 | BF16)
 }
 
-/// The type that a file's number stands for, and whether it is packed.
+/// Returns the type of an id in a file, and true if it is packed.
 ///
 /// # Errors
 /// As [`GgmlType::from_id`], and [`TypeError::NotPackable`].

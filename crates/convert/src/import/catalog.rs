@@ -1,4 +1,4 @@
-//! The tensors of a model, whatever files they are in.
+//! The tensors of a model, whichever files they are in.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use super::torch;
 use crate::ConvertError;
 use alight_files::{copies, file_name};
 
-/// The tensors of a model of Hugging Face's, in safetensors or torch's files.
+/// The tensors of a Hugging Face model, in safetensors or torch files.
 ///
 /// # Errors
 /// A header is wrong, or the files do not belong together.
@@ -62,7 +62,7 @@ pub(crate) fn read(
         .collect())
 }
 
-/// What GGUF calls a type of safetensors.
+/// Returns GGUF's name of a safetensors type.
 fn gguf_type(dtype: safetensors::Dtype) -> Option<GgmlType> {
     use safetensors::Dtype;
     Some(match dtype {

@@ -1,4 +1,4 @@
-//! Whether one tensor of a source is a copy of another.
+//! Detects whether one tensor of a source is a copy of another.
 
 use std::os::unix::fs::FileExt;
 
@@ -7,12 +7,12 @@ use alight_pages::Map;
 use super::tensor::Tensor;
 use crate::ConvertError;
 
-/// Places that are compared, and bytes of each. A copy is the same everywhere; what was trained apart
-/// is another nearly everywhere, so that there is no need to read gigabytes twice.
+/// Number of places that are compared, and bytes of each. A copy is equal everywhere; a tensor
+/// trained separately differs nearly everywhere, so gigabytes need not be read twice.
 const PLACES: u64 = 64;
 const BYTES: u64 = 4096;
 
-/// Whether `a` has the bytes of `b`, as far as samples spread over all of it tell.
+/// Returns true if `a` has the bytes of `b`, judging by samples spread over all of it.
 ///
 /// # Errors
 /// They cannot be read.
@@ -20,7 +20,7 @@ pub(super) fn is_copy(maps: &[Map], a: &Tensor, b: &Tensor) -> Result<bool, Conv
     if a.shape != b.shape || a.dtype != b.dtype {
         return Ok(false);
     }
-    // torch's files have both in one place.
+    // torch files store both in one place.
     if a.file == b.file && a.offset == b.offset {
         return Ok(true);
     }
@@ -29,7 +29,7 @@ pub(super) fn is_copy(maps: &[Map], a: &Tensor, b: &Tensor) -> Result<bool, Conv
     let size = len.min(BYTES);
     let last = len - size;
     for place in 0..PLACES {
-        // Both ends, and what lies evenly between them.
+        // Both ends, and evenly spaced places between them.
         let at = (u128::from(last) * u128::from(place) / u128::from(PLACES - 1)) as u64;
         if read(maps, a, at, size)? != read(maps, b, at, size)? {
             return Ok(false);
@@ -38,7 +38,7 @@ pub(super) fn is_copy(maps: &[Map], a: &Tensor, b: &Tensor) -> Result<bool, Conv
     Ok(true)
 }
 
-/// Some bytes of a tensor; `size` is at most [`BYTES`].
+/// Reads some bytes of a tensor; `size` is at most [`BYTES`].
 fn read(maps: &[Map], tensor: &Tensor, at: u64, size: u64) -> Result<Vec<u8>, ConvertError> {
     let mut bytes = vec![0; size as usize];
     let (map, at) = (&maps[tensor.file], tensor.offset + at);
@@ -86,7 +86,7 @@ mod tests {
         let other = Tensor { dtype: "BF16", ..b.clone() };
         assert!(!is_copy(&maps, &a, &other).unwrap());
         assert!(is_copy(&maps, &tensor(0, 0, [1, 3]), &tensor(1, 24, [1, 3])).unwrap(), "short");
-        // A file that is shorter than it was.
+        // A file that has become shorter.
         let maps = moved(&|_| ());
         fs::File::options().write(true).open(&two).unwrap().set_len(1000).unwrap();
         assert!(is_copy(&maps, &a, &b).unwrap_err().to_string().contains("two: cannot read"));

@@ -1,4 +1,4 @@
-//! What there is at a path: which program's files, and which of them are one model.
+//! Finds out which program's files are at a path, and which of them form one model.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -15,26 +15,26 @@ use super::torch;
 use crate::ConvertError;
 use alight_files::file_name;
 
-/// Most files of a folder that are looked at.
+/// Maximum number of files of a folder that are examined.
 const FILES: usize = 4096;
-/// Most parts of a model.
+/// Maximum number of parts of a model.
 const PARTS: u32 = 64;
 
-/// The value found.
+/// The files found at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// The program that they are from.
+    /// The program that wrote them.
     pub(crate) kind: Kind,
-    /// Where the small files beside them are.
+    /// Folder of the small files that accompany them.
     pub(crate) folder: PathBuf,
-    /// The files of weights, in their order.
+    /// The weight files, in order.
     pub(crate) weights: Vec<PathBuf>,
     /// The index that names them, if there is one.
     pub(crate) index: Option<PathBuf>,
 }
 
 impl Found {
-    /// True if all that describes the tensors of a file lies at its beginning.
+    /// True if the headers of a file are all at its beginning.
     pub(crate) fn headers_first(&self) -> bool {
         let is_zip = |path: &PathBuf| format_of(path) == Some(Format::TorchZip);
         match self.kind {
@@ -47,20 +47,20 @@ impl Found {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A folder of Hugging Face's: `config.json`, and weights in safetensors or torch's zip files.
+    /// A Hugging Face folder: `config.json`, and weights in safetensors or torch zip files.
     HuggingFace,
-    /// One of Meta's: `params.json`, and `consolidated.00.pth` and so on.
+    /// A folder of Meta's: `params.json`, and `consolidated.00.pth` and so on.
     Meta,
-    /// llama.cpp's files before GGUF.
+    /// llama.cpp files from before GGUF.
     Legacy,
     /// GGUF, perhaps in shards.
     Gguf,
 }
 
-/// Finds out what is at `path`; an index that names the files of weights is among the `small` files then.
+/// Determines what is at `path`; an index of weight files is then among the `small` files.
 ///
 /// # Errors
-/// Nothing that can be converted, or not all of it.
+/// There is nothing that can be converted, or a file is missing.
 pub(crate) fn find(path: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
     let metadata = path.metadata().map_err(|source| ConvertError::Read {
         path: path.into(),
@@ -74,7 +74,7 @@ fn no(path: &Path, problem: impl Into<String>) -> ConvertError {
     ConvertError::Source { path: path.into(), problem: problem.into() }
 }
 
-/// The format of a regular file that can be read; `None` also for any other.
+/// Returns the format of a readable regular file; `None` for any other.
 pub fn format_of(path: &Path) -> Option<Format> {
     let mut head = Vec::new();
     if let Ok((file, _)) = open_file(path) {
@@ -112,7 +112,7 @@ fn in_folder(folder: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
         if has("model.safetensors") {
             return one(Kind::HuggingFace, &folder.join("model.safetensors"));
         }
-        // Some publish the same weights a second time under Meta's names.
+        // Some publishers ship the same weights a second time under Meta's names.
         let named = |path: &PathBuf| !file_name(path).starts_with("consolidated");
         let safetensors: Vec<PathBuf> =
             all(Format::SafeTensors).into_iter().filter(named).collect();
@@ -152,7 +152,7 @@ fn in_folder(folder: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
     ))
 }
 
-/// The index of the weights in a folder.
+/// Returns the index of the weights in a folder.
 fn index_in(folder: &Path) -> Option<PathBuf> {
     ["model.safetensors.index.json", "pytorch_model.bin.index.json"]
         .map(|name| folder.join(name))
@@ -185,7 +185,7 @@ fn of_file(path: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
             ))
         }
         Some(Format::SafeTensors) if has("config.json") => {
-            // One of several: the others belong to it.
+            // One of several shards: the others belong to it.
             match (ShardName::parse(&name), index_in(&folder)) {
                 (Some(_), Some(index)) => indexed(&index, small),
                 (Some(shard), None) => {
@@ -223,7 +223,7 @@ fn of_file(path: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
     }
 }
 
-/// The files that an index names.
+/// The files listed in an index.
 fn indexed(index: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
     let folder = folder_of(index);
     if !folder.join("config.json").is_file() {
@@ -245,7 +245,7 @@ fn indexed(index: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
     Ok(Found { kind: Kind::HuggingFace, folder, weights, index: Some(index.into()) })
 }
 
-/// The number in `consolidated.NN.pth`.
+/// Returns the number in `consolidated.NN.pth`.
 fn part_number(path: &Path) -> Option<u32> {
     let name = file_name(path);
     let number = name.strip_prefix("consolidated.")?.strip_suffix(".pth")?;
@@ -253,7 +253,7 @@ fn part_number(path: &Path) -> Option<u32> {
     digits.then(|| number.parse().ok())?
 }
 
-/// All parts of one of Meta's models, of which `path` is one.
+/// Returns all parts of a Meta model of which `path` is one.
 fn parts_of_meta(path: &Path) -> Result<Found, ConvertError> {
     let folder = folder_of(path);
     let part = |number: u32| folder.join(format!("consolidated.{number:02}.pth"));
@@ -261,13 +261,13 @@ fn parts_of_meta(path: &Path) -> Result<Found, ConvertError> {
     Ok(Found { kind: Kind::Meta, folder, weights, index: None })
 }
 
-/// The parts of a model from number 0 on.
+/// Returns the parts of a model from number 0 on.
 fn without_gap(
     part: impl Fn(u32) -> PathBuf,
     there: impl Fn(&PathBuf) -> bool,
 ) -> Result<Vec<PathBuf>, ConvertError> {
     let parts: Vec<PathBuf> = (0..PARTS).map(&part).take_while(&there).collect();
-    // One that comes after a gap shows that another is missing.
+    // A part after a gap shows that one is missing.
     match (0..PARTS).rev().map(&part).find(|path| there(path)) {
         Some(last) if !parts.contains(&last) => {
             let problem = format!("does not exist, but '{}' does", last.display());
@@ -277,7 +277,7 @@ fn without_gap(
     }
 }
 
-/// All parts of an old model, of which `path` is one: `X`, `X.1` and so on.
+/// Returns all parts of an old model of which `path` is one: `X`, `X.1` and so on.
 fn legacy(path: &Path) -> Result<Found, ConvertError> {
     let name = file_name(path);
     let first = match name.rsplit_once('.') {

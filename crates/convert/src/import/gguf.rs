@@ -1,4 +1,5 @@
-//! GGUF itself: shards into one file, tensors onto pages and into the order of use, other types.
+//! GGUF sources: merges shards into one file, puts tensors on pages and into the order of use,
+//! changes types.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,7 +20,7 @@ use alight_files::Headers;
 use crate::source;
 use crate::write::{Change, Elements, Importance, Item, ItemData, Order, Plan};
 
-/// Metadata that is written again.
+/// Metadata that is rewritten.
 const FILE_TYPE: &str = "general.file_type";
 const VERSION: &str = "general.quantization_version";
 const ALIGNMENT: &str = "general.alignment";
@@ -53,7 +54,7 @@ fn plan_of(
     let copies = alight_files::copies(files.maps());
     let headers = source::canonical_headers(files.maps(), &copies)?;
     let first = headers.files.first();
-    // The source's says nothing of the new file, and may be half a GiB.
+    // The source's value does not apply to the new file, and may be half a GiB.
     let mut builder = Builder::with_alignment(PACKED_ALIGNMENT as u32);
     for (key, value) in headers.metadata() {
         let is_old = matches!(key, FILE_TYPE | VERSION) || key.starts_with(PREFIX);
@@ -76,7 +77,8 @@ fn plan_of(
     Ok((plan, architecture.unwrap_or("unknown").into(), notes))
 }
 
-/// How columns count, by the name of the tensor, of those that become blocks; what a person should know of others.
+/// Returns the importance of columns by tensor name, for tensors that become blocks, and notes about tensors
+/// without any.
 fn weights(
     items: &[Item],
     imatrix: &Imatrix,
@@ -88,7 +90,7 @@ fn weights(
             Some(importance) => {
                 found.insert(item.name.clone(), importance);
             }
-            // Nobody multiplies with an embedding, and few measure the output.
+            // An embedding is never multiplied with, and the output is seldom measured.
             None if matches!(&*item.name, "output.weight")
                 || item.name.ends_with("token_embd.weight") => {}
             None => without.push(&item.name),
@@ -104,7 +106,7 @@ fn weights(
     Ok((found, notes))
 }
 
-/// What of the metadata decides about types; it is the first file's.
+/// Metadata that determines the types; it is the first file's.
 fn facts(headers: &Headers<'_>) -> ModelFacts {
     let Some(first) = headers.files.first() else { return ModelFacts::default() };
     let number = |key: &str| {
@@ -118,7 +120,7 @@ fn facts(headers: &Headers<'_>) -> ModelFacts {
     ModelFacts::read(architecture.unwrap_or_default(), number)
 }
 
-/// The tensors in the order of use, and what becomes of them.
+/// Returns the tensors in the order of use, with their new types.
 fn items(headers: &Headers<'_>, mix: Option<QuantizationMix>, weighted: bool) -> Vec<Item> {
     let tensors = &headers.catalog.tensors;
     let names: Vec<&str> = tensors.iter().map(|placed| placed.info.name).collect();

@@ -1,4 +1,4 @@
-//! A folder of Hugging Face's.
+//! Hugging Face folders.
 
 use std::collections::HashMap;
 
@@ -13,10 +13,10 @@ use alight_files::file_name;
 use alight_formats::GgmlType;
 use alight_pages::Map;
 
-/// Reads the headers of the weights and the files beside them.
+/// Reads the headers of the weights and the files next to them.
 ///
 /// # Errors
-/// Something is wrong in one of them, or missing.
+/// One of them is wrong or missing.
 pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Draft, ConvertError> {
     let tensors = catalog::read(found, files.maps(), side)?;
     let by_name: ByName<'_> = tensors.iter().map(|tensor| (&*tensor.name, tensor)).collect();
@@ -86,10 +86,11 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
     })
 }
 
-/// The tensors of a source: there may be hundreds of thousands, each of which has another beside it.
+/// The tensors of a source by name: there may be hundreds of thousands, each with a companion
+/// tensor.
 type ByName<'a> = HashMap<&'a str, &'a Tensor>;
 
-/// The tensors of the new file, those of experts each one of which is made of many.
+/// The tensors of the new file; expert tensors are each assembled from many.
 #[derive(Default)]
 struct Stacked {
     items: Vec<Item>,
@@ -97,7 +98,7 @@ struct Stacked {
 }
 
 impl Stacked {
-    /// Adds a tensor, or what is one expert's of it.
+    /// Adds a tensor, or one expert's share of it.
     fn push(&mut self, item: Item, place: &Place) -> Result<(), String> {
         let Some(&at) = self.indices.get(&item.name) else {
             self.indices.insert(item.name.clone(), self.items.len());
@@ -121,7 +122,7 @@ impl Stacked {
     }
 }
 
-/// The order in which a tensor's elements are in the new one, where that is not a matter of whole rows.
+/// Order of a tensor's elements in the new one, where it is not by whole rows.
 fn order(tensor: &Tensor, place: &Place) -> Order {
     match place {
         Place::Columns(runs) => Order::Columns(runs.clone()),
@@ -132,17 +133,18 @@ fn order(tensor: &Tensor, place: &Place) -> Order {
     }
 }
 
-/// A tensor of the source, and what it takes to find what it is made of.
+/// A tensor of the source, and the context needed to find its parts.
 struct Source<'a> {
     tensor: &'a Tensor,
     all: &'a ByName<'a>,
     maps: &'a [Map],
-    /// Rows and columns that have a scale together, of matrices of F8.
+    /// Rows and columns of an F8 matrix that share a scale.
     tile: Option<(u64, u64)>,
 }
 
 impl Source<'_> {
-    /// What the elements of the tensor are that it is or is a part of, its extents, innermost first, and the part.
+    /// Returns the type of the elements, the extents of the new tensor (innermost first), and the source's share
+    /// of it.
     fn placed(&self, place: &Place) -> Result<(Elements, Vec<u64>, ItemData), ConvertError> {
         if let Place::Blocks { first, step } = *place {
             return blocks(self.tensor, (first, step), self.all, self.maps);
@@ -157,7 +159,7 @@ impl Source<'_> {
         Ok((from, ne, ItemData::Pieces(pieces)))
     }
 
-    /// The scales of a matrix of F8.
+    /// Returns the scales of an F8 matrix.
     fn tiles(&self) -> Result<Option<Tiles>, ConvertError> {
         let tensor = self.tensor;
         let Some(tile) = self.tile.filter(|_| tensor.dtype == "F8_E4M3") else { return Ok(None) };
@@ -188,7 +190,8 @@ impl Source<'_> {
     }
 }
 
-/// The extents, innermost first, of the tensor that a source's is or is a part of, and the part.
+/// Returns the extents (innermost first) of the new tensor, and the pieces that the source's tensor
+/// contributes.
 fn pieces(tensor: &Tensor, from: Elements, place: &Place) -> (Vec<u64>, Vec<Piece>) {
     let mut ne = tensor.ne();
     let (file, offset) = (tensor.file, tensor.offset);
@@ -263,7 +266,7 @@ fn pieces(tensor: &Tensor, from: Elements, place: &Place) -> (Vec<u64>, Vec<Piec
     }
 }
 
-/// Pieces of runs of rows (first, how many), and how many rows these are together.
+/// Returns the pieces for runs of rows (first, count), and the total number of rows.
 fn gathered(runs: &[(u64, u64)], piece: impl Fn(u64, u64, u64) -> Piece) -> (u64, Vec<Piece>) {
     let mut taken = 0;
     let pieces = runs.iter().map(|&(first, count)| {
@@ -275,7 +278,7 @@ fn gathered(runs: &[(u64, u64)], piece: impl Fn(u64, u64, u64) -> Piece) -> (u64
     (taken, pieces)
 }
 
-/// Rows of blocks of MXFP4 whose scales are in another tensor: [`Place::Blocks`].
+/// Rows of MXFP4 blocks whose scales are in another tensor: [`Place::Blocks`].
 fn blocks(
     tensor: &Tensor,
     (first, step): (u64, u64),
@@ -283,7 +286,7 @@ fn blocks(
     maps: &[Map],
 ) -> Result<(Elements, Vec<u64>, ItemData), ConvertError> {
     let name = tensor.name.strip_suffix("_blocks").map(|name| format!("{name}_scales"));
-    // That it is there has been checked.
+    // Its presence has been checked.
     let scales = name.and_then(|name| all.get(&*name).copied()).unwrap_or(tensor);
     if let Some(other) = [tensor, scales].into_iter().find(|tensor| tensor.dtype != "U8") {
         return Err(ConvertError::Dtype {
@@ -308,7 +311,7 @@ fn blocks(
     Ok((Elements::Mxfp4Apart, vec![blocks * 32, taken, experts], ItemData::Pieces(pieces)))
 }
 
-/// A vector that is not read but known.
+/// A vector that is computed and not read.
 pub(super) fn computed(name: String, values: Vec<f32>) -> Item {
     Item {
         name,
@@ -322,7 +325,7 @@ pub(super) fn computed(name: String, values: Vec<f32>) -> Item {
     }
 }
 
-/// What is said where a tokenizer is needed and there is none.
+/// The error for a missing tokenizer.
 pub(super) fn no_tokenizer(side: &SideFiles) -> ConvertError {
     ConvertError::Source {
         path: side.tokenizer.path("tokenizer.json"),

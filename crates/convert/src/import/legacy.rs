@@ -1,4 +1,4 @@
-//! llama.cpp's files before GGUF, in one part or several.
+//! llama.cpp files from before GGUF, in one part or several.
 
 use alight_formats::ggml::parts::{self, Split};
 use alight_formats::ggml::{self, Era, Ggml, Magic, vocabulary};
@@ -12,10 +12,10 @@ use crate::ConvertError;
 use crate::files::Files;
 use crate::write::{Change, Elements, Item, ItemData, Order, Piece};
 
-/// What LLaMA 1 and 2 were trained with, none of which is in the files.
+/// Training parameters of LLaMA 1 and 2; the files have none of them.
 const CONTEXT: [u32; 2] = [2048, 4096];
 const EPS: [f32; 2] = [1e-6, 1e-5];
-/// What llama.cpp took for either, when it could not tell.
+/// llama.cpp's value for either, if they could not be distinguished.
 const EPS_BETWEEN: f32 = 5e-6;
 
 /// Reads all parts.
@@ -90,14 +90,14 @@ fn recognised(first: &Ggml<'_>, parts: usize) -> String {
     format!("legacy {}{version}{several}", first.magic)
 }
 
-/// The network's metadata.
+/// The metadata of the network.
 fn keys(
     model: &parts::Model<'_>,
     request: Request<'_>,
     notes: &mut Vec<String>,
 ) -> Vec<(String, Entry)> {
     let hparams = &model.hparams;
-    // LLaMA 2 came when there were files of the last kind, and only its largest shares keys.
+    // LLaMA 2 appeared when files had the last format, and only its largest model shares keys.
     let shares = model.n_head_kv != hparams.n_head;
     let (context, eps) = match (shares, model.era) {
         (true, _) => (CONTEXT[1], EPS[1]),
@@ -128,7 +128,7 @@ fn keys(
     ]
 }
 
-/// The tokenizer that a person gave, or the tokens of the file.
+/// The tokenizer given by the user, or the tokens of the file.
 fn tokens(
     first: &Ggml<'_>,
     path: &std::path::Path,

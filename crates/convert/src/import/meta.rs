@@ -1,4 +1,4 @@
-//! A folder of Meta's: `params.json`, and `consolidated.NN.pth`, each with a share of every matrix.
+//! Meta's folders: `params.json`, and `consolidated.NN.pth`, each with a share of every matrix.
 
 mod params;
 mod split;

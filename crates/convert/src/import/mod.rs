@@ -1,7 +1,7 @@
-//! Models as other programs have them, into one GGUF file.
+//! Imports other programs' models into one GGUF file.
 //!
-//! First it is found out what there is ([`find`](self::find)), and the headers are read; then an
-//! architecture says what becomes of each tensor, and the tokenizer's files become metadata; then the file
+//! First the kind of source is determined ([`find`](self::find)) and the headers are read; then an
+//! architecture assigns a place to each tensor, and the tokenizer's files become metadata; then the file
 //! is planned, and written by [`crate::write`]. Nothing is written before everything is known to fit.
 
 mod arch;
@@ -43,83 +43,84 @@ use side::{SideFiles, SmallFiles};
 use tensor::Entry;
 use tokenizer::Tokens;
 
-/// What is to be converted, and into what.
+/// Options of a conversion.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'p> {
-    /// What the matrices become; `None` for what they are.
+    /// New types of the matrices; `None` to keep theirs.
     pub mix: Option<QuantizationMix>,
-    /// A tokenizer's file or folder, which goes before those of the source.
+    /// A tokenizer file or folder, which takes precedence over the source's.
     pub tokenizer: Option<&'p Path>,
-    /// An old file is of the first days of March 2023, which nothing in it tells.
+    /// An old file is from the first days of March 2023, which cannot be detected from its
+    /// contents.
     pub first_days: bool,
-    /// What is added to the mean square in norms, where the source does not say.
+    /// The epsilon of norms, if the source does not give it.
     pub eps: Option<f32>,
-    /// Positions that the model was trained for, where the source does not say.
+    /// Number of positions that the model was trained for, if the source does not give it.
     pub context: Option<u32>,
 }
 
-/// A conversion that is planned.
+/// A planned conversion.
 pub struct Conversion {
     files: Files,
     plan: Plan,
     about: About,
-    /// The small files that were read beside the weights, and the folders that they are in.
+    /// The small files that were read in addition to the weights, and their folders.
     small: Vec<Input>,
     folders: Vec<PathBuf>,
 }
 
-/// What was found, and what will be written.
+/// A summary of the source and of the file to be written.
 #[derive(Clone, Debug)]
 pub struct About {
-    /// What the source is: "Hugging Face, 3 safetensors files".
+    /// Description of the source: "Hugging Face, 3 safetensors files".
     pub recognised: String,
-    /// The architecture of the network, as GGUF calls it.
+    /// The architecture of the network, by its GGUF name.
     pub architecture: String,
-    /// Number of tensors that will be written.
+    /// Number of tensors to be written.
     pub tensors: usize,
-    /// For each pair of types (by name; old blocks have names of their own), how many tensors go from
-    /// the one to the other, and the bytes they will have.
+    /// For each pair of old and new type (by name; old blocks have names of their own), the number of
+    /// tensors and their new size in bytes.
     pub changes: BTreeMap<(String, GgmlType), (usize, u64)>,
-    /// Tensors that are made of blocks already and become other ones, so that they are rounded twice.
+    /// Tensors that already consist of blocks and become other ones, so that they are rounded twice.
     pub rounded_twice: usize,
     /// Tensors that are left out, with the reason.
     pub skipped: Vec<(String, &'static str)>,
-    /// What a person should know: what was guessed, what is missing.
+    /// Notes for the user: guesses, missing items.
     pub notes: Vec<String>,
-    /// Bytes that will be read.
+    /// Number of bytes to be read.
     pub reads: u64,
-    /// Bytes that will be written.
+    /// Number of bytes to be written.
     pub writes: u64,
 }
 
-/// What was done.
+/// The result of a conversion.
 #[derive(Clone, Copy, Debug)]
 pub struct Converted {
     /// Bytes and time.
     pub volume: Volume,
-    /// What old blocks lost on the way.
+    /// Losses in converting old blocks.
     pub losses: Losses,
 }
 
-/// What a reader of a kind of source comes to.
+/// The result of reading a source.
 struct Draft {
     recognised: String,
     architecture: String,
-    /// Metadata of the network, without `general.architecture` and what depends on types.
+    /// Metadata of the network, without `general.architecture` and the keys that depend on types.
     keys: Vec<(String, Entry)>,
     tokens: Tokens,
-    /// In any order; the types they become are chosen later.
+    /// In any order; their new types are chosen later.
     items: Vec<Item>,
     skipped: Vec<(String, &'static str)>,
     notes: Vec<String>,
 }
 
 impl Conversion {
-    /// Plans what becomes of the model at `source`, a folder or one of its files. Only headers and small
-    /// files are read.
+    /// Plans the conversion of the model at `source`, a folder or one of its files. Only headers and
+    /// small files are read.
     ///
     /// # Errors
-    /// Nothing is there that can be converted, or it is not in order; see [`ConvertError`].
+    /// There is nothing that can be converted, or it is malformed; see [`ConvertError`].
     pub fn plan(source: &Path, request: Request<'_>) -> Result<Conversion, ConvertError> {
         let small = SmallFiles::default();
         let found = find::find(source, &small)?;
@@ -138,7 +139,7 @@ impl Conversion {
             }
             return Conversion::of_gguf(&found.weights[0], request.mix, None);
         }
-        // Before every tensor (ggml), or every record (torch), is a header.
+        // There is a header before every tensor (ggml), or every record (torch).
         let files = Files::open(&found.weights, !found.headers_first())?;
         let side = SideFiles::new(&found.folder, request.tokenizer, &small);
         let draft = match found.kind {
@@ -156,11 +157,12 @@ impl Conversion {
         Ok(conversion)
     }
 
-    /// Plans what becomes of a GGUF file: all shards of its model in one, tensors on pages and in the
-    /// order of use, and of other types if there is a `mix`, made by an importance matrix if there is one.
+    /// Plans the conversion of a GGUF file: all shards of its model in one, tensors on pages and in the
+    /// order of use, and of other types if there is a `mix`, weighted by an importance matrix if there is
+    /// one.
     ///
     /// # Errors
-    /// It (or the importance matrix) is no GGUF file, or a packed one, or not in order.
+    /// It (or the importance matrix) is not a GGUF file, is packed, or is malformed.
     pub fn of_gguf(
         path: &Path,
         mix: Option<QuantizationMix>,
@@ -174,14 +176,14 @@ impl Conversion {
             shards(first, &parse(first, &header)?)?
         };
         if let Some(paths) = others {
-            // What was read of the one has gone again before it is looked at once more.
+            // The pages read from the first file are dropped before it is mapped again.
             drop(files);
             files = Files::open(&paths, false)?;
         }
         gguf::plan(path, files, mix, imatrix)
     }
 
-    /// Settles types and places.
+    /// Decides types and offsets.
     fn of(
         source: &Path,
         files: Files,
@@ -199,7 +201,7 @@ impl Conversion {
         let items: Vec<Item> = order.into_iter().map(|i| draft.items[i].clone()).collect();
         let mut out = Builder::new();
         out.str("general.architecture", &draft.architecture);
-        // Architectures of Hugging Face say it among their own.
+        // Hugging Face architectures have it among their own keys.
         if draft.keys.iter().all(|(key, _)| key != "general.type") {
             out.str("general.type", "model");
         }
@@ -222,7 +224,7 @@ impl Conversion {
         Ok(Conversion { files, plan, about, small: Vec::new(), folders: Vec::new() })
     }
 
-    /// What was found, and what will be written.
+    /// Returns the summary of the source and of the file to be written.
     pub fn about(&self) -> &About {
         &self.about
     }
@@ -230,15 +232,15 @@ impl Conversion {
     /// Checks that the file can be made at `dest`, without making it.
     ///
     /// # Errors
-    /// There is one already, or something else is in the way.
+    /// A file exists already, or something else is in the way.
     pub fn check_dest(&self, dest: &Path, options: Options) -> Result<(), ConvertError> {
         self.dest(dest, options).map(drop)
     }
 
-    /// Where the file is made. What belongs to a source is not replaced, whatever is asked for.
+    /// The target of the conversion. Files of a source are never replaced, even if `force` is set.
     fn dest<'p>(&self, dest: &'p Path, options: Options) -> Result<Target<'p>, ConvertError> {
         let target = Target::new(dest, options, self.files.maps(), &self.small)?;
-        // If it is a link, what counts is where it leads.
+        // For a link, its target counts.
         let real = dest.canonicalize().ok();
         let folder = real.as_deref().and_then(Path::parent);
         let is_source =
@@ -250,11 +252,11 @@ impl Conversion {
         }
     }
 
-    /// Writes the new file to `dest`, with `threads` threads that compute. Progress is in bytes of the
-    /// new file.
+    /// Writes the new file to `dest`, with `threads` compute threads. Progress is in bytes of the new
+    /// file.
     ///
     /// # Errors
-    /// See [`ConvertError`]. There is no file at `dest` then, or the one that was there before.
+    /// See [`ConvertError`]. In that case there is no file at `dest`, or still the earlier one.
     pub fn write(
         &self,
         dest: &Path,

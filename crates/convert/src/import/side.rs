@@ -1,4 +1,4 @@
-//! The small files beside the weights: configuration, tokenizer, settings.
+//! The small files next to the weights: configuration, tokenizer, settings.
 
 use std::cell::RefCell;
 use std::io::{self, Read};
@@ -10,26 +10,26 @@ use serde_json::{Map, Value};
 
 use crate::ConvertError;
 
-/// Longest file of JSON that is read into a tree, in bytes.
+/// Maximum length of a JSON file that is read into a tree, in bytes.
 const MAX_JSON: u64 = 16 << 20;
 
-/// Where what is beside the weights is looked for. The two are never mixed: what the network is comes from
-/// the folder of the weights alone, and the tokenizer from one folder as a whole.
+/// The places of the files that accompany the weights. The two are never mixed: the network is described
+/// by the folder of the weights alone, and the tokenizer by one folder as a whole.
 #[derive(Clone, Debug)]
 pub(crate) struct SideFiles {
     /// Files that describe the network, in the folder of the weights.
     pub(crate) network: Folder,
-    /// Files that describe the tokenizer: in the folder that a person gave for it, or in that of the weights.
+    /// Files that describe the tokenizer: in the folder given by the user, or in that of the weights.
     pub(crate) tokenizer: Folder,
-    /// The file of the tokens, if a person gave that.
+    /// The file of the tokens, if the user gave one.
     file: Option<PathBuf>,
-    /// What all of them are read with.
+    /// The reader for all of them.
     pub(crate) small: SmallFiles,
 }
 
 impl SideFiles {
-    /// The files of `folder`. If `tokenizer` is a folder, all that has to do with the tokenizer is there; if it
-    /// is a file, it holds the tokens under whichever name. All are read with `small`.
+    /// The files of `folder`. If `tokenizer` is a folder, all files of the tokenizer are there; if it is a
+    /// file, it has the tokens, whatever its name. All are read with `small`.
     pub(crate) fn new(folder: &Path, tokenizer: Option<&Path>, small: &SmallFiles) -> SideFiles {
         let is_folder = tokenizer.is_some_and(Path::is_dir);
         let place = tokenizer.filter(|_| is_folder).unwrap_or(folder);
@@ -41,7 +41,7 @@ impl SideFiles {
         }
     }
 
-    /// The file that a person gave for the tokenizer, if it was a file.
+    /// Returns the tokenizer file given by the user, if it was a file.
     pub(crate) fn tokenizer_file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
@@ -52,12 +52,12 @@ impl SideFiles {
 pub(crate) struct Folder(PathBuf, SmallFiles);
 
 impl Folder {
-    /// Where the file `name` is, or would be.
+    /// Returns the path of the file `name`, which need not exist.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// The bytes of the file `name`, at most `limit`; `None` if there is none.
+    /// Reads the file `name`, of at most `limit` bytes; `None` if there is none.
     ///
     /// # Errors
     /// It cannot be read, is not a regular file, or is longer.
@@ -65,15 +65,15 @@ impl Folder {
         self.1.read(&self.path(name), limit)
     }
 
-    /// As [`read`](Folder::read), for a file that can be done without: that it is longer is no error.
+    /// As [`read`](Folder::read), for an optional file: being too long is no error.
     pub(crate) fn find(&self, name: &str, limit: u64) -> Result<Found, ConvertError> {
         self.1.find(&self.path(name), limit)
     }
 
-    /// The object in the file `name` of JSON; `None` if there is none.
+    /// Reads the object in the JSON file `name`; `None` if there is none.
     ///
     /// # Errors
-    /// As of [`read`](Folder::read), and it is not JSON, or not an object.
+    /// As for [`read`](Folder::read), and it is not JSON, or not an object.
     pub(crate) fn json(&self, name: &str) -> Result<Option<Map<String, Value>>, ConvertError> {
         let Some(bytes) = self.read(name, MAX_JSON)? else { return Ok(None) };
         let wrong = |problem| ConvertError::Side { path: self.path(name), problem };
@@ -85,29 +85,29 @@ impl Folder {
     }
 }
 
-/// What was found where a small file may be.
+/// The result of looking for a small file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// Nothing.
     Nothing,
-    /// A file of more bytes than were wanted: of so many at least.
+    /// A file longer than the limit: at least this number of bytes.
     TooLong(u64),
-    /// All bytes of it.
+    /// The whole file.
     Bytes(Vec<u8>),
 }
 
-/// Reads small files, and keeps which these were: a new file is made of them as it is of the weights, so it must not take the
-/// place of one, and has no more readers.
+/// Reads small files and records them: like the weights, they are inputs of the new file, so it must not replace one of them,
+/// nor be readable by more users.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SmallFiles(Rc<RefCell<Vec<Input>>>);
 
 impl SmallFiles {
-    /// All that were read until now.
+    /// Returns all files read so far.
     pub(crate) fn inputs(&self) -> Vec<Input> {
         self.0.borrow().clone()
     }
 
-    /// The bytes of a file, at most `limit`; `None` if there is none.
+    /// Reads a file of at most `limit` bytes; `None` if there is none.
     pub(crate) fn read(&self, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ConvertError> {
         match self.find(path, limit)? {
             Found::Nothing => Ok(None),
@@ -140,7 +140,7 @@ impl SmallFiles {
             return Ok(Found::TooLong(len));
         }
         let mut bytes = Vec::new();
-        // It may grow meanwhile.
+        // It may grow in the meantime.
         (&file).take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
         if bytes.len() as u64 > limit {
             return Ok(Found::TooLong(bytes.len() as u64));

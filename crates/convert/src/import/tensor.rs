@@ -1,4 +1,4 @@
-//! What the readers of a source, its architecture and the plan of a conversion tell each other.
+//! The types shared by the readers of a source, its architecture and the plan of a conversion.
 
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
@@ -12,30 +12,30 @@ use crate::write::{Change, Elements};
 pub(crate) struct Tensor {
     /// Its name.
     pub(crate) name: String,
-    /// Its type as GGUF calls it; `None` if GGUF has none such.
+    /// Its GGUF type; `None` if GGUF has none.
     pub(crate) ty: Option<GgmlType>,
-    /// Its type as its file calls it.
+    /// Its type, by the file's own name.
     pub(crate) dtype: &'static str,
     /// Extents, outermost first.
     pub(crate) shape: Vec<u64>,
-    /// Number of its file.
+    /// Index of its file.
     pub(crate) file: usize,
-    /// Where in the file it begins, in bytes.
+    /// Offset in the file, in bytes.
     pub(crate) offset: u64,
 }
 
 impl Tensor {
-    /// As an architecture looks at it.
+    /// Returns the architecture's view of it.
     pub(crate) fn described(&self) -> Described<'_> {
         Described { name: &self.name, shape: &self.shape }
     }
 
-    /// Its extents as GGUF has them, innermost first; one of 1 for a single number.
+    /// Returns its extents in GGUF's order, innermost first; a single 1 for a scalar.
     pub(crate) fn ne(&self) -> Vec<u64> {
         if self.shape.is_empty() { vec![1] } else { self.shape.iter().rev().copied().collect() }
     }
 
-    /// What its elements are.
+    /// Returns the type of its elements.
     ///
     /// # Errors
     /// GGUF has no such type.
@@ -48,7 +48,7 @@ impl Tensor {
     }
 }
 
-/// A tensor of a source, as an architecture looks at it.
+/// An architecture's view of a tensor of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Described<'a> {
     /// Its name in the source.
@@ -57,29 +57,29 @@ pub(crate) struct Described<'a> {
     pub(crate) shape: &'a [u64],
 }
 
-/// What becomes of a tensor of a source.
+/// The rule for a tensor of a source.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Rule {
     /// It is written.
     Take {
         /// Its name in GGUF.
         name: String,
-        /// For the rows of queries and keys of this many heads, which stand in halves in the source
-        /// (row `k · d/2 + j` of a head of `d` rows) and in pairs in GGUF (row `2j + k`).
+        /// Number of heads whose rows (of queries and keys) are in halves in the source (row `k ·
+        /// d/2 + j` of a head of `d` rows) and in pairs in GGUF (row `2j + k`).
         heads: Option<u64>,
-        /// What is done to every element: 1 is added to the norms of Gemma, which the source has less one.
+        /// Change to every element: 1 is added to the norms of Gemma, which the source stores minus one.
         change: Change,
-        /// How it stands in the tensor of that name.
+        /// Its place in the tensor of that name.
         place: Place,
     },
-    /// It is written as several tensors, each of some of its rows.
+    /// It is written as several tensors, each with some of its rows.
     Several(Vec<Rule>),
-    /// It belongs to another.
+    /// It accompanies another tensor.
     Beside,
-    /// It is left out, for this reason.
+    /// It is omitted, for this reason.
     Skip(&'static str),
-    /// It is left out if it is a copy of the source's tensor `of`, which the configuration says it
-    /// is. If it is not, it is written under `name`, where the architecture has one for it.
+    /// It is omitted if it is a copy of the source's tensor `of`, as the configuration claims.
+    /// Otherwise it is written under `name`, if the architecture has one for it.
     Copy {
         /// Name in the source.
         of: String,
@@ -88,51 +88,52 @@ pub(crate) enum Rule {
     },
 }
 
-/// How a tensor of a source stands in one of the new file.
+/// The place of a source's tensor in one of the new file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// It is all of it.
+    /// The whole tensor.
     Whole,
-    /// It is all of it, a matrix of one row that becomes a vector.
+    /// The whole tensor, a matrix of one row that becomes a vector.
     Row,
-    /// It is all of it, a vector that becomes a matrix of so many rows.
+    /// The whole tensor, a vector that becomes a matrix with this number of rows.
     OfRows(u64),
-    /// It is the matrix of one expert of so many.
+    /// The matrix of the expert `index` of `count`.
     Expert { index: u64, count: u64 },
-    /// Of its blocks of MXFP4, `[experts, rows, blocks, 16]`, it is every `step`-th row of each expert, from `first` on.
+    /// Every `step`-th row of each expert, from `first` on, of its MXFP4 blocks `[experts, rows, blocks, 16]`.
     Blocks { first: u64, step: u64 },
-    /// It is the first (0) or the second (1) half of the rows of each of its matrices.
+    /// The first (0) or the second (1) half of the rows of each of its matrices.
     Half(u64),
-    /// Each of its matrices is transposed, and it is the `part`-th of `of` equal parts of the rows that come of it.
+    /// Each of its matrices transposed, and of the resulting rows the `part`-th of `of` equal parts.
     Turned { part: u64, of: u64 },
-    /// Of its numbers `[experts, rows]`, it is every `step`-th of each expert, from `first` on.
+    /// Every `step`-th number of each expert, from `first` on, of `[experts, rows]`.
     Numbers { first: u64, step: u64 },
-    /// It is these of its rows (first, how many) in this order; extents between the rows and the columns are of 1.
+    /// These of its rows (first, count), in this order; extents between the rows and the columns are 1.
     Rows(Vec<(u64, u64)>),
-    /// It is all of it, its columns in this order: (first, how many).
+    /// The whole tensor, with its columns in this order: (first, count).
     Columns(Vec<(u64, u64)>),
-    /// The first `rows` of every `of` rows of its are a matrix of a head, which stands transposed: `[heads, columns, rows]`.
+    /// The first `rows` of every `of` rows are the matrix of a head, which is transposed: `[heads, columns, rows]`.
     Transposed { rows: u64, of: u64 },
-    /// These of its rows are a matrix for each of so many heads: `[heads, rows / heads, columns]`.
+    /// These of its rows, one run for each head, form a matrix per head: `[heads, rows / heads,
+    /// columns]`.
     Heads(Vec<(u64, u64)>),
 }
 
-/// What the configuration and the names of tensors say about a network.
+/// The description of a network, from the configuration and the names of tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Network {
     /// `general.architecture`.
     pub(crate) architecture: &'static str,
     /// Metadata of the network, in the order in which it is written.
     pub(crate) keys: Vec<(String, Entry)>,
-    /// One for each tensor of the source, in the order in which they were given.
+    /// One for each tensor of the source, in the order of the tensors.
     pub(crate) rules: Vec<Rule>,
-    /// Vectors that are computed and not read: name in GGUF, elements.
+    /// Vectors that are computed and not read: GGUF name, elements.
     pub(crate) extra: Vec<(String, Vec<f32>)>,
     /// Rows of the embedding.
     pub(crate) vocab: u64,
-    /// Rows and columns that have a scale together, of matrices of F8.
+    /// Rows and columns of an F8 matrix that share a scale.
     pub(crate) tile: Option<(u64, u64)>,
-    /// What a person should know: what the source says and GGUF cannot.
+    /// Notes for the user: properties of the source that GGUF cannot express.
     pub(crate) notes: Vec<String>,
 }
 
@@ -154,7 +155,7 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
-    /// The whole number that it is, or the first of those.
+    /// Returns its whole number, or the first of several.
     pub(crate) fn first_number(&self) -> Option<u64> {
         match self {
             Entry::U32(value) => Some((*value).into()),

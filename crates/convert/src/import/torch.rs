@@ -1,4 +1,4 @@
-//! The tensors of torch's zip files.
+//! The tensors of torch zip files.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -51,10 +51,10 @@ pub(crate) fn of_file(map: &Map, file: usize) -> Result<Vec<Tensor>, ConvertErro
     Ok(parsed.map_err(wrong)?.tensors.into_iter().map(tensor).collect())
 }
 
-/// The files that an index of torch's files names, each once.
+/// Returns the files listed in an index of torch files, each once.
 ///
 /// # Errors
-/// It is no such index, or names something else than a file beside it.
+/// It is not such an index, or lists something other than a file next to it.
 pub(crate) fn index_files(path: &Path, bytes: &[u8]) -> Result<Vec<String>, ConvertError> {
     /// `{"metadata": {…}, "weight_map": {"tensor": "file", …}}`
     #[derive(serde::Deserialize)]
@@ -76,7 +76,7 @@ pub(crate) fn index_files(path: &Path, bytes: &[u8]) -> Result<Vec<String>, Conv
     }
 }
 
-/// What GGUF calls a type of torch.
+/// Returns GGUF's name of a torch type.
 fn gguf_type(dtype: Dtype) -> Option<GgmlType> {
     Some(match dtype {
         Dtype::F16 => GgmlType::F16,

@@ -1,4 +1,4 @@
-//! What the types of a new file's tensors are.
+//! The types of a new file's tensors.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use alight_formats::GgmlType;
 use crate::mix::{ModelFacts, QuantizationMix, Shape};
 use crate::write::Item;
 
-/// `general.file_type` of a file of F32, and of what has no number.
+/// `general.file_type` of an F32 file, and of files without a number of their own.
 const ALL_F32: u32 = 0;
 
-/// Makes every vector F32, as all programs expect it, and every matrix what `mix` says for a model with these facts, or else what
-/// it is: only a type that nothing computes with becomes F32.
+/// Makes every vector F32, as all programs expect, and gives every matrix the type chosen by `mix` for a model with these facts,
+/// or else keeps its type: only a type without kernels becomes F32.
 pub(crate) fn choose(items: &mut [Item], mix: Option<QuantizationMix>, facts: &ModelFacts) {
     let model = Shape::of(items.iter().map(|item| item.name.as_str()), facts);
     for item in items {
@@ -25,8 +25,8 @@ pub(crate) fn choose(items: &mut [Item], mix: Option<QuantizationMix>, facts: &M
     }
 }
 
-/// Routers, biases of experts, taps of convolutions and what else a recurrent layer has but its projections, which are small and decide
-/// much: all programs have them in F32.
+/// Routers, biases of experts, taps of convolutions and all tensors of a recurrent layer except its projections: they are small and
+/// matter much, and all programs have them in F32.
 fn is_small(name: &str) -> bool {
     let ends = [
         "ffn_gate_inp.weight",
@@ -44,7 +44,7 @@ fn is_float(ty: GgmlType) -> bool {
     matches!(ty, GgmlType::F16 | GgmlType::BF16 | GgmlType::F32 | GgmlType::F64)
 }
 
-/// `general.file_type`: by the type of most weights.
+/// Returns `general.file_type`, from the type of most weights.
 pub(crate) fn file_type(items: &[Item], mix: Option<QuantizationMix>) -> u32 {
     if let Some(mix) = mix {
         return mix.file_type();
@@ -55,7 +55,7 @@ pub(crate) fn file_type(items: &[Item], mix: Option<QuantizationMix>) -> u32 {
     }
     let most = weights.into_iter().max_by_key(|(_, n)| *n);
     match most.map(|(ty, _)| ty) {
-        // Of the three mixes of it, the one in the middle.
+        // It has three mixes: the middle one.
         Some(GgmlType::Q3_K) => QuantizationMix::Q3_K_M.file_type(),
         Some(ty) => QuantizationMix::of_type(ty).map_or(ALL_F32, QuantizationMix::file_type),
         None => ALL_F32,

@@ -1,4 +1,4 @@
-//! A tensor of the new file, and what it is made of.
+//! A tensor of the new file, and its sources.
 
 use std::fmt;
 
@@ -14,33 +14,33 @@ pub(crate) struct Item {
     pub(crate) name: String,
     /// Extents, innermost first.
     pub(crate) ne: Vec<u64>,
-    /// What its elements are in the source.
+    /// Their type in the source.
     pub(crate) from: Elements,
-    /// What they become.
+    /// Their new type.
     pub(crate) to: GgmlType,
-    /// Where they are.
+    /// Where its elements are stored.
     pub(crate) data: ItemData,
-    /// For the rows of this many heads: the two halves of each head's rows are to alternate. (Row
-    /// `k · d/2 + j` of a head of `d` rows becomes row `2j + k`.)
+    /// Number of heads for which the two halves of each head's rows are to alternate. (Row `k · d/2
+    /// + j` of a head of `d` rows becomes row `2j + k`.)
     pub(crate) heads: Option<u64>,
-    /// What is done to every element.
+    /// Change to every element.
     pub(crate) change: Change,
-    /// How the elements of a row, or of a matrix, are put in another order.
+    /// New order of the elements of a row, or of a matrix.
     pub(crate) order: Order,
 }
 
-/// What is done to every element.
+/// A change to every element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Change {
     None,
-    /// Is added.
+    /// Adds this.
     Add(f32),
-    /// −e to its power, computed in f64.
+    /// −e to the power of the element, computed in f64.
     NegativeExp,
 }
 
 impl Change {
-    /// Applies it.
+    /// Applies the change.
     pub(crate) fn apply(self, values: &mut [f32]) {
         match self {
             Change::None => {}
@@ -52,14 +52,14 @@ impl Change {
     }
 }
 
-/// The order of elements in the new tensor.
+/// The order of elements in the new tensor, relative to the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// That of the source.
+    /// The same order.
     Same,
-    /// The columns of each row are those of the source's, in this order: (first, how many).
+    /// The columns of each source row, in this order: (first, count).
     Columns(Vec<(u64, u64)>),
-    /// Each matrix of so many columns is the transpose of one of so many rows.
+    /// Each matrix with `columns` columns is the transpose of one with `rows` rows.
     Transposed { rows: u64, columns: u64 },
 }
 
@@ -87,7 +87,7 @@ impl Order {
         }
     }
 
-    /// True if a unit of so many elements has this order.
+    /// True if a unit of `elements` elements can have this order.
     pub(crate) fn fits(&self, elements: u64) -> bool {
         match self {
             Order::Same => true,
@@ -104,84 +104,85 @@ impl Order {
     }
 }
 
-/// Where the elements of a tensor are.
+/// The place of a tensor's elements.
 #[derive(Clone, Debug)]
 pub(crate) enum ItemData {
-    /// In files. Together the pieces are the whole tensor, once.
+    /// In files. Together the pieces cover the whole tensor, each element once.
     Pieces(Vec<Piece>),
-    /// Here: one row.
+    /// In memory: one row.
     Values(Vec<f32>),
 }
 
 impl ItemData {
-    /// All of a tensor of these extents (innermost first), in one piece from byte `offset` of a file on.
+    /// Returns a whole tensor of these extents (innermost first), in one piece from byte `offset` of a
+    /// file on.
     pub(crate) fn whole(file: usize, offset: u64, ne: &[u64]) -> ItemData {
         let (columns, rows) = (ne.first().copied().unwrap_or(1), ne.iter().skip(1).product());
         ItemData::Pieces(vec![Piece::new(file, offset, (rows, columns), 0)])
     }
 }
 
-/// What one file contributes to a tensor: `rows` contiguous rows.
+/// One file's share of a tensor: `rows` contiguous rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Number of the file.
+    /// Index of the file.
     pub(crate) file: usize,
-    /// Where in the file it begins, in bytes.
+    /// Offset in the file, in bytes.
     pub(crate) offset: u64,
     /// Number of rows.
     pub(crate) rows: u64,
     /// Elements of a row.
     pub(crate) columns: u64,
-    /// The row of the whole tensor that its first row is.
+    /// The row of the whole tensor at which it starts.
     pub(crate) first_row: u64,
-    /// The column of the whole tensor that its first element is.
+    /// The column of the whole tensor at which it starts.
     pub(crate) first_column: u64,
-    /// Bytes from the beginning of one row to that of the next, where something else is between them.
+    /// Bytes from the start of one row to that of the next, if other data is between them.
     pub(crate) stride: Option<u64>,
-    /// Where its rows are columns of the source: bytes from the beginning of one row of the source to that of the next. It
-    /// has so many of these as `columns` says.
+    /// Set if its rows are columns of the source: bytes from the start of one row of the source to that of the next. The
+    /// source has `columns` such rows.
     pub(crate) across: Option<u64>,
-    /// Where what belongs to its blocks begins, if that is not with them ([`Elements::Mxfp4Apart`]).
+    /// The scales of its blocks, if they are stored separately ([`Elements::Mxfp4Apart`]).
     pub(crate) scales: Option<Scales>,
     /// The scales of its elements, if they are [`Elements::Fp8`].
     pub(crate) tiles: Option<Tiles>,
 }
 
-/// Scales of blocks that are in a tensor of their own: a byte for each block of a row.
+/// Scales of blocks in a tensor of their own: a byte for each block of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scales {
-    /// Number of the file.
+    /// Index of the file.
     pub(crate) file: usize,
-    /// Where in the file those of the piece's first row begin, in bytes.
+    /// Offset in the file of the scales of the piece's first row, in bytes.
     pub(crate) offset: u64,
-    /// Bytes from the beginning of one row's to that of the next's.
+    /// Bytes from the start of one row's scales to that of the next.
     pub(crate) stride: u64,
 }
 
-/// How much the columns of a tensor count, each of whose matrices was measured.
+/// The importance of a tensor's columns; each of its matrices was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Importance {
-    /// Number of the file.
+    /// Index of the file.
     pub(crate) file: usize,
-    /// Where sums of squares begin in it, in bytes: F32 `[matrices, columns]`.
+    /// Offset of the sums of squares, in bytes: F32 `[matrices, columns]`.
     pub(crate) offset: u64,
     pub(crate) columns: u64,
     /// Rows of a matrix.
     pub(crate) rows: u64,
-    /// Of how many inputs they are, `[matrices]`; of none all columns count alike.
+    /// Number of inputs for each matrix, `[matrices]`; with none, all columns count equally.
     pub(crate) counts: Vec<f32>,
 }
 
-/// The scales of a matrix of elements of one byte: one for each tile.
+/// The scales of a matrix of one-byte elements: one for each tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tiles {
-    /// Number of the file.
+    /// Index of the file.
     pub(crate) file: usize,
-    /// Where in the file they begin, in bytes: `[rows / tile.0, columns / tile.1]`, rounded up.
+    /// Offset in the file, in bytes: `[rows / tile.0, columns / tile.1]`, rounded up.
     pub(crate) offset: u64,
     /// Their type: F32 or BF16.
     pub(crate) ty: GgmlType,
-    /// Where in its file the matrix begins, in bytes.
+    /// Offset of the matrix in its file, in bytes.
     pub(crate) start: u64,
     /// Columns of the matrix.
     pub(crate) columns: u64,
@@ -190,7 +191,7 @@ pub(crate) struct Tiles {
 }
 
 impl Tiles {
-    /// Row and column of the element at this byte of the file of the matrix.
+    /// Returns row and column of the element at this byte of the matrix's file.
     pub(crate) fn position(&self, byte: u64) -> (u64, u64) {
         let element = byte.saturating_sub(self.start);
         (element / self.columns.max(1), element % self.columns.max(1))
@@ -198,7 +199,8 @@ impl Tiles {
 }
 
 impl Piece {
-    /// So many rows and columns from byte `offset` of a file on, of which the first is the row `first_row` of the tensor.
+    /// Creates a piece of `rows` and `columns` from byte `offset` of a file on, whose first row is the row `first_row` of
+    /// the tensor.
     pub(crate) fn new(
         file: usize,
         offset: u64,
@@ -221,32 +223,33 @@ impl Piece {
     }
 }
 
-/// What elements are.
+/// The type of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Elements {
-    /// As in GGUF.
+    /// A GGUF type.
     Gguf(GgmlType),
-    /// Of a time before.
+    /// A type from before GGUF.
     Legacy(Era, LegacyType),
-    /// MXFP4 as gpt-oss is published: 16 bytes of a block's elements, two neighbours in each, and the scales elsewhere.
+    /// MXFP4 as published for gpt-oss: 16 bytes of a block's elements, two neighbours in each, with the scales
+    /// elsewhere.
     Mxfp4Apart,
     /// F8_E4M3, with a scale for each tile of the matrix elsewhere ([`Tiles`]).
     Fp8,
 }
 
-/// How elements become those of the new tensor.
+/// The conversion of elements to those of the new tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transform {
-    /// Their bytes stay as they are.
+    /// The bytes are copied unchanged.
     Copy,
     /// Blocks from before GGUF become GGUF's.
     UpgradeLegacy(Era, LegacyType),
-    /// They are decoded to f32, and made into blocks of this type.
+    /// Decoded to f32, and quantised to blocks of this type.
     ViaF32(WeightType),
 }
 
 impl Item {
-    /// Elements of a row.
+    /// Number of elements of a row.
     pub(crate) fn columns(&self) -> u64 {
         self.ne.first().copied().unwrap_or(1)
     }
@@ -258,11 +261,11 @@ impl Item {
 
     /// Bytes of the new tensor.
     pub(crate) fn nbytes(&self) -> u64 {
-        // Checked when its place was planned.
+        // Checked when its offset was planned.
         self.to.row_bytes(self.columns()).unwrap_or(0) * self.rows()
     }
 
-    /// Bytes that are read for it.
+    /// Bytes to be read for it.
     pub(crate) fn source_bytes(&self) -> u64 {
         match &self.data {
             ItemData::Values(_) => 0,
@@ -274,12 +277,12 @@ impl Item {
         }
     }
 
-    /// True if its elements are floats of 64 bits, and become shorter.
+    /// True if its elements are 64-bit floats and become shorter.
     pub(crate) fn loses_range(&self) -> bool {
         self.from == Elements::Gguf(GgmlType::F64) && self.to != GgmlType::F64
     }
 
-    /// How its elements become those of the new tensor; `None` if they cannot.
+    /// Returns the conversion of its elements; `None` if there is none.
     pub(crate) fn transform(&self) -> Option<Transform> {
         if matches!(self.data, ItemData::Values(_)) {
             return (self.to == GgmlType::F32).then_some(Transform::Copy);
@@ -305,14 +308,14 @@ impl Item {
         }
     }
 
-    /// True if elements keep their values, and blocks their places.
+    /// True if elements keep their values, and blocks stay where they are.
     fn is_unchanged(&self) -> bool {
         self.change == Change::None && (self.order == Order::Same || self.from.block() == 1)
     }
 }
 
 impl Elements {
-    /// Bytes of `elements` elements, if these are whole blocks.
+    /// Returns the bytes of `elements` elements, if they are whole blocks.
     pub(crate) fn bytes(self, elements: u64) -> Option<u64> {
         match self {
             Elements::Gguf(ty) => ty.row_bytes(elements),
@@ -324,7 +327,7 @@ impl Elements {
         }
     }
 
-    /// Elements that cannot be taken apart.
+    /// Number of elements that cannot be separated.
     pub(crate) fn block(self) -> u64 {
         match self {
             Elements::Gguf(ty) => ty.block_len(),
@@ -334,7 +337,7 @@ impl Elements {
         }
     }
 
-    /// What they are in a file of today.
+    /// Returns their type in a current file.
     pub(crate) fn current(self) -> GgmlType {
         match self {
             Elements::Gguf(ty) => ty,
@@ -344,7 +347,7 @@ impl Elements {
         }
     }
 
-    /// True if a row can only be read as a whole.
+    /// True if rows can only be read as a whole.
     pub(crate) fn whole_rows(self) -> bool {
         matches!(self, Elements::Legacy(Era::Rows, ty) if ty != LegacyType::F32 && ty != LegacyType::F16)
     }

@@ -1,4 +1,4 @@
-//! Pieces of the new file.
+//! Makes pieces of the new file.
 
 use std::ops::Range;
 
@@ -12,14 +12,14 @@ use super::item::{Elements, Importance, Item, ItemData, Order, Piece, Scales, Ti
 use super::rows::{Run, Units};
 use crate::{ConvertError, read};
 
-/// Most bytes that are read at once, if a unit is not longer.
+/// Maximum number of bytes read at once, unless a unit is longer.
 const READ: u64 = 4 << 20;
-/// Most elements that are floats at once, if a unit is not longer.
+/// Maximum number of elements held as floats at once, unless a unit is longer.
 const FLOATS: u64 = 1 << 20;
-/// The least number that f16 has no finite neighbour for.
+/// The smallest number that does not round to a finite f16.
 const F16_LIMIT: f32 = 65_520.0;
 
-/// What all makers share.
+/// Data shared by all makers.
 pub(super) struct Work<'a> {
     pub(super) header: &'a [u8],
     /// The tensors, in the order of the file.
@@ -30,13 +30,13 @@ pub(super) struct Work<'a> {
     pub(super) isa: Isa,
 }
 
-/// A tensor and where it goes.
+/// A tensor and its place.
 pub(super) struct Placed<'a> {
     pub(super) item: &'a Item,
     pub(super) transform: Transform,
     pub(super) importance: Option<&'a Importance>,
     pub(super) units: Units,
-    /// Where it begins in the new file, in bytes.
+    /// Offset in the new file, in bytes.
     pub(super) start: u64,
     pub(super) nbytes: u64,
 }
@@ -48,7 +48,8 @@ pub(super) struct Pieces<'w, 'a, F: FnMut(Losses)> {
     gathered: Vec<u8>,
     scratch: Vec<u8>,
     floats: Vec<f32>,
-    /// How much the columns of a matrix count, and of which: where its tensor begins, and its number there.
+    /// Importance of the columns of a matrix, and which matrix: where its tensor begins, and its number
+    /// there.
     weights: Vec<f32>,
     weighted: Option<(u64, u64)>,
     on_losses: F,
@@ -57,12 +58,13 @@ pub(super) struct Pieces<'w, 'a, F: FnMut(Losses)> {
 /// A part of the new file that is being made.
 struct Out<'o> {
     bytes: &'o mut [u8],
-    /// The bytes of the tensor that these are.
+    /// The bytes of the tensor that are to be made.
     range: Range<u64>,
 }
 
 impl Out<'_> {
-    /// Puts `bytes`, which belong at byte `at` of the tensor; what lies outside is left out.
+    /// Stores `bytes`, which belong at byte `at` of the tensor; bytes outside the range are
+    /// dropped.
     fn put(&mut self, at: u64, bytes: &[u8]) {
         let end = at + bytes.len() as u64;
         let (from, to) = (at.max(self.range.start), end.min(self.range.end));
@@ -141,7 +143,7 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
         Ok(())
     }
 
-    /// Units whose bytes are copied, or blocks that are brought up to date.
+    /// Copies bytes of units, or upgrades their blocks.
     fn bytes(
         &mut self,
         placed: &Placed<'_>,
@@ -179,7 +181,7 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
                 let mut lost = Losses::default();
                 convert(era, ty, bytes, &mut scratch, &mut lost)
                     .map_err(|source| bad_blocks(self.work, item, &run, source))?;
-                // What reaches over two pieces of the file is made twice, and counts once.
+                // A unit that spans two pieces of the file is made twice, and counts once.
                 if at >= out.range.start {
                     losses += lost;
                 }
@@ -191,7 +193,7 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
         Ok(())
     }
 
-    /// Units that are floats in between.
+    /// Converts units through floats.
     fn floats(
         &mut self,
         placed: &Placed<'_>,
@@ -232,7 +234,7 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
         let limit = if ty == WeightType::F16 { F16_LIMIT } else { f32::INFINITY };
         scratch.resize(units.bytes as usize, 0);
         for (unit, row) in (range.start..).zip(floats.chunks_exact(columns.max(1))) {
-            // What is not a number is below no limit either.
+            // NaN is not below any limit either.
             let fits = |value: &f32| value.abs() < limit;
             if let Some(found) = row.iter().find(|value| !fits(value)) {
                 let (path, tensor) = (self.source(item), item.name.clone());
@@ -250,7 +252,8 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
         Ok(())
     }
 
-    /// How much the elements of a unit count, beside their size; nothing if they count alike.
+    /// Returns the importance of a unit's elements, in addition to their magnitude; empty if all
+    /// are equal.
     fn weights(&mut self, placed: &Placed<'_>, unit: u64) -> Result<&[f32], ConvertError> {
         let Some(importance) = placed.importance else { return Ok(&[]) };
         let elements = placed.units.elements;
@@ -284,7 +287,7 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
         Ok(self.weights.get(first..first + elements as usize).unwrap_or_default())
     }
 
-    /// A file that a tensor comes from.
+    /// Returns a file that a tensor comes from.
     fn source(&self, item: &Item) -> std::path::PathBuf {
         let file = match &item.data {
             ItemData::Pieces(pieces) => pieces.first().map_or(0, |piece| piece.file),
@@ -294,7 +297,8 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
     }
 }
 
-/// Reads the units of a run, which are contiguous then, blocks with their scales. Returns them and the bytes of one.
+/// Reads the units of a run, which are contiguous afterwards, and blocks together with their scales. Returns them
+/// and the bytes per unit.
 fn read_units<'b>(
     work: &Work<'_>,
     item: &Item,
@@ -351,7 +355,7 @@ fn read_columns(
     out.clear();
     out.resize(bytes.len(), 0);
     let (size, columns, count) = (size as usize, columns as usize, run.count as usize);
-    // By squares, so that what is read and what is written stay in the cache.
+    // By squares, so that reads and writes stay in the cache.
     for first in (0..columns).step_by(SQUARE) {
         for unit in (0..count).step_by(SQUARE) {
             for unit in unit..(unit + SQUARE).min(count) {
@@ -366,29 +370,29 @@ fn read_columns(
     Ok(())
 }
 
-/// Side of the squares in which a matrix is transposed, in elements.
+/// Side of the squares for transposing a matrix, in elements.
 const SQUARE: usize = 64;
 
-/// Elements of a block of MXFP4, of which neighbours share a byte, as GGUF has them: byte `j` has the elements `j` and `j + 16`.
+/// Converts an MXFP4 block in which neighbours share a byte to GGUF's order: byte `j` has the elements `j` and `j + 16`.
 fn in_halves(pairs: &[u8; 16]) -> [u8; 16] {
     let element = |i: usize| pairs[i / 2] >> (4 * (i % 2)) & 15;
     std::array::from_fn(|j| element(j) | element(j + 16) << 4)
 }
 
-/// The bytes of some numbers.
+/// Returns the bytes of floats.
 fn bytes_of<'b>(values: &[f32], out: &'b mut Vec<u8>) -> &'b [u8] {
     out.clear();
     values.iter().for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
     out
 }
 
-/// Decoded elements of a matrix whose tiles have scales.
+/// Decoded elements of a matrix with a scale for each tile.
 struct Scaled<'r> {
     tiles: Tiles,
     run: &'r Run,
     /// Bytes, and elements, of a unit of the source.
     unit: u64,
-    /// The unit that the first row of the decoded ones is.
+    /// The unit of the first decoded row.
     from: u64,
 }
 
@@ -415,7 +419,7 @@ impl Scaled<'_> {
         let rows = Rows { file: tiles.file, first: at, stride: size, unit: size };
         let bytes = rows.read(work, count, buffer)?;
         let mut scales = vec![0.0; count as usize];
-        // That there is one has been checked.
+        // Its existence has been checked.
         if let Some(ty) = WeightType::of(tiles.ty) {
             dequantize_row(ty, bytes, &mut scales);
         }
@@ -435,16 +439,16 @@ impl Scaled<'_> {
 /// Rows of a file.
 struct Rows {
     file: usize,
-    /// Where the first begins.
+    /// Offset of the first.
     first: u64,
-    /// Bytes from one to the next.
+    /// Bytes from the start of one row to the next.
     stride: u64,
-    /// Bytes of one.
+    /// Bytes of one row.
     unit: u64,
 }
 
 impl Rows {
-    /// All bytes from the first of `count` rows to the end of the last.
+    /// Reads all bytes from the start of the first of `count` rows to the end of the last.
     fn read<'b>(
         &self,
         work: &Work<'_>,
@@ -463,7 +467,7 @@ fn bad_blocks(work: &Work<'_>, item: &Item, run: &Run, source: BlockError) -> Co
     ConvertError::Blocks { path, tensor: item.name.clone(), source }
 }
 
-/// F8_E4M3FN: four bits of exponent with bias 7, three of mantissa, no infinities; 0x7F and 0xFF are not numbers.
+/// F8_E4M3FN: four exponent bits with bias 7, three mantissa bits, no infinities; 0x7F and 0xFF are NaN.
 fn from_e4m3(byte: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
     let size = match (exponent, byte & 7) {
@@ -474,7 +478,7 @@ fn from_e4m3(byte: u8) -> f32 {
     if byte & 0x80 == 0 { size } else { -size }
 }
 
-/// Whole blocks into floats.
+/// Decodes whole blocks to floats.
 fn decode(
     from: Elements,
     bytes: &[u8],
@@ -487,7 +491,7 @@ fn decode(
                 *out = f64::from_le_bytes(*bytes) as f32;
             }
         }
-        // That there is one has been checked.
+        // Its existence has been checked.
         _ => {
             if let Some(ty) = WeightType::of(ty) {
                 dequantize_row(ty, bytes, out);

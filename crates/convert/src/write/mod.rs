@@ -1,7 +1,7 @@
-//! A GGUF file out of the bytes of others.
+//! Makes a GGUF file from the bytes of others.
 //!
-//! Everything is planned before the first byte is written: the header, and for each tensor where its
-//! rows lie in the sources and what is done to them. Then threads make pieces of the file, in order, and
+//! Everything is planned before the first byte is written: the header, and for each tensor the location
+//! of its rows in the sources and their conversion. Then threads make pieces of the file, in order, and
 //! write them around the page cache. The bytes depend on the plan alone.
 
 mod item;
@@ -33,30 +33,30 @@ use crate::{ConvertError, OnProgress, Progress};
 use maker::{Pieces, Placed, Work};
 use rows::Units;
 
-/// Threads that copy: what they mostly do is wait for the disk.
+/// Number of threads that copy: they mostly wait for the disk.
 const COPIERS: usize = 4;
-/// Most bytes of a row (or of a matrix that is transposed) that has to be put together or taken apart as a whole.
+/// Maximum number of bytes of a row (or of a transposed matrix) that has to be assembled or split as a whole.
 const MAX_ROW: u64 = 32 << 20;
 
-/// A file that is to be.
+/// The plan of a file.
 pub(crate) struct Plan {
-    /// Up to its last byte that means something; zeros follow.
+    /// Up to its last significant byte; zeros follow.
     header: Vec<u8>,
     items: Vec<Item>,
-    /// How much the columns of tensors count, by their names.
+    /// Importance of the columns of tensors, by tensor name.
     importance: HashMap<String, Importance>,
-    /// Where each begins in the file.
+    /// Offset of each tensor in the file.
     starts: Vec<u64>,
     /// Bytes of the file: whole pages.
     pub(crate) len: u64,
 }
 
 impl Plan {
-    /// A file with the metadata that `builder` has, and these tensors in this order. `path` is the
+    /// Plans a file with the metadata in `builder`, and these tensors in this order. `path` is the
     /// source's, for messages.
     ///
     /// # Errors
-    /// A tensor cannot be made of its source, or the header gets too long.
+    /// A tensor cannot be made from its source, or the header is too long.
     pub(crate) fn new(
         path: &Path,
         mut builder: Builder,
@@ -91,7 +91,7 @@ impl Plan {
         Ok(Plan { header, items, importance: HashMap::new(), starts, len })
     }
 
-    /// The same, where it is known how much the columns of some tensors count.
+    /// The same, with the importance of the columns of some tensors.
     pub(crate) fn weighted(self, importance: HashMap<String, Importance>) -> Plan {
         Plan { importance, ..self }
     }
@@ -101,11 +101,11 @@ impl Plan {
         &self.items
     }
 
-    /// Writes the file to `target`; returns what was lost, and the threads that there were to be had.
-    /// Progress is in bytes of the new file.
+    /// Writes the file to `target`; returns the losses, and the threads that were available. Progress
+    /// is in bytes of the new file.
     ///
     /// # Errors
-    /// See [`ConvertError`]. There is no file then, or the one that was there before.
+    /// See [`ConvertError`]. In that case there is no file, or still the earlier one.
     pub(crate) fn write(
         &self,
         files: &Files,
@@ -121,7 +121,7 @@ impl Plan {
         }
         let place = |(item, start): (_, &u64)| {
             let item: &Item = item;
-            // Checked when this was made.
+            // Checked when the plan was made.
             let transform = item.transform().unwrap_or(Transform::Copy);
             let (units, nbytes) = (Units::of(item), item.nbytes());
             let importance = self.importance.get(&item.name);
@@ -133,7 +133,7 @@ impl Plan {
         let work = Work { header: &self.header, places, maps, readers, isa: Isa::best() };
         let losses = Mutex::new(Losses::default());
         let lose = |lost| {
-            // Nothing panics while it holds the lock.
+            // Nothing panics while holding the lock.
             if let Ok(mut losses) = losses.lock() {
                 *losses += lost;
             }
@@ -147,7 +147,7 @@ impl Plan {
             || Pieces::new(&work, lose),
             &mut |done| on_progress(Progress { done, total }),
         );
-        // If a source has changed meanwhile, that is the reason for whatever is wrong in it.
+        // If a source has changed in the meantime, that is the reason for any error in it.
         if !matches!(made, Err(AssembleError::Stopped | AssembleError::Write { .. })) {
             files.check()?;
         }

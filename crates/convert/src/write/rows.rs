@@ -1,42 +1,42 @@
-//! Which rows of a source make which rows of the new tensor.
+//! Maps rows of a source to rows of the new tensor.
 
 use super::item::{Elements, Item, ItemData, Order, Piece};
 
-/// Most elements of a unit, if its rows can be divided.
+/// Maximum number of elements of a unit, if its rows can be divided.
 const UNIT: u64 = 8192;
 
-/// A tensor as units that become units of the new one, each by itself and contiguous: rows, or
-/// parts of rows where all rows are whole in the source and stay in order.
+/// A tensor split into units, each of which becomes one unit of the new tensor, independent and
+/// contiguous: rows, or parts of rows if all rows are whole in the source and stay in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Units {
     /// Elements of a unit.
     pub(crate) elements: u64,
     /// Bytes of a unit in the new file.
     pub(crate) bytes: u64,
-    /// The pieces, in rows that are units.
+    /// The pieces, with units as rows.
     pub(crate) pieces: Vec<Piece>,
     /// Units of one head, if the halves of each are to alternate.
     head: Option<u64>,
 }
 
-/// Some consecutive units of one piece.
+/// Consecutive units of one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     /// The piece.
     pub(crate) piece: Piece,
-    /// Units of the piece that are before it.
+    /// Number of units of the piece before it.
     pub(crate) skip: u64,
-    /// Transform many.
+    /// Number of units.
     pub(crate) count: u64,
-    /// The unit of the tensor that the first one is.
+    /// The tensor's unit at which the first one is placed.
     pub(crate) first: u64,
-    /// Transform far apart the next ones are.
+    /// Distance between the tensor's units for successive ones.
     pub(crate) step: u64,
 }
 
 impl Units {
-    /// Transform `item` is taken apart. Its pieces have been checked: they are the whole of it, in rows of
-    /// whole blocks.
+    /// Splits `item` into units. Its pieces have been checked: they cover all of it, in rows of whole
+    /// blocks.
     pub(crate) fn of(item: &Item) -> Units {
         let (columns, rows) = shape(item);
         let pieces: Vec<Piece> = match &item.data {
@@ -65,7 +65,7 @@ impl Units {
         }
     }
 
-    /// What the units from `from` to `to` are made of.
+    /// Returns the sources of the units from `from` to `to`.
     pub(crate) fn runs(&self, from: u64, to: u64) -> Vec<Run> {
         let mut runs = Vec::new();
         match self.head {
@@ -87,7 +87,7 @@ impl Units {
         runs
     }
 
-    /// Which pieces hold `count` units of the source from `source` on.
+    /// Appends the runs of the pieces that hold `count` units of the source from `source` on.
     fn cut(&self, source: u64, dest: u64, count: u64, step: u64, runs: &mut Vec<Run>) {
         let end = source + count;
         for piece in &self.pieces {
@@ -101,8 +101,8 @@ impl Units {
     }
 }
 
-/// Columns and rows. A vector whose elements belong to the rows of heads counts as one column, and so does what is put together
-/// of single elements.
+/// Returns columns and rows. A vector whose elements belong to the rows of heads counts as one column, and so does a tensor
+/// assembled from single elements.
 fn shape(item: &Item) -> (u64, u64) {
     if let ItemData::Pieces(pieces) = &item.data
         && item.heads.is_none()
@@ -121,7 +121,7 @@ fn shape(item: &Item) -> (u64, u64) {
     }
 }
 
-/// The piece as [`shape`] has it.
+/// Returns the piece in the terms of [`shape`].
 fn turned(item: &Item, piece: &Piece) -> Piece {
     if item.heads.is_none() || item.rows() != 1 {
         return *piece;
@@ -130,18 +130,18 @@ fn turned(item: &Item, piece: &Piece) -> Piece {
     Piece { rows, columns: 1, first_row, first_column: 0, ..*piece }
 }
 
-/// Elements of a unit: a row, or the largest equal part of it that is not long and is whole blocks
-/// before and after.
+/// Returns the elements of a unit: a row, or its largest equal part that is short enough and
+/// consists of whole blocks before and after.
 fn unit(columns: u64, item: &Item) -> u64 {
-    // Blocks of any two types divide one another.
+    // Of any two types, one block size divides the other.
     let block = item.from.block().max(item.to.block_len()).max(1);
     let divides = |n: &u64| columns.is_multiple_of(*n) && (columns / n).is_multiple_of(block);
     let enough = columns.div_ceil(UNIT);
-    // Blocks divide a row always.
+    // Blocks always divide a row.
     (enough..enough + 4096).find(divides).map_or(block, |n| columns / n)
 }
 
-/// The piece in rows `n` times as short.
+/// Returns the piece with rows split into `n`.
 fn divided(piece: &Piece, n: u64) -> Piece {
     Piece {
         rows: piece.rows * n,
@@ -151,7 +151,8 @@ fn divided(piece: &Piece, n: u64) -> Piece {
     }
 }
 
-/// True if the pieces are the whole tensor, each element once, in whole blocks; and heads are whole.
+/// True if the pieces cover the whole tensor, each element once, in whole blocks, and heads are
+/// whole.
 pub(crate) fn fit(item: &Item) -> bool {
     let (columns, rows) = shape(item);
     let pieces: Vec<Piece> = match &item.data {
@@ -182,15 +183,15 @@ pub(crate) fn fit(item: &Item) -> bool {
         && covered == u128::from(rows) * u128::from(columns)
 }
 
-/// True if no element is in two of the pieces, which have been found to end within the tensor.
+/// True if no element is in two of the pieces, which have been checked to end within the tensor.
 fn apart(mut pieces: Vec<Piece>, columns: u64) -> bool {
-    // A head or an expert each, of which there may be many.
+    // One piece for each head or expert, of which there may be many.
     if pieces.iter().all(|piece| piece.columns == columns) {
         pieces.sort_by_key(|piece| (piece.first_row, piece.rows));
         let mut pairs = pieces.windows(2);
         return pairs.all(|pair| pair[0].first_row + pair[0].rows <= pair[1].first_row);
     }
-    // One of each file of a model, of which there are few.
+    // One piece for each file of a model, of which there are few.
     pieces.iter().enumerate().all(|(i, a)| {
         pieces[..i].iter().all(|b| {
             a.first_row + a.rows <= b.first_row

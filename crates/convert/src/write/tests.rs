@@ -1,4 +1,4 @@
-//! Everything that can be done to a tensor, against the same done the slow way.
+//! Every conversion of a tensor, compared with a slow reference.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use super::item::{Change, Elements, Item, ItemData, Order, Piece, Scales};
 use super::{Files, Plan, Target};
 use crate::{ConvertError, Options};
 
-/// A file that may replace another.
+/// A target that may replace a file.
 fn target<'p>(dest: &'p Path, files: &Files) -> Target<'p> {
     Target::new(dest, Options { force: true }, files.maps(), &[]).unwrap()
 }
 
-/// A tensor of which the elements, cut up, lie in files.
+/// A tensor whose elements are split over files.
 #[derive(Clone, Debug)]
 struct Case {
     from: Elements,
@@ -28,7 +28,7 @@ struct Case {
     /// In blocks of 256.
     column_blocks: u64,
     rows: u64,
-    /// Transform many pieces there are of columns and of rows.
+    /// Number of pieces along columns and rows.
     cuts: (u64, u64),
     heads: Option<u64>,
     add: f32,
@@ -45,7 +45,7 @@ impl Case {
         self.rows * self.cuts.1
     }
 
-    /// The bytes of every row, in the source's type.
+    /// Returns the bytes of every row, in the source's type.
     fn source(&self, seed: u64) -> Vec<Vec<u8>> {
         let (columns, mut state) = (self.columns() as usize, seed);
         let mut random = move || {
@@ -66,7 +66,7 @@ impl Case {
                 }
                 Elements::Gguf(ty) => of(ty),
                 Elements::Mxfp4Apart | Elements::Fp8 => unreachable!("have tests of their own"),
-                // Any bits are quants; scales are numbers.
+                // Any bits are valid quants; scales must be numbers.
                 Elements::Legacy(era, ty) => {
                     let (block, bytes) = era.block(ty).unwrap();
                     let blocks = columns as u64 / block;
@@ -83,7 +83,7 @@ impl Case {
         (0..self.height()).map(row).collect()
     }
 
-    /// What should come out, row by row.
+    /// Returns the expected result, row by row.
     fn expected(&self, source: &[Vec<u8>]) -> Vec<u8> {
         let (height, columns) = (self.height(), self.columns() as usize);
         let mut out = Vec::new();
@@ -123,7 +123,7 @@ impl Case {
                     }
                 }
             }
-            // To add zero would turn −0 into +0.
+            // Adding zero would turn −0 into +0.
             if self.add != 0.0 {
                 values.iter_mut().for_each(|value| *value += self.add);
             }
@@ -187,7 +187,7 @@ fn case() -> impl Strategy<Value = Case> {
             // An even number of rows in each head.
             n => (Some(n), rows.next_multiple_of(2 * n)),
         };
-        // What a type of 64 bits becomes has to be said.
+        // The new type of a 64-bit type must be given explicitly.
         let same = match from.current() {
             GgmlType::F64 => GgmlType::F32,
             same => same,
@@ -232,7 +232,7 @@ proptest! {
         builder.str("general.architecture", "none");
         let plan = Plan::new(&paths[0], builder, items).unwrap();
         let dest = folder.path().join("made");
-        // With many threads pieces of the file are small: most tensors lie in several.
+        // With many threads, pieces of the file are small: most tensors span several.
         plan.write(&files, &target(&dest, &files), 48, &mut |_| ControlFlow::Continue(())).unwrap();
         let made = std::fs::read(&dest).unwrap();
         prop_assert_eq!(made.len() as u64, plan.len);
@@ -249,7 +249,7 @@ proptest! {
     }
 }
 
-/// The values of four bits of MXFP4, by the format's definition.
+/// The values of MXFP4's four bits, by the format's definition.
 const FP4: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
 #[test]
@@ -260,7 +260,7 @@ fn blocks_whose_scales_are_elsewhere_and_every_other_row() {
     let folder = tempfile::tempdir().unwrap();
     let random = |i: u64, by: u64| (i.wrapping_mul(by) >> 7) as u8;
     let blocks: Vec<u8> = (0..EXPERTS * ROWS * BLOCKS * 16).map(|i| random(i, 40_503)).collect();
-    // Powers of two that f16 would not have.
+    // Powers of two that f16 cannot represent.
     let scales: Vec<u8> = (0..EXPERTS * ROWS * BLOCKS).map(|i| 100 + random(i, 977) % 60).collect();
     let numbers: Vec<f32> = (0..EXPERTS * ROWS).map(|i| i as f32).collect();
     let numbers: Vec<u8> = numbers.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -334,7 +334,7 @@ fn blocks_whose_scales_are_elsewhere_and_every_other_row() {
 #[test]
 fn matrices_of_experts_that_stand_transposed() {
     const EXPERTS: u64 = 3;
-    // Of the source: rows that are columns of the new one, and columns, the second half of which is taken.
+    // Of the source: rows that become columns, and columns, of which the second half is used.
     const ROWS: u64 = 96;
     const COLUMNS: u64 = 2 * 150;
     let folder = tempfile::tempdir().unwrap();
@@ -381,12 +381,12 @@ fn matrices_of_experts_that_stand_transposed() {
         let found = &made[tensor.offset as usize..][..tensor.nbytes as usize];
         assert!(found == expected, "{name}");
     }
-    // Elements that cannot be taken apart have no columns.
+    // Elements that cannot be separated have no columns.
     let blocks = Item { from: Elements::Gguf(GgmlType::Q8_0), ..item("blocks", GgmlType::Q8_0) };
     assert!(Plan::new(&path, Builder::with_alignment(4096), vec![blocks]).is_err());
 }
 
-/// A vector, and what is not whole.
+/// A vector, and incomplete tensors.
 #[test]
 fn vectors_of_heads_alternate_too_and_what_is_not_whole_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -474,7 +474,7 @@ fn a_weight_that_is_none_or_too_large_is_named() {
 #[test]
 fn a_matrix_that_is_transposed_as_a_whole_is_no_longer_than_a_row_may_be() {
     let side = 1 << 12;
-    // Of so many bytes, in a file of none.
+    // A tensor of this size, in an empty file.
     let item = |side: u64| Item {
         name: "blk.0.attn_k_b.weight".into(),
         ne: vec![side, side, 1],

@@ -39,7 +39,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     Ok(http::json(StatusCode::OK, &message))
 }
 
-/// Reads the request, and begins to compute.
+/// Reads the request, and starts the computation.
 fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
@@ -61,7 +61,7 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     Ok((generation, events, stream))
 }
 
-/// Why an answer ended, and by which text.
+/// Returns why an answer ended, and the stop text that ended it.
 fn stop(choice: &Choice, reason: Reason) -> (Value, Value) {
     match reason {
         Reason::Length => ("max_tokens".into(), Value::Null),
@@ -71,7 +71,7 @@ fn stop(choice: &Choice, reason: Reason) -> (Value, Value) {
     }
 }
 
-/// What an answer took.
+/// Returns the token counts of an answer.
 fn usage(choice: &Choice) -> Value {
     json!({
         "input_tokens": choice.prompt_tokens - choice.reused,
@@ -81,12 +81,12 @@ fn usage(choice: &Choice) -> Value {
     })
 }
 
-/// The block of a call.
+/// Returns the block of a tool call.
 fn tool_use(call: &ToolCall, input: Value) -> Value {
     json!({"type": "tool_use", "id": ids::id("toolu_"), "name": call.name, "input": input})
 }
 
-/// A block of an answer that is sent whole.
+/// Returns a block of an answer that is sent whole.
 fn block(delta: Delta) -> Value {
     match delta {
         Delta::Content(text) => json!({"type": "text", "text": text}),
@@ -96,7 +96,7 @@ fn block(delta: Delta) -> Value {
     }
 }
 
-/// The events of an answer that is sent as it comes.
+/// The events of an answer that is streamed.
 struct Events {
     id: String,
     model: String,
@@ -189,7 +189,7 @@ impl Shape for Events {
     fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {
         let choice = &choices[at];
         match update {
-            // By now it is known how much of the prompt was.
+            // The number of reused tokens is known only after the prompt has been read.
             Update::Reading(_) => {}
             Update::Read => {
                 let message = self.message(choice, json!([]));

@@ -1,4 +1,4 @@
-//! Anthropic's addresses: one file each, and what they share: their bodies in the words of chat templates.
+//! Anthropic's endpoints, one file each, and the code they share: their bodies as chat templates expect them.
 
 pub(crate) mod count_tokens;
 pub(crate) mod messages;
@@ -12,11 +12,11 @@ use serde_json::{Map, Value, json};
 use crate::asking::tool_call;
 use crate::failure::Failure;
 
-/// Claude Code writes a stamp into the first words of its system prompt that differs from request to request: with it, no prompt
-/// would begin like the one before.
+/// Claude Code begins its system prompt with a stamp that differs from request to request: with it, no two prompts would share a
+/// prefix.
 const STAMP: &str = "x-anthropic-billing-header:";
 
-/// Takes the conversation of a body, as a template sees it, and the tools one of which has to be called.
+/// Takes the conversation of a body, as a template expects it, and the tools one of which must be called.
 fn take(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<Value>), Failure> {
     let mut messages = Vec::new();
     let system = fields.any("system").map(|system| texts(&system, "system")).transpose()?;
@@ -57,8 +57,7 @@ fn take(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<Value>), Failure
     Ok(conversation::take_with_choice(&mut Fields::new(body))?)
 }
 
-/// Takes the schema of an answer, by its newer or its older name, and hands it on by the name that OpenAI has for it. Returns the name that it
-/// had.
+/// Takes the schema of an answer, by its newer or its older name, and passes it on under OpenAI's name. Returns the name that it had.
 fn take_format(fields: &mut Fields) -> Result<&'static str, Refusal> {
     let newer =
         fields.object("output_config")?.and_then(|mut config| config.shift_remove("format"));
@@ -67,7 +66,7 @@ fn take_format(fields: &mut Fields) -> Result<&'static str, Refusal> {
     let name = match (&newer, &older) {
         (None, Some(_)) => "output_format",
         (Some(_), _) => "output_config.format",
-        // Some send OpenAI's.
+        // Some clients send OpenAI's.
         (None, None) => "response_format",
     };
     if let Some(format) = newer.or(older) {
@@ -76,12 +75,12 @@ fn take_format(fields: &mut Fields) -> Result<&'static str, Refusal> {
     Ok(name)
 }
 
-/// True if a tool is the client's. Others run at Anthropic alone, and have a type with a date.
+/// True if the client runs the tool. Other tools run only at Anthropic, and have a type with a date.
 fn is_own(tool: &Value) -> bool {
     tool["type"].as_str().is_none_or(|kind| kind == "custom")
 }
 
-/// A tool, as OpenAI writes it.
+/// Returns a tool in OpenAI's format.
 fn tool(tool: &Value) -> Value {
     json!({"type": "function", "function": {
         "name": tool["name"],
@@ -91,7 +90,7 @@ fn tool(tool: &Value) -> Value {
     }})
 }
 
-/// The text of a string, or of blocks that are texts.
+/// Returns the text of a string, or of blocks that are texts.
 fn texts(content: &Value, at: &str) -> Result<String, Refusal> {
     match content {
         Value::String(text) => Ok(without_stamp(text).to_owned()),
@@ -114,7 +113,7 @@ fn texts(content: &Value, at: &str) -> Result<String, Refusal> {
     }
 }
 
-/// Without a first line that is a stamp.
+/// Removes a first line that is a stamp.
 fn without_stamp(text: &str) -> &str {
     match text.strip_prefix(STAMP) {
         Some(rest) => rest.split_once('\n').map_or("", |(_, rest)| rest.trim_start()),
@@ -127,7 +126,7 @@ fn no_text(block: &Value, at: &str) -> Refusal {
     Refusal::unsupported(format!("{at}.type"), found)
 }
 
-/// A message of Anthropic's, as one or several of OpenAI's.
+/// Converts a message of Anthropic's into one or more of OpenAI's.
 fn message_into(message: &Value, at: &str, all: &mut Vec<Value>) -> Result<(), Refusal> {
     let role = match message["role"].as_str() {
         Some(role @ ("user" | "assistant" | "system")) => role,
@@ -153,7 +152,7 @@ fn message_into(message: &Value, at: &str, all: &mut Vec<Value>) -> Result<(), R
                 calls.push(tool_call(&block["id"], &block["name"], block["input"].clone()));
             }
             Some("tool_result") => {
-                // What was said before it comes before it.
+                // Text that precedes it stays before it.
                 if !text.is_empty() {
                     all.push(json!({"role": role, "content": text.join("\n\n")}));
                     text.clear();

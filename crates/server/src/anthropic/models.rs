@@ -1,4 +1,4 @@
-//! `GET /v1/models` and `GET /v1/models/ID` as Anthropic's clients read them; a header of theirs tells that it is one.
+//! `GET /v1/models` and `GET /v1/models/ID` as Anthropic's clients read them; these clients are recognised by a header.
 
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};

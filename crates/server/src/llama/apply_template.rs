@@ -1,4 +1,4 @@
-//! `POST /apply-template`: the prompt that a conversation becomes, as text.
+//! `POST /apply-template`: the prompt text of a conversation.
 
 use alight_chat::body::conversation;
 use alight_chat::body::fields::Fields;

@@ -1,4 +1,4 @@
-//! `POST /completion`: a text that is continued, in llama-server's words.
+//! `POST /completion`: continues a text, in llama-server's format.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 /// Takes the tokens of a prompt from the fields of a request.
 pub(super) type Prompt = fn(&mut Fields, &Serving, &GenerateRequest) -> Result<Vec<u32>, Failure>;
 
-/// Answers with what follows that prompt.
+/// Answers with the continuation of that prompt.
 pub(super) async fn answered(call: Call, prompt: Prompt) -> Answered {
     let (mut generation, shape, stream) = call.apart(move |call| begun(call, prompt)).await?;
     if stream {
@@ -48,7 +48,7 @@ pub(super) async fn answered(call: Call, prompt: Prompt) -> Answered {
     Ok(http::json(StatusCode::OK, &body))
 }
 
-/// A text that is continued.
+/// Takes a text to be continued.
 fn prompt(
     fields: &mut Fields,
     serving: &Serving,
@@ -62,7 +62,7 @@ fn prompt(
     Ok(prompts.swap_remove(0))
 }
 
-/// Reads the request, and begins to compute.
+/// Reads the request, and starts the computation.
 fn begun(call: &Call, prompt: Prompt) -> Result<(Generation, Pieces, bool), Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
@@ -70,7 +70,7 @@ fn begun(call: &Call, prompt: Prompt) -> Result<(Generation, Pieces, bool), Fail
     let tokens = prompt(&mut fields, serving, &ask)?;
     fields.only("n_probs", |n| *n == 0, options::NO_LOGPROBS)?;
     let stops = options::stops(&mut fields)?;
-    // For both, llama-server has 0 and −1 for none.
+    // In both, llama-server uses 0 and −1 for no limit.
     let indent = fields.count_or_all("n_indent", 0)?.unwrap_or(0);
     let time = fields.count_or_all("t_max_predict_ms", 0)?.filter(|time| *time > 0);
     let limits = Limits { indent, time: time.map(|ms| Duration::from_millis(ms as u64)) };
@@ -85,7 +85,7 @@ fn begun(call: &Call, prompt: Prompt) -> Result<(Generation, Pieces, bool), Fail
 /// The pieces of an answer.
 struct Pieces {
     model: String,
-    /// True if it is told how far the prompt is.
+    /// True if the progress of the prompt is reported.
     progress: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `POST /infill`: what belongs between two texts, as llama-server's editor plugins ask for it.
+//! `POST /infill`: the text that belongs between two texts, as llama-server's editor plugins request it.
 
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::refusal::Refusal;
@@ -32,11 +32,11 @@ fn prompt(
     asking::infill(&Gap { before, line, after, files }, serving, ask)
 }
 
-/// The name and the text of a file.
+/// Returns the name and the text of a file.
 fn file(mut value: Value) -> Result<(String, String), Refusal> {
     match (value["filename"].take(), value["text"].take()) {
         (Value::String(name), Value::String(text)) => Ok((name, text)),
-        // As llama-server names it.
+        // llama-server's default name.
         (Value::Null, Value::String(text)) => Ok(("tmp".to_owned(), text)),
         _ => {
             let message = format!(

@@ -1,4 +1,5 @@
-//! `GET /metrics`: what was done, as Prometheus reads it, under llama-server's names. What that does not count is called `alight:`.
+//! `GET /metrics`: counters in Prometheus' format, under llama-server's names. Counters that llama-server does not have begin with
+//! `alight:`.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use hyper::header::HeaderName;
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
 
-/// A number: its name, its kind, what it is, and how it is found.
+/// A metric: its name, its type, its description, and its value.
 type Number = (&'static str, &'static str, &'static str, fn(&Totals) -> f64);
 
 const NUMBERS: [Number; 16] = [
@@ -51,7 +52,7 @@ const NUMBERS: [Number; 16] = [
         "gauge",
         "Tokens of an answer a second, since the server began",
         |t| {
-            // The first token of an answer comes with its prompt.
+            // The first token of an answer is computed with its prompt.
             rate(t.next_token.classes.iter().sum(), t.generated_time)
         },
     ),
@@ -77,7 +78,7 @@ const NUMBERS: [Number; 16] = [
     ("alight:places", "gauge", "Requests that have a place at most", |t| t.places.len() as f64),
 ];
 
-/// Times: their name, what they are, and how they are found.
+/// Histograms of times: name, description, and value.
 type Classes = (&'static str, &'static str, fn(&Totals) -> &Times);
 
 const TIMES: [Classes; 2] = [
@@ -95,7 +96,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     let all: Vec<(String, Totals)> = all
         .iter()
         .map(|serving| {
-            // One model needs no name, and then the lines are llama-server's.
+            // A single model needs no label, and then the lines are the same as llama-server's.
             let name = serving.name.replace(['\\', '"', '\n'], "_");
             let label = if all.len() > 1 { format!("model=\"{name}\"") } else { String::new() };
             (label, serving.worker.counts().now())

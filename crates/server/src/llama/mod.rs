@@ -1,4 +1,4 @@
-//! llama-server's own addresses: one file each.
+//! llama-server's own endpoints, one file each.
 
 pub(crate) mod apply_template;
 pub(crate) mod completion;

@@ -1,4 +1,4 @@
-//! `GET /props`: what a model is, and how it is served: that of `?model=`, or the first one.
+//! `GET /props`: properties of a model and how it is served: of `?model=`, or of the first one.
 
 use alight_model::SamplerOptions;
 use hyper::StatusCode;

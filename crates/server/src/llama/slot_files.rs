@@ -1,7 +1,8 @@
-//! `POST /slots/N?action=save|restore|erase`: what was computed of the last prompt of a sequence, into a file and back.
+//! `POST /slots/N?action=save|restore|erase`: saves the state computed for the last prompt of a sequence to a file, and restores
+//! it.
 //!
-//! What is saved is the prompt and not the answer to it: a later prompt that has both reads the answer again, by the arithmetic of
-//! prompts, and so an answer does not depend on what was saved. A file that is restored is of use to every sequence.
+//! The prompt is saved, the answer to it is not: a later prompt that contains both reads the answer again, with the arithmetic of
+//! prompts, so an answer does not depend on what was saved. A restored file is of use to every sequence.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -17,7 +18,7 @@ use crate::http::{self, Answered, Call};
 use crate::models::Serving;
 use crate::worker;
 
-/// Most bytes of a file's name.
+/// Maximum length of a file's name in bytes.
 const MAX_NAME_BYTES: usize = 128;
 
 pub(crate) async fn answer(call: Call) -> Answered {
@@ -35,7 +36,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     Ok(http::json(StatusCode::OK, &done))
 }
 
-/// The number in the path, and the model and its place that `/slots` lists under it.
+/// Returns the number in the path, and the model and its place that `/slots` lists under it.
 fn find(call: &Call) -> Result<(usize, &Serving, usize), Failure> {
     let places = call.server.options.engine.sequences;
     let models = call.server.models.all();
@@ -47,7 +48,7 @@ fn find(call: &Call) -> Result<(usize, &Serving, usize), Failure> {
     })
 }
 
-/// The file that the body names: in the folder itself.
+/// Returns the file that the body names, directly in the folder.
 fn file(call: &Call) -> Result<(String, PathBuf), Failure> {
     let mut fields = Fields::new(call.object()?);
     let missing = || Refusal::invalid("filename", "it is missing");
@@ -111,7 +112,7 @@ async fn restore(call: &Call, serving: &Serving, place: usize) -> Result<Value, 
             let status = StatusCode::SERVICE_UNAVAILABLE;
             Err(Failure::new(status, "unavailable_error", error.to_string()))
         }
-        // An error must not show the bytes of other files.
+        // An error must not reveal bytes of other files.
         Err(RestoreError::File(PromptFileError::Magic { .. })) => {
             Err(Failure::invalid(format!("{name:?} is not restored: it is no prompt file")))
         }

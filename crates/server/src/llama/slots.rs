@@ -1,4 +1,4 @@
-//! `GET /slots`: what each sequence of the engines does now. Nothing is told of what was said.
+//! `GET /slots`: the current state of each sequence of the engines. It reveals nothing of the texts.
 
 use alight_chat::counts::Task;
 use hyper::StatusCode;
@@ -29,7 +29,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
         }
     }
     let free = all.iter().any(|slot| slot["is_processing"] == false);
-    // Load balancers look at the status alone.
+    // Load balancers look only at the status.
     if !free && call.asked("fail_on_no_slot").as_deref() == Some("1") {
         let status = StatusCode::SERVICE_UNAVAILABLE;
         return Err(Failure::new(status, "unavailable_error", "no slot is free"));

@@ -12,7 +12,7 @@ use crate::asking;
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
 
-/// Most bytes of a text: its tokens, written with their pieces, are some thirty times as long at most.
+/// Maximum size of a text in bytes: its tokens, written with their pieces, are at most about thirty times as long.
 const CONTENT: usize = 4 << 20;
 
 pub(crate) async fn answer(call: Call) -> Answered {
@@ -32,7 +32,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
             EncodeOptions { add_bos: if begin { None } else { Some(false) }, parse_special };
         let ids = tokenizer.encode(&text, options);
         let ids = ids.map_err(|error| Failure::invalid(error.to_string()))?;
-        // Written as they come: values of a long text's tokens would take many times its memory.
+        // Written one by one: JSON values for the tokens of a long text would use many times its memory.
         let mut written = String::from("{\"tokens\":[");
         for (i, id) in ids.into_iter().enumerate() {
             let comma = if i == 0 { "" } else { "," };

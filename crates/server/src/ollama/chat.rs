@@ -31,7 +31,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     body.insert("messages".to_owned(), messages.collect::<Result<_, _>>()?);
     if let Some(tools) = fields.list("tools")?.filter(|tools| !tools.is_empty()) {
         if !serving.vocabulary().template_has("tools") {
-            // In the words of Ollama, which programs look for.
+            // Ollama's wording, which programs look for.
             let why =
                 format!("{} does not support tools: its template does not show them", serving.name);
             return Err(Refusal::unsupported("tools", why).into());
@@ -49,7 +49,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     Ok(Begun::Answer { generation, lines, stream })
 }
 
-/// A message in the words of OpenAI's.
+/// Converts a message into OpenAI's format.
 fn openai(i: usize, mut message: Value) -> Result<Value, Refusal> {
     if let Some(images) = message.get_mut("images").map(Value::take) {
         let name = format!("messages[{i}].images");

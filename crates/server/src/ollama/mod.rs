@@ -1,4 +1,4 @@
-//! Ollama's addresses: one file each, and what they share.
+//! Ollama's endpoints, one file each, and the code they share.
 
 pub(crate) mod chat;
 pub(crate) mod embed;
@@ -26,7 +26,7 @@ use crate::ids;
 use crate::models::Serving;
 use crate::worker;
 
-/// The model that a body names, by the newer name of the field or by its older one.
+/// Returns the model that a body names, by the newer or the older name of the field.
 fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Serving, Failure> {
     let full = |name: &String| !name.is_empty();
     let newer = fields.string("model")?.filter(full);
@@ -40,22 +40,22 @@ fn refuse(fields: &mut Fields, name: &str, why: &str) -> Result<(), Refusal> {
     fields.only(name, empty, why)
 }
 
-/// Why no picture is taken.
+/// Why pictures are refused.
 const NO_IMAGES: &str = "only text is taken";
 
-/// What was wrong with options, whose fields [`renamed`] has renamed, as they were sent.
+/// Reports a failure in options that [`renamed`] has renamed, under the names that were sent.
 fn in_words(failure: impl Into<Failure>) -> Failure {
     let names =
         [("max_tokens", "options.num_predict"), ("response_format", "format"), ("tools", "tools")];
     failure.into().in_words(&names, "options.")
 }
 
-/// The fields of a body as OpenAI has them: options have other names, and stand in an object of their own.
+/// Returns the fields of a body under OpenAI's names: Ollama's options have other names, and are in an object of their own.
 fn renamed(fields: &mut Fields) -> Result<Fields, Failure> {
     fields.only("logprobs", |wanted| *wanted == false, NO_LOGPROBS)?;
     let mut options = fields.object("options")?.unwrap_or_default();
     if let Some(most) = options.shift_remove("num_predict") {
-        // Any number below 0 is as many as there is room for.
+        // A negative number means as many as fit.
         let most = match most.as_f64() {
             Some(..0.0) => json!(-1),
             _ => most,
@@ -76,14 +76,14 @@ fn renamed(fields: &mut Fields) -> Result<Fields, Failure> {
     Ok(Fields::new(options))
 }
 
-/// What a request is to bring about.
+/// The effect of a request.
 enum Begun {
     Answer {
         generation: Generation,
         lines: Lines,
         stream: bool,
     },
-    /// Nothing is asked: the model is to be loaded, or not to be any more.
+    /// No prompt: the model is to be loaded or unloaded.
     Nothing {
         unload: bool,
         lines: Lines,
@@ -91,7 +91,7 @@ enum Begun {
 }
 
 impl Begun {
-    /// What a request that asks nothing is for.
+    /// Returns the effect of a request without a prompt.
     fn nothing(fields: &mut Fields, lines: Lines) -> Begun {
         let keep_alive = fields.any("keep_alive").unwrap_or_default();
         // A number of seconds, or a text such as `0s`.
@@ -108,7 +108,7 @@ async fn answer(call: Call, begun: fn(&Call) -> Result<Begun, Failure>) -> Answe
         Begun::Answer { generation, lines, stream } => lines.answer(generation, stream).await,
         Begun::Nothing { unload, lines } => {
             if !unload {
-                // What rests, or was asked nothing yet, is made ready.
+                // An engine that rests, or was not used yet, is made ready.
                 let serving = server.models.find(Some(&lines.model))?;
                 worker::between(&serving.worker, |_| ()).await?;
             }
@@ -120,7 +120,7 @@ async fn answer(call: Call, begun: fn(&Call) -> Result<Begun, Failure>) -> Answe
     }
 }
 
-/// What a template is told of thinking.
+/// Returns the variables about thinking for a template.
 fn thinking(fields: &mut Fields) -> Map<String, Value> {
     match fields.any("think") {
         Some(Value::Bool(wanted)) => {
@@ -133,7 +133,7 @@ fn thinking(fields: &mut Fields) -> Map<String, Value> {
     }
 }
 
-/// Where the text of an answer stands.
+/// Where an answer has its text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// In a message of a conversation.
@@ -146,7 +146,7 @@ enum Place {
 struct Lines {
     model: String,
     place: Place,
-    /// The call of a tool that has begun: its arguments are an object, and it is told when that has come.
+    /// A tool call that has begun: its arguments are an object, and are sent once complete.
     call: Option<ToolCall>,
 }
 
@@ -155,7 +155,7 @@ impl Lines {
         Lines { model: serving.name.clone(), place, call: None }
     }
 
-    /// Sends lines, or waits and sends one.
+    /// Streams lines, or waits and sends one.
     async fn answer(self, mut generation: Generation, stream: bool) -> Answered {
         if stream {
             return Ok(Stream::response(generation, Box::new(self)));
@@ -176,7 +176,7 @@ impl Lines {
         Ok(http::json(StatusCode::OK, &line))
     }
 
-    /// What can be told of this now. A call is whole when something follows it.
+    /// Returns the deltas that can be sent now. A call is complete once something follows it.
     fn certain(&mut self, deltas: Vec<Delta>, last: bool) -> Vec<Delta> {
         let mut all = joined(self.call.take().map(Delta::Call).into_iter().chain(deltas));
         match all.pop() {
@@ -196,7 +196,7 @@ impl Lines {
                     let function = json!({"name": call.name, "arguments": input(&call)});
                     calls.push(json!({"id": ids::id("call_"), "function": function}));
                 }
-                // Joined, none is left.
+                // Joining leaves none.
                 Delta::Arguments(_) => {}
             }
         }
@@ -241,7 +241,7 @@ impl Shape for Lines {
     }
 
     fn keep_alive(&self) -> &'static str {
-        // White space before a line is no line.
+        // White space before a line is not a line.
         " "
     }
 
@@ -273,7 +273,7 @@ impl Shape for Lines {
     fn end(&mut self, _: &[Choice], _: &mut String) {}
 }
 
-/// What a model is.
+/// Returns the details of a model.
 fn details(serving: &Serving) -> Value {
     let family = serving.model.spec().architecture;
     let parameters = serving.model.parameters() as f64;

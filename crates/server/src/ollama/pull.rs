@@ -1,4 +1,4 @@
-//! `POST /api/pull`: programs ask for their model when they start. One that is served is there; no other is fetched for strangers.
+//! `POST /api/pull`: programs pull their model when they start. A served model is present; no other is downloaded for strangers.
 
 use alight_chat::body::fields::Fields;
 use hyper::StatusCode;
@@ -17,7 +17,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
         );
         Failure { message, ..failure }
     })?;
-    // One line is a stream, too.
+    // A single line is a valid stream.
     let line = format!("{}\n", json!({"status": "success"}));
     Ok(http::text(StatusCode::OK, "application/x-ndjson", line))
 }

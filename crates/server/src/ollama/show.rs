@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
 use crate::ids;
 
-/// What a model can do if its template has one of these in it.
+/// Capabilities of a model, each shown by one of these texts in its template.
 const CAPABILITIES: [(&str, &[&str]); 2] = [
     ("tools", &["tools"]),
     ("thinking", &["enable_thinking", "reasoning_effort", "<think>", "[THINK]"]),

@@ -1,4 +1,4 @@
-//! `GET /api/tags`, and `GET /api/ps`: all models are ready at any time.
+//! `GET /api/tags`, and `GET /api/ps`: all models are always ready.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -17,14 +17,14 @@ pub(crate) async fn running(call: Call) -> Answered {
         let mut about = about(serving);
         about["size_vram"] = 0.into();
         about["context_length"] = serving.worker.context().into();
-        // Never, as Ollama writes it: clients compute with it, and some have no later years.
+        // Ollama's value for never: clients compute with it, and some do not support later years.
         about["expires_at"] = "2318-01-01T00:00:00Z".into();
         about
     };
     listed(call, running).await
 }
 
-/// All models. What tells one from others is read from its file, the first time.
+/// Lists all models. On the first call, the fingerprint of each model is read from its file.
 async fn listed(call: Call, about: fn(&Serving) -> Value) -> Answered {
     let all =
         call.apart(move |call| Ok(call.server.models.all().iter().map(about).collect::<Value>()));
@@ -39,7 +39,7 @@ fn about(serving: &Serving) -> Value {
         "model": serving.name,
         "modified_at": ids::date(serving.created),
         "size": serving.model.file_bytes(),
-        // Clients show the beginning of it, and compare it.
+        // Clients show its beginning, and compare it.
         "digest": digest,
         "details": details(serving),
     })

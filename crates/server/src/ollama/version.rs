@@ -1,11 +1,11 @@
-//! `GET /api/version`: clients compare it with the first one that has what they need.
+//! `GET /api/version`: clients compare it with the minimum version that they need.
 
 use hyper::StatusCode;
 use serde_json::json;
 
 use crate::http::{self, Answered, Call};
 
-/// The version of Ollama whose interface this is.
+/// The version of Ollama whose API this is.
 const VERSION: &str = "0.12.0";
 
 pub(crate) async fn answer(_: Call) -> Answered {

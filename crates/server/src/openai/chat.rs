@@ -17,13 +17,13 @@ use crate::generation::{Choice, Generation, Reason, TokenLogprob, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::{asking, ids};
 
-/// What is computed, and how it is answered.
+/// The running generation, and the format of its response.
 struct Begun {
     generation: Generation,
     about: About,
     stream: bool,
     logprobs: bool,
-    /// True if it is told how far prompts are.
+    /// True if the progress of prompts is reported.
     progress: bool,
 }
 
@@ -65,7 +65,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     Ok(http::json(StatusCode::OK, &response))
 }
 
-/// Reads the request, and begins to compute.
+/// Reads the request, and starts the computation.
 fn begun(call: &Call) -> Result<Begun, Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
@@ -91,7 +91,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     Ok(Begun { generation, about, stream, logprobs, progress })
 }
 
-/// Takes how many of the likeliest tokens are told, if any likelihood is.
+/// Takes the number of top tokens to be reported, if log probabilities are requested.
 fn logprobs(fields: &mut Fields) -> Result<Option<usize>, Failure> {
     let wanted = fields.truth("logprobs")?.unwrap_or(false);
     let what = format!("a whole number from 0 to {}", super::MAX_TOP_LOGPROBS);
@@ -107,7 +107,7 @@ fn logprobs(fields: &mut Fields) -> Result<Option<usize>, Failure> {
     }
 }
 
-/// How likely tokens were, in OpenAI's words.
+/// The log probabilities of tokens, in OpenAI's format.
 fn content(tokens: &[TokenLogprob], tokenizer: &Tokenizer) -> Value {
     let entry = |id: u32, logprob: f32| {
         let mut bytes = Vec::new();
@@ -123,7 +123,7 @@ fn content(tokens: &[TokenLogprob], tokenizer: &Tokenizer) -> Value {
     json!({"content": all.collect::<Value>()})
 }
 
-/// A response, or the last piece of one, with what took how long, as llama-server tells it of one answer.
+/// Adds the timings to a response, or to the last chunk of one, if it has one answer, as llama-server does.
 fn timed(mut response: Value, choices: &[Choice]) -> Value {
     if let [choice] = choices {
         response["timings"] = choice.timings();
@@ -131,7 +131,7 @@ fn timed(mut response: Value, choices: &[Choice]) -> Value {
     response
 }
 
-/// Why an answer ended.
+/// Returns why an answer ended.
 fn reason(reason: Reason, choice: &Choice) -> &'static str {
     match reason {
         Reason::Stop | Reason::Text if choice.answer.called() => "tool_calls",
@@ -154,12 +154,12 @@ impl CollectedAnswer {
     }
 }
 
-/// The pieces of answers that are sent as they come.
+/// The chunks of answers that are streamed.
 struct Chunks {
     about: About,
     logprobs: bool,
     progress: bool,
-    /// Calls of each answer.
+    /// The number of calls in each answer.
     called: Vec<usize>,
 }
 
@@ -192,13 +192,13 @@ impl Chunks {
         }]})
     }
 
-    /// More of the call that was begun last.
+    /// Returns the next part of the arguments of the last call.
     fn arguments(&self, at: usize, more: &str) -> Value {
         let index = self.called[at].saturating_sub(1);
         json!({"tool_calls": [{"index": index, "function": {"arguments": more}}]})
     }
 
-    /// The likelihoods of tokens stand with the first piece of what they say.
+    /// The log probabilities of tokens are sent with the first chunk of their text.
     fn deltas(
         &mut self,
         choice: &Choice,

@@ -19,22 +19,22 @@ use crate::generation::{Choice, Generation, Reason, TokenLogprob, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::ids;
 
-/// What is computed, and how it is answered.
+/// The running generation, and the format of its response.
 struct Begun {
     generation: Generation,
     about: About,
     stream: bool,
     logprobs: bool,
-    /// Answers to each prompt.
+    /// The number of answers to each prompt.
     n: usize,
-    /// What stands in front of each answer.
+    /// The text that precedes each answer.
     echo: Vec<String>,
 }
 
 pub(crate) async fn answer(call: Call) -> Answered {
     let Begun { mut generation, about, stream, logprobs, n, echo } = call.apart(begun).await?;
     let offsets = match logprobs {
-        // They are told with how likely they were.
+        // The echoed tokens are sent with their log probabilities.
         true => vec![0; echo.len()],
         false => echo.iter().map(|text| text.chars().count()).collect(),
     };
@@ -70,7 +70,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     Ok(http::json(StatusCode::OK, &shape.about.with(choices.into(), usage)))
 }
 
-/// Reads the request, and begins to compute.
+/// Reads the request, and starts the computation.
 fn begun(call: &Call) -> Result<Begun, Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
@@ -143,7 +143,7 @@ impl CollectedAnswer {
     }
 }
 
-/// What is new. A text that is continued has no other parts.
+/// Returns the new text. A continued text has no other parts.
 fn text(deltas: Vec<Delta>) -> String {
     let texts = deltas.into_iter().map(|delta| match delta {
         Delta::Content(text) | Delta::Thinking(text) => text,
@@ -152,18 +152,18 @@ fn text(deltas: Vec<Delta>) -> String {
     texts.collect()
 }
 
-/// The pieces of answers.
+/// The chunks of answers.
 struct Pieces {
     about: About,
     logprobs: bool,
     n: usize,
     echo: Vec<String>,
-    /// Characters of each answer that have been told.
+    /// The number of characters of each answer that have been sent.
     offsets: Vec<usize>,
 }
 
 impl Pieces {
-    /// How likely tokens were, as OpenAI's older interface has it.
+    /// Returns the log probabilities of tokens, in the format of OpenAI's older API.
     fn told(&mut self, choice: &Choice, at: usize, tokens: &[TokenLogprob]) -> Value {
         if !self.logprobs || tokens.is_empty() {
             return Value::Null;
@@ -176,7 +176,7 @@ impl Pieces {
             self.offsets[at] += text.chars().count();
             texts.push(Value::from(text));
             let Some(likely) = &told.logprobs else {
-                // The first of the prompt.
+                // The first token of the prompt.
                 logprobs.push(Value::Null);
                 tops.push(Value::Null);
                 continue;

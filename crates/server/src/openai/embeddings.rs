@@ -33,7 +33,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     Ok(http::json(StatusCode::OK, &body))
 }
 
-/// Reads the request, and begins to compute.
+/// Reads the request, and starts the computation.
 fn begun(call: &Call) -> Result<(Texts, bool), Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;

@@ -1,4 +1,4 @@
-//! `POST /v1/responses/input_tokens`: how many tokens the prompt of a response has.
+//! `POST /v1/responses/input_tokens`: the number of tokens of a response's prompt.
 
 use hyper::StatusCode;
 use serde_json::json;

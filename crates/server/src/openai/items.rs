@@ -1,4 +1,5 @@
-//! The items of `/v1/responses` as messages of a conversation, and its other fields as those of `/v1/chat/completions`.
+//! Converts the items of `/v1/responses` into messages of a conversation, and its other fields into those of
+//! `/v1/chat/completions`.
 
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::messages::{joined, role};
@@ -8,11 +9,11 @@ use serde_json::{Map, Value, json};
 
 use crate::asking::tool_call;
 
-/// Names that fields have in chat completions, and here.
+/// Names of fields in chat completions, and here.
 pub(super) const NAMES: [(&str, &str); 2] =
     [("max_tokens", "max_output_tokens"), ("response_format", "text.format")];
 
-/// Fields by the names that chat completions have for them. What only a server that keeps answers has is refused.
+/// Renames the fields to those of chat completions. Fields that need a server that stores answers are refused.
 pub(crate) fn renamed(object: Map<String, Value>) -> Result<Fields, Refusal> {
     let mut fields = Fields::new(object);
     let kept = "answers are not kept here: send the whole conversation as input";
@@ -35,7 +36,7 @@ pub(crate) fn renamed(object: Map<String, Value>) -> Result<Fields, Refusal> {
     // Here an answer is always an item of its own.
     body.insert("continue_final_message".to_owned(), false.into());
     if let Some(tools) = fields.list("tools")? {
-        // Others are run by OpenAI's server, not by the client.
+        // Other tools are run by OpenAI's server, not by the client.
         let tools = tools.iter().filter(|tool| tool["type"] == "function");
         let tools = tools.map(|tool| {
             let mut function = tool.clone();
@@ -92,7 +93,7 @@ fn messages(instructions: Option<String>, input: Value) -> Result<Vec<Value>, Re
     Ok(all)
 }
 
-/// Adds an item. What the model thought, said and called before anybody answered is one message of its.
+/// Adds an item. The thinking, text and calls of the model up to the next message of another role are one message.
 fn message(item: &Value, at: &str, all: &mut Vec<Value>) -> Result<(), Refusal> {
     match item["type"].as_str().unwrap_or("message") {
         "message" => {
@@ -101,7 +102,7 @@ fn message(item: &Value, at: &str, all: &mut Vec<Value>) -> Result<(), Refusal> 
                 None => return Err(Refusal::invalid(format!("{at}.role"), "expected a string")),
             };
             let text = text(&item["content"], &format!("{at}.content"))?;
-            // Templates know one system message, in front of all others.
+            // Templates support one system message, before all others.
             if role == "system" && all.len() == 1 && all[0]["role"] == "system" {
                 let before = all[0]["content"].as_str().unwrap_or_default();
                 all[0]["content"] = format!("{before}\n\n{text}").into();
@@ -127,7 +128,7 @@ fn message(item: &Value, at: &str, all: &mut Vec<Value>) -> Result<(), Refusal> 
             all.push(json!({"role": "tool", "tool_call_id": item["call_id"], "content": content}));
         }
         "reasoning" => {
-            // What OpenAI has encrypted is nobody else's.
+            // Only OpenAI can read encrypted reasoning.
             let parts = item["content"].as_array().or(item["summary"].as_array());
             let texts = parts.into_iter().flatten().filter_map(|part| part["text"].as_str());
             let thought = texts.collect::<Vec<_>>().join("\n\n");
@@ -145,7 +146,7 @@ fn message(item: &Value, at: &str, all: &mut Vec<Value>) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// The message of the model's that is being put together.
+/// Returns the model's message that is being assembled.
 fn own(all: &mut Vec<Value>) -> &mut Value {
     if all.last().is_none_or(|last| last["role"] != "assistant") {
         all.push(json!({"role": "assistant", "content": ""}));

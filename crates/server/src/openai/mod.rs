@@ -1,4 +1,4 @@
-//! OpenAI's addresses: one file each, and what they share.
+//! OpenAI's endpoints, one file each, and the code they share.
 
 pub(crate) mod chat;
 pub(crate) mod completions;
@@ -15,22 +15,22 @@ use crate::asking::MAX_CHOICES;
 use crate::failure::Failure;
 use crate::generation::{Choice, Reason};
 
-/// Most tokens that are told beside each one.
+/// Maximum number of top tokens reported for each token.
 const MAX_TOP_LOGPROBS: usize = 20;
 
-/// What all answers to a request have in common.
+/// The fields that all answers to a request have in common.
 #[derive(Clone)]
 struct About {
     id: String,
     object: &'static str,
     created: u64,
     model: String,
-    /// True if a stream ends with what it took.
+    /// True if a stream ends with the token counts.
     usage: bool,
 }
 
 impl About {
-    /// The object of a response, or of a piece of one.
+    /// Returns the object of a response, or of a chunk of one.
     fn with(&self, choices: Value, usage: Value) -> Value {
         let mut value = json!({
             "id": self.id,
@@ -47,7 +47,7 @@ impl About {
     }
 }
 
-/// What the answers to a request took. Each prompt counts once, however many answers it has.
+/// Returns the token counts of the answers to a request. Each prompt counts once, however many answers it has.
 fn usage(choices: &[Choice], answers: usize) -> Value {
     let prompts = choices.iter().step_by(answers.max(1));
     let (prompt, reused) =
@@ -61,7 +61,7 @@ fn usage(choices: &[Choice], answers: usize) -> Value {
     })
 }
 
-/// Why an answer ended, in OpenAI's words.
+/// Returns why an answer ended, in OpenAI's terms.
 fn finish_reason(reason: Reason) -> &'static str {
     match reason {
         Reason::Stop | Reason::Text => "stop",
@@ -69,14 +69,14 @@ fn finish_reason(reason: Reason) -> &'static str {
     }
 }
 
-/// An event of a stream.
+/// Writes an event of a stream.
 fn event(value: &Value, out: &mut String) {
     out.push_str("data: ");
     out.push_str(&value.to_string());
     out.push_str("\n\n");
 }
 
-/// Takes how many answers there are to be.
+/// Takes the number of requested answers.
 fn answers(fields: &mut Fields) -> Result<usize, Failure> {
     let what = format!("a whole number from 1 to {MAX_CHOICES}");
     let n = fields.read("n", &what, |value| {
@@ -86,7 +86,7 @@ fn answers(fields: &mut Fields) -> Result<usize, Failure> {
     Ok(n.unwrap_or(1))
 }
 
-/// Takes whether the response is a stream, and whether that ends with what it took.
+/// Takes the flags that make the response a stream, and that end it with the token counts.
 fn streaming(fields: &mut Fields) -> Result<(bool, bool), Failure> {
     let stream = fields.truth("stream")?.unwrap_or(false);
     let options = fields.object("stream_options")?.unwrap_or_default();

@@ -1,6 +1,6 @@
-//! `POST /v1/responses`: OpenAI's newer interface, as Codex speaks it. Nothing is kept: each request has the whole conversation.
+//! `POST /v1/responses`: OpenAI's newer API, as Codex uses it. Nothing is stored: each request has the whole conversation.
 //!
-//! Invariant: a response that is sent whole is made by what writes the events of one that is streamed.
+//! Invariant: a response that is sent whole is produced by the same code that writes the events of a stream.
 
 use alight_chat::answer::{AnswerOptions, Delta};
 use alight_chat::body::{conversation, options};
@@ -25,13 +25,13 @@ pub(crate) async fn answer(call: Call) -> Answered {
         if let Update::Failed(failure) = update {
             return Err(failure);
         }
-        // Nobody reads them.
+        // The events are discarded.
         events.update(&generation.choices, at, update, &mut String::new());
     }
     Ok(http::json(StatusCode::OK, &events.response))
 }
 
-/// Reads the request, and begins to compute.
+/// Reads the request, and starts the computation.
 fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let object = call.object()?;
     let response = response(&object);
@@ -43,7 +43,7 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     Ok((generation, events, stream))
 }
 
-/// What a request asks for.
+/// The contents of a request.
 pub(super) struct Asks {
     ask: GenerateRequest,
     pub(super) prompt: Vec<u32>,
@@ -51,7 +51,7 @@ pub(super) struct Asks {
     stream: bool,
 }
 
-/// Reads a request, and computes nothing.
+/// Reads a request without computing anything.
 pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving, Asks), Failure> {
     let mut fields = items::renamed(object)?;
     let serving = asking::model(call, &mut fields)?;
@@ -65,7 +65,7 @@ pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving,
     Ok((serving, Asks { ask, prompt, asked, stream }))
 }
 
-/// A response of which nothing has come yet. What was asked stands in it again.
+/// Returns a response without output. It repeats the fields of the request.
 fn response(asked: &Map<String, Value>) -> Value {
     let again = |name: &str, default: Value| match asked.get(name) {
         None | Some(Value::Null) => default,
@@ -97,7 +97,7 @@ fn response(asked: &Map<String, Value>) -> Value {
     })
 }
 
-/// What the text of an item is called.
+/// The kind of text in an item.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Said,
@@ -134,20 +134,20 @@ enum Open {
         id: String,
         text: String,
     },
-    /// The call of a tool, and what there is of its arguments.
+    /// A tool call, and its arguments so far.
     Call {
         item: Value,
         arguments: String,
     },
 }
 
-/// The events of a response, and what it is in the end.
+/// The events of a response, and its final object.
 struct Events {
     response: Value,
     open: Option<Open>,
-    /// Tokens of thinking.
+    /// The number of tokens of thinking.
     thought: usize,
-    /// Events so far.
+    /// The number of events so far.
     written: u64,
 }
 
@@ -159,12 +159,12 @@ impl Events {
         out.push_str(&format!("event: {kind}\ndata: {value}\n\n"));
     }
 
-    /// An event about all of it.
+    /// Writes an event about the whole response.
     fn whole(&mut self, kind: &str, out: &mut String) {
         self.event(kind, json!({"response": self.response}), out);
     }
 
-    /// The number of the item that comes next, or is open.
+    /// Returns the index of the item that is open, or comes next.
     fn next(&self) -> usize {
         self.response["output"].as_array().map_or(0, Vec::len)
     }

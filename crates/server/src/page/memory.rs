@@ -1,5 +1,5 @@
-//! `GET /alight/memory`: what memory holds, as the page draws it: the weights of each model part by part, the experts of each layer,
-//! the KV cache sequence by sequence, and the process. Nothing is told of what was said.
+//! `GET /alight/memory`: the contents of memory, as the page draws them: the weights of each model part by part, the experts of each
+//! layer, the KV cache sequence by sequence, and the process. It reveals nothing of the texts.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ use serde_json::{Value, json};
 use crate::http::{self, Answered, Call};
 use crate::models::Serving;
 
-/// The system is not asked more often, however many pages are open: it counts pages for milliseconds per gigabyte.
+/// The minimum interval between two queries, however many pages are open: the system counts pages for milliseconds per gigabyte.
 const EVERY: Duration = Duration::from_millis(500);
 
 pub(crate) async fn answer(call: Call) -> Answered {
     let body = call
         .apart(|call| {
             let latest = &call.server.memory;
-            // Who comes meanwhile waits for what is being found out.
+            // Requests that arrive meanwhile wait for the result of this one.
             let mut latest = latest.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             if let Some((when, body)) = &*latest
                 && when.elapsed() < EVERY
@@ -97,7 +97,7 @@ fn of_part(part: &ResidentPart) -> Value {
         value["layer"] = layer.into();
     }
     if !part.experts.is_empty() {
-        // Whole hundredths: there may be thousands of them.
+        // Whole percent: there may be thousands of them.
         value["experts"] = part.experts.iter().map(|share| (share * 100.0).round() as u8).collect();
     }
     value
@@ -111,7 +111,7 @@ fn of_sequence(task: &Task, positions: usize) -> Value {
         "reused": task.reused,
         "generated": task.generated,
         "pages": tokens.div_ceil(positions),
-        // Whole pages of a prompt that was known are those of others too.
+        // Whole pages of a reused prompt also belong to other sequences.
         "shared_pages": task.reused / positions,
     })
 }

@@ -1,8 +1,8 @@
-//! The page: a chat in the browser, with a live picture of memory. It is one file, made once of those beside this one, and asks no
-//! other host for anything.
+//! The page: a chat in the browser, with a live picture of memory. It is a single file, built once from the files in this folder,
+//! and sends no request to another host.
 //!
 //! Invariant: a browser runs the page's own script and no other, whatever a model writes: the policy that is sent with the page names
-//! the script by its hash, and the script makes text of what a model says, never HTML.
+//! the script by its hash, and the script turns the output of a model into text, never into HTML.
 
 pub(crate) mod memory;
 
@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use crate::http::{self, Answered, Call, Reply};
 
-/// The scripts, in the order in which one uses another.
+/// The scripts, in order of dependency.
 const SCRIPTS: [&str; 5] = [
     include_str!("markdown.js"),
     include_str!("conversations.js"),
@@ -26,7 +26,7 @@ const SCRIPTS: [&str; 5] = [
     include_str!("page.js"),
 ];
 
-/// The page, and what it may do.
+/// The page, and its policy.
 struct Page {
     html: Bytes,
     policy: HeaderValue,
@@ -36,7 +36,7 @@ static PAGE: LazyLock<Page> = LazyLock::new(Page::make);
 
 impl Page {
     fn make() -> Page {
-        // None of them sees what another keeps for itself; what one lends to others is a member of `Alight`.
+        // Each has its own scope; a script exports names as members of `Alight`.
         let scripts = SCRIPTS.map(|script| format!("(() => {{\n{script}\n}})();\n"));
         let script = format!("\"use strict\";\nconst Alight = {{}};\n{}", scripts.concat());
         let style = include_str!("page.css");
@@ -57,7 +57,7 @@ impl Page {
 /// `GET /`
 pub(crate) async fn answer(call: Call) -> Answered {
     if !call.server.options.page {
-        // What Ollama's clients look for.
+        // The text that Ollama's clients look for.
         let text = "Ollama is running".to_owned();
         return Ok(http::text(StatusCode::OK, "text/plain; charset=utf-8", text));
     }
@@ -85,7 +85,7 @@ fn response(page: &Page) -> Response<Reply> {
 mod tests {
     use super::*;
 
-    /// What stands between the only two of these tags.
+    /// Returns the text between the only two of these tags.
     fn between<'h>(html: &'h str, [open, close]: [&str; 2]) -> &'h str {
         assert_eq!((html.matches(open).count(), html.matches(close).count()), (1, 1), "{open}");
         let (_, rest) = html.split_once(open).unwrap();
@@ -106,7 +106,7 @@ mod tests {
         assert!(!policy.contains("unsafe") && policy.starts_with("default-src 'none'"));
     }
 
-    /// The policy would stop most of these too; the script must not even try.
+    /// The policy would block most of these too; the script must not even try.
     #[test]
     fn nothing_in_the_page_makes_html_of_text_or_asks_another_host() {
         let html = String::from_utf8(Page::make().html.into()).unwrap();
@@ -125,7 +125,7 @@ mod tests {
         ] {
             assert!(!html.contains(word), "{word}");
         }
-        // Of addresses, only the name space of the icon's picture.
+        // The only address is the namespace of the icon's picture.
         assert_eq!(html.matches("://").count(), 1);
         assert!(html.contains("xmlns='http://www.w3.org/2000/svg'"));
         assert!(html.len() < 96 << 10, "{} bytes", html.len());

@@ -1,19 +1,19 @@
-//! Calls of tools: the text between two marks into a name and arguments as JSON.
+//! Tool calls: turns the text between two marks into a name and arguments as JSON.
 
 use std::collections::HashMap;
 
 use serde_json::value::RawValue;
 
-/// The call of a tool, or, [in pieces](super::Parser::in_pieces), a piece of one.
+/// A tool call, or, [in pieces](super::Parser::in_pieces), a piece of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Its name. Of pieces, the first one has it, and it is empty in those that follow.
+    /// The tool's name. In pieces, only the first one has it; it is empty in those that follow.
     pub name: String,
-    /// Its arguments: a JSON object, as text. Where the model wrote JSON, in the model's own words.
+    /// The arguments: a JSON object, as text. If the model wrote JSON, this is that text unchanged.
     pub arguments: String,
 }
 
-/// How a model writes a call.
+/// The notation in which a model writes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
     /// `{"name": …, "arguments": {…}}`, or `<function=NAME><parameter=KEY>VALUE</parameter></function>`.
@@ -24,16 +24,16 @@ pub(super) enum Style {
     Mistral,
 }
 
-/// A text is not a call; `true`: it may have been cut too early, in a string.
+/// The text is not a call; `true`: it may have been cut too early, in a string.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unfinished(pub(super) bool);
 
-/// The most white space before a call in bytes.
+/// The maximum number of bytes of white space before a call.
 const BLANK: usize = 64;
-/// How deep Gemma's lists and objects may nest.
+/// The maximum nesting depth of Gemma's lists and objects.
 const DEPTH: u32 = 64;
 
-/// Whether a text that begins so may be a call; `None`: more of it has to be seen.
+/// Returns whether a text with this beginning may be a call; `None`: more of it is needed.
 pub(super) fn may_be(style: Style, text: &str) -> Option<bool> {
     let blank = text.len() - text.len().min(BLANK);
     let head = &text[..super::floor(text, text.len() - blank)];
@@ -56,7 +56,7 @@ pub(super) fn may_be(style: Style, text: &str) -> Option<bool> {
     }
 }
 
-/// The calls that the text between two marks says.
+/// Parses the calls in the text between two marks.
 pub(super) fn parse(style: Style, text: &str) -> Result<Vec<Call>, Unfinished> {
     let text = text.trim();
     match style {
@@ -77,7 +77,7 @@ pub(super) fn parse(style: Style, text: &str) -> Result<Vec<Call>, Unfinished> {
     }
 }
 
-/// The arguments of a call, if they are a JSON object; none at all are an empty one.
+/// The arguments of a call, if they are a JSON object; missing arguments are an empty one.
 pub(super) fn arguments(text: &str) -> Option<String> {
     let text = text.trim();
     if text.is_empty() {
@@ -94,7 +94,7 @@ pub(super) fn named(name: &str) -> Result<String, Unfinished> {
 
 type Fields = HashMap<String, Box<RawValue>>;
 
-/// What was read of JSON; the error says whether the text ended too early.
+/// Converts the result of reading JSON; the error tells whether the text ended too early.
 fn read<T>(result: serde_json::Result<T>) -> Result<T, Unfinished> {
     result.map_err(|error| Unfinished(error.is_eof()))
 }
@@ -144,8 +144,8 @@ fn functions(mut text: &str) -> Result<Vec<Call>, Unfinished> {
     Ok(calls)
 }
 
-/// A parameter's value. Templates write strings bare and everything else as JSON, so what is JSON and no string
-/// is taken as such; only the schema of the tool could tell the string `1` from the number.
+/// A parameter's value. Templates write strings bare and everything else as JSON, so JSON other than a string
+/// is taken as such; only the schema of the tool could distinguish the string `1` from the number.
 fn parameter(value: &str) -> serde_json::Value {
     let value = value.strip_prefix('\n').unwrap_or(value);
     let value = value.strip_suffix('\n').unwrap_or(value);
@@ -165,7 +165,7 @@ fn gemma(text: &str) -> Option<Call> {
     whole.then_some(Call { name, arguments: reader.out })
 }
 
-/// Gemma's notation into JSON.
+/// Converts Gemma's notation into JSON.
 struct Gemma<'a> {
     rest: &'a str,
     out: String,

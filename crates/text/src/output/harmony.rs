@@ -1,8 +1,8 @@
 //! Harmony, the format of gpt-oss: messages with a header that names a channel and perhaps a recipient.
 //!
-//! `<|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>`. A few
-//! headers in a hundred are not in order at temperature 1. So the recipient may stand before or after the
-//! channel, `<|constrain|>json` may be missing, other text in a header is passed over, and a message also ends
+//! `<|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>`. At
+//! temperature 1, a few headers in a hundred are malformed. So the recipient may precede or follow the
+//! channel, `<|constrain|>json` may be missing, other text in a header is skipped, and a message also ends
 //! where the next one begins.
 
 use super::calls::{self, Call};
@@ -13,19 +13,19 @@ const START: &str = "<|start|>";
 const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
 const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|call|>"];
-/// What ends a message, and what the next one begins with.
+/// Marks that end a message or begin the next one.
 const AFTER: [&str; 5] = ["<|end|>", "<|return|>", "<|call|>", START, CHANNEL];
 const IN_HEADER: [&str; 5] = ["<|end|>", "<|return|>", "<|call|>", START, MESSAGE];
-/// What a header begins with.
+/// Possible beginnings of a header.
 const HEADS: [&str; 5] = [START, CHANNEL, MESSAGE, "<|constrain|>", "to="];
-/// The longest header in bytes.
+/// The maximum length of a header in bytes.
 const MAX_HEADER_BYTES: usize = 1024;
 
 #[derive(Debug)]
 enum State {
     Header,
     Message(Part),
-    /// The text begins with the header of a call, `open` bytes; up to `searched` nothing ends it.
+    /// The text begins with the header of a call, `open` bytes long; nothing before `searched` ends the call.
     Call {
         name: String,
         otherwise: Part,
@@ -37,16 +37,16 @@ enum State {
         arguments: Arguments,
         otherwise: Part,
     },
-    /// The text continues after them; what does not belong there is this.
+    /// The text continues after them; text that does not belong there becomes this part.
     AfterArguments(Part),
 }
 
 #[derive(Debug)]
 pub(super) struct Harmony {
     state: State,
-    /// What of the header the prompt has.
+    /// The beginning of the header, where the prompt already contains it.
     begun: String,
-    /// Calls are handed out in pieces.
+    /// True if calls are emitted in pieces.
     pieces: bool,
 }
 
@@ -64,7 +64,7 @@ impl Harmony {
         harmony
     }
 
-    /// Hands out the beginning of `text`, which is not empty; its length, 0 if more has to come.
+    /// Emits the beginning of `text`, which is not empty; returns its length, 0 if more text is needed.
     pub(super) fn step(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
         match &self.state {
             State::Header => self.header(text, last, each),
@@ -129,7 +129,7 @@ impl Harmony {
                 self.state = State::Header;
                 give(Part::Mark, &text[..mark.len()], each)
             }
-            // A mark that began the header which was refused is text; one that begins the next does not
+            // A mark that began a rejected header is text; one that begins the next header does not
             // belong to this message.
             Some((0, mark)) => match self.state {
                 State::Header => {
@@ -229,7 +229,7 @@ impl Harmony {
     }
 }
 
-/// What the messages of a header's channel are.
+/// The part that messages on a header's channel belong to.
 fn channel(header: &str) -> Part {
     let name = header.rsplit_once(CHANNEL).map_or("", |(_, rest)| rest.trim_start());
     let is = |channel: &str| {

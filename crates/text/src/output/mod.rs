@@ -1,14 +1,14 @@
-//! What a model wrote, apart: thinking, the answer, calls of tools.
+//! Separates the parts of a model's output: thinking, the answer, tool calls.
 //!
-//! A [`Parser`] is fed the text of an answer piece by piece, with the marks of its [`Format`] in it, and hands
-//! out [`Span`]s. It holds back only what may still become a mark, and the text of a call until that has ended
-//! (but see [`Parser::in_pieces`]).
+//! A [`Parser`] receives the text of an answer piece by piece, with the marks of its [`Format`] in it, and
+//! emits [`Span`]s. It holds back only text that may still become a mark, and the text of a call until the
+//! call has ended (but see [`Parser::in_pieces`]).
 //!
 //! Invariants:
-//! - No text is lost: the raw texts of all spans, joined, are what was fed, however it was cut. The fuzz
-//!   target `output` holds this for every format.
-//! - What looks like a mark and is not in order is answer text, never an error.
-//! - Time is in proportion to the text: what has been searched is not searched again.
+//! - No text is lost: the raw texts of all spans, joined, are the input, however it was cut. The fuzz
+//!   target `output` checks this for every format.
+//! - Malformed marks are answer text, never an error.
+//! - Time is proportional to the text: text that has been searched is not searched again.
 
 mod calls;
 mod harmony;
@@ -29,32 +29,32 @@ pub use tokens::{AnswerSpans, Reader};
 use harmony::Harmony;
 use tags::Tags;
 
-/// What a piece of the text is.
+/// The kind of a piece of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Thinking, before an answer or a call.
     Thinking,
-    /// What is said to the user.
+    /// Text for the user.
     Answer,
-    /// What separates the other parts: marks, headers, the newlines that belong to them.
+    /// Separators of the other parts: marks, headers, and the newlines that belong to them.
     Mark,
-    /// The call of a tool, whole; or a piece of it, if calls come [in pieces](Parser::in_pieces).
+    /// A whole tool call; or a piece of one, if calls are emitted [in pieces](Parser::in_pieces).
     Call(Call),
 }
 
-/// A piece of what the model wrote.
+/// A piece of the model's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span<'a> {
-    /// What it is.
+    /// The kind of this piece.
     pub part: Part,
-    /// Its text as the model wrote it. Of several calls that were written as one list, the first has all of it.
+    /// Its text as the model wrote it. If several calls were written as one list, the first has all of it.
     pub raw: &'a str,
 }
 
-/// Takes spans.
+/// Receives spans.
 type Each<'a> = dyn FnMut(Span<'_>) + 'a;
 
-/// The most that is looked at in one go, so that time stays in proportion to the text.
+/// The maximum number of bytes examined in one go, so that time stays proportional to the text.
 const CHUNK: usize = 4096;
 
 #[derive(Debug)]
@@ -64,17 +64,17 @@ enum Machine {
     Harmony(Harmony),
 }
 
-/// Takes the text of one answer apart.
+/// Separates the text of one answer into parts.
 #[derive(Debug)]
 pub struct Parser {
     machine: Machine,
-    /// Text that has not been handed out.
+    /// Text that has not been emitted yet.
     held: String,
 }
 
 impl Parser {
-    /// A parser for one answer. `prompt_end` is the end of the prompt with its marks (some 100 characters are
-    /// enough): a template may have opened the thinking already.
+    /// Creates a parser for one answer. `prompt_end` is the end of the prompt with its marks (some 100
+    /// characters are enough): a template may have opened the thinking already.
     pub fn new(format: Format, prompt_end: &str) -> Parser {
         let machine = match format {
             Format::Plain => Machine::Plain,
@@ -84,16 +84,16 @@ impl Parser {
         Parser { machine, held: String::new() }
     }
 
-    /// A parser for a text that is one call as Hermes writes them, `{"name": …, "arguments": {…}}`, in pieces.
+    /// Creates a parser for a text that is one call as Hermes writes them, `{"name": …, "arguments": {…}}`, in pieces.
     pub fn of_call() -> Parser {
         Parser { machine: Machine::Tags(Box::new(Tags::of_call())), held: String::new() }
     }
 
-    /// Calls are handed out while they are written, where the model writes their arguments as a JSON object: first the name, then
-    /// the arguments as they come, in [`Call`]s without a name. Calls in other notations are handed out whole.
+    /// Emits calls while they are written, where the model writes their arguments as a JSON object: first the name, then
+    /// the arguments as they arrive, in [`Call`]s without a name. Calls in other notations are emitted whole.
     ///
-    /// A call that was begun stays one. If it is cut or not in order, its arguments are what the model wrote of them, and may be no
-    /// JSON. Other calls that are not in order are answer text.
+    /// A call that has begun remains a call. If it is cut or malformed, its arguments are what the model wrote of them, and may not be
+    /// valid JSON. Other malformed calls are answer text.
     pub fn in_pieces(mut self) -> Parser {
         match &mut self.machine {
             Machine::Plain => {}
@@ -103,7 +103,7 @@ impl Parser {
         self
     }
 
-    /// Takes the next piece of text, and hands out what is certain now.
+    /// Takes the next piece of text, and emits all that is certain now.
     pub fn push(&mut self, mut text: &str, each: &mut Each<'_>) {
         while !text.is_empty() {
             let (piece, rest) = text.split_at(floor(text, CHUNK));
@@ -113,7 +113,7 @@ impl Parser {
         }
     }
 
-    /// The text ends here: hands out the rest.
+    /// Ends the text: emits the rest.
     pub fn finish(&mut self, each: &mut Each<'_>) {
         self.run(true, each);
     }
@@ -136,7 +136,7 @@ impl Parser {
     }
 }
 
-/// Hands out a span, unless it is empty; its length.
+/// Emits a span, unless it is empty; returns its length.
 fn give(part: Part, raw: &str, each: &mut Each<'_>) -> usize {
     if !raw.is_empty() {
         each(Span { part, raw });
@@ -144,7 +144,7 @@ fn give(part: Part, raw: &str, each: &mut Each<'_>) -> usize {
     raw.len()
 }
 
-/// Hands out calls whose text is `raw`; its length.
+/// Emits calls whose text is `raw`; returns its length.
 fn give_calls(calls: Vec<Call>, raw: &str, each: &mut Each<'_>) -> usize {
     let mut text = raw;
     for call in calls {
@@ -154,7 +154,7 @@ fn give_calls(calls: Vec<Call>, raw: &str, each: &mut Each<'_>) -> usize {
     raw.len()
 }
 
-/// The largest position of a character that is not above `at`.
+/// The largest character boundary that is at most `at`.
 fn floor(text: &str, mut at: usize) -> usize {
     if at >= text.len() {
         return text.len();
@@ -165,13 +165,13 @@ fn floor(text: &str, mut at: usize) -> usize {
     at
 }
 
-/// The first of the marks in `text`, and of those that begin there the longest.
+/// The first of the marks in `text`, and the longest of those that begin there.
 fn earliest<'m, S: AsRef<str>>(text: &str, marks: &'m [S]) -> Option<(usize, &'m str)> {
     let found = marks.iter().filter_map(|mark| Some((text.find(mark.as_ref())?, mark.as_ref())));
     found.min_by_key(|(at, mark)| (*at, usize::MAX - mark.len()))
 }
 
-/// How much of `text` may be handed out while its end may be the beginning of a mark.
+/// The number of bytes of `text` that may be emitted, given that its end may be the beginning of a mark.
 fn certain<S: AsRef<str>>(text: &str, marks: &[S]) -> usize {
     let longest = marks.iter().map(|mark| mark.as_ref().len()).max().unwrap_or(0);
     let from = floor(text, text.len().saturating_sub(longest));

@@ -1,56 +1,57 @@
-//! Calls whose arguments are handed out while the model writes them.
+//! Calls whose arguments are emitted while the model writes them.
 //!
-//! Where a model writes the arguments as a JSON object, that text is handed on as it comes. A call that has begun so stays one,
-//! whatever follows: its arguments are what the model wrote of them, up to the end of the object, of the call or of the text.
+//! If a model writes the arguments as a JSON object, that text is passed on as it arrives. A call that has begun this way
+//! remains a call, whatever follows: its arguments are what the model wrote of them, up to the end of the object, of the call
+//! or of the text.
 //!
-//! Invariant: what is decided depends on the text alone, not on how it is cut.
+//! Invariant: decisions depend on the text alone, not on how it is cut.
 
 use serde_json::Deserializer;
 
 use super::calls::{Call, Style, named};
 use super::{Each, Part, floor, give};
 
-/// The most bytes of a call before its arguments, and after them.
+/// The maximum number of bytes of a call before its arguments, and after them.
 pub(super) const BESIDE: usize = 1024;
 
-/// Why the text around arguments was not read to its end.
+/// The reason why the text around arguments was not read to its end.
 pub(super) enum Open {
-    /// More of it has to be seen.
+    /// More of it is needed.
     More,
-    /// It is none.
+    /// It is not valid.
     No,
 }
 
-/// How a call begins whose arguments can be handed out in pieces.
+/// The beginning of a call whose arguments can be emitted in pieces.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) name: String,
-    /// Where the arguments begin.
+    /// The offset of the arguments.
     pub(super) at: usize,
-    /// What stands after them.
+    /// The text that may follow them.
     pub(super) tail: Tail,
 }
 
-/// What stands after the arguments of a call.
+/// The text that may follow the arguments of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tail {
     /// Nothing.
     Nothing,
-    /// Other fields of the object that the call is, and its end.
+    /// Other fields of the call's object, and its end.
     Object,
     /// The same, in a list of calls.
     List,
 }
 
-/// What has come after the arguments of a call.
+/// The text found after the arguments of a call.
 pub(super) enum AfterArguments {
-    /// The end, after so many bytes.
+    /// The end of the call, at this offset in bytes.
     End(usize),
     /// The next call of the list.
     Next(Head),
 }
 
-/// How a call begins of which this is the text.
+/// Reads the beginning of a call from this text.
 pub(super) fn head(style: Style, text: &str) -> Result<Head, Open> {
     within(text, |text| {
         let mut reader = Reader { text, at: 0 };
@@ -68,7 +69,7 @@ pub(super) fn head(style: Style, text: &str) -> Result<Head, Open> {
     })
 }
 
-/// What stands after the arguments of a call in this text.
+/// Reads the text after the arguments of a call.
 pub(super) fn after_arguments(tail: Tail, text: &str) -> Result<AfterArguments, Open> {
     within(text, |text| {
         let mut reader = Reader { text, at: 0 };
@@ -91,7 +92,7 @@ pub(super) fn after_arguments(tail: Tail, text: &str) -> Result<AfterArguments, 
     })
 }
 
-/// Reads what stands beside arguments: no more of it is looked at than may stand there, each time that more has come.
+/// Reads the text around arguments. At most [`BESIDE`] bytes are examined, each time more text has arrived.
 fn within<T>(text: &str, read: impl FnOnce(&str) -> Result<T, Open>) -> Result<T, Open> {
     match read(&text[..floor(text, BESIDE)]) {
         Err(Open::More) if text.len() >= BESIDE => Err(Open::No),
@@ -136,7 +137,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Passes over a value. One in brackets is not read.
+    /// Skips a value. One in brackets is not read.
     fn value(&mut self) -> Result<(), Open> {
         self.blank();
         if self.rest().starts_with('"') {
@@ -187,13 +188,13 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// The arguments of a call, so far as they have come.
+/// The arguments of a call that have arrived so far.
 #[derive(Debug, Default)]
 pub(super) struct Arguments {
     depth: u32,
     string: bool,
     escaped: bool,
-    /// A line has ended in a string, which no string of JSON has: the model forgot to close it, and a mark in it is one.
+    /// A line has ended in a string, which is impossible in JSON: the model forgot to close it, and a mark in it counts.
     broken: bool,
 }
 
@@ -204,12 +205,13 @@ pub(super) enum Ends {
     Later,
     /// The object is whole.
     Whole,
-    /// A mark stands there.
+    /// At a mark.
     Marked,
 }
 
 impl Arguments {
-    /// How much of this text belongs to them, and whether they end there. One of `marks` ends them; in a string, only if `anywhere`.
+    /// Returns how much of this text belongs to the arguments, and whether they end there. One of `marks` ends them; in a string,
+    /// only if `anywhere`.
     pub(super) fn take(
         &mut self,
         text: &str,
@@ -250,7 +252,7 @@ impl Arguments {
     }
 }
 
-/// Hands out a piece of a call; how long its text is.
+/// Emits a piece of a call; returns the length of its text.
 pub(super) fn give_piece(name: String, arguments: &str, raw: &str, each: &mut Each<'_>) -> usize {
     give(Part::Call(Call { name, arguments: arguments.to_owned() }), raw, each)
 }

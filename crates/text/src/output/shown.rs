@@ -1,4 +1,4 @@
-//! What of an answer is shown: thinking is dimmed, stands between tags, or is left out; a text may end it.
+//! The part of an answer that is shown: thinking is dimmed, put between tags, or left out; a text may end the answer.
 
 use std::ops::Deref;
 
@@ -7,10 +7,10 @@ use super::{AnswerSpans, Call, Format, Parser, Part, Span};
 use crate::prompt::Style;
 use crate::vocabulary::Vocabulary;
 
-/// How a piece of text is written.
+/// The style of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
-    /// As it is.
+    /// Unchanged.
     Plain,
     /// Dimmed.
     Dim,
@@ -19,22 +19,22 @@ pub enum Tone {
 /// Writes text.
 type Sink<'s, E> = dyn FnMut(Tone, &str) -> Result<(), E> + 's;
 
-/// How thinking is shown.
+/// The way thinking is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thinking {
-    /// Between [`OPEN`] and [`CLOSE`], whichever marks the model writes: one rule for every program that reads it.
+    /// Between [`OPEN`] and [`CLOSE`], whatever marks the model writes: one rule for every program that reads it.
     Tagged,
-    /// Dimmed, a blank line after it.
+    /// Dimmed, with a blank line after it.
     Dimmed,
     /// Not at all.
     Hidden,
 }
 
-/// What stands before thinking that is [`Thinking::Tagged`].
+/// Precedes thinking that is [`Thinking::Tagged`].
 const OPEN: &str = "<think>\n";
-/// What stands after it.
+/// Follows it.
 const CLOSE: &str = "\n</think>";
-/// Stands between two parts that the model divided by marks.
+/// Separates two parts that the model divided by marks.
 const BLANK: &str = "\n\n";
 
 /// The texts of an answer.
@@ -42,24 +42,25 @@ const BLANK: &str = "\n\n";
 pub struct Texts {
     /// All that was written.
     pub written: String,
-    /// What the model said to the user; calls of tools as it wrote them, where there are no tools to call.
+    /// The model's text for the user; with tool calls as it wrote them, if there are no tools to call.
     pub answer: String,
-    /// What it thought.
+    /// The model's thinking.
     pub thinking: String,
-    /// Calls of tools, where there are tools to call.
+    /// Tool calls, if there are tools to call.
     pub calls: Vec<Call>,
 }
 
-/// Takes one answer apart, token by token, and writes it. `V` is the vocabulary, borrowed or shared.
+/// Separates one answer into parts, token by token, and writes it. `V` is the vocabulary, borrowed or shared.
 ///
-/// What is written does not depend on how it is cut: the pieces, joined, are [`Texts::written`].
+/// The output does not depend on how it is cut: the pieces, joined, are [`Texts::written`].
 pub struct Shown<V> {
     spans: AnswerSpans<V>,
     writer: Writer,
 }
 
 impl<V: Deref<Target = Vocabulary>> Shown<V> {
-    /// For the answer to a prompt, which any of `stops` ends. Without a chat template all text is the answer.
+    /// Creates a writer for the answer to a prompt; any of `stops` ends it. Without a chat template all text
+    /// is the answer.
     pub fn new(
         vocabulary: V,
         style: Style,
@@ -83,13 +84,13 @@ impl<V: Deref<Target = Vocabulary>> Shown<V> {
         Shown { spans: AnswerSpans::new(format, vocabulary, parser, stops), writer }
     }
 
-    /// There are tools to call: calls are collected and not written.
+    /// States that there are tools to call: calls are collected and not written.
     pub fn with_tools(mut self) -> Shown<V> {
         self.writer.tools = true;
         self
     }
 
-    /// Writes what is certain with the next token.
+    /// Writes all that is certain with the next token.
     ///
     /// # Errors
     /// The sink's.
@@ -100,12 +101,12 @@ impl<V: Deref<Target = Vocabulary>> Shown<V> {
         result
     }
 
-    /// True if one of the texts has come that end it.
+    /// Returns true if one of the stop texts has occurred.
     pub fn stopped(&self) -> bool {
         self.spans.stops().found().is_some()
     }
 
-    /// The answer ends here: writes the rest.
+    /// Ends the answer: writes the rest.
     ///
     /// # Errors
     /// The sink's.
@@ -116,12 +117,12 @@ impl<V: Deref<Target = Vocabulary>> Shown<V> {
         result
     }
 
-    /// What was written so far.
+    /// The texts so far.
     pub fn texts(&self) -> &Texts {
         &self.writer.texts
     }
 
-    /// What was written.
+    /// The texts.
     pub fn into_texts(self) -> Texts {
         self.writer.texts
     }
@@ -132,15 +133,15 @@ struct Writer {
     shown: Thinking,
     /// True if there are tools to call.
     tools: bool,
-    /// The tone of the span before.
+    /// The tone of the previous span.
     last: Option<Tone>,
-    /// A mark stood after it.
+    /// A mark followed it.
     divided: bool,
     texts: Texts,
 }
 
 impl Writer {
-    /// Takes a span unless one before it could not be written.
+    /// Takes a span unless writing an earlier one failed.
     fn each<E>(&mut self, span: &Span<'_>, sink: &mut Sink<'_, E>, result: &mut Result<(), E>) {
         if result.is_ok() {
             *result = self.take(span, sink);
@@ -180,7 +181,7 @@ impl Writer {
         self.write(tone, span.raw, sink)
     }
 
-    /// What stands before a span that is written.
+    /// Writes the separator before a span.
     fn between<E>(
         &mut self,
         before: Option<Tone>,
@@ -211,7 +212,7 @@ impl Writer {
 mod tests {
     use super::*;
 
-    /// What is written of these spans, dimmed text in brackets, and the texts.
+    /// The output for these spans, dimmed text in brackets, and the texts.
     fn written(shown: Thinking, spans: &[(Part, &str)]) -> (String, Texts) {
         written_with(false, shown, spans)
     }

@@ -1,43 +1,45 @@
-//! What ends an answer where the model continues: a text, a line that is indented less, or the time.
+//! Conditions that end an answer where the model would continue: a text, a line that is indented
+//! less, or the time.
 
 use std::time::{Duration, Instant};
 
-/// What ends an answer besides its texts and its number of tokens.
+/// Conditions that end an answer, in addition to its stop texts and its number of tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// So many blanks and tabs at least begin each line but the first. One that begins with fewer ends the answer before what follows
-    /// them; an empty line does so, too.
+    /// The minimum number of blanks and tabs at the beginning of each line except the first. A line with fewer ends the answer after
+    /// those blanks; so does an empty line.
     pub indent: usize,
-    /// So long after its first token the answer ends, if a line of it has ended by then.
+    /// The time after which the answer ends, counted from its first token, once a line of it has ended.
     pub time: Option<Duration>,
 }
 
-/// Looks for what ends an answer that comes in pieces. What is handed on does not depend on how the answer is cut into pieces.
+/// Looks for the end of an answer that arrives in pieces. The text passed on does not depend on how the answer is cut into pieces.
 #[derive(Debug, Default)]
 pub struct Stops {
     texts: Vec<String>,
-    /// What has come and may be the beginning of one.
+    /// Text that may be the beginning of a stop text.
     held: String,
-    /// Bytes that were handed on.
+    /// Bytes that were passed on.
     given: usize,
     lines: Lines,
-    /// After how long it ends, and when the first piece came.
+    /// The time limit, and when the first piece arrived.
     time: Option<Duration>,
     began: Option<Instant>,
     ended: bool,
-    /// The text that has ended it.
+    /// The text that ended the answer.
     found: Option<String>,
 }
 
 impl Stops {
-    /// Any of `texts` ends the answer; empty ones do not.
+    /// Creates a search for `texts`, any of which ends the answer; empty ones are ignored.
     pub fn new(texts: &[String], limits: Limits) -> Stops {
         let texts = texts.iter().filter(|text| !text.is_empty()).cloned().collect();
         let lines = Lines { indent: limits.indent, ..Lines::default() };
         Stops { texts, lines, time: limits.time, ..Stops::default() }
     }
 
-    /// The next piece: hands on what is certainly before the end. Returns whether the end has come.
+    /// Takes the next piece: passes on all that is certainly before the end. Returns whether the
+    /// answer has ended.
     pub fn push(&mut self, piece: &str, each: &mut dyn FnMut(&str)) -> bool {
         if self.ended {
             return true;
@@ -45,7 +47,7 @@ impl Stops {
         self.held.push_str(piece);
         let found =
             self.texts.iter().filter_map(|text| Some((self.held.find(text.as_str())?, text)));
-        // Of those that begin at the same place, the longer one.
+        // Of those that begin at the same offset, the longer one.
         let found = found.min_by_key(|(at, text)| (*at, usize::MAX - text.len()));
         let (len, text) = match found {
             Some((at, text)) => (at, Some(text.clone())),
@@ -69,7 +71,7 @@ impl Stops {
         self.ended
     }
 
-    /// The answer ends here: hands on the rest.
+    /// Ends the answer: passes on the rest.
     pub fn finish(&mut self, each: &mut dyn FnMut(&str)) {
         if !std::mem::replace(&mut self.ended, true) {
             let end = self.lines.end(&self.held).unwrap_or(self.held.len());
@@ -86,17 +88,17 @@ impl Stops {
         }
     }
 
-    /// The text that has ended the answer, if one has.
+    /// The text that ended the answer, if one did.
     pub fn found(&self) -> Option<&str> {
         self.found.as_deref()
     }
 
-    /// Bytes of text that have come, and those of them that were handed on.
+    /// The bytes of text that have arrived, and how many of them were passed on.
     pub fn bytes(&self) -> [usize; 2] {
         [self.given + self.held.len(), self.given]
     }
 
-    /// Bytes at whose end nothing begins that may become one of the texts.
+    /// The number of held bytes before anything that may be the beginning of a stop text.
     fn certain(&self) -> usize {
         let longest = self.texts.iter().map(String::len).max().unwrap_or(0);
         let from = self.held.floor_char_boundary(self.held.len().saturating_sub(longest));
@@ -106,19 +108,19 @@ impl Stops {
     }
 }
 
-/// The lines of an answer, as far as they have been seen.
+/// The lines of an answer so far.
 #[derive(Debug, Default)]
 struct Lines {
-    /// Blanks that each has but the first.
+    /// The minimum number of blanks at the beginning of each line except the first.
     indent: usize,
     /// True if one has ended.
     any: bool,
-    /// Blanks of the one that has begun, if nothing else has come in it.
+    /// Blanks at the beginning of the current line, if it has only blanks so far.
     blanks: Option<usize>,
 }
 
 impl Lines {
-    /// Where the answer ends in the next piece of its text.
+    /// Returns the offset at which the answer ends in the next piece of its text.
     fn end(&mut self, text: &str) -> Option<usize> {
         for (at, c) in text.char_indices() {
             match (c, self.blanks) {
@@ -136,7 +138,7 @@ impl Lines {
 mod tests {
     use super::*;
 
-    /// What is handed on of these pieces, and whether a stop was found.
+    /// The text passed on for these pieces, and whether a stop was found.
     fn all(stops: &[&str], pieces: &[&str]) -> (String, bool) {
         let texts: Vec<_> = stops.iter().map(|text| (*text).to_owned()).collect();
         let mut stops = Stops::new(&texts, Limits::default());
@@ -175,7 +177,7 @@ mod tests {
             assert!(!stops.push(text, &mut |_| {}));
             assert_eq!(stops.bytes(), [text.len(), wanted], "{text}");
         }
-        // Of two that begin at the same place, the longer one has come.
+        // Of two that begin at the same offset, the longer one has arrived.
         let mut stops = Stops::new(&["a".to_owned(), "ab".to_owned()], Limits::default());
         assert!(stops.push("xab", &mut |_| {}));
         assert_eq!(stops.found(), Some("ab"));
@@ -196,7 +198,7 @@ mod tests {
                 assert_eq!((&text[..at], ended), (wanted, wanted != text), "{indent} {piece}");
             }
         }
-        // An empty line is one, too.
+        // So does an empty line.
         assert_eq!(Lines { indent: 1, ..Lines::default() }.end("a\n\n b"), Some(2));
     }
 }

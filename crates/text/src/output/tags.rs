@@ -1,17 +1,17 @@
-//! Formats whose parts stand between an opening and a closing mark: `<think>`, Gemma 4's channels, `[THINK]`.
+//! Formats whose parts are enclosed in an opening and a closing mark: `<think>`, Gemma 4's channels, `[THINK]`.
 
 use super::calls::{self, Style};
 use super::pieces::{self, AfterArguments, Arguments, Ends, Head, Open, Tail, give_piece};
 use super::{Each, Format, Part, certain, earliest, floor, give, give_calls};
 
-/// Closing marks in the middle of a call that are tried before it is taken for text.
+/// The number of closing marks inside a call that are tried before it is treated as text.
 const TRIES: u32 = 8;
 
 #[derive(Debug)]
 enum State {
     Answer,
     Thinking,
-    /// The text begins with the mark of a call, `open` bytes; up to `searched` no closing mark begins.
+    /// The text begins with the mark of a call, `open` bytes long; no closing mark begins before `searched`.
     Call {
         open: usize,
         searched: usize,
@@ -29,18 +29,18 @@ pub(super) struct Tags {
     call_open: &'static str,
     call_close: &'static str,
     style: Style,
-    /// Thinking may also begin after answer text.
+    /// True if thinking may also begin after answer text.
     anywhere: bool,
-    /// The marks, and with one and two newlines before each: those belong to the mark.
+    /// The marks, bare and with one and two newlines before each: those belong to the mark.
     to_call: [String; 3],
     to_any: [String; 6],
     to_answer: [String; 3],
     state: State,
-    /// Newlines that still belong to the mark before.
+    /// The number of newlines that still belong to the previous mark.
     newlines: u32,
-    /// Answer text has begun. An answer may speak of `<think>` without opening it.
+    /// Answer text has begun. An answer may mention `<think>` without opening it.
     begun: bool,
-    /// Calls are handed out in pieces.
+    /// True if calls are emitted in pieces.
     pieces: bool,
 }
 
@@ -75,7 +75,7 @@ impl Tags {
         }
     }
 
-    /// For a text that is one call, in pieces.
+    /// Creates a parser for a text that is one call, in pieces.
     pub(super) fn of_call() -> Tags {
         let state = State::Call { open: 0, searched: 0, tries: 0 };
         Tags { state, pieces: true, ..Tags::new(Format::ChatMl, "") }
@@ -85,7 +85,7 @@ impl Tags {
         self.pieces = true;
     }
 
-    /// Hands out the beginning of `text`, which is not empty; its length, 0 if more has to come.
+    /// Emits the beginning of `text`, which is not empty; returns its length, 0 if more text is needed.
     pub(super) fn step(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
         match self.state {
             State::Answer | State::Thinking => {}
@@ -145,11 +145,11 @@ impl Tags {
                     return give_piece(name, "", &text[..open + at], each);
                 }
                 Err(Open::More) if !last => return 0,
-                // It is handed out whole.
+                // It is emitted whole.
                 Err(_) => {}
             }
         }
-        // The next call closes one of Mistral's, and is not part of it.
+        // A call of Mistral's is closed by the next call, which is not part of it.
         let closes = self.call_close != self.call_open;
         while let Some(at) = text[searched..].find(self.call_close).map(|at| searched + at) {
             let end = if closes { at + self.call_close.len() } else { at };
@@ -189,7 +189,7 @@ impl Tags {
         }
     }
 
-    /// What stands after the arguments of a call, up to its closing mark. That may stand too early: the call is known by then.
+    /// Handles the text after the arguments of a call, up to its closing mark. The mark may come too early: the call is known by then.
     fn after_arguments(
         &mut self,
         tail: Tail,
@@ -203,7 +203,7 @@ impl Tags {
         }
         if text.starts_with(self.call_close) {
             (self.state, self.newlines, self.begun) = (State::Answer, 2, false);
-            // One of Mistral's is the beginning of the next call.
+            // Mistral's closing mark is the beginning of the next call.
             return match self.call_close == self.call_open {
                 true => self.step(text, last, each),
                 false => give_piece(String::new(), "", &text[..self.call_close.len()], each),
@@ -228,13 +228,13 @@ impl Tags {
         self.out_of_order(text, last, each)
     }
 
-    /// What is not in order is answer text, in which another call may stand.
+    /// Treats malformed text as answer text, which may contain another call.
     fn out_of_order(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
         (self.state, self.begun) = (State::Answer, true);
         self.step(text, last, each)
     }
 
-    /// What is not a call is answer text.
+    /// Treats text that is not a call as answer text.
     fn refuse(&mut self, raw: &str, each: &mut Each<'_>) -> usize {
         (self.state, self.begun) = (State::Answer, true);
         give(Part::Answer, raw, each)

@@ -1,8 +1,9 @@
-//! Each format's parts, however the text is cut; and that nothing is lost.
+//! The parts of each format, however the text is cut; and that no text is lost.
 
 use super::{Format, Parser, Part};
 
-/// The spans of `text` fed in pieces of so many characters, neighbours of one part and the pieces of a call joined.
+/// The spans of `text` passed in pieces of as many characters as the closure returns, with neighbours of one part
+/// and the pieces of a call joined.
 fn spans(
     mut parser: Parser,
     text: &str,
@@ -33,12 +34,12 @@ fn spans(
     spans
 }
 
-/// The parts in short: `T:` thinking, `A:` answer, `C:` a call; marks are left out.
+/// The parts in short form: `T:` thinking, `A:` answer, `C:` a call; marks are left out.
 fn short(format: Format, prompt: &str, text: &str) -> Vec<String> {
     in_short(|| Parser::new(format, prompt), text)
 }
 
-/// The same of calls in pieces.
+/// The same for calls in pieces.
 fn pieces(format: Format, prompt: &str, text: &str) -> Vec<String> {
     in_short(|| Parser::new(format, prompt).in_pieces(), text)
 }
@@ -65,7 +66,7 @@ fn thinking_in_tags() {
     assert_eq!(chat("<think>\n\n</think>\n\nYes."), ["A:Yes."]);
     assert_eq!(chat("No marks, 1 < 2 <thin"), ["A:No marks, 1 < 2 <thin"]);
     assert_eq!(chat("<think>cut off"), ["T:cut off"]);
-    // An answer may speak of the marks.
+    // An answer may mention the marks.
     assert_eq!(chat("Use <think> and </think>."), ["A:Use <think> and </think>."]);
     let opened = |text: &str| short(Format::ChatMl, "<|im_start|>assistant\n<think>\n", text);
     assert_eq!(opened("Hm.\n</think>\n\nYes."), ["T:Hm.", "A:Yes."]);
@@ -85,7 +86,7 @@ fn calls_in_json_and_in_xml() {
         )),
         ["A:Wait.", r#"C:f {"a": 1.0, "b": "x</tool_call>y"}"#, "C:g {}"]
     );
-    // The end of the text ends a call, too; and the arguments may be a string of JSON.
+    // The end of the text also ends a call; and the arguments may be a JSON string.
     assert_eq!(chat(r#"<tool_call>{"name":"f","arguments":"{\"a\":2}"}"#), [r#"C:f {"a":2}"#]);
     assert_eq!(
         chat(
@@ -153,7 +154,7 @@ fn channels_of_harmony() {
         assert_eq!(say(&format!("{preamble}{header}{{\"a\": 1}}")), ["A:I look.", call]);
         assert_eq!(say(&format!("{header}{{\"a\": 1}}<|call|>")), [call]);
     }
-    // Without a header, without an end, arguments that are none.
+    // Without a header, without an end, with invalid arguments.
     assert_eq!(say("The answer."), ["A:The answer."]);
     assert_eq!(say("<|channel|>analysis<|message|>a<|channel|>final<|message|>b"), ["T:a", "A:b"]);
     let broken = "<|channel|>commentary to=f<|message|>{\"a\":<|call|>";
@@ -214,7 +215,7 @@ fn any_order_of_marks_keeps_all_text() {
     }
 }
 
-/// Numbers below those that are asked for.
+/// Random numbers below the given bounds.
 fn numbers(mut state: u32) -> impl FnMut(usize) -> usize {
     move |below| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -222,7 +223,7 @@ fn numbers(mut state: u32) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// Calls that are in order, in all notations.
+/// Well-formed calls, in all notations.
 const CALLS: [(Format, &str); 11] = [
     (
         Format::ChatMl,
@@ -232,7 +233,7 @@ const CALLS: [(Format, &str); 11] = [
         Format::ChatMl,
         "<tool_call>{\"id\": \"1\", \"n\": 2, \"name\": \"f\\u00e9\", \"parameters\": {\"a\": \"x</tool_call>y\"}, \"b\": null, \"type\": \"function\"}</tool_call>Done.",
     ),
-    // Whole: the arguments come first, or are a text, or are no JSON.
+    // Emitted whole: the arguments come first, or are a string, or are not JSON.
     (Format::ChatMl, "<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"f\"}</tool_call> So."),
     (Format::ChatMl, "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>"),
     (
@@ -265,7 +266,7 @@ fn pieces_of_calls_joined_are_the_whole_calls_however_they_are_cut() {
     for (format, text) in CALLS {
         let said = |spans: Vec<(Part, String)>| -> Vec<(Part, String)> {
             let spans = spans.into_iter().filter(|(part, _)| *part != Part::Mark);
-            // What stands beside the arguments may be with another part.
+            // Text around the arguments may be attached to another piece.
             let bare = |(part, raw)| match part {
                 Part::Call(_) => (part, String::new()),
                 part => (part, raw),
@@ -280,7 +281,7 @@ fn pieces_of_calls_joined_are_the_whole_calls_however_they_are_cut() {
     }
 }
 
-/// What is handed out of a call with each character of its text.
+/// The output for a call with each character of its text.
 fn as_it_comes(mut parser: Parser, text: &str) -> Vec<String> {
     let mut all = Vec::new();
     let mut take = |span: super::Span<'_>| match span.part {
@@ -311,7 +312,8 @@ fn arguments_are_handed_out_while_they_are_written() {
     assert_eq!(as_it_comes(Parser::new(Format::ChatMl, "").in_pieces(), xml), ["f{\"a\":1}"]);
 }
 
-/// A call that has begun stays one; what has not begun, or is not in order after it, is answer text.
+/// A call that has begun remains one; one that has not begun, or text that is malformed after it, is
+/// answer text.
 #[test]
 fn calls_in_pieces_that_are_not_in_order() {
     let begin = "<tool_call>{\"name\": \"f\", \"arguments\": ";
@@ -320,7 +322,7 @@ fn calls_in_pieces_that_are_not_in_order() {
     assert_eq!(chat("{\"a\": [1, \"x"), ["C:f {\"a\": [1, \"x"]);
     assert_eq!(chat("{\"a\": 1}"), ["C:f {\"a\": 1}"]);
     assert_eq!(chat("{\"a\": 1}, \"id"), ["C:f {\"a\": 1}"]);
-    // No JSON, without its last brace, without a quote, without any brace.
+    // Not JSON, without its last brace, without a quote, without any brace.
     assert_eq!(chat("{\"a\": oops}}</tool_call>Yes."), ["C:f {\"a\": oops}", "A:Yes."]);
     assert_eq!(chat("{\"a\": 1}\n</tool_call>Yes."), ["C:f {\"a\": 1}", "A:Yes."]);
     assert_eq!(chat("{\"a\": \"x}}\n</tool_call>\nYes."), ["C:f {\"a\": \"x}}\n", "A:Yes."]);
@@ -351,7 +353,7 @@ fn calls_in_pieces_that_are_not_in_order() {
     assert_eq!(say(&format!("{header}print(1)<|call|>")), [format!("A:{header}print(1)<|call|>")]);
 }
 
-/// However much comes of something, little of it is looked at again.
+/// However much text arrives, little of it is examined again.
 #[test]
 fn little_is_held_of_calls_in_pieces() {
     let json = "{\"name\": \"f\", \"arguments\": {\"a\": ";

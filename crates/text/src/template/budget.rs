@@ -1,33 +1,33 @@
-//! What a rendering may spend: steps (time) and bytes held at one moment (memory).
+//! The budget of a rendering: steps (time) and bytes held at one moment (memory).
 //!
-//! Everything that takes time or memory in proportion to something is charged here *before* it is
-//! done. One step is one instruction, one element handled, or [`BYTES_PER_STEP`] bytes handled.
-//! Memory is counted as what is held now, by leases that give their bytes back when dropped.
+//! Every operation whose time or memory grows with its input is charged here *before* it is done.
+//! One step is one instruction, one element processed, or [`BYTES_PER_STEP`] bytes processed.
+//! Memory is counted as currently held, by leases that return their bytes when dropped.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Why a rendering ends early.
+/// The reason why a rendering ends early.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// A bound on time or memory.
+    /// A limit on time or memory.
     Endless(&'static str),
-    /// A bound on nesting.
+    /// A limit on nesting.
     TooDeep(&'static str),
     /// `raise_exception`.
     Refused(String),
-    /// The template does something that cannot be done.
+    /// The template attempts something impossible.
     Failed(String),
 }
 
 pub(super) type Result<T> = std::result::Result<T, Stop>;
 
-/// A failure in the given words.
+/// Fails with the given message.
 pub(super) fn fail<T>(message: impl Into<String>) -> Result<T> {
     Err(Stop::Failed(message.into()))
 }
 
-/// Bytes that may be copied, compared or searched for one step.
+/// The number of bytes that may be copied, compared or searched for one step.
 pub(super) const BYTES_PER_STEP: usize = 16;
 
 pub(super) struct Budget {
@@ -49,19 +49,19 @@ impl Budget {
                 Ok(())
             }
             None => {
-                // Nothing more can be done after a refusal.
+                // Nothing more is allowed after a refusal.
                 self.steps.set(0);
                 Err(Stop::Endless("it takes too many steps"))
             }
         }
     }
 
-    /// Charges the handling of `n` bytes.
+    /// Charges the processing of `n` bytes.
     pub(super) fn bytes(&self, n: usize) -> Result<()> {
         self.steps(1 + n / BYTES_PER_STEP)
     }
 
-    /// Memory of `bytes` bytes, until the lease is dropped.
+    /// Leases `bytes` bytes of memory, until the lease is dropped.
     pub(super) fn lease(self: &Rc<Self>, bytes: usize) -> Result<Lease> {
         let mut lease = Lease { bytes: 0, budget: Rc::clone(self) };
         lease.resize(bytes)?;
@@ -80,7 +80,7 @@ impl Lease {
         self.bytes
     }
 
-    /// Changes what is held to `bytes`.
+    /// Changes the memory held to `bytes`.
     pub(super) fn resize(&mut self, bytes: usize) -> Result<()> {
         let others = self.budget.held.get() - self.bytes;
         match others.checked_add(bytes).filter(|held| *held <= self.budget.most_held) {

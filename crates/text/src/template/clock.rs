@@ -1,5 +1,5 @@
-//! `strftime` for templates that tell the model the date. In UTC: a time zone would take a
-//! database or a call into the C library, for a line that says which day it is.
+//! `strftime` for templates that give the model the date. In UTC: a time zone would need a database
+//! or a call into the C library, for a line that only states the day.
 
 use std::fmt::Write as _;
 
@@ -36,8 +36,8 @@ fn civil(days: u64) -> (u64, usize, u64) {
     (year_of_era + era * 400 + u64::from(month <= 2), month as usize, day)
 }
 
-/// Formats seconds since 1970 as Python's `strftime` does in the C locale. Directives that are
-/// not known stay as they are.
+/// Formats seconds since 1970 as Python's `strftime` does in the C locale. Unknown directives are
+/// left unchanged.
 pub(super) fn format_utc(seconds: u64, format: &str) -> String {
     let days = seconds / 86_400;
     let (year, month, day) = civil(days);

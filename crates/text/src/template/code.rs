@@ -1,7 +1,7 @@
-//! What a template is compiled into: flat instructions for a machine with a stack of values.
+//! The compiled form of a template: flat instructions for a machine with a stack of values.
 //!
 //! There is no tree: compiling recurses only as deep as [`MAX_NESTING`](super::compile::MAX_NESTING) allows,
-//! running and dropping do not recurse at all.
+//! and running and dropping do not recurse at all.
 
 use super::names::{Compare, Filter, Test};
 
@@ -21,12 +21,12 @@ pub(super) enum Binary {
     Pow,
 }
 
-/// One instruction. "Pops" and "pushes" are about the stack of values.
+/// One instruction. "Pops" and "pushes" refer to the stack of values.
 #[derive(Clone, Copy)]
 pub(super) enum Op {
     /// Nothing: replaced by a jump to the condition of `a if c else b`.
     Nop,
-    /// The template is over.
+    /// Ends the template.
     End,
     /// Writes a piece of the template's own text.
     Data(u32),
@@ -55,13 +55,13 @@ pub(super) enum Op {
     Compare(Compare),
     /// Pops b and a. If `a op b`, pushes b; else pushes false and jumps.
     Chain(Compare, Target),
-    /// Pops so many values and pushes them as one text.
+    /// Pops this many values and pushes them as one text.
     Concat(u32),
     List(u32),
     Tuple(u32),
-    /// Pops so many pairs of key and value.
+    /// Pops this many pairs of key and value.
     Dict(u32),
-    /// Pops a sequence and pushes its so many elements, the first on top.
+    /// Pops a sequence and pushes its elements, this many, the first on top.
     Unpack(u32),
     Jump(Target),
     /// Pops a value.
@@ -76,26 +76,26 @@ pub(super) enum Op {
     Unknown(&'static str, Name),
     /// Pops arguments and callee; macros push their text when they return.
     Call(u32),
-    /// Pops an iterable and begins a loop over it; true: a condition picks the items first,
-    /// because the body asks for `loop`.
+    /// Pops an iterable and begins a loop over it; true: a condition selects the items first,
+    /// because the body uses `loop`.
     ForStart(bool),
-    /// Begins the next round, in a scope of its own, and pushes the item; jumps when there is none.
+    /// Begins the next round, in a scope of its own, and pushes the item; jumps if there is none.
     ForNext(Target),
-    /// Jumps where the items have been picked already.
+    /// Jumps if the items have been selected already.
     ForPicked(Target),
-    /// Pops the condition; if it is false, or items are being picked, jumps to the next round.
+    /// Pops the condition; if it is false, or items are being selected, jumps to the next round.
     ForTest(Target),
     /// Binds `loop`, and counts the round.
     ForBody,
-    /// A round has come to its end, neither by `break` nor by `continue`.
+    /// A round has completed, without `break` or `continue`.
     ForDone,
-    /// Ends the loop; jumps (past `else`) if a round has come to its end.
+    /// Ends the loop; jumps (past `else`) if a round has completed.
     ForEnd(Target),
     PushScope,
     PopScope,
-    /// Leaves so many scopes and captures at once (`break`, `continue`).
+    /// Leaves this many scopes and captures at once (`break`, `continue`).
     Unwind(u16, u16),
-    /// Writes go to a new text from here.
+    /// Redirects output to a new text.
     Capture,
     /// Pushes that text.
     EndCapture,
@@ -105,11 +105,11 @@ pub(super) enum Op {
     IfGiven(Name, Target),
     /// Sets the parameter, which was neither given nor has a default, to undefined.
     NotGiven(Name),
-    /// Returns from a macro with what it wrote.
+    /// Returns from a macro with its output.
     Return,
 }
 
-/// The order of a call's arguments on the stack: positional ones, named ones, then what these ask for.
+/// The order of a call's arguments on the stack: positional ones, named ones, then those that these flags add.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Shape {
     pub(super) positional: u32,
@@ -128,7 +128,7 @@ pub(super) struct MacroCode {
     pub(super) name: Option<Name>,
     pub(super) parameters: Vec<Name>,
     pub(super) begin: Target,
-    /// The body asks for `caller`, `kwargs`, `varargs`.
+    /// The body uses `caller`, `kwargs`, `varargs`.
     pub(super) caller: bool,
     pub(super) kwargs: bool,
     pub(super) varargs: bool,
@@ -152,7 +152,7 @@ pub(super) struct Program {
     pub(super) data: Vec<Box<str>>,
     pub(super) shapes: Vec<Shape>,
     pub(super) macros: Vec<MacroCode>,
-    /// Names with a meaning: `loop`, `caller`, `kwargs`, `varargs`.
+    /// Names with a special meaning: `loop`, `caller`, `kwargs`, `varargs`.
     pub(super) loop_: Name,
     pub(super) caller: Name,
     pub(super) kwargs: Name,

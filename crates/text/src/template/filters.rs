@@ -10,7 +10,7 @@ use super::shown::clip;
 use super::text;
 use super::value::{Buffer, ListBuilder, Missing, Number, Seq, Text, Value};
 
-/// Deepest `map('map', 'map', …)`.
+/// The maximum nesting of `map('map', 'map', …)`.
 const MAX_MAPS: u32 = 8;
 
 impl Machine<'_> {
@@ -18,7 +18,7 @@ impl Machine<'_> {
         self.filter_at(filter, value, args, 0)
     }
 
-    /// `depth`: how many filters this one is an argument of.
+    /// `depth`: the number of filters that this one is an argument of.
     pub(super) fn filter_at(
         &mut self,
         filter: Filter,
@@ -204,7 +204,7 @@ impl Machine<'_> {
             out.push_str(&indent)?;
         }
         let mut wrote = false;
-        // jinja2 appends a line's end first, so that one at the end is kept.
+        // jinja2 appends a line end first, so that one at the end is kept.
         let mut write = |line: &str| -> Result<()> {
             if wrote {
                 out.push('\n')?;
@@ -221,7 +221,7 @@ impl Machine<'_> {
             ended = bare.len() != line.len();
             write(bare)?;
         }
-        // A `\r` at the end would make one line's end with the `\n`.
+        // A `\r` at the end would form a single line end with the `\n`.
         if ended && !text.ends_with('\r') {
             write("")?;
         }
@@ -343,7 +343,7 @@ impl Machine<'_> {
         }
     }
 
-    /// `map`, `select` and its like: an iterator over what they let through or make.
+    /// `map`, `select` and the like: an iterator over the items that they pass or produce.
     fn filter_through(
         &mut self,
         filter: Filter,
@@ -413,7 +413,7 @@ impl Machine<'_> {
         list.iter("generator")
     }
 
-    /// What a path such as `address.city` or `0` leads to, with a default for what is not there.
+    /// Follows a path such as `address.city` or `0`, with a default for missing elements.
     pub(super) fn path(
         &mut self,
         value: &Value,
@@ -457,7 +457,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether the first value comes before the second.
+    /// Returns true if the first value orders before the second.
     pub(super) fn less(&mut self, a: &Value, b: &Value) -> Result<bool> {
         self.compare(Compare::Lt, a, b)
     }
@@ -492,7 +492,7 @@ fn rounded(number: Number, precision: i128, method: &str) -> Result<Value> {
         "common" => match number {
             Number::Int(n) if digits >= 0 => Ok(Value::Int(n)),
             Number::Int(n) => {
-                // Half to even.
+                // Rounds half to even.
                 let unit = 10i128.pow(digits.unsigned_abs());
                 let (below, rest) = (n.div_euclid(unit), n.rem_euclid(unit));
                 let up = rest * 2 > unit || (rest * 2 == unit && below % 2 != 0);
@@ -502,7 +502,7 @@ fn rounded(number: Number, precision: i128, method: &str) -> Result<Value> {
                 }
             }
             Number::Float(x) if digits >= 0 && x.is_finite() => {
-                // Exact decimals, half to even, as Python's `round`.
+                // Exact decimals, half to even, like Python's `round`.
                 let text = format!("{x:.*}", digits as usize);
                 Ok(Value::Float(text.parse().unwrap_or(x)))
             }

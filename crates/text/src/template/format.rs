@@ -5,10 +5,10 @@ use super::machine::{Args, Machine};
 use super::shown::clip;
 use super::value::{Buffer, Map, Number, Text, Value};
 
-/// Most digits after the point.
+/// The maximum number of digits after the point.
 const MAX_PRECISION: usize = 1000;
 
-/// How a value is laid out in a field.
+/// The layout of a value in a field.
 #[derive(Clone, Debug, Default)]
 struct Spec {
     fill: Option<char>,
@@ -25,7 +25,7 @@ struct Spec {
     kind: Option<char>,
 }
 
-/// Where the arguments of `%` come from.
+/// The source of the arguments of `%`.
 struct Given<'v> {
     items: &'v [Value],
     next: usize,
@@ -44,7 +44,7 @@ impl Given<'_> {
     }
 }
 
-/// Digits at the beginning of a text, as a number; what a field can never have is an error.
+/// Reads digits at the beginning of a text as a number; a number that no field can have is an error.
 fn number(text: &mut &str) -> Result<Option<usize>> {
     let end = text.bytes().take_while(u8::is_ascii_digit).count();
     if end == 0 {
@@ -200,7 +200,7 @@ impl Machine<'_> {
             self.percent_field(&mut rest, &mut given, &mut out)?;
         }
         out.push_str(rest)?;
-        // As in Python, a list may stay unused, like a dictionary.
+        // As in Python, a list may remain unused, like a dictionary.
         let may_stay = !tuple && matches!(arg, Value::Dict(_) | Value::List(_) | Value::Range(_));
         if given.next < given.items.len() && !may_stay {
             return fail("not all values are used by the format");
@@ -351,7 +351,7 @@ impl Machine<'_> {
         out.into_value()
     }
 
-    /// `next`: the number of the next field without one; `None` once fields are numbered.
+    /// `next`: the index of the next field without one; `None` once fields are numbered explicitly.
     fn braces(
         &mut self,
         format: &str,
@@ -376,7 +376,7 @@ impl Machine<'_> {
             if depth == 2 {
                 return fail("fields of a format nest too deeply");
             }
-            // The field ends at the brace that closes it; the specification may have fields.
+            // The field ends at its closing brace; the specification may contain fields.
             let mut open = 1;
             let Some(end) = rest.find(|c| {
                 open += i32::from(c == '{') - i32::from(c == '}');

@@ -1,5 +1,5 @@
 //! The filter `tojson`, as `transformers` defines it: Python's `json.dumps` with
-//! `ensure_ascii=False`, and nothing escaped for HTML.
+//! `ensure_ascii=False`, without HTML escaping.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::machine::{Args, Machine};
 use super::value::{Buffer, Seq, Text, Value, sort};
 
 struct Style {
-    /// What one level of nesting is indented by; `None`: all in one line.
+    /// The indentation of one level of nesting; `None`: all on one line.
     indent: Option<Text>,
     sort: bool,
     ascii: bool,
@@ -50,7 +50,7 @@ impl Machine<'_> {
         out.into_value()
     }
 
-    /// Recurses as deep as values do.
+    /// Recurses as deep as values nest.
     fn write_json(
         &self,
         value: &Value,

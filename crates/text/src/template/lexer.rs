@@ -1,5 +1,5 @@
-//! A template's source into tokens, as jinja2's lexer with `trim_blocks` and `lstrip_blocks` sees
-//! it. Tokens are made one at a time; nothing is kept.
+//! Splits a template's source into tokens, like jinja2's lexer with `trim_blocks` and
+//! `lstrip_blocks`. Tokens are made one at a time; none are kept.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use super::text::is_space;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind<'s> {
-    /// Text outside of tags.
+    /// Text outside tags.
     Data(&'s str),
     /// `{%`
     BlockBegin,
@@ -33,7 +33,7 @@ pub(super) struct Token<'s> {
     pub(super) line: u32,
 }
 
-/// The mistake in a source, and in which line.
+/// The mistake in a source, and its line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SyntaxError {
     pub(super) line: u32,
@@ -62,7 +62,7 @@ impl Kind<'_> {
     }
 }
 
-/// The longest first.
+/// Longest first.
 const OPERATORS: [&str; 26] = [
     "**", "//", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}",
     ">", "<", "=", ".", ":", "|", ",", ";",
@@ -82,13 +82,13 @@ pub(super) struct Lexer<'s> {
     at: usize,
     line: u32,
     state: State,
-    /// Closing brackets that are waited for.
+    /// Closing brackets still expected.
     brackets: Vec<&'static str>,
-    /// Nothing but a line's beginning is before this offset.
+    /// Only the beginning of a line precedes this offset.
     line_starting: bool,
 }
 
-/// Lines end in `\n`, and the last one does not: what the lexer expects of its source.
+/// Normalises line ends to `\n`, without one at the end, as the lexer expects of its source.
 pub(super) fn normalise(source: &str) -> String {
     let mut text = source.replace("\r\n", "\n").replace('\r', "\n");
     if text.ends_with('\n') {
@@ -103,7 +103,7 @@ fn lines_in(text: &str) -> u32 {
 }
 
 impl<'s> Lexer<'s> {
-    /// Of a source from [`normalise`].
+    /// Creates a lexer for a source from [`normalise`].
     pub(super) fn new(source: &'s str) -> Lexer<'s> {
         let (at, line, state, brackets) = (0, 1, State::Data, Vec::new());
         Lexer { source, at, line, state, brackets, line_starting: true }
@@ -113,7 +113,7 @@ impl<'s> Lexer<'s> {
         &self.source[self.at..]
     }
 
-    /// Moves on by `n` bytes.
+    /// Advances by `n` bytes.
     fn skip(&mut self, n: usize) -> &'s str {
         let text = &self.source[self.at..self.at + n];
         self.line += lines_in(text);
@@ -144,7 +144,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// Text up to a tag without what the tag takes away; `sign` is what follows the tag's opening.
+    /// The text up to a tag without the white space that the tag removes; `sign` follows the tag's opening.
     fn before_tag(&self, text: &'s str, sign: Option<u8>, print: bool) -> &'s str {
         if sign == Some(b'-') {
             return text.trim_end_matches(is_space);
@@ -159,7 +159,7 @@ impl<'s> Lexer<'s> {
         text
     }
 
-    /// `None`: something that is no token.
+    /// `None`: something that is not a token, such as a comment.
     fn data(&mut self) -> Result<Option<Token<'s>>, SyntaxError> {
         let rest = self.rest();
         let bytes = rest.as_bytes();
@@ -175,11 +175,11 @@ impl<'s> Lexer<'s> {
         let sign = bytes.get(at + 2).copied().filter(|b| matches!(b, b'-' | b'+'));
         let opening = bytes[at + 1];
         if at > 0 {
-            // The tag itself comes with the next call.
+            // The tag itself follows with the next call.
             let text = self.before_tag(&rest[..at], sign, opening == b'{');
             let token = self.token(Kind::Data(text));
             self.skip(at);
-            // Whether the tag begins a line has been looked at.
+            // Whether the tag begins a line has been determined.
             self.line_starting = false;
             return Ok(Some(token));
         }
@@ -210,7 +210,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// After the closing of a tag: `-` takes all white space, nothing a line's end.
+    /// Handles the text after a tag's end: `-` removes all white space, no sign removes a line end.
     fn after_tag(&mut self, sign: Option<u8>) {
         if sign == Some(b'-') {
             let from = self.at;
@@ -258,7 +258,7 @@ impl<'s> Lexer<'s> {
         error(line, "the raw block that begins here has no end ('{% endraw %}')")
     }
 
-    /// A token inside a tag; `None` is white space.
+    /// Reads a token inside a tag; `None` is white space.
     fn inside(&mut self) -> Result<Option<Token<'s>>, SyntaxError> {
         let rest = self.rest();
         let bytes = rest.as_bytes();
@@ -313,7 +313,7 @@ impl<'s> Lexer<'s> {
         Ok(())
     }
 
-    /// The end of the tag, if it is here.
+    /// The end of the tag, if it is next.
     fn closing(&mut self, bytes: &[u8]) -> Option<Token<'s>> {
         let print = self.state == State::Print;
         let sign = bytes.first().copied().filter(|b| *b == b'-' || (*b == b'+' && !print));
@@ -325,7 +325,7 @@ impl<'s> Lexer<'s> {
         let token = self.token(if print { Kind::PrintEnd } else { Kind::BlockEnd });
         self.skip(skipped + 2);
         self.state = State::Data;
-        // After `}}` a line's end stays.
+        // After `}}` a line end remains.
         let sign = if print && sign.is_none() { Some(b'+') } else { sign };
         self.after_tag(sign);
         Some(token)
@@ -401,12 +401,12 @@ impl<'s> Lexer<'s> {
     }
 }
 
-/// What follows `raw %}` or `endraw %}`, with white space and signs where they may be.
+/// The text after `raw %}` or `endraw %}`, with optional white space and signs.
 fn raw_tag<'s>(text: &'s str, word: &str) -> Option<&'s str> {
     let text = text.trim_start_matches(is_space).strip_prefix(word)?;
     let text = text.trim_start_matches(is_space);
     if word == "raw" {
-        // All white space after `-%}` goes.
+        // All white space after `-%}` is removed.
         return match text.strip_prefix("-%}") {
             Some(text) => Some(text.trim_start_matches(is_space)),
             None => text.strip_prefix("%}"),
@@ -415,7 +415,7 @@ fn raw_tag<'s>(text: &'s str, word: &str) -> Option<&'s str> {
     text.strip_prefix(['-', '+']).unwrap_or(text).strip_prefix("%}")
 }
 
-/// Where digits end in which single `_` may stand.
+/// The end of digits that may be separated by single `_`.
 fn digits_end(text: &str, digit: impl Fn(u8) -> bool, leading: bool) -> usize {
     let bytes = text.as_bytes();
     let mut end = 0;

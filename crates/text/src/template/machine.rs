@@ -1,5 +1,6 @@
 //! The machine that runs a compiled template. It does not recurse: macros, loops and scopes are on
-//! stacks of its own, and what can change or be cyclic lives in its arenas until it is dropped.
+//! stacks of its own, and objects that can change or be cyclic live in its arenas until it is
+//! dropped.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,12 +10,12 @@ use super::code::{Const, Name, Op, Program};
 use super::shown::clip;
 use super::value::{Buffer, Builtin, MapBuilder, Missing, Seq, Text, Value};
 
-/// Deepest nesting of calls of macros. (Python ends at some 250.)
+/// The maximum nesting of macro calls. (Python fails at some 250.)
 const MAX_CALLS: usize = 250;
-/// What a variable takes in a scope or namespace.
+/// The memory charged for a variable in a scope or namespace.
 const VARIABLE: usize = 64;
 
-/// What can change, or refer to itself.
+/// An object that can change, or refer to itself.
 pub(super) enum Object {
     Namespace(Vec<(Text, Value)>),
     Cycler {
@@ -25,7 +26,7 @@ pub(super) enum Object {
         separator: Value,
         used: bool,
     },
-    /// With the scope that it sees.
+    /// With the scope that it captures.
     Macro {
         code: u32,
         scope: u32,
@@ -36,20 +37,20 @@ pub(super) enum Object {
 struct Scope {
     parent: u32,
     vars: Vec<(Name, Value)>,
-    /// A macro sees it: it stays to the end.
+    /// Captured by a macro: it stays to the end.
     captured: bool,
     lease: Lease,
 }
 
 enum Picking {
-    /// The body runs as items come.
+    /// The body runs while items arrive.
     No,
-    /// The condition is tried on all items before the body runs on any.
+    /// The condition is evaluated for all items before the body runs for any.
     Yes(Vec<Value>, Lease),
     Done,
 }
 
-/// A loop that runs.
+/// A running loop.
 pub(super) struct LoopState {
     number: u32,
     pub(super) items: Seq,
@@ -70,7 +71,7 @@ impl LoopState {
     }
 }
 
-/// A macro that runs.
+/// A running macro.
 struct Frame {
     back: u32,
     scope: u32,
@@ -82,7 +83,7 @@ struct Frame {
 pub(super) struct Args {
     pub(super) positional: Vec<Value>,
     pub(super) named: Vec<(Text, Value)>,
-    /// For what `*` and `**` brought.
+    /// For the values that `*` and `**` added.
     _lease: Option<Lease>,
 }
 
@@ -91,7 +92,7 @@ impl Args {
         Args { positional: Vec::new(), named: Vec::new(), _lease: None }
     }
 
-    /// The values of parameters, as Python gives arguments to them.
+    /// Binds arguments to parameters as Python does; returns their values.
     pub(super) fn bind<const N: usize>(
         self,
         what: &str,
@@ -117,7 +118,7 @@ impl Args {
         Ok(bound)
     }
 
-    /// As [`bind`](Self::bind), with the first so many required.
+    /// As [`bind`](Self::bind), with the first `required` parameters mandatory.
     pub(super) fn require<const N: usize>(
         self,
         what: &str,
@@ -148,7 +149,7 @@ pub(super) struct Machine<'t> {
     loops_begun: u32,
     frames: Vec<Frame>,
     pub(super) objects: Vec<Object>,
-    /// What the objects hold.
+    /// Memory held by the objects.
     objects_lease: Lease,
     pub(super) chars: RefCell<[Option<Value>; 128]>,
     pc: usize,
@@ -157,7 +158,7 @@ pub(super) struct Machine<'t> {
 }
 
 impl<'t> Machine<'t> {
-    /// A machine in which `variable` gives the template's variables their first values.
+    /// Creates a machine; `variable` provides the initial values of the template's variables.
     pub(super) fn new(
         program: &'t Program,
         budget: Rc<Budget>,
@@ -201,7 +202,7 @@ impl<'t> Machine<'t> {
         })
     }
 
-    /// Runs the template; its text, or why there is none and in which line.
+    /// Runs the template; returns its text, or the reason why there is none and the line.
     pub(super) fn run(mut self) -> std::result::Result<String, (Stop, u32)> {
         match self.steps() {
             Ok(()) => Ok(self.outs.pop().map(Buffer::into_string).unwrap_or_default()),
@@ -220,7 +221,7 @@ impl<'t> Machine<'t> {
         self.stack.push(value);
     }
 
-    /// The compiler balances pushes and pops: there always is a value.
+    /// The compiler balances pushes and pops: there is always a value.
     fn pop(&mut self) -> Value {
         self.stack.pop().unwrap_or(Value::None)
     }
@@ -373,7 +374,7 @@ impl<'t> Machine<'t> {
         Ok(())
     }
 
-    /// Makes a list, a tuple or a dictionary of the top of the stack, or takes one apart.
+    /// Makes a list, a tuple or a dictionary of the top of the stack, or unpacks one.
     fn collect(&mut self, op: Op) -> Result<()> {
         match op {
             Op::List(n) => {
@@ -420,7 +421,7 @@ impl<'t> Machine<'t> {
         Ok(())
     }
 
-    /// Beginnings and ends of scopes and of captured text.
+    /// Begins and ends scopes and captured text.
     fn scope_op(&mut self, op: Op) -> Result<()> {
         match op {
             Op::PushScope => self.enter_scope(self.scope)?,
@@ -441,7 +442,7 @@ impl<'t> Machine<'t> {
         Ok(())
     }
 
-    /// Macros: made, their parameters, and the return from one.
+    /// Creates macros, sets their parameters, and returns from them.
     fn macro_op(&mut self, op: Op) -> Result<()> {
         match op {
             Op::Macro(code) => {
@@ -465,7 +466,7 @@ impl<'t> Machine<'t> {
         Ok(())
     }
 
-    /// What is written to: there always is one text.
+    /// The current output: there is always one text.
     fn out(&mut self) -> &mut Buffer {
         let last = self.outs.len() - 1;
         &mut self.outs[last]
@@ -607,7 +608,7 @@ impl<'t> Machine<'t> {
                 at
             }
             None => {
-                // The scope itself is charged with the objects: it stays.
+                // The scope itself is charged with the objects: it is never freed.
                 self.objects_lease.resize(self.objects_lease.bytes() + 2 * VARIABLE)?;
                 let lease = self.budget.lease(0)?;
                 self.scopes.push(Scope { parent, vars: Vec::new(), captured: false, lease });
@@ -622,16 +623,16 @@ impl<'t> Machine<'t> {
         let scope = &mut self.scopes[at as usize];
         self.scope = scope.parent;
         if !scope.captured {
-            // What has no lease is not kept either, except for a little.
+            // Except for a little, memory without a lease is not kept either.
             scope.vars.clear();
             scope.vars.shrink_to(8);
-            // Giving back cannot fail.
+            // Shrinking cannot fail.
             let _ = scope.lease.resize(0);
             self.free.push(at);
         }
     }
 
-    /// A macro that sees the scope, which therefore stays, and so do the scopes around it.
+    /// Creates a macro that captures the scope, which therefore stays, as do the scopes around it.
     fn new_macro(&mut self, code: u32) -> Result<Value> {
         let mut at = self.scope;
         while !self.scopes[at as usize].captured {
@@ -647,7 +648,7 @@ impl<'t> Machine<'t> {
         if let Op::ForStart(pick) = op {
             return self.begin_loop(pick);
         }
-        // The compiler puts these between the beginning and the end of a loop.
+        // The compiler emits these only inside a loop.
         let place = self.loops.len() - 1;
         let state = &mut self.loops[place];
         match op {
@@ -731,7 +732,7 @@ impl<'t> Machine<'t> {
         Ok(())
     }
 
-    /// The loop that a value names.
+    /// The loop that a value refers to.
     pub(super) fn loop_state(&self, place: u32, number: u32) -> Result<&LoopState> {
         match self.loops.get(place as usize).filter(|state| state.number == number) {
             Some(state) => Ok(state),
@@ -838,7 +839,7 @@ impl<'t> Machine<'t> {
         Ok(())
     }
 
-    /// Arguments into a macro's variables, as jinja2's `Macro.__call__` does it.
+    /// Binds arguments to a macro's variables, like jinja2's `Macro.__call__`.
     fn bind_macro(&mut self, code: u32, args: Args) -> Result<()> {
         let code = &self.program.macros[code as usize];
         let name = code.name.map_or("a call block's body", |name| self.name(name));

@@ -1,5 +1,4 @@
-//! Attributes and methods of values, as Python has them and the immutable sandbox lets them
-//! through.
+//! Attributes and methods of values, as Python has them and the immutable sandbox permits them.
 
 use super::budget::{Result, Stop, fail};
 use super::code::Name;
@@ -22,7 +21,7 @@ fn changes(object: &Value, name: &str) -> bool {
 }
 
 impl Machine<'_> {
-    /// `object.name`, as the sandbox does it: what is not there is undefined.
+    /// `object.name`, as in the sandbox: a missing attribute is undefined.
     pub(super) fn attr(&mut self, object: &Value, name: Name) -> Result<Value> {
         self.defined(object)?;
         let text = self.name(name);
@@ -39,7 +38,7 @@ impl Machine<'_> {
         Ok(found.unwrap_or(Value::Undefined(Missing::Attribute(object.type_name(), name))))
     }
 
-    /// An attribute in Python's sense: not an element. Attributes that begin with `_` are out of reach.
+    /// An attribute in Python's sense: not an element. Attributes that begin with `_` are inaccessible.
     pub(super) fn plain_attr(&mut self, object: &Value, name: &str) -> Result<Option<Value>> {
         if let Value::Object(at) = object {
             return self.object_attr(*at, name);
@@ -376,8 +375,8 @@ impl Machine<'_> {
         }))
     }
 
-    /// The part of a text between two bounds, and the character at which it begins; `None` if
-    /// the bounds leave nothing, not even the empty text.
+    /// The part of a text between two bounds, and the character at which it begins; `None` if the
+    /// bounds leave nothing, not even the empty text.
     fn bounded<'t>(
         &mut self,
         text: &'t Text,
@@ -458,7 +457,7 @@ impl Machine<'_> {
             Builtin::StrftimeNow => {
                 let [format] = args.require("strftime_now", ["format"], 1)?;
                 let format = the_text(format, "strftime_now")?;
-                // A directive becomes at most 12 characters for two.
+                // A directive of two characters becomes at most 12.
                 self.budget.bytes(8 * format.len())?;
                 let _lease = self.budget.lease(16 * format.len())?;
                 Value::text(&super::clock::format_utc(self.now, &format), &self.budget)
@@ -466,13 +465,13 @@ impl Machine<'_> {
         }
     }
 
-    /// The entries that `dict` and `namespace` are given.
+    /// The entries passed to `dict` and `namespace`.
     fn pairs(&mut self, what: &str, args: Args) -> Result<Vec<(Value, Value)>> {
         let mut pairs = Vec::new();
         if args.positional.len() > 1 {
             return fail(format!("{what} takes one dictionary at most"));
         }
-        // The pairs are there twice for a moment.
+        // The pairs briefly exist twice.
         let mut lease = self.budget.lease(0)?;
         match args.positional.first() {
             None => {}
@@ -527,7 +526,7 @@ fn range(args: Args) -> Result<Value> {
     if len > MAX_RANGE {
         return Err(Stop::Endless("it asks for a range of more than 100000 numbers"));
     }
-    // With at most one number the step does not matter.
+    // With at most one number the step is irrelevant.
     let step = i64::try_from(step).or(if len < 2 { Ok(1) } else { Err(()) });
     match (i64::try_from(start), step) {
         (Ok(start), Ok(step)) => Ok(Value::Range(Range { start, step, len: len as u32 })),
@@ -543,7 +542,7 @@ pub(super) fn the_text(value: Option<Value>, what: &str) -> Result<Text> {
     }
 }
 
-/// A string, or nothing for `None`.
+/// A string; `None` gives no string.
 pub(super) fn optional_text(value: Option<Value>, what: &str) -> Result<Option<Text>> {
     match value {
         None | Some(Value::None) => Ok(None),
@@ -559,7 +558,7 @@ pub(super) fn the_int(value: Option<Value>, what: &str) -> Result<i128> {
     }
 }
 
-/// A count of which a negative one means no limit.
+/// A count; a negative one means no limit.
 fn at_most(value: Option<Value>, what: &str) -> Result<Option<usize>> {
     let Some(value) = value else { return Ok(None) };
     let count = the_int(Some(value), what)?;

@@ -1,25 +1,26 @@
-//! A conversation into the text that a model was trained on, by the Jinja template in its file.
+//! Renders a conversation as the text that a model was trained on, with the Jinja template in its file.
 //!
-//! The reference is what Hugging Face `transformers` does with Python's jinja2: blocks trimmed,
-//! Python's operators and methods on strings, lists and dicts, `tojson` with Python's separators,
+//! The reference is Hugging Face `transformers` with Python's jinja2: trimmed blocks, Python's
+//! operators and methods on strings, lists and dicts, `tojson` with Python's separators,
 //! `raise_exception`, `strftime_now`, loop controls, and `{% generation %}` without effect.
-//! `evidence/agree/chat.py` compares.
+//! `evidence/agree/chat.py` compares the two.
 //!
-//! A template is a program from a file that is not trusted, so it is evaluated here within
-//! bounds, and every bound is an error of its own:
+//! A template is a program from an untrusted file, so it is evaluated here within
+//! limits, and every limit is an error of its own:
 //! - stack: compiling nests at most `compile::MAX_NESTING` levels, values at most
 //!   `value::MAX_DEPTH`; the machine that runs the program does not recurse, and counts the
 //!   calls of macros. All of it fits into a quarter of a mebibyte;
-//! - time: `STEPS` and some for each message, charged for instructions, elements and bytes alike
-//!   before they are handled (`budget`);
-//! - memory: `HELD` bytes and some for each byte of the conversation, counted while they are
-//!   held; the allocator may hold twice that while something grows;
+//! - time: `STEPS` plus some for each message, charged for instructions, elements and bytes alike
+//!   before they are processed (`budget`);
+//! - memory: `HELD` bytes plus some for each byte of the conversation, counted while they are
+//!   held; the allocator may hold twice that while a value grows;
 //! - source: [`MAX_SOURCE`] bytes.
 //!
-//! The same template and conversation make the same text everywhere; only `strftime_now` asks for
-//! the time. Left out are recursive loops, HTML's escaping where strings marked by `safe` or `escape`
-//! are formatted, joined or replaced in, other templates (`include`, `extends`), and what depends on
-//! chance or on a terminal (`random`, `pprint`, `wordwrap`, `urlize`, `xmlattr`, `striptags`).
+//! The same template and conversation yield the same text everywhere; only `strftime_now` reads the
+//! time. Not supported are recursive loops, HTML escaping where strings marked by `safe` or `escape`
+//! are formatted, joined or replaced in, other templates (`include`, `extends`), and filters that
+//! depend on chance or on a terminal (`random`, `pprint`, `wordwrap`, `urlize`, `xmlattr`,
+//! `striptags`).
 
 mod budget;
 mod clock;
@@ -56,32 +57,32 @@ pub struct Message {
     pub role: String,
     /// The text.
     pub content: String,
-    /// What the model thought before it wrote the text. Most templates leave it out of all but the latest messages.
+    /// The model's thinking before it wrote the text. Most templates leave it out of all but the latest messages.
     pub thinking: Option<String>,
 }
 
 impl Message {
-    /// A message.
+    /// Creates a message.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
         Message { role: role.into(), content: content.into(), thinking: None }
     }
 
-    /// A system prompt.
+    /// Creates a system prompt.
     pub fn system(content: &str) -> Message {
         Message::new("system", content)
     }
 
-    /// A message of the user.
+    /// Creates a message of the user.
     pub fn user(content: &str) -> Message {
         Message::new("user", content)
     }
 
-    /// An answer of the model.
+    /// Creates an answer of the model.
     pub fn assistant(content: &str) -> Message {
         Message::new("assistant", content)
     }
 
-    /// The object that a template sees. Thinking has two names there: `thinking` is that of gpt-oss.
+    /// The object that a template sees. Thinking has two names in it: `thinking` is gpt-oss's.
     pub fn to_json(&self) -> serde_json::Value {
         let mut message = serde_json::Map::new();
         let mut put =
@@ -96,7 +97,7 @@ impl Message {
     }
 }
 
-/// Why a template cannot be used, or could not be rendered. Lines count from 1.
+/// The reason why a template is unusable, or could not be rendered. Lines count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChatError {
@@ -105,60 +106,61 @@ pub enum ChatError {
     TooLong {
         /// Bytes of the source.
         len: usize,
-        /// The most that is read.
+        /// The maximum.
         limit: usize,
     },
     /// The source is not a template.
     #[error("the chat template is not valid: {message} (line {line} of the template)")]
     Syntax {
-        /// Where.
+        /// The line of the mistake.
         line: u32,
-        /// What is wrong, and what was expected.
+        /// The mistake, and what was expected.
         message: String,
     },
     /// The template itself refused the conversation (`raise_exception`).
     #[error("the chat template refuses this conversation: {message}")]
     Refused {
-        /// Its words, without control characters.
+        /// Its message, without control characters.
         message: String,
     },
     /// The template takes too many steps or too much memory.
     #[error("the chat template runs for too long: {what} (line {line} of the template)")]
     Endless {
-        /// Where it was stopped.
+        /// The line where it was stopped.
         line: u32,
-        /// Which bound it met.
+        /// The limit that it reached.
         what: &'static str,
     },
     /// Values or macros nest too deeply.
     #[error("the chat template goes too deep: {what} (line {line} of the template)")]
     TooDeep {
-        /// Where it was stopped; 0 if the conversation itself nests too deeply.
+        /// The line where it was stopped; 0 if the conversation itself nests too deeply.
         line: u32,
-        /// Which bound it met.
+        /// The limit that it reached.
         what: &'static str,
     },
-    /// The template does something that cannot be done.
+    /// The template attempts something impossible.
     #[error("the chat template fails: {message} (line {line} of the template)")]
     Failed {
-        /// Where.
+        /// The line of the failure.
         line: u32,
-        /// How.
+        /// The failure.
         message: String,
     },
 }
 
-/// Most bytes of source. (The longest in use have some 20 kB.)
+/// The maximum size of a source in bytes. (The longest in use have some 20 kB.)
 pub const MAX_SOURCE: usize = 1 << 20;
 /// Steps for a rendering, and for each message in it. (A template in use takes some hundred steps
-/// a message; with tools some thousand.) A template may also go through the whole conversation
+/// per message; with tools some thousand.) A template may also iterate over the whole conversation
 /// once for each message.
 const STEPS: u64 = 20_000_000;
 const STEPS_PER_MESSAGE: u64 = 50_000;
-/// Most bytes held at once, beyond `HELD_PER_BYTE` for each byte of the conversation and the template.
+/// The maximum number of bytes held at once, in addition to `HELD_PER_BYTE` for each byte of the
+/// conversation and the template.
 const HELD: usize = 64 << 20;
 const HELD_PER_BYTE: usize = 16;
-/// What a value of the conversation counts for, beside its text.
+/// The bytes counted for a value of the conversation, in addition to its text.
 const VALUE: usize = 32;
 
 /// A chat template, checked for syntax.
@@ -175,15 +177,14 @@ impl std::fmt::Debug for ChatTemplate {
     }
 }
 
-/// What a conversation is made of: its messages, its values, its text.
+/// The size of a conversation: its messages, and its values and text.
 struct Size {
     messages: usize,
     bytes: usize,
 }
 
 impl ChatTemplate {
-    /// Reads a template; `bos_text` and `eos_text` are the spellings of those tokens (empty if
-    /// there is none).
+    /// Reads a template; `bos_text` and `eos_text` are the spellings of those tokens (empty if there are none).
     ///
     /// # Errors
     /// [`ChatError::TooLong`], [`ChatError::Syntax`].
@@ -197,8 +198,8 @@ impl ChatTemplate {
         Ok(ChatTemplate { program, source_len: source.len(), bos, eos })
     }
 
-    /// The conversation as the model expects it; with `add_generation_prompt` up to where its
-    /// answer begins.
+    /// Renders the conversation as the model expects it; with `add_generation_prompt` up to the
+    /// beginning of its answer.
     ///
     /// # Errors
     /// [`ChatError::Refused`], [`ChatError::Endless`], [`ChatError::TooDeep`],
@@ -211,10 +212,9 @@ impl ChatTemplate {
         self.render_context(&context(messages, add_generation_prompt))
     }
 
-    /// As [`render`](Self::render) for any context, such as one with tools: `context` is what
-    /// Hugging Face's `apply_chat_template` hands a template, with `messages` and whatever else it may look
-    /// for. It takes precedence over what is there by default (`bos_token`, `eos_token`, and null for `tools` and
-    /// `documents`).
+    /// As [`render`](Self::render) for any context, such as one with tools: `context` is what Hugging Face's
+    /// `apply_chat_template` passes to a template, with `messages` and any other variables that it may use. It
+    /// takes precedence over the defaults (`bos_token`, `eos_token`, and null for `tools` and `documents`).
     ///
     /// # Errors
     /// As [`render`](Self::render).
@@ -267,7 +267,7 @@ impl ChatTemplate {
     }
 }
 
-/// What a template sees of a conversation.
+/// The variables of a conversation that a template sees.
 pub(crate) fn context(
     messages: &[Message],
     add_generation_prompt: bool,
@@ -279,7 +279,7 @@ pub(crate) fn context(
     ])
 }
 
-/// The size of a JSON value. It recurses as deep as values may nest.
+/// Returns the size of a JSON value. Recurses as deep as values may nest.
 pub(crate) fn measure(value: &serde_json::Value, depth: u32) -> Result<usize, ChatError> {
     if depth >= MAX_DEPTH {
         return Err(ChatError::TooDeep { line: 0, what: "the conversation nests too deeply" });
@@ -302,7 +302,7 @@ pub(crate) fn measure(value: &serde_json::Value, depth: u32) -> Result<usize, Ch
     Ok(bytes)
 }
 
-/// A JSON value for a template; [`measure`] has been through it.
+/// Converts a JSON value for a template; [`measure`] has checked it.
 fn from_json(value: &serde_json::Value, budget: &Rc<Budget>) -> budget::Result<Value> {
     Ok(match value {
         serde_json::Value::Null => Value::None,

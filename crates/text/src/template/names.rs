@@ -1,6 +1,6 @@
-//! What templates name: filters, tests, methods, comparisons, and the choices in them.
+//! The names in templates: filters, tests, methods, comparisons, and their variants.
 
-/// How a text changes case.
+/// The way a text changes case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Case {
     Upper,
@@ -12,7 +12,7 @@ pub(super) enum Case {
     Swap,
 }
 
-/// Which ends of a text to strip.
+/// The ends of a text to strip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ends {
     Both,
@@ -20,7 +20,7 @@ pub(super) enum Ends {
     Right,
 }
 
-/// Where a text goes in a field.
+/// The position of a text in a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Left,
@@ -28,7 +28,7 @@ pub(super) enum Side {
     Center,
 }
 
-/// What the methods `is…` of strings ask.
+/// The properties that the `is…` methods of strings check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Is {
     Alpha,
@@ -71,7 +71,7 @@ macro_rules! filters {
         pub(super) enum Filter { $($filter),* }
 
         impl Filter {
-            /// The filter of a name.
+            /// The filter with this name.
             pub(super) fn named(name: &str) -> Option<Filter> {
                 let name = match name {
                     "count" => "length",
@@ -167,7 +167,7 @@ pub(super) enum Test {
 }
 
 impl Test {
-    /// The test of a name.
+    /// The test with this name.
     pub(super) fn named(name: &str) -> Option<Test> {
         Some(match name {
             "boolean" => Test::Boolean,
@@ -205,7 +205,7 @@ impl Test {
     }
 }
 
-/// A method of some type.
+/// A method of any type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     Case(Case),

@@ -30,7 +30,7 @@ fn symbol(op: Binary) -> &'static str {
     }
 }
 
-/// Where a slice takes its items from: first index, step, number of items.
+/// The items that a slice selects: first index, step, number of items.
 struct Cut {
     start: i128,
     step: i128,
@@ -38,7 +38,7 @@ struct Cut {
 }
 
 impl Machine<'_> {
-    /// An error if the value is undefined.
+    /// Returns an error if the value is undefined.
     pub(super) fn defined(&self, value: &Value) -> Result<()> {
         match value {
             Value::Undefined(missing) => Err(Stop::Failed(self.describe_missing(*missing))),
@@ -163,7 +163,7 @@ impl Machine<'_> {
         }
     }
 
-    /// `a == b`. It recurses as deep as values do; namespaces are equal to themselves only.
+    /// `a == b`. Recurses as deep as values nest; namespaces equal only themselves.
     pub(super) fn equal(&self, a: &Value, b: &Value) -> Result<bool> {
         self.budget.steps(1)?;
         if let (Some(a), Some(b)) = (a.number(), b.number()) {
@@ -242,7 +242,7 @@ impl Machine<'_> {
         })
     }
 
-    /// The order of two values; an error if they have none. (NaN comes after everything.)
+    /// The order of two values; an error if they have none. (NaN orders after everything.)
     pub(super) fn order(&self, a: &Value, b: &Value) -> Result<Ordering> {
         Ok(self.partial_order(a, b)?.unwrap_or(Ordering::Greater))
     }
@@ -294,7 +294,7 @@ impl Machine<'_> {
                         return Ok(false);
                     };
                     let step = i128::from(range.step);
-                    // The lowest number has no quotient by −1.
+                    // Dividing the lowest number by −1 has no result.
                     let index = from.checked_div(step).filter(|index| index * step == from);
                     index.is_some_and(|index| (0..i128::from(range.len)).contains(&index))
                 }
@@ -311,7 +311,7 @@ impl Machine<'_> {
         }
     }
 
-    /// `object[key]`, as the sandbox does it: what is not there is undefined.
+    /// `object[key]`, as in the sandbox: a missing element is undefined.
     pub(super) fn item(&mut self, object: &Value, key: &Value) -> Result<Value> {
         self.defined(object)?;
         if let Some(found) = self.element(object, key)? {
@@ -336,7 +336,7 @@ impl Machine<'_> {
         Ok(match object {
             Value::Dict(map) => match map.get(key, &self.budget) {
                 Ok(found) => found.cloned(),
-                // What cannot be a key is none.
+                // A value that cannot be a key is not found.
                 Err(Stop::Failed(_)) => None,
                 Err(stop) => return Err(stop),
             },
@@ -357,7 +357,7 @@ impl Machine<'_> {
         })
     }
 
-    /// Where a character begins.
+    /// The offset of a character.
     pub(super) fn byte_of(&self, text: &Text, char: usize) -> Result<usize> {
         if text.is_ascii() {
             return Ok(char.min(text.len()));
@@ -432,7 +432,7 @@ impl Machine<'_> {
             }
             return out.into_value();
         }
-        // Four bytes a character, only while this runs.
+        // Four bytes per character, only while this runs.
         let _lease = self.budget.lease(4 * text.chars_len())?;
         self.budget.bytes(4 * text.len())?;
         let chars: Vec<char> = text.chars().collect();
@@ -443,7 +443,7 @@ impl Machine<'_> {
         out.into_value()
     }
 
-    /// All that a loop over the value goes through; an iterator has nothing left then.
+    /// All items that a loop over the value visits; an iterator is exhausted then.
     pub(super) fn items(&self, value: &Value) -> Result<Seq> {
         match value {
             Value::List(items) | Value::Tuple(items) | Value::Group(items) => Ok(items.clone()),
@@ -484,7 +484,7 @@ impl Machine<'_> {
         }
     }
 
-    /// A text of one character; ASCII ones are made once.
+    /// A text of one character; ASCII ones are created once.
     pub(super) fn char(&self, c: char) -> Result<Value> {
         let new = || Value::text(c.encode_utf8(&mut [0; 4]), &self.budget);
         let mut chars = self.chars.borrow_mut();
@@ -500,7 +500,7 @@ impl Machine<'_> {
     }
 }
 
-/// As Python's `slice.indices`.
+/// Like Python's `slice.indices`.
 fn cut([start, stop, step]: [Option<i128>; 3], len: usize) -> Result<Cut> {
     let step = step.unwrap_or(1);
     if step == 0 {
@@ -519,7 +519,7 @@ fn cut([start, stop, step]: [Option<i128>; 3], len: usize) -> Result<Cut> {
     Ok(Cut { start, step, len: usize::try_from(len).unwrap_or(0) })
 }
 
-/// Python's arithmetic: `/` makes a float, `//` and `%` round down.
+/// Python's arithmetic: `/` yields a float, `//` and `%` round down.
 fn arithmetic(op: Binary, a: Number, b: Number) -> Result<Value> {
     use Number::{Float, Int};
     let zero = match b {

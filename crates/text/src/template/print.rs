@@ -17,22 +17,22 @@ pub(super) fn float(x: f64) -> String {
     if x.is_infinite() {
         return if x > 0.0 { "inf" } else { "-inf" }.into();
     }
-    // Python turns to an exponent of at least two digits below 1e-4 and from 1e16 on.
+    // Python switches to an exponent of at least two digits below 1e-4 and from 1e16 on.
     if x == 0.0 || (1e-4..1e16).contains(&x.abs()) {
         return format!("{x:?}");
     }
     exponent(&format!("{x:e}"))
 }
 
-/// Rust's `1.5e-7` as Python's `1.5e-07`.
+/// Converts Rust's `1.5e-7` to Python's `1.5e-07`.
 pub(super) fn exponent(text: &str) -> String {
     let (digits, exponent) = text.split_once('e').unwrap_or((text, "0"));
     let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |e| ('-', e));
     format!("{digits}e{sign}{exponent:0>2}")
 }
 
-/// True if `repr` shows a character as it is. Plane 16 counts as printable, unlike in Python:
-/// there, what callers put into messages to stand for other text is kept.
+/// Returns true if `repr` shows a character unchanged. Plane 16 counts as printable, unlike in
+/// Python: characters there that callers put into messages as stand-ins for other text are kept.
 pub(super) fn printable(c: char) -> bool {
     match get_general_category(c) {
         Category::Control
@@ -80,7 +80,7 @@ pub(super) fn quoted(text: &str, out: &mut Buffer) -> Result<()> {
 }
 
 impl Machine<'_> {
-    /// `str(value)` at the end of `out`.
+    /// Appends `str(value)` to `out`.
     pub(super) fn write(&self, value: &Value, out: &mut Buffer) -> Result<()> {
         match value {
             Value::Undefined(_) => Ok(()),
@@ -89,8 +89,8 @@ impl Machine<'_> {
         }
     }
 
-    /// `repr(value)` at the end of `out`. It recurses as deep as values and namespaces do, which
-    /// is limited here because namespaces may contain themselves.
+    /// Appends `repr(value)` to `out`. Recurses as deep as values and namespaces nest, which is
+    /// limited here because namespaces may contain themselves.
     pub(super) fn write_repr(&self, value: &Value, depth: u32, out: &mut Buffer) -> Result<()> {
         if depth > MAX_DEPTH {
             return Err(Stop::TooDeep("it prints values that nest too deeply"));
@@ -186,7 +186,7 @@ impl Machine<'_> {
         }
     }
 
-    /// `str(value)`; what is a text already is not copied.
+    /// `str(value)`; a value that is already a text is not copied.
     pub(super) fn text_of(&self, value: &Value) -> Result<super::value::Text> {
         match value {
             Value::Text(text) => Ok(text.clone()),

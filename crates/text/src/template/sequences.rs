@@ -52,7 +52,7 @@ impl Machine<'_> {
         let nothing = |what| Ok(Value::Undefined(Missing::Other(what)));
         args.bind("first", [])?;
         if let Value::Iter(once) = value {
-            // It takes one and leaves the others.
+            // It takes one item and leaves the others.
             let at = once.at.get();
             once.at.set((at + 1).min(once.items.len()));
             return match once.items.get(at) {
@@ -100,7 +100,7 @@ impl Machine<'_> {
         for item in items.iter().rev() {
             turned.push(item.clone())?;
         }
-        // What cannot be gone through backwards becomes a list.
+        // A value that cannot be iterated backwards becomes a list.
         match value {
             Value::Iter(_) | Value::Undefined(_) => turned.list(),
             _ => turned.iter("reversed"),
@@ -199,13 +199,13 @@ impl Machine<'_> {
         })
     }
 
-    /// The places of keys in their order.
+    /// The indices of keys in sorted order.
     fn places(&mut self, keys: &[Value], reverse: bool) -> Result<Vec<u32>> {
         let mut order: Vec<u32> = (0..keys.len() as u32).collect();
         let budget = std::rc::Rc::clone(&self.budget);
         sort(&mut order, &budget, |a, b| {
             let (a, b) = (&keys[*a as usize], &keys[*b as usize]);
-            // Reversed, equal ones still stay as they are.
+            // Even in reverse, equal ones keep their order.
             let less = if reverse { self.less(b, a)? } else { self.less(a, b)? };
             Ok(if less { Ordering::Less } else { Ordering::Equal })
         })?;
@@ -245,7 +245,7 @@ impl Machine<'_> {
         Seq::new(order.iter().map(|at| items[*at as usize].clone()), &self.budget).map(Value::List)
     }
 
-    /// Keys by one attribute, or by several with commas between them.
+    /// Keys by one attribute, or by several separated by commas.
     fn multi_keys(&mut self, items: &Seq, attribute: &Value, exact: bool) -> Result<Seq> {
         let mut paths = Vec::new();
         if let Value::Text(text) = attribute
@@ -281,7 +281,7 @@ impl Machine<'_> {
         for item in &*items {
             let key = self.sort_key(item, attribute, exact)?;
             if key.is_undefined() {
-                // All undefined values are one key, which no dictionary here has.
+                // All undefined values count as one key, which no dictionary here has.
                 seen = true;
                 continue;
             }
@@ -290,7 +290,7 @@ impl Machine<'_> {
         }
         let keys = keyed.finish()?;
         let mut list = ListBuilder::new(&self.budget)?;
-        // The first item of each key, in order.
+        // The first item for each key, in order.
         let mut next = 0;
         for item in &*items {
             let key = self.sort_key(item, attribute, exact)?;
@@ -335,7 +335,7 @@ impl Machine<'_> {
                 at += 1;
             }
             if group.len() == 0 {
-                // Something that is not equal to itself.
+                // A key that does not equal itself.
                 group.push(items[first as usize].clone())?;
                 at += 1;
             }

@@ -1,8 +1,8 @@
-//! Names and words of a template, as messages show them.
+//! Names and texts of a template, as messages show them.
 
 use std::borrow::Cow;
 
-/// A name from a template for a message: not long, and on one line.
+/// A name from a template for a message: short, and on one line.
 pub(super) fn clip(name: &str) -> Cow<'_, str> {
     const MAX_CHARS: usize = 60;
     if name.len() <= MAX_CHARS && !name.chars().any(char::is_control) {
@@ -12,7 +12,7 @@ pub(super) fn clip(name: &str) -> Cow<'_, str> {
     Cow::Owned(if name.chars().nth(MAX_CHARS).is_some() { short + "…" } else { short })
 }
 
-/// The words of a template for a person: not endless, and without control characters.
+/// A template's text for the user: of limited length, and without control characters.
 pub(super) fn readable(message: &str) -> String {
     const MAX_CHARS: usize = 2000;
     message.chars().take(MAX_CHARS).flat_map(without_control).collect()

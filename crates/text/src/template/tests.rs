@@ -1,4 +1,4 @@
-//! jinja2's tests: `x is defined`, and what `select` and its like take by name.
+//! jinja2's tests: `x is defined`, and those that `select` and the like take by name.
 
 use super::budget::{Result, fail};
 use super::machine::{Args, Machine};
@@ -41,7 +41,7 @@ impl Machine<'_> {
                     self.objects[*at as usize],
                     super::machine::Object::Macro { .. } | super::machine::Object::Joiner { .. }
                 ),
-                // An undefined value has `__call__`, and it fails.
+                // An undefined value has `__call__`, which fails.
                 Value::Undefined(_) => true,
                 value => matches!(value, Value::Builtin(_) | Value::Method(_) | Value::Loop(..)),
             },
@@ -106,7 +106,7 @@ impl Machine<'_> {
     }
 }
 
-/// Python's `is`, where it does not depend on how Python stores things.
+/// Python's `is`, where it does not depend on how Python stores values.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::None, Value::None) => true,

@@ -9,12 +9,12 @@ use std::rc::Rc;
 
 use unicode_general_category::{GeneralCategory as Category, get_general_category};
 
-/// White space as Python's `str.isspace` knows it.
+/// White space as defined by Python's `str.isspace`.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }
 
-/// What ends a line for `str.splitlines`.
+/// Returns true for a line end of `str.splitlines`.
 fn is_line_end(c: char) -> bool {
     matches!(
         c,
@@ -22,7 +22,7 @@ fn is_line_end(c: char) -> bool {
     )
 }
 
-/// The lines of a text; with `ends`, each with what ends it.
+/// The lines of a text; with `ends`, each with its line end.
 pub(super) fn lines(text: &str, ends: bool) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -43,7 +43,7 @@ pub(super) fn lines(text: &str, ends: bool) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `str.strip`; `chars` are what is taken away.
+/// `str.strip`; `chars` are the characters to remove.
 pub(super) fn strip<'t>(
     text: &'t str,
     chars: Option<&Text>,
@@ -56,7 +56,7 @@ pub(super) fn strip<'t>(
     };
     budget.bytes(text.len())?;
     let Some(chars) = chars else { return Ok(trimmed(&is_space)) };
-    // Many characters are looked up in order, so that the time is not their product.
+    // Many characters are looked up in sorted order, so that the time is not the product of the lengths.
     let _lease = budget.lease(4 * chars.chars_len())?;
     budget.steps(chars.chars_len())?;
     let mut set: Vec<char> = chars.chars().collect();
@@ -64,7 +64,7 @@ pub(super) fn strip<'t>(
     Ok(trimmed(&|c| set.binary_search(&c).is_ok()))
 }
 
-/// The text with what means something in HTML escaped.
+/// Escapes the text's special characters of HTML.
 pub(super) fn escape(text: &str, out: &mut Buffer) -> Result<()> {
     for c in text.chars() {
         match c {
@@ -183,7 +183,7 @@ pub(super) fn case(text: &str, case: Case, budget: &Rc<Budget>) -> Result<Value>
     budget.bytes(4 * text.len())?;
     let mut out = Buffer::new(budget)?;
     if case == Case::Lower || (case == Case::Upper && text.is_ascii()) {
-        // Whole texts: what a sigma becomes depends on what is around it.
+        // Whole texts: the lower case of a sigma depends on its context.
         let _lease = budget.lease(3 * text.len())?;
         out.push_str(&if case == Case::Lower { text.to_lowercase() } else { text.to_uppercase() })?;
         return out.into_value();
@@ -199,7 +199,7 @@ pub(super) fn case(text: &str, case: Case, budget: &Rc<Budget>) -> Result<Value>
         };
         in_word = c.is_lowercase() || c.is_uppercase() || is_title(c);
         if upper && matches!(case, Case::Capitalize | Case::Title) {
-            // A character of which the upper case is several has only the first of them upper.
+            // If the upper case of a character is several characters, only the first of them is upper.
             for (i, c) in c.to_uppercase().enumerate() {
                 if i == 0 {
                     out.push(c)?;
@@ -250,7 +250,7 @@ pub(super) fn justify(
     let left = match side {
         Side::Left => 0,
         Side::Right => missing,
-        // As CPython does it.
+        // As in CPython.
         Side::Center => missing / 2 + (missing & width & 1),
     };
     let fill = fill.encode_utf8(&mut [0; 4]).to_owned();
@@ -300,7 +300,7 @@ fn is_decimal(c: char) -> bool {
     c.is_ascii_digit() || (!c.is_ascii() && get_general_category(c) == Category::DecimalNumber)
 }
 
-/// Answers `question`.
+/// Returns whether the text has the property `question`.
 pub(super) fn is(text: &str, question: Is, budget: &Budget) -> Result<bool> {
     budget.bytes(2 * text.len())?;
     let all = |is: &dyn Fn(char) -> bool| !text.is_empty() && text.chars().all(is);
@@ -370,7 +370,7 @@ pub(super) fn parse_int(text: &str, base: i128) -> Option<i128> {
 /// Python's `float(text)`.
 pub(super) fn parse_float(text: &str) -> Option<f64> {
     let text = text.trim_matches(is_space);
-    // Rust takes what Python takes, except for underscores between digits.
+    // Rust accepts what Python accepts, except for underscores between digits.
     let text = without_underscores(text)?;
     if text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'+' | b'-')) {
         text.parse().ok()
@@ -379,7 +379,7 @@ pub(super) fn parse_float(text: &str) -> Option<f64> {
     }
 }
 
-/// `None` for nothing, and where an underscore is not between two digits.
+/// `None` if the text is empty, or an underscore is not between two digits.
 fn without_underscores(text: &str) -> Option<std::borrow::Cow<'_, str>> {
     if text.is_empty() {
         return None;

@@ -1,6 +1,6 @@
-//! The values of a template. They are immutable trees of bounded depth, so that dropping,
-//! comparing and printing them recurses no deeper than [`MAX_DEPTH`]. What can change (namespaces,
-//! cyclers, macros with their scopes) is in the machine's arena and is named by its index: no
+//! The values of a template. They are immutable trees of bounded depth, so dropping, comparing and
+//! printing them recurses at most [`MAX_DEPTH`] levels. Objects that can change (namespaces,
+//! cyclers, macros with their scopes) are in the machine's arena and are referred to by index: no
 //! value contains itself.
 
 use std::cell::Cell;
@@ -12,12 +12,12 @@ use super::budget::{Budget, Lease, Result, Stop, fail};
 use super::code::Name;
 use super::names::{Method, ViewKind};
 
-/// Deepest nesting of a value. (JSON of a request is read to a depth of 128.)
+/// The maximum nesting of a value. (A request's JSON is read to a depth of 128.)
 pub(super) const MAX_DEPTH: u32 = 160;
-/// What a value on the heap takes beside its contents.
+/// The memory charged for a value on the heap, in addition to its contents.
 const OVERHEAD: usize = 96;
 
-/// Where an undefined value comes from, for messages.
+/// The origin of an undefined value, for messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Missing {
     /// A variable.
@@ -26,13 +26,13 @@ pub(super) enum Missing {
     Attribute(&'static str, Name),
     /// An element of a value of the named type, by a computed key.
     Element(&'static str),
-    /// Something that the sandbox keeps.
+    /// Something that the sandbox withholds.
     Unsafe(&'static str, Name),
-    /// The first of nothing, and the like.
+    /// The first item of an empty sequence, and the like.
     Other(&'static str),
 }
 
-/// What is callable and not a macro.
+/// Callable values other than macros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Builtin {
     Range,
@@ -73,36 +73,36 @@ pub(super) enum Value {
     Dict(Map),
     Range(Range),
     View(ViewKind, Map),
-    /// An iterator, to be gone through once.
+    /// An iterator, which can be iterated once.
     Iter(Rc<Once>),
     /// A namespace, cycler, joiner or macro of the machine.
     Object(u32),
-    /// The loop at this index of the stack of loops, with its number.
+    /// The loop at this index in the stack of loops, with its number.
     Loop(u32, u32),
     Builtin(Builtin),
     Method(Rc<Bound>),
 }
 
-/// A method and what it is of.
+/// A method and its object.
 pub(super) struct Bound {
     pub(super) of: Value,
     pub(super) method: Method,
     _lease: Lease,
 }
 
-/// An iterator over values that are there already.
+/// An iterator over values that already exist.
 pub(super) struct Once {
     pub(super) items: Seq,
     pub(super) at: Cell<usize>,
-    /// What Python calls it.
+    /// Its name in Python.
     pub(super) name: &'static str,
 }
 
 pub(super) struct TextData {
     text: String,
-    /// Characters in it.
+    /// Its length in characters.
     chars: usize,
-    /// Marked as HTML, by `safe` or `escape`: what is added to it is escaped.
+    /// Marked as HTML, by `safe` or `escape`: text appended to it is escaped.
     safe: bool,
     _lease: Lease,
 }
@@ -162,7 +162,7 @@ impl Text {
     }
 }
 
-/// A string that grows. What it holds is leased before it grows.
+/// A growing string. Its memory is leased before it grows.
 pub(super) struct Buffer {
     text: String,
     lease: Lease,
@@ -175,7 +175,7 @@ impl Buffer {
         Ok(Buffer { text: String::new(), lease, budget: Rc::clone(budget) })
     }
 
-    /// Reserves `more` bytes, and charges their handling.
+    /// Reserves `more` bytes, and charges their processing.
     fn reserve(&mut self, more: usize) -> Result<()> {
         self.budget.bytes(more)?;
         let needed = self.text.len().saturating_add(more);
@@ -197,7 +197,7 @@ impl Buffer {
         self.push_str(c.encode_utf8(&mut [0; 4]))
     }
 
-    /// `text`, `count` times.
+    /// Appends `text` `count` times.
     pub(super) fn repeat(&mut self, text: &str, count: usize) -> Result<()> {
         self.reserve(text.len().saturating_mul(count))?;
         self.budget.steps(if text.is_empty() { 0 } else { count / 4 })?;
@@ -251,7 +251,7 @@ impl Seq {
         Rc::ptr_eq(&self.0, &other.0)
     }
 
-    /// All of `items`.
+    /// A sequence of all `items`.
     pub(super) fn new(items: impl IntoIterator<Item = Value>, budget: &Rc<Budget>) -> Result<Seq> {
         let mut list = ListBuilder::new(budget)?;
         for item in items {
@@ -261,7 +261,7 @@ impl Seq {
     }
 }
 
-/// A list that grows. What it holds is leased before it grows.
+/// A growing list. Its memory is leased before it grows.
 pub(super) struct ListBuilder {
     items: Vec<Value>,
     depth: u32,
@@ -325,9 +325,9 @@ fn nest(depth: u32) -> Result<u32> {
 }
 
 pub(super) struct MapData {
-    /// In the order in which they came.
+    /// In order of insertion.
     entries: Vec<(Value, Value)>,
-    /// Places of the entries, in the order of their keys.
+    /// Indices of the entries, in the order of their keys.
     order: Vec<u32>,
     depth: u32,
     _lease: Lease,
@@ -364,7 +364,7 @@ impl Map {
         Ok(None)
     }
 
-    /// The value of a key; an error if the key is of a type that cannot be one.
+    /// The value of a key; an error if the key's type cannot be a key.
     pub(super) fn get(&self, wanted: &Value, budget: &Budget) -> Result<Option<&Value>> {
         hashable(wanted, budget)?;
         self.find(|key| order_keys(key, wanted, budget))
@@ -381,7 +381,7 @@ impl Map {
     }
 }
 
-/// A dictionary that grows; of entries with one key the last counts, at the position of the first.
+/// A growing dictionary; of entries with one key the last counts, at the position of the first.
 pub(super) struct MapBuilder {
     entries: Vec<(Value, Value)>,
     depth: u32,
@@ -427,7 +427,7 @@ impl MapBuilder {
         sort(&mut order, &self.budget, |a, b| {
             order_keys(&entries[*a as usize].0, &entries[*b as usize].0, &self.budget)
         })?;
-        // Sorting is stable: of equal keys the first in `order` came first, the last came last.
+        // Sorting is stable: equal keys are in `order` in the order of insertion.
         let mut doubled = Vec::new();
         for pair in order.windows(2) {
             let [a, b] = [pair[0] as usize, pair[1] as usize];
@@ -443,10 +443,10 @@ impl MapBuilder {
         Ok(Map(Rc::new(MapData { entries: self.entries, order, depth, _lease: self.lease })))
     }
 
-    /// `doubled`: neighbours in the order of keys with one key, by their places.
+    /// `doubled`: indices of entries with the same key that are adjacent in the order of keys.
     fn without_doubled(mut self, order: &[u32], doubled: &[(usize, usize)]) -> Result<Map> {
         self.budget.steps(self.entries.len() * 2)?;
-        // Later values go to the first position, which is the one that no pair leads to.
+        // Later values move to the first position, which is never the second of a pair.
         let mut first: Vec<usize> = (0..order.len()).collect();
         let mut gone = vec![false; order.len()];
         for (a, b) in doubled {
@@ -483,9 +483,9 @@ fn rank(key: &Value) -> u8 {
     }
 }
 
-/// An error for what Python cannot hash.
+/// Returns an error for values that Python cannot hash.
 pub(super) fn hashable(key: &Value, budget: &Budget) -> Result<()> {
-    // Parts that are shared are looked at each time, which may be often.
+    // Shared parts are visited each time, which may be often.
     budget.steps(1)?;
     match key {
         Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Text(_) => Ok(()),
@@ -496,7 +496,7 @@ pub(super) fn hashable(key: &Value, budget: &Budget) -> Result<()> {
     }
 }
 
-/// Any total order of keys in which equal keys are equal. It recurses as deep as values do.
+/// A total order of keys in which equal keys are equal. Recurses as deep as values nest.
 fn order_keys(a: &Value, b: &Value, budget: &Budget) -> Result<Ordering> {
     budget.steps(1)?;
     Ok(match (a, b) {
@@ -520,7 +520,7 @@ fn order_keys(a: &Value, b: &Value, budget: &Budget) -> Result<Ordering> {
     })
 }
 
-/// A number of Python; booleans are numbers.
+/// A Python number; booleans are numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Number {
     Int(i128),
@@ -538,12 +538,12 @@ impl Number {
     fn total_order(self, other: Number) -> Ordering {
         match (self, other) {
             (Number::Int(a), Number::Int(b)) => a.cmp(&b),
-            // Adding 0 makes one of both zeros.
+            // Adding 0 makes both zeros equal.
             (a, b) => (a.float() + 0.0).total_cmp(&(b.float() + 0.0)),
         }
     }
 
-    /// `None`: one of them is not a number.
+    /// `None`: one of them is NaN.
     pub(super) fn order(self, other: Number) -> Option<Ordering> {
         match (self, other) {
             (Number::Int(a), Number::Int(b)) => Some(a.cmp(&b)),
@@ -552,7 +552,7 @@ impl Number {
     }
 }
 
-/// Sorts as Python does: stable, by comparisons that may fail and need not be consistent.
+/// Sorts as Python does: stable, with comparisons that may fail and need not be consistent.
 pub(super) fn sort<T: Copy>(
     items: &mut Vec<T>,
     budget: &Budget,
@@ -595,13 +595,13 @@ impl Value {
             Value::List(items) | Value::Tuple(items) | Value::Group(items) => items.0.depth,
             Value::Dict(map) | Value::View(_, map) => map.0.depth,
             Value::Iter(once) => once.items.0.depth,
-            // A method of a method is none, so this adds one level at most.
+            // A method has no methods, so this adds at most one level.
             Value::Method(bound) => bound.of.depth() + 1,
             _ => 0,
         }
     }
 
-    /// What Python calls its type.
+    /// The name of its type in Python.
     pub(super) fn type_name(&self) -> &'static str {
         match self {
             Value::Undefined(_) => "an undefined value",
@@ -632,7 +632,7 @@ impl Value {
         }
     }
 
-    /// An integer, or a boolean as one.
+    /// The value as an integer, if it is an integer or a boolean.
     pub(super) fn int(&self) -> Option<i128> {
         match self.number() {
             Some(Number::Int(n)) => Some(n),

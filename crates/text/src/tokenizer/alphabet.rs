@@ -1,8 +1,8 @@
-//! The byte alphabet of byte-level BPE: every byte stands as one printable character.
+//! The byte alphabet of byte-level BPE: every byte is represented by one printable character.
 //!
-//! Bytes that are printable in Latin-1 (`!`–`~`, `¡`–`¬`, `®`–`ÿ`) stand as themselves; the other
-//! 68 take the characters from U+0100 on, in order (GPT-2's `bytes_to_unicode`). So every byte is
-//! one or two bytes of UTF-8, and vocabularies never hold a raw space or control character.
+//! Bytes that are printable in Latin-1 (`!`–`~`, `¡`–`¬`, `®`–`ÿ`) represent themselves; the other
+//! 68 map to the characters from U+0100 on, in order (GPT-2's `bytes_to_unicode`). So every byte is
+//! one or two bytes of UTF-8, and vocabularies never contain a raw space or control character.
 
 const fn is_itself(byte: u32) -> bool {
     matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff)
@@ -25,7 +25,7 @@ const TO_CHAR: [u16; 256] = {
     table
 };
 
-/// The byte of every character below U+0144; 256 where there is none.
+/// The byte of every character below U+0144; 256 if there is none.
 const TO_BYTE: [u16; 324] = {
     let mut table = [256u16; 324];
     let mut byte = 0;
@@ -36,7 +36,7 @@ const TO_BYTE: [u16; 324] = {
     table
 };
 
-/// Appends the character that stands for `byte`, as UTF-8.
+/// Appends the character that represents `byte`, as UTF-8.
 #[inline]
 pub(crate) fn push_encoded(byte: u8, out: &mut Vec<u8>) {
     let c = TO_CHAR[byte as usize];
@@ -48,8 +48,7 @@ pub(crate) fn push_encoded(byte: u8, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the bytes that `text` stands for. What is not a character of the alphabet is appended
-/// as it is.
+/// Appends the bytes that `text` represents. Characters outside the alphabet are appended unchanged.
 pub(crate) fn push_decoded(text: &[u8], out: &mut Vec<u8>) {
     let mut at = 0;
     while at < text.len() {

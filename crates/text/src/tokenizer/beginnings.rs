@@ -1,27 +1,27 @@
-//! What begins somewhere in a text: a small set that says of a token whether the text can contain it at all.
+//! A small set of the string beginnings that occur in a text; it shows whether the text can contain a token at all.
 //!
-//! Of a text of some hundred bytes, a vocabulary of a quarter of a million tokens has some hundred that occur in it, and nothing else is
-//! ever looked up while it is encoded. So a table of those is made, in a tenth of the time that a table of all takes.
+//! In a text of some hundred bytes, some hundred tokens of a vocabulary of a quarter of a million occur, and no others are ever looked
+//! up while it is encoded. So a table of those is built, in a tenth of the time that a table of all tokens takes.
 
 use super::texts::Beginning;
 
-/// A set of beginnings of strings. It may claim to have ones that it has not, never the other way round.
+/// A set of beginnings of strings. It may report beginnings that were not added, but never misses one.
 pub(crate) struct Beginnings {
     bits: Vec<u64>,
-    /// Bits that a hash has to lose to be the number of a bit.
+    /// The number of bits to shift out of a hash to obtain a bit's number.
     shift: u32,
 }
 
 impl Beginnings {
-    /// An empty set, for texts of `len` bytes together.
+    /// Creates an empty set for texts with a total of `len` bytes.
     pub(crate) fn with_room_for(len: usize) -> Beginnings {
-        // Each byte of a text begins up to eight. One bit in thirty or fewer is set then, and so few strings are kept for nothing; of a
-        // short text, which is what people wait for, one in hundreds.
+        // Each byte of a text is the start of up to eight beginnings. So at most one bit in thirty is set, and few strings are kept
+        // needlessly; for a short text, which is where users wait for it, one in hundreds.
         let bits = (256 * len).clamp(1 << 17, 1 << 20).next_power_of_two();
         Beginnings { bits: vec![0; bits / 64], shift: 64 - bits.ilog2() }
     }
 
-    /// Adds the beginnings of all that stands anywhere in `text`.
+    /// Adds the beginnings of all strings that occur anywhere in `text`.
     pub(crate) fn add_within(&mut self, text: &[u8]) {
         for at in 0..text.len() {
             let first = Beginning::of(&text[at..]);
@@ -42,7 +42,7 @@ impl Beginnings {
         self.bits[bit / 64] |= 1 << (bit % 64);
     }
 
-    /// True if it may have been added.
+    /// Returns true if it may have been added.
     #[inline]
     pub(crate) fn may_have(&self, beginning: Beginning) -> bool {
         let bit = self.bit(beginning);

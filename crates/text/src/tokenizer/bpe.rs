@@ -1,11 +1,11 @@
-//! Byte-level BPE: the merges, and a part of text into tokens by them.
+//! Byte-level BPE: the merges, and how they turn a part of text into tokens.
 //!
-//! A merge is kept as the file writes it, `left right` with one space between; its number is its
-//! rank. A pair is looked up by writing it the same way, which is exact because neither side can
-//! hold a space: byte-level text has none, and raw text has U+2581 instead. A table of merges
-//! therefore takes one hash for each, with no look-up of the tokens it names; merges that name unknown
-//! tokens can do no harm, since a symbol without a token falls apart again at the end. A merge without
-//! a space, or one that is there twice, is never found, as in llama.cpp.
+//! A merge is kept as the file writes it, `left right` with one space between; its number is its rank.
+//! A pair is looked up by writing it the same way, which is exact because neither side can contain a
+//! space: byte-level text has none, and raw text has U+2581 instead. A table of merges therefore takes
+//! one hash for each, with no look-up of the tokens it names. Merges that name unknown tokens do no
+//! harm, since a symbol without a token is split again at the end. A merge without a space, or a
+//! duplicate, is never found, as in llama.cpp.
 //!
 //! Merging takes O(n log n) for a part of n symbols: a heap of candidate pairs, a linked list of
 //! symbols, and candidates that no longer fit are skipped when they come up.
@@ -43,7 +43,7 @@ struct Candidate {
     rank: u32,
     left: u32,
     right: u32,
-    /// Bytes of both when it was entered: it no longer fits if they differ.
+    /// Total bytes of both symbols when the pair was entered: the pair is stale if they differ.
     len: u32,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Bpe {
     scratch: Vec<u8>,
 }
 
-/// How a part is turned into symbols.
+/// The rules for turning a part into symbols.
 #[derive(Clone, Copy)]
 pub(crate) struct Manner {
     pub(crate) raw_bytes: bool,
@@ -129,9 +129,10 @@ impl Bpe {
     }
 }
 
-/// A symbol that is no token: its characters one by one, or its bytes where the vocabulary spells
-/// bytes. What has no token is left out, as llama.cpp and Hugging Face do: the unknown token of
-/// such vocabularies is often the end of the text. (SmolLM2 lacks some control characters.)
+/// Splits a symbol that is no token into its characters, or into its bytes where the vocabulary
+/// spells bytes. Parts without a token are left out, as in llama.cpp and Hugging Face: the unknown
+/// token of such vocabularies is often the end of the text. (SmolLM2 lacks some control
+/// characters.)
 fn fall_apart(text: &[u8], vocab: Lookup<'_>, manner: Manner, out: &mut Vec<u32>) {
     if manner.raw_bytes {
         for &byte in text {

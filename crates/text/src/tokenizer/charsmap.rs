@@ -1,22 +1,22 @@
-//! How SentencePiece normalises text before it looks for tokens: a map from strings to what replaces them, as it compiles it
-//! into `tokenizer.ggml.precompiled_charsmap`.
+//! SentencePiece's normalisation of text before it is tokenized: a map from strings to their replacements, as SentencePiece
+//! compiles it into `tokenizer.ggml.precompiled_charsmap`.
 //!
-//! The bytes are a length (u32, little-endian), so many bytes of a double array, and the replacements, each with a zero after
-//! it. The double array is that of darts-clone: units of 32 bits, whose low eight are the byte that leads to the unit; bit 8 says
-//! that a string ends there; bits 10 to 30, times 256 where bit 9 is set, are what the unit's own number is combined with by XOR,
-//! and so is the byte, to find the next unit. Where a string ends, the unit found without a byte is a value: bit 31 is set, and
-//! the others say where the replacement begins.
+//! The bytes are a length (u32, little-endian), a double array of that many bytes, and the replacements, each followed by a zero.
+//! The double array is that of darts-clone, with units of 32 bits. The low eight bits are the byte that leads to the unit. Bit 8
+//! marks that a string ends there. Bits 10 to 30, times 256 if bit 9 is set, are combined by XOR with the unit's own number and
+//! with the next byte to find the next unit. Where a string ends, the unit found without a byte is a value: bit 31 is set, and
+//! the others are the offset of the replacement.
 //!
-//! Invariants: no index is used that was not compared with what there is, so a map that lies replaces less, or something else;
-//! a string that is replaced is no longer than [`MAX_KEY`], and a replacement than [`MAX_REPLACEMENT`], so normalising takes time
-//! and memory in proportion to the text.
+//! Invariants: every index is checked against the size, so an invalid map replaces less, or something else; a replaced string is
+//! no longer than [`MAX_KEY`], and a replacement no longer than [`MAX_REPLACEMENT`], so normalising takes time and memory
+//! proportional to the text.
 
 use super::error::TokenizerError;
 
-/// Most bytes of a string that is looked for. (Unicode's have 18 at most.)
+/// Maximum bytes of a string that is looked up. (Unicode's have at most 18.)
 const MAX_KEY: usize = 256;
 
-/// Most bytes of a replacement. (Unicode's have 33 at most.)
+/// Maximum bytes of a replacement. (Unicode's have at most 33.)
 const MAX_REPLACEMENT: usize = 256;
 
 /// Bit 31 of a unit: it is a value.
@@ -32,8 +32,8 @@ impl CharsMap {
     /// Reads a map.
     ///
     /// # Errors
-    /// [`TokenizerError::CharsMap`]: lengths that do not fit the bytes, a value without a replacement, or replacements that are
-    /// too long or not ended.
+    /// [`TokenizerError::CharsMap`]: lengths that do not match the bytes, a value without a replacement, or replacements that
+    /// are too long or unterminated.
     pub(crate) fn parse(bytes: &[u8]) -> Result<CharsMap, TokenizerError> {
         let wrong = |problem: String| Err(TokenizerError::CharsMap { problem });
         let Some((length, rest)) = bytes.split_first_chunk::<4>() else {
@@ -68,7 +68,7 @@ impl CharsMap {
         Ok(CharsMap { units, replacements: replacements.to_vec() })
     }
 
-    /// The longest string that `text` begins with and that is replaced: its length in bytes, and the replacement.
+    /// Finds the longest replaced string that `text` begins with: its length in bytes, and the replacement.
     pub(crate) fn longest(&self, text: &[u8]) -> Option<(usize, &[u8])> {
         let base = |unit: u32| unit >> 10 << ((unit & 1 << 9) >> 6);
         let unit = |number: u32| self.units.get(number as usize).copied();
@@ -76,7 +76,7 @@ impl CharsMap {
         let mut found = None;
         for (read, &byte) in text.iter().take(MAX_KEY).take_while(|byte| **byte != 0).enumerate() {
             number ^= u32::from(byte);
-            // Values are no children.
+            // Values are not children.
             let Some(child) = unit(number).filter(|unit| unit & (VALUE | 0xff) == u32::from(byte))
             else {
                 break;
@@ -101,7 +101,7 @@ mod tests {
     /// Units and replacements.
     type Parts = (Vec<u32>, Vec<u8>);
 
-    /// A map of "ab" to "xyz" and of "a" to nothing.
+    /// A map from "ab" to "xyz" and from "a" to nothing.
     fn made() -> Parts {
         let mut units = vec![0u32; 1024];
         let leaf = 1 << 8;
@@ -151,7 +151,7 @@ mod tests {
         assert!(wrong(&long).contains("a replacement has 257 bytes, expected at most 256"));
         let outside = with(&|all| all.0[7] = VALUE | 5);
         assert!(wrong(&outside).contains("at byte 5, where there are 5 bytes"));
-        // Units that lead outside, in a circle, or to what is no value, replace nothing.
+        // Units that lead outside, in a circle, or to a unit that is no value, replace nothing.
         for unit in [u32::MAX >> 1, 256 << 10, 97 << 10 | 1 << 8 | 97] {
             for at in [0, 256 ^ usize::from(b'a')] {
                 let map = CharsMap::parse(&with(&|all| all.0[at] = unit)).unwrap();

@@ -9,18 +9,18 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum TokenizerError {
-    /// A key is missing or holds something of another kind.
+    /// A key is missing or has a value of another type.
     #[error(transparent)]
     Metadata(#[from] GgufError),
-    /// `tokenizer.ggml.model` names a kind of tokenizer that this build does not have.
+    /// `tokenizer.ggml.model` names a kind of tokenizer that this build does not support.
     #[error("unknown tokenizer model `{name}` (known: {known})")]
     UnknownModel {
         /// The name in the file.
         name: String,
-        /// The names that are known.
+        /// The supported names.
         known: &'static str,
     },
-    /// `tokenizer.ggml.pre` names a pre-tokeniser that this build does not have.
+    /// `tokenizer.ggml.pre` names a pre-tokeniser that this build does not support.
     #[error(
         "unknown pre-tokeniser `{name}`: text would be cut in the wrong places, so it is not guessed"
     )]
@@ -49,7 +49,7 @@ pub enum TokenizerError {
         /// Number of tokens.
         expected: usize,
     },
-    /// A token of type byte is not of the form `<0xHH>`.
+    /// A token of type byte does not have the form `<0xHH>`.
     #[error(
         "token {id} has the type of a byte, but its text is `{text}`, expected `<0x00>` to `<0xFF>`"
     )]
@@ -59,13 +59,13 @@ pub enum TokenizerError {
         /// Its text, with invalid UTF-8 replaced.
         text: String,
     },
-    /// `tokenizer.ggml.precompiled_charsmap` is not what SentencePiece compiles.
+    /// `tokenizer.ggml.precompiled_charsmap` is not in SentencePiece's compiled form.
     #[error("`tokenizer.ggml.precompiled_charsmap`: {problem}")]
     CharsMap {
         /// What was found, and what was expected.
         problem: String,
     },
-    /// A token of a unigram model is longer than any text is looked for.
+    /// A token of a unigram model is longer than the longest text that is looked up.
     #[error("token {id} has {len} bytes, expected at most {limit} in a unigram model")]
     PieceTooLong {
         /// Its id.
@@ -85,7 +85,7 @@ pub enum TokenizerError {
         /// The largest length in bytes.
         limit: usize,
     },
-    /// A beginning-of-sequence token was asked for and the vocabulary has none.
+    /// A beginning-of-sequence token was requested and the vocabulary has none.
     #[error("a beginning-of-sequence token was asked for, but the vocabulary has none")]
     NoBos,
     /// The text is longer than the 32-bit offsets that encoding uses.

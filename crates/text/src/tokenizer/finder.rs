@@ -1,16 +1,16 @@
 //! The search for spellings of special tokens in a text.
 //!
-//! Longer spellings are found before shorter ones, wherever they are; among spellings of one length the
-//! leftmost first. (llama.cpp goes through the tokens one by one, in the same order of lengths.)
+//! Longer spellings are found before shorter ones, wherever they are; among spellings of one length the leftmost
+//! first. (llama.cpp tries the tokens one by one, in the same order of lengths.)
 //!
-//! One pass over the text from its end, by the automaton of Aho and Corasick over the spellings read
-//! backwards, tells the longest spelling that begins at each offset; shorter ones there are its prefixes,
-//! in a chain. Then the spellings are taken by length. One that no longer fits, because something longer has
-//! taken a part of it, is looked at again with the longest of its prefixes that does fit. The length before
-//! what has blocked it halves at least each time: what blocks it is longer than it, and stands in the range
-//! that was left by what blocked it before. So an offset is looked at no more often than the logarithm of
-//! the text's length, and the whole takes O(n log² n) for a text of n bytes, whatever the vocabulary is.
-//! Memory is proportional to the spellings, which are bounded ([`super::vocab::MAX_SPELLINGS`]), and to the text.
+//! One pass over the text from its end, by an Aho-Corasick automaton over the reversed spellings, finds the
+//! longest spelling that begins at each offset; shorter ones there are its prefixes, in a chain. Then the
+//! spellings are taken by length. A spelling that no longer fits, because a longer one has taken a part of it, is
+//! replaced by the longest of its prefixes that does fit. The distance to the blocking spelling at least halves
+//! each time: a blocking spelling is longer than the one it blocks, and lies in the range left by the previous
+//! blocking one. So an offset is examined at most a logarithmic number of times in the length of the text, and
+//! the whole takes O(n log² n) for a text of n bytes, whatever the vocabulary. Memory is proportional to the
+//! spellings, which are bounded ([`super::vocab::MAX_SPELLINGS`]), and to the text.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -18,36 +18,35 @@ use std::ops::Range;
 
 use super::vocab::{Kind, Vocab};
 
-/// No node, no spelling.
+/// No node, or no spelling.
 const NONE: u32 = u32::MAX;
 
-/// A stretch of a text: still text, or a token found by its spelling.
+/// A fragment of a text: plain text, or a token found by its spelling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fragment {
-    /// From and to, in bytes.
+    /// Start and end, in bytes.
     Text(u32, u32),
     Token(u32),
 }
 
-/// Which spellings count, and where.
+/// The spellings that count, and where.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Search<'p> {
     /// The spellings of user-defined tokens.
     User,
-    /// The spellings of control and unknown tokens, without the white space that some of them take.
+    /// The spellings of control and unknown tokens, without the white space that some of them absorb.
     Control,
-    /// Both; but one of a control or unknown token that reaches into one of these ranges (ascending,
-    /// disjoint) does not count.
+    /// Both; but a control or unknown token whose spelling reaches into one of these ranges
+    /// (ascending, disjoint) does not count.
     Around(&'p [Range<usize>]),
 }
 
 /// Finds the spellings of special tokens.
 pub(crate) struct Finder {
     spellings: Vec<Spelling>,
-    /// From each spelling to the longest other one that it begins with and that is of a user-defined
-    /// token.
+    /// For each spelling, the longest other one that it begins with and that belongs to a user-defined token.
     user: Chain,
-    /// The same, of a control or unknown token.
+    /// The same for control and unknown tokens.
     control: Chain,
     automaton: Automaton,
 }
@@ -57,20 +56,20 @@ struct Spelling {
     id: u32,
     /// In bytes.
     len: u32,
-    /// Of a user-defined token, which is found in any text.
+    /// True for a user-defined token, which is found in any text.
     user: bool,
     strip_left: bool,
     strip_right: bool,
 }
 
 impl Finder {
-    /// A search for these special tokens of `vocab`, with their texts: user-defined, control and unknown ones.
+    /// Creates a search for these special tokens of `vocab`, with their texts: user-defined, control and unknown ones.
     pub(crate) fn new<'v>(vocab: &Vocab, special: impl Iterator<Item = (u32, &'v [u8])>) -> Finder {
-        // A spelling that is no UTF-8 could match inside a character.
+        // A spelling that is not UTF-8 could match inside a character.
         let possible = |text: &[u8]| !text.is_empty() && std::str::from_utf8(text).is_ok();
         let mut found: Vec<(u32, &[u8])> = special.filter(|(_, text)| possible(text)).collect();
         found.sort_unstable_by_key(|&(id, text)| (text.len(), text, id));
-        // Of two tokens with one spelling, the first is what it spells.
+        // If two tokens share a spelling, the first one counts.
         found.dedup_by_key(|(_, text)| *text);
         let spelling = |&(id, text): &(u32, &[u8])| Spelling {
             id,
@@ -92,8 +91,7 @@ impl Finder {
         Finder { user: chain(true), control: chain(false), spellings, automaton }
     }
 
-    /// The longest spelling of at most `limit` bytes that `longest` is or begins with, and that counts at
-    /// `at`.
+    /// The longest spelling of at most `limit` bytes that is `longest` or a prefix of it, and that counts at `at`.
     fn that_fits(&self, longest: u32, at: usize, limit: usize, search: Search<'_>) -> Option<u32> {
         let (control, user) = match search {
             Search::User => (0, limit),
@@ -127,8 +125,8 @@ impl Finder {
         fragments
     }
 
-    /// The ranges of `text` that spell control and unknown tokens, in order. Nothing between them
-    /// spells another.
+    /// The ranges of `text` that spell control and unknown tokens, in order. The text between them
+    /// spells no other.
     pub(crate) fn control(&self, text: &str) -> impl Iterator<Item = Range<usize>> + use<> {
         let found = self.find(text.as_bytes(), Search::Control).into_iter();
         found.map(|Found { taken, .. }| taken.start as usize..taken.end as usize)
@@ -141,7 +139,7 @@ impl Finder {
             queue.extend(best.map(|best| self.entry(best, at as u32)));
         });
         let mut queue = BinaryHeap::from(queue);
-        // What is still text: its stretches, by their beginnings.
+        // Ranges that are still text, by their start.
         let mut free = BTreeMap::from([(0, text.len() as u32)]);
         let mut found = Vec::new();
         while let Some((len, Reverse(at), spelling)) = queue.pop() {
@@ -171,12 +169,12 @@ impl Finder {
         found
     }
 
-    /// The order of the queue: the longest first, and of equally long ones the leftmost.
+    /// The order of the queue: the longest first, and among equally long ones the leftmost.
     fn entry(&self, spelling: u32, at: u32) -> (u32, Reverse<u32>, u32) {
         (self.spellings[spelling as usize].len, Reverse(at), spelling)
     }
 
-    /// `taken` with the white space beside it that the token takes along, within `free`.
+    /// `taken` extended by the adjacent white space that the token absorbs, within `free`.
     fn stripped(
         &self,
         text: &[u8],
@@ -196,19 +194,19 @@ impl Finder {
     }
 }
 
-/// A token and the bytes of the text that it takes.
+/// A token and the bytes of the text that it covers.
 struct Found {
     taken: Range<u32>,
     id: u32,
 }
 
-/// Bytes from `at` to the next of the ranges; none if it is in one.
+/// The number of bytes from `at` to the next of the ranges; 0 if it is in one.
 fn up_to(plain: &[Range<usize>], at: usize) -> usize {
     let next = plain.partition_point(|range| range.end <= at);
     plain.get(next).map_or(usize::MAX, |range| range.start.saturating_sub(at))
 }
 
-/// Elements that each point at another before them, or at none, and are found along those pointers in
+/// Elements that each point to an earlier one, or to none, and are found along those pointers in
 /// logarithmic time: each has a second pointer that leads further.
 #[derive(Default)]
 struct Chain {
@@ -218,7 +216,7 @@ struct Chain {
 }
 
 impl Chain {
-    /// `element` if it is one that counts, else the first that it leads to.
+    /// Returns `element` if it counts, else its parent.
     fn first(&self, element: u32, counts: impl Fn(u32) -> bool) -> u32 {
         match element {
             NONE => NONE,
@@ -231,7 +229,7 @@ impl Chain {
         let (mut jump, mut depth) = (parent, 0);
         if parent != NONE {
             depth = self.depths[parent as usize] + 1;
-            // Where the parent's jump and the next are equally long, over both.
+            // If the parent's jump and the next are equally long, jump over both.
             let next = self.jumps[parent as usize];
             if next != NONE && self.jumps[next as usize] != NONE {
                 let far = self.jumps[next as usize];
@@ -246,7 +244,7 @@ impl Chain {
         self.depths.push(depth);
     }
 
-    /// The first of `from` and what it leads to whose `len`, which falls along the way, is at most `most`.
+    /// The first of `from` and its ancestors whose `len`, which decreases along the way, is at most `most`.
     fn at_most(&self, from: u32, most: usize, len: impl Fn(u32) -> usize) -> Option<u32> {
         let mut at = from;
         while at != NONE && len(at) > most {
@@ -258,15 +256,15 @@ impl Chain {
     }
 }
 
-/// The automaton of Aho and Corasick over spellings read backwards. Nodes are numbered by depth, so the
-/// children of one are contiguous, in the order of their bytes, and what a node falls back to is
-/// before it. Node 0 is the root.
+/// An Aho-Corasick automaton over reversed spellings. Nodes are numbered by depth, so the children of a
+/// node are contiguous, in the order of their bytes, and a node's fallback precedes it. Node 0 is the
+/// root.
 struct Automaton {
-    /// What leads to a node from its parent.
+    /// The byte that leads to a node from its parent.
     bytes: Vec<u8>,
-    /// Where the children of a node begin; the children of the next node follow. One more than nodes.
+    /// The first child of each node; the children of the next node follow. One element more than there are nodes.
     children: Vec<u32>,
-    /// The node for the longest beginning of a spelling that ends here and is shorter.
+    /// The node for the longest shorter beginning of a spelling that ends here.
     fails: Vec<u32>,
     /// The longest spelling that ends here.
     longest: Vec<u32>,
@@ -275,10 +273,10 @@ struct Automaton {
 }
 
 impl Automaton {
-    /// Of `spellings`, all different and none empty; and for each of them the longest other one that it
-    /// begins with.
+    /// Builds the automaton of `spellings`, all different and none empty; returns it and, for each of
+    /// them, the longest other one that it begins with.
     fn new(spellings: &[&[u8]]) -> (Automaton, Vec<u32>) {
-        // Read backwards once, and sorted by the first eight bytes of that as one number where it decides.
+        // Reversed once, and sorted by the first eight bytes as one number where these differ.
         let (mut backwards, mut starts) = (Vec::new(), vec![0]);
         for spelling in spellings {
             backwards.extend(spelling.iter().rev());
@@ -293,7 +291,7 @@ impl Automaton {
             .collect();
         keyed.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| text(a.1).cmp(text(b.1))));
         let order: Vec<u32> = keyed.into_iter().map(|(_, spelling)| spelling).collect();
-        // Of a spelling the byte that is so many from its end.
+        // The byte of a spelling at this distance from its end.
         let byte = |spelling: u32, depth: usize| text(spelling).get(depth).copied();
         let mut automaton = Automaton {
             bytes: vec![0],
@@ -303,7 +301,7 @@ impl Automaton {
             first: [0; 256],
         };
         let mut parents = vec![NONE; spellings.len()];
-        // The spellings that end in what a node stands for, as a range of `order`.
+        // The spellings that end in the text of each node, as ranges of `order`.
         let mut level: Vec<Range<usize>> = std::iter::once(0..order.len()).collect();
         let mut depth = 0;
         while !level.is_empty() {
@@ -311,10 +309,10 @@ impl Automaton {
             let mut below = Vec::new();
             for (node, range) in (begin..).zip(&level) {
                 automaton.children.push(automaton.bytes.len() as u32);
-                // What it falls back to is less deep, and complete.
+                // The fallback node is less deep, and complete.
                 automaton.longest[node] = automaton.longest[automaton.fails[node] as usize];
                 let mut rest = range.clone();
-                // What is a spelling by itself stands first, and has no more bytes.
+                // A spelling that ends here comes first, and has no more bytes.
                 if let Some(&spelling) = order[rest.clone()].first()
                     && byte(spelling, depth).is_none()
                 {
@@ -336,7 +334,7 @@ impl Automaton {
         (automaton, parents)
     }
 
-    /// A new child of `parent`. All nodes that are less deep than that are complete.
+    /// Adds a new child of `parent`. All nodes that are less deep than the child are complete.
     fn add(&mut self, parent: u32, byte: u8) {
         let child = self.bytes.len() as u32;
         let fail = match parent {
@@ -351,7 +349,7 @@ impl Automaton {
         self.longest.push(NONE);
     }
 
-    /// Where `byte` leads from `node`.
+    /// The node that `byte` leads to from `node`.
     #[inline]
     fn step(&self, mut node: u32, byte: u8) -> u32 {
         while node != 0 {
@@ -366,7 +364,7 @@ impl Automaton {
         self.first[usize::from(byte)]
     }
 
-    /// Calls `found` with each offset of `text` where a spelling begins and the longest such, from the end.
+    /// Calls `found` with each offset of `text` where a spelling begins and the longest such spelling, from the end.
     fn longest(&self, text: &[u8], mut found: impl FnMut(usize, u32)) {
         let mut node = 0;
         for (at, &byte) in text.iter().enumerate().rev() {
@@ -379,7 +377,7 @@ impl Automaton {
     }
 }
 
-/// The first eight bytes as one number, in whose order texts are as far as those bytes tell.
+/// The first eight bytes as one number that orders texts by those bytes.
 fn leading(text: &[u8]) -> u64 {
     let mut first = [0; 8];
     let len = text.len().min(first.len());
@@ -392,7 +390,7 @@ mod tests {
     use super::super::vocab::SPECIAL;
     use super::*;
 
-    /// A finder of these spellings.
+    /// Creates a finder of these spellings.
     fn finder(spellings: &[(&str, Kind)]) -> (Finder, Vocab) {
         let texts: Vec<&str> = spellings.iter().map(|(text, _)| *text).collect();
         let mut vocab = Vocab::of(&texts, &[]).unwrap();
@@ -404,7 +402,7 @@ mod tests {
         (Finder::new(&vocab, special), vocab)
     }
 
-    /// The rule itself: length after length, each from the left.
+    /// The rule itself: length by length, each from the left.
     fn by_the_rule(text: &str, vocab: &Vocab, search: Search<'_>) -> Vec<Fragment> {
         let control = Kind::CONTROL.or(Kind::UNKNOWN);
         let bytes = text.as_bytes();
@@ -503,8 +501,8 @@ mod tests {
 
     #[test]
     fn every_length_of_one_letter_in_a_long_text_of_it() {
-        // As many spellings as there are lengths, each of which fits nearly everywhere: by the rule this
-        // is the text times all lengths, 10^13 bytes compared.
+        // As many spellings as there are lengths, each of which fits nearly everywhere: applying the
+        // rule literally is the text times all lengths, 10^13 bytes compared.
         const LENGTHS: usize = 4000;
         let words: Vec<String> = (1..=LENGTHS).map(|n| "a".repeat(n)).collect();
         let spellings: Vec<(&str, Kind)> = words.iter().map(|w| (&**w, Kind::CONTROL)).collect();
@@ -512,7 +510,7 @@ mod tests {
         let text = "a".repeat(1_000_000);
         let found = finder.partition(&text, Search::Around(&[]));
         assert_eq!(found.len(), 250);
-        // The same where only ever shorter ones fit, and nothing fits at last.
+        // The same where only ever shorter ones fit, and in the end none.
         let plain: Vec<Range<usize>> = (0..1000).map(|i| i * 1000 + 990..i * 1000 + 1000).collect();
         let found = finder.partition(&text, Search::Around(&plain));
         assert_eq!(found.iter().filter(|f| matches!(f, Fragment::Token(989))).count(), 1000);

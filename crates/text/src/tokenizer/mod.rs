@@ -1,14 +1,14 @@
-//! Text into tokens and back, from the arrays that a GGUF file carries.
+//! Text into tokens and back, from the arrays of a GGUF file.
 //!
-//! Three kinds: byte-level BPE (`tokenizer.ggml.model` = `gpt2`), SentencePiece-style merging by
-//! score (`llama`), and SentencePiece's unigram model (`t5`). There at once, because the process waits for it: the strings stay in the
-//! copy of the file's header, and tables are made when a text is encoded, for a short one of what it can need ([`tables`]). No regular
-//! expressions, nothing allocated per token.
-//! Agreement with llama.cpp is the aim throughout; `python -m evidence agree tokens` shows it.
+//! There are three kinds: byte-level BPE (`tokenizer.ggml.model` = `gpt2`), SentencePiece-style merging by score (`llama`), and
+//! SentencePiece's unigram model (`t5`). A tokenizer is ready at once, because the process waits for it: the strings stay in the copy
+//! of the file's header, and tables are made when a text is encoded; for a short text, only of the strings that it may need
+//! ([`tables`]). There are no regular expressions and no allocations per token.
+//! Agreement with llama.cpp is the aim throughout; `python -m evidence agree tokens` checks it.
 //!
 //! Invariants:
-//! - Control tokens never come out of text unless `parse_special` asks for it. (llama.cpp lets
-//!   merges make one if the vocabulary happens to have the merges; here that is barred, as it is
+//! - Text never becomes control tokens unless `parse_special` requests it. (llama.cpp lets
+//!   merges make one if the vocabulary happens to have the merges; here that is prevented, as
 //!   in SentencePiece.)
 //! - Encoding takes O(n log n) for any text and any vocabulary that fits in a file.
 //! - Decoding a token allocates nothing beyond the caller's buffer.
@@ -54,14 +54,14 @@ use vocab::{Kind, Lookup, Vocab, byte_of};
 /// every space has become three bytes.
 const MAX_TEXT: usize = 1 << 30;
 
-/// How a text is encoded.
+/// Options for encoding a text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EncodeOptions {
-    /// `None`: beginning and end of sequence as the file says. `Some(false)`: neither.
-    /// `Some(true)`: the beginning in any case, the end as the file says.
+    /// `None`: beginning and end of sequence as configured by the file. `Some(false)`: neither.
+    /// `Some(true)`: always the beginning, and the end as configured by the file.
     pub add_bos: Option<bool>,
-    /// True if the spellings of control tokens in the text become those tokens. Only for text
-    /// that is trusted, such as a rendered chat template.
+    /// True if the spellings of control tokens in the text become those tokens. Only for trusted
+    /// text, such as a rendered chat template.
     pub parse_special: bool,
 }
 
@@ -71,7 +71,7 @@ enum Algorithm {
     Bpe { merges: Texts, pre: Pre },
 }
 
-/// A vocabulary and the rule by which text becomes its tokens.
+/// A vocabulary and the rule that turns text into its tokens.
 pub struct Tokenizer {
     vocab: Vocab,
     algorithm: Algorithm,
@@ -83,17 +83,17 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// The tokenizer of a file.
+    /// Builds the tokenizer of a file.
     ///
     /// # Errors
-    /// See [`TokenizerError`]. Ids of special tokens that are out of range are not errors: the
-    /// default of the tokenizer model takes their place, or nothing. Nor are two tokens with one text:
-    /// the first is what the text becomes.
+    /// See [`TokenizerError`]. Ids of special tokens that are out of range are not errors: the default
+    /// of the tokenizer model replaces them, if there is one. Neither are two tokens with one text:
+    /// the text becomes the first of them.
     pub fn from_gguf(gguf: &Gguf<'_>) -> Result<Tokenizer, TokenizerError> {
         Tokenizer::from_header(gguf, &Pieces::default())
     }
 
-    /// The same without a copy of the vocabulary, where `pieces` are those of the header that was parsed.
+    /// The same without a copy of the vocabulary; `pieces` are those of the parsed header.
     ///
     /// # Errors
     /// As [`from_gguf`](Self::from_gguf).
@@ -167,9 +167,9 @@ impl Tokenizer {
     }
 
     /// The tokens of a text that is trusted except for the ranges `plain` (in bytes, ascending,
-    /// disjoint): a rendered chat template with what the user wrote in it. As
-    /// [`encode`](Self::encode) with `parse_special`, except that a spelling which reaches into
-    /// one of these ranges stays text. The text is still encoded as a whole, so merges across the
+    /// disjoint): a rendered chat template with the user's text in it. Like
+    /// [`encode`](Self::encode) with `parse_special`, except that a spelling that reaches into one
+    /// of these ranges remains text. The text is still encoded as a whole, so merges across the
     /// ends of the ranges are the ones that the model was trained on.
     ///
     /// # Errors
@@ -183,7 +183,7 @@ impl Tokenizer {
         self.encode_with(Search::Around(plain), text, add_bos)
     }
 
-    /// Where `text` spells control tokens, in order; what is between them spells none.
+    /// The ranges of `text` that spell control tokens, in order; the text between them spells none.
     pub fn control_spellings(&self, text: &str) -> impl Iterator<Item = Range<usize>> + use<> {
         self.on_demand.with_finder(&self.vocab, text, |finder| finder.control(text))
     }
@@ -217,7 +217,7 @@ impl Tokenizer {
         Ok(out)
     }
 
-    /// What is looked up for `text`, by its beginnings: its parts as the vocabulary spells them.
+    /// The beginnings of all strings that are looked up for `text`: its parts as the vocabulary spells them.
     fn needed(&self, text: &str, fragments: &[Fragment]) -> Beginnings {
         let mut needed = tables::needed_for(text.len());
         let (mut escaped, mut encoded) = (String::new(), Vec::new());
@@ -251,7 +251,7 @@ impl Tokenizer {
             Algorithm::Spm => {
                 let mut spm = Spm::default();
                 each(text, fragments, out, |part, out| {
-                    // A part is the first, or follows a special token.
+                    // A part is the first one, or follows a special token.
                     escape_spaces(self.add_space_prefix, part, &mut escaped);
                     spm.encode(&escaped, vocab, self.ids.unknown, out);
                     Ok(())
@@ -286,9 +286,9 @@ impl Tokenizer {
         }
     }
 
-    /// Appends the bytes that `id` stands for in the text of an answer: nothing for a control
-    /// token, the unknown token, or an id that is not in the vocabulary. They may be an incomplete
-    /// part of a character, see [`StreamDecoder`].
+    /// Appends the bytes that `id` represents in the text of an answer: none for a control token,
+    /// the unknown token, or an id that is not in the vocabulary. They may be an incomplete part of
+    /// a character, see [`StreamDecoder`].
     pub fn decode_bytes(&self, id: u32, out: &mut Vec<u8>) {
         if !self.is_control(id) {
             self.decode_special(id, out);
@@ -311,8 +311,8 @@ impl Tokenizer {
         }
     }
 
-    /// The text of `ids` together, without control tokens; what is not UTF-8 becomes U+FFFD. As
-    /// in the text that was encoded, the space that the file puts before a text is left out.
+    /// The joint text of `ids`, without control tokens; invalid UTF-8 becomes U+FFFD. The space
+    /// that the file puts before a text is removed, so the result equals the text that was encoded.
     pub fn decode(&self, ids: &[u32]) -> String {
         let mut bytes = Vec::with_capacity(ids.len() * 5);
         for &id in ids {
@@ -340,33 +340,33 @@ impl Tokenizer {
         self.ids.eos
     }
 
-    /// What pads batches.
+    /// The token that pads batches.
     pub fn padding(&self) -> Option<u32> {
         self.ids.padding
     }
 
-    /// What stands for text that has no token.
+    /// The token for text that has none.
     pub fn unknown(&self) -> Option<u32> {
         self.ids.unknown
     }
 
-    /// The tokens that stand around a gap to be filled. `None`: the model was not trained to fill gaps.
+    /// The tokens that mark a gap to be filled. `None`: the model was not trained to fill gaps.
     pub fn infill(&self) -> Option<InfillIds> {
         self.ids.infill
     }
 
-    /// True if the file asks for a beginning of sequence before every text.
+    /// True if the file requests a beginning of sequence before every text.
     pub fn adds_bos(&self) -> bool {
         self.add_bos
     }
 
-    /// True if the file asks for an end of sequence after every text.
+    /// True if the file requests an end of sequence after every text.
     pub fn adds_eos(&self) -> bool {
         self.add_eos
     }
 
-    /// True if an answer ends with this token: end of sequence, of turn, of message, or one of
-    /// the spellings known to mean that. The same set as llama.cpp's.
+    /// True if an answer ends with this token: end of sequence, of turn, of message, or one of the
+    /// spellings known to mean that. The set equals llama.cpp's.
     pub fn is_end(&self, id: u32) -> bool {
         self.ids.ends.contains(&id)
     }
@@ -381,23 +381,23 @@ impl Tokenizer {
         self.vocab.kind(id).has(Kind::CONTROL.or(Kind::UNKNOWN))
     }
 
-    /// The text of a token as the file has it (`Ġthe`, `▁the`, `<0x0A>`); empty for an id that is
-    /// not in the vocabulary.
+    /// The text of a token as stored in the file (`Ġthe`, `▁the`, `<0x0A>`); empty for an id that
+    /// is not in the vocabulary.
     pub fn token_text(&self, id: u32) -> &[u8] {
         self.vocab.text(id).unwrap_or_default()
     }
 
-    /// The same of all tokens, in the order of their ids.
+    /// The texts of all tokens, in the order of their ids.
     pub fn token_texts(&self) -> impl Iterator<Item = &[u8]> {
         self.vocab.texts().iter()
     }
 
-    /// Bytes of the longest of these.
+    /// The number of bytes of the longest of these texts.
     pub fn longest_token(&self) -> usize {
         self.vocab.texts().longest()
     }
 
-    /// The id of exactly this spelling in the file: the first, if several tokens have it.
+    /// The id of the token with exactly this spelling in the file: the first, if several have it.
     pub fn token_id(&self, text: &[u8]) -> Option<u32> {
         match self.on_demand.made() {
             Some(tables) => tables.tokens.find(self.vocab.texts(), text),
@@ -406,7 +406,7 @@ impl Tokenizer {
     }
 }
 
-/// The special tokens of a tokenizer model where the file does not say: llama.cpp's.
+/// The special tokens of a tokenizer model if the file does not set them: llama.cpp's.
 fn defaults(pre: Option<&Pre>, model: &str) -> Defaults {
     let none = Defaults::default();
     match (pre, model) {
@@ -418,10 +418,11 @@ fn defaults(pre: Option<&Pre>, model: &str) -> Defaults {
     }
 }
 
-/// What stands for a space in SentencePiece vocabularies.
+/// The character for a space in SentencePiece vocabularies.
 const SPACE: char = '\u{2581}';
 
-/// `text` with that in place of spaces, and one before it if `prefix`, in place of what `out` had.
+/// Writes `text` to `out` with [`SPACE`] in place of spaces, and one before it if `prefix`. The
+/// previous content of `out` is replaced.
 fn escape_spaces(prefix: bool, text: &str, out: &mut String) {
     out.clear();
     out.reserve(text.len());
@@ -449,7 +450,7 @@ fn push_unescaped(mut text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The fragments of `text` that are still text.
+/// The fragments of `text` that are plain text.
 fn parts<'t>(text: &'t str, fragments: &[Fragment]) -> impl Iterator<Item = &'t str> {
     fragments.iter().filter_map(|fragment| match *fragment {
         Fragment::Token(_) => None,
@@ -457,7 +458,7 @@ fn parts<'t>(text: &'t str, fragments: &[Fragment]) -> impl Iterator<Item = &'t 
     })
 }
 
-/// Appends the tokens of all fragments to `out`; `encode` does so for what is still text.
+/// Appends the tokens of all fragments to `out`; `encode` does so for plain text.
 fn each(
     text: &str,
     fragments: &[Fragment],

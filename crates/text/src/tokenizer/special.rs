@@ -1,8 +1,8 @@
-//! Tokens with a meaning of their own: where a text begins and ends, and what ends an answer.
+//! Tokens with a meaning of their own: the beginning and end of a text, and the ends of an answer.
 //!
-//! Which token is which follows llama.cpp: the ids in the metadata where they are in range, else
-//! the defaults of the tokenizer model, and then well-known spellings. The spelling decides which
-//! tokens end an answer, because files seldom say.
+//! The selection follows llama.cpp: the ids in the metadata if they are in range, else the defaults
+//! of the tokenizer model, and then well-known spellings. The spelling decides which tokens end an
+//! answer, because files seldom state it.
 
 use alight_formats::gguf::{Gguf, GgufError};
 
@@ -18,26 +18,26 @@ pub(crate) struct SpecialIds {
     pub(crate) padding: Option<u32>,
     /// Tokens that end an answer, ascending.
     pub(crate) ends: Vec<u32>,
-    /// What stands around a gap, if the model was trained to fill gaps.
+    /// The marks of a gap, if the model was trained to fill gaps.
     pub(crate) infill: Option<InfillIds>,
 }
 
-/// The tokens of a prompt that asks for what belongs between two texts ("fill in the middle").
+/// The tokens of a prompt that requests the text between two others ("fill in the middle").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InfillIds {
-    /// Before the text in front of the gap.
+    /// Precedes the text before the gap.
     pub prefix: u32,
-    /// Before the text after it.
+    /// Precedes the text after the gap.
     pub suffix: u32,
-    /// Before what is made.
+    /// Precedes the text that is generated.
     pub middle: u32,
-    /// Before the name of what all files belong to.
+    /// Precedes the name of the project.
     pub repository: Option<u32>,
-    /// Before the name of a file.
+    /// Precedes the name of a file.
     pub separator: Option<u32>,
 }
 
-/// The ids of a tokenizer model where the file does not say.
+/// The ids of a tokenizer model if the file does not set them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Defaults {
     pub(crate) bos: Option<u32>,
@@ -126,13 +126,13 @@ const ENDS: &[&str] = &[
     "<|ifm|im_end|>",
 ];
 
-/// Spellings that divide what gpt-oss writes.
+/// Spellings that divide the output of gpt-oss.
 const HARMONY: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
-/// Spellings that a rule for some families names.
+/// Spellings named in a rule for some families.
 const OTHERS: &[&str] =
     &["<|plamo:eos|>", "<mask>", "[MASK]", "</s>", "<unk>", "<s>", "<|endoftext|>"];
 
-/// All spellings that are asked for when a model is opened: here, and by what divides its answers.
+/// All spellings that are looked up when a model is opened: here, and as marks of the output formats.
 pub(crate) fn spellings() -> impl Iterator<Item = &'static str> {
     let own = [
         EOT,
@@ -215,7 +215,7 @@ impl SpecialIds {
         ends.sort_unstable();
         ends.dedup();
 
-        // Two families give an ending spelling another meaning.
+        // In two families an ending spelling has another meaning.
         let end_id = |spelling: &str| {
             let id = vocab.id(spelling.as_bytes())?;
             ends.contains(&id).then_some(id)
@@ -244,15 +244,15 @@ impl SpecialIds {
     }
 }
 
-/// The first of the spellings that is a token; marks it as a control token.
+/// The first of the spellings that is a token, marked as a control token.
 fn mark_first(vocab: &mut Vocab, spellings: &[&str]) -> Option<u32> {
     let id = spellings.iter().find_map(|s| vocab.id(s.as_bytes()))?;
     vocab.set_kind(id, vocab.kind(id).or(Kind::CONTROL));
     Some(id)
 }
 
-/// Tokens that take the white space beside them. GGUF has no field for it; llama.cpp knows it by
-/// the names of models.
+/// Marks tokens that absorb the adjacent white space. GGUF has no field for it; llama.cpp
+/// recognises them by the names of models.
 fn mark_stripping(gguf: &Gguf<'_>, vocab: &mut Vocab) -> Result<(), GgufError> {
     let lower = |key: &str| -> Result<String, GgufError> {
         Ok(gguf.get_str(key)?.unwrap_or("").to_ascii_lowercase())

@@ -1,9 +1,9 @@
-//! SentencePiece-style merging: the adjacent symbols whose joint text is the token of highest score are
-//! merged first, until no two adjacent symbols make a token.
+//! SentencePiece-style merging: the adjacent symbols whose joint text is the token with the highest
+//! score are merged first, until no two adjacent symbols make a token.
 //!
-//! The same shape as BPE (heap, linked list, stale candidates skipped), but the score of the
-//! merged token takes the place of a rank, and the whole text is one part. Of equal scores the
-//! leftmost goes first. Characters that end up in no token become byte tokens `<0xHH>`.
+//! The algorithm is that of BPE (heap, linked list, stale candidates skipped), but with the score of
+//! the merged token in place of a rank, and the whole text as one part. Among equal scores the leftmost
+//! goes first. Characters that end up in no token become byte tokens `<0xHH>`.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -49,7 +49,7 @@ pub(crate) struct Spm {
 }
 
 impl Spm {
-    /// Appends the tokens of `text` (spaces already U+2581) to `out`. A byte that has no token
+    /// Appends the tokens of `text` (spaces already U+2581) to `out`. A byte without a token
     /// becomes `unknown`, or nothing if there is none.
     pub(crate) fn encode(
         &mut self,

@@ -1,19 +1,19 @@
-//! Bytes of tokens into text that can be shown at once: only whole UTF-8 characters are given out.
+//! Turns the bytes of tokens into text that can be shown at once: only whole UTF-8 characters are returned.
 //!
-//! A character may be spread over several tokens, so its first bytes are kept here (at most three)
-//! until the rest has come. What can no longer become a character is given out as U+FFFD.
+//! A character may span several tokens, so its first bytes (at most three) are kept here until the
+//! rest has arrived. Bytes that can no longer become a character are returned as U+FFFD.
 
 /// Holds back the incomplete end of a stream of bytes.
 #[derive(Debug, Default, Clone)]
 pub struct StreamDecoder {
-    /// The bytes not yet given out, after `push` an incomplete character.
+    /// The bytes not yet returned; after `push`, an incomplete character.
     bytes: Vec<u8>,
-    /// The text given out by the last call.
+    /// The text returned by the last call.
     text: String,
 }
 
 impl StreamDecoder {
-    /// A decoder with buffers for pieces of usual size, so that it does not allocate per token.
+    /// Creates a decoder with buffers for pieces of the usual size, so that it does not allocate per token.
     pub fn new() -> StreamDecoder {
         StreamDecoder {
             bytes: Vec::with_capacity(1024),
@@ -22,7 +22,7 @@ impl StreamDecoder {
         }
     }
 
-    /// The buffer that the bytes of the next token are appended to (see
+    /// The buffer to append the bytes of the next token to (see
     /// [`Tokenizer::decode_bytes`](super::Tokenizer::decode_bytes)); then call [`take`](Self::take).
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
@@ -34,12 +34,12 @@ impl StreamDecoder {
         self.take()
     }
 
-    /// The text that is complete now; an incomplete character at the end stays.
+    /// Returns the text that is complete now; an incomplete character at the end remains.
     pub fn take(&mut self) -> &str {
         self.drain(false)
     }
 
-    /// The rest of the stream: what is still incomplete leaves as U+FFFD.
+    /// Returns the rest of the stream: an incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> &str {
         self.drain(true)
     }
@@ -55,7 +55,7 @@ impl StreamDecoder {
                 }
                 Err(error) => {
                     let valid = at + error.valid_up_to();
-                    // Checked a moment ago; the fallback is never taken.
+                    // Validated above; the fallback is never used.
                     self.text.push_str(std::str::from_utf8(&self.bytes[at..valid]).unwrap_or(""));
                     match error.error_len() {
                         Some(bad) => {

@@ -1,10 +1,10 @@
-//! The symbols of a text while they are merged: a linked list over a vector, one entry per
-//! character at first. Both ways of merging, by rank and by score, work on it.
+//! The symbols of a text while they are merged: a linked list over a vector, initially one entry
+//! per character. Merging by rank and merging by score both use it.
 
 /// No symbol.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A stretch of the text; `len` 0: it was merged into another.
+/// A range of the text; `len` 0: it was merged into another.
 #[derive(Clone, Copy)]
 pub(super) struct Symbol {
     pub(super) start: u32,
@@ -13,7 +13,7 @@ pub(super) struct Symbol {
     pub(super) next: u32,
 }
 
-/// One symbol per character of `text`, in place of what `symbols` held.
+/// Replaces the content of `symbols` with one symbol per character of `text`.
 pub(super) fn cut(text: &[u8], symbols: &mut Vec<Symbol>) {
     symbols.clear();
     let mut start = 0;
@@ -33,8 +33,8 @@ pub(super) fn cut(text: &[u8], symbols: &mut Vec<Symbol>) {
     }
 }
 
-/// Joins two neighbours into `left`, if they still are `len` bytes together: a candidate is stale
-/// when one of them has been merged since. Returns the new neighbours of the joint symbol.
+/// Joins two neighbours into `left`, if their total length is still `len` bytes: a candidate is
+/// stale when one of them has been merged since. Returns the new neighbours of the joint symbol.
 pub(super) fn join(symbols: &mut [Symbol], left: u32, right: u32, len: u32) -> Option<(u32, u32)> {
     let (l, r) = (symbols[left as usize], symbols[right as usize]);
     if l.len == 0 || r.len == 0 || l.len + r.len != len {

@@ -1,12 +1,12 @@
-//! An open-addressing index from the strings of an array to their numbers, and the hash it uses.
+//! An open-addressing index from the strings of an array to their numbers, and its hash.
 //!
 //! The strings stay in the array ([`Texts`]); a slot of the index holds the number of a string and some bits
-//! of its hash, so that a probe touches the array only when the hash agrees. 32 bits a slot: a
-//! table of a quarter of a million strings is 2 MB, and most of the time of building one goes into
-//! the cache misses and page faults of this table.
-//! Invariants: the number of slots is a power of two and larger than the number of entries, so
-//! probing always ends; the hash is keyed by a secret drawn at start, so that a file cannot be
-//! made whose strings all fall into one chain.
+//! of its hash, so that a probe touches the array only when the hash matches. With 32 bits per slot, a table
+//! of a quarter of a million strings is 2 MB, and most of the time of building one goes into the cache
+//! misses and page faults of this table.
+//! Invariants: the number of slots is a power of two and larger than the number of entries, so probing
+//! always ends; the hash is keyed by a random secret, so that no file can be crafted whose strings all fall
+//! into one chain.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -65,19 +65,19 @@ fn fold(a: u64, b: u64) -> u64 {
     (wide as u64) ^ ((wide >> 64) as u64)
 }
 
-/// The first 8 bytes, little-endian; the caller has made sure that they exist.
+/// The first 8 bytes, little-endian; the caller has ensured that they exist.
 #[inline]
 fn word64(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |c| u64::from_le_bytes(*c))
 }
 
-/// The first 4 bytes, little-endian; the caller has made sure that they exist.
+/// The first 4 bytes, little-endian; the caller has ensured that they exist.
 #[inline]
 fn word32(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |c| u64::from(u32::from_le_bytes(*c)))
 }
 
-/// The index itself. A slot is the number of the string plus one in its low bits and as much of
+/// The index itself. A slot holds the number of the string plus one in its low bits and as much of
 /// the hash as fits in the others; zero is an empty slot.
 struct Index {
     slots: Vec<u32>,
@@ -88,13 +88,13 @@ struct Index {
 }
 
 impl Index {
-    /// An index for `entries` strings: three slots or more for every two of them.
+    /// Creates an index for `entries` strings: at least three slots for every two of them.
     fn with_capacity_for(entries: usize) -> Index {
         let slots = (entries.max(4) + entries / 2).next_power_of_two();
         let numbers = u32::try_from(entries).unwrap_or(u32::MAX);
         let mut zeros = vec![0; slots];
-        // A page that is read first shows the system's page of zeros, and the write that follows has to take that away from
-        // all CPUs that run this process: many times what a write costs that comes first.
+        // A page that is read first maps the system's zero page, and the write that follows has to remove that mapping on
+        // all CPUs that run this process: this costs many times as much as a write that comes first.
         const PAGE: usize = 4096 / size_of::<u32>();
         zeros.iter_mut().step_by(PAGE).for_each(|slot| *slot = std::hint::black_box(0));
         Index {
@@ -104,14 +104,14 @@ impl Index {
         }
     }
 
-    /// What the slot of a string says besides its number.
+    /// The bits of a string's slot other than its number.
     #[inline]
     fn tag(&self, hash: u64) -> u32 {
         (hash >> 32) as u32 & !self.numbers
     }
 
-    /// Reads the slots where these hashes begin to look, so that they are in the cache when they
-    /// are needed in turn: the misses overlap instead of adding up.
+    /// Reads the slots at which the probes of these hashes begin, so that they are in the cache
+    /// when they are needed in turn: the misses overlap instead of adding up.
     fn touch(&self, hashes: &[u64]) {
         let mut all = 0;
         for &hash in hashes {
@@ -120,8 +120,8 @@ impl Index {
         std::hint::black_box(all);
     }
 
-    /// Enters `number` under `hash` unless an equal string is there already. `same` compares the string
-    /// being entered with a stored one of the given number.
+    /// Enters `number` under `hash` unless an equal string is already present. `same` compares the
+    /// string being entered with a stored one of the given number.
     #[inline]
     fn insert(&mut self, hash: u64, number: u32, same: impl Fn(u32) -> bool) {
         let tag = self.tag(hash);
@@ -159,7 +159,7 @@ impl Index {
     }
 }
 
-/// Some or all strings of an array, found by their content. The default has none of any.
+/// Some or all strings of an array, found by their content. The default is empty.
 pub(crate) struct Table {
     /// In the order of their numbers.
     entries: Vec<Entry>,
@@ -170,7 +170,7 @@ pub(crate) struct Table {
 /// A string of the array.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
-    /// Where its length begins.
+    /// The offset of its length.
     at: u32,
     number: u32,
 }
@@ -188,14 +188,14 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Of all strings in `texts`.
+    /// Creates a table of all strings in `texts`.
     pub(crate) fn complete(texts: &Texts) -> Table {
         let mut entries = Vec::with_capacity(texts.len());
         texts.each(|text| entries.push(Entry::of(text)));
         Table::new(texts, entries)
     }
 
-    /// Of those strings in `texts` that `keep` holds for.
+    /// Creates a table of those strings in `texts` for which `keep` returns true.
     pub(crate) fn select(texts: &Texts, keep: impl Fn(Text<'_>) -> bool) -> Table {
         let mut entries = Vec::new();
         texts.each(|text| {
@@ -206,9 +206,10 @@ impl Table {
         Table::new(texts, entries)
     }
 
-    /// Of these strings in `texts`, in the order of their numbers. Of equal ones the first is found.
+    /// Creates a table of these strings in `texts`, in the order of their numbers. Of equal strings
+    /// the first is found.
     pub(crate) fn new(texts: &Texts, entries: Vec<Entry>) -> Table {
-        // Strings entered together; see `Index::touch`.
+        // The number of strings entered together; see `Index::touch`.
         const BATCH: usize = 32;
         let mut index = Index::with_capacity_for(entries.len());
         let key = HashKey::random();
@@ -237,7 +238,7 @@ impl Table {
         Some(self.entries[place as usize].number)
     }
 
-    /// How many strings it has.
+    /// The number of strings in the table.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

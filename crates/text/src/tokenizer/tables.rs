@@ -1,9 +1,9 @@
-//! The tables by which a text is encoded: of the whole vocabulary, or of what this text can need.
+//! The tables that encode a text: of the whole vocabulary, or of the strings that this text may need.
 //!
-//! A table of a quarter of a million tokens takes longer to make than a small model takes to read a short prompt. Whatever encoding
-//! looks up stands in the text as the vocabulary spells it, or spells one of its bytes. So for a short text, one pass over the strings
-//! of the file keeps those that begin like something in the text, and a table of these gives the same tokens. Who encodes often or
-//! much gets the complete tables, once.
+//! Building a table of a quarter of a million tokens takes longer than a small model takes to read a short prompt. Every string that
+//! encoding looks up is in the text as the vocabulary spells it, or spells one of its bytes. So for a short text, one pass over the
+//! strings of the file keeps those that begin like something in the text, and a table of these gives the same tokens. Callers that
+//! encode often or long texts get the complete tables, once.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,14 +14,14 @@ use super::table::Table;
 use super::texts::{Beginning, Texts};
 use super::vocab::{Vocab, spell_byte};
 
-/// Tables of tokens, and of merges, which only some models have.
+/// Tables of tokens and of merges; only some models have merges.
 pub(crate) struct Tables {
     pub(crate) tokens: Table,
     pub(crate) merges: Table,
 }
 
 impl Tables {
-    /// Of everything.
+    /// Tables of all strings.
     fn complete(vocab: &Vocab, merges: Option<&Texts>) -> Tables {
         let tokens = || Table::complete(vocab.texts());
         let Some(merges) = merges else {
@@ -33,16 +33,16 @@ impl Tables {
             let other = thread.spawn_scoped(scope, || Table::complete(merges));
             let tokens = tokens();
             let merges = match other {
-                // A panic there would be a defect of ours: let it be seen.
+                // A panic there would be a bug here: propagate it.
                 Ok(other) => other.join().unwrap_or_else(|p| std::panic::resume_unwind(p)),
-                // The system gives no more threads.
+                // The system refuses another thread.
                 Err(_) => Table::complete(merges),
             };
             Tables { tokens, merges }
         })
     }
 
-    /// Of what begins like something in `needed`.
+    /// Tables of the strings whose beginnings are in `needed`.
     fn within(vocab: &Vocab, merges: Option<&Texts>, needed: &Beginnings) -> Tables {
         let tokens = Table::select(vocab.texts(), |text| needed.may_have(text.beginning));
         let within = |text: Beginning| needed.may_have(text.without_space());
@@ -51,17 +51,17 @@ impl Tables {
     }
 }
 
-/// Longer texts get what is complete at once.
+/// Longer texts get the complete object at once.
 const SHORT: usize = 4096;
-/// What a complete thing costs, in the unit of the next two.
+/// The cost of a complete object, in the unit of the next two.
 const WHOLE: u64 = 64;
-/// What it costs at least to make tables for one text: a pass over all strings.
+/// The minimum cost of tables for one text: a pass over all strings.
 const PASS: u64 = WHOLE / 8;
-/// What it costs at least to search one text for special tokens: a pass over those.
+/// The minimum cost of searching one text for special tokens: a pass over those.
 const SEARCH: u64 = 1;
 
-/// Something complete, made when smaller ones for single texts have cost as much. So all of them together cost a few times what they have
-/// to at most, whatever the vocabulary is.
+/// A complete object, made once smaller ones for single texts have cost as much. So their total cost is at most a few times the minimum,
+/// whatever the vocabulary.
 struct Complete<T> {
     made: OnceLock<T>,
     spent: AtomicU64,
@@ -74,7 +74,7 @@ impl<T> Default for Complete<T> {
 }
 
 impl<T> Complete<T> {
-    /// For a text of `len` bytes, if it is there or is worth making.
+    /// The complete object for a text of `len` bytes, if it exists or is worth making.
     fn if_it_pays(&self, len: usize, make: impl FnOnce() -> T) -> Option<&T> {
         let pays = || len > SHORT || self.spent.load(Ordering::Relaxed) >= WHOLE;
         match self.made.get() {
@@ -83,14 +83,14 @@ impl<T> Complete<T> {
         }
     }
 
-    /// Something smaller was made, which cost `least` and has `part` of all that the complete one has.
+    /// Records that a smaller object was made, which cost at least `least` and has `part` of the `all` entries.
     fn spend(&self, least: u64, part: usize, all: usize) {
         let cost = least + WHOLE * part as u64 / all.max(1) as u64;
         self.spent.fetch_add(cost, Ordering::Relaxed);
     }
 }
 
-/// Tables, and searches for special tokens, as texts ask for them.
+/// Tables, and searches for special tokens, made as texts need them.
 #[derive(Default)]
 pub(crate) struct OnDemand {
     tables: Complete<Tables>,
@@ -98,7 +98,7 @@ pub(crate) struct OnDemand {
 }
 
 impl OnDemand {
-    /// Calls `with` with tables that have all that a text of `len` bytes needs: what begins like something in `needed()`.
+    /// Calls `with` with tables that have all strings that a text of `len` bytes needs: those whose beginnings are in `needed()`.
     pub(crate) fn with_tables<R>(
         &self,
         vocab: &Vocab,
@@ -116,12 +116,12 @@ impl OnDemand {
         with(&tables)
     }
 
-    /// The complete tables.
+    /// Returns the complete tables, making them if necessary.
     pub(crate) fn complete(&self, vocab: &Vocab, merges: Option<&Texts>) -> &Tables {
         self.tables.made.get_or_init(|| Tables::complete(vocab, merges))
     }
 
-    /// The same, if they have been made.
+    /// Returns the complete tables if they have been made.
     pub(crate) fn made(&self) -> Option<&Tables> {
         self.tables.made.get()
     }
@@ -152,7 +152,7 @@ impl OnDemand {
     }
 }
 
-/// An empty set for texts of `len` bytes together, except for what stands for a byte that no other token spells.
+/// Creates a set for texts with a total of `len` bytes that contains only the spellings of byte tokens.
 pub(crate) fn needed_for(len: usize) -> Beginnings {
     let mut needed = Beginnings::with_room_for(len);
     (0..=255).for_each(|byte| needed.add(&spell_byte(byte)));

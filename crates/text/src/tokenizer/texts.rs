@@ -1,7 +1,7 @@
-//! The strings of an array as they lie in the copy of a file's header, by number.
+//! The strings of an array, by number, in place in the copy of a file's header.
 //!
-//! Opening a model waits for this, so nothing is copied, and memory is touched once per page: where every sixteenth string begins is
-//! noted, and the others are found by walking from there.
+//! Opening a model waits for this, so nothing is copied, and memory is touched once per page: the offset of every sixteenth string
+//! is recorded, and the others are found by walking from there.
 //!
 //! **Invariant:** the array was walked by the parser, and its bytes do not change, so a walk never leaves it.
 
@@ -10,16 +10,16 @@ use alight_formats::gguf::{Array, KeptArray};
 /// The strings of one array.
 pub(crate) struct Texts {
     array: KeptArray,
-    /// Where string 0, 16, 32, … begins: its length first.
+    /// The offsets of strings 0, 16, 32, …: each begins with its length.
     marks: Vec<u32>,
-    /// Bytes of the longest.
+    /// The number of bytes of the longest.
     longest: usize,
 }
 
-/// Strings from one mark to the next.
+/// The number of strings from one mark to the next.
 const STRIDE: usize = 16;
 
-/// The array is larger than offsets of 32 bits can tell.
+/// The array is too large for 32-bit offsets.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooLarge;
 
@@ -27,18 +27,18 @@ pub(crate) struct TooLarge;
 #[derive(Clone, Copy)]
 pub(crate) struct Text<'t> {
     pub(crate) number: u32,
-    /// Where its length begins; [`Texts::at`] finds it there.
+    /// The offset of its length; [`Texts::at`] finds it there.
     pub(crate) at: u32,
     pub(crate) bytes: &'t [u8],
     pub(crate) beginning: Beginning,
 }
 
-/// At most the first eight bytes of a string, little-endian; zeros follow where it is shorter.
+/// The first eight bytes of a string, little-endian; a shorter one is followed by zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Beginning(pub(crate) u64);
 
 impl Beginning {
-    /// Of `text`.
+    /// The beginning of `text`.
     #[inline]
     pub(crate) fn of(text: &[u8]) -> Beginning {
         Beginning(match text.first_chunk::<8>() {
@@ -47,18 +47,18 @@ impl Beginning {
         })
     }
 
-    /// The same of the first `len` of those bytes.
+    /// The beginning cut to its first `len` bytes.
     #[inline]
     pub(crate) fn cut(self, len: usize) -> Beginning {
         Beginning(self.0 & u64::MAX.unbounded_shr(64 - 8 * len.min(8) as u32))
     }
 
-    /// The beginning of what is left when the first space is taken out: of the two sides of a merge, joined.
+    /// The beginning of the string without its first space: of the two sides of a merge, joined.
     #[inline]
     pub(crate) fn without_space(self) -> Beginning {
         const ONES: u64 = 0x0101_0101_0101_0101;
         let spaces = self.0 ^ (ONES * b' ' as u64);
-        // The lowest byte that is zero has its highest bit set here.
+        // The lowest zero byte has its highest bit set here.
         let zeros = spaces.wrapping_sub(ONES) & !spaces & (ONES << 7);
         if zeros == 0 {
             return self;
@@ -69,7 +69,7 @@ impl Beginning {
 }
 
 impl Texts {
-    /// Takes the strings of `array`, and tells `each` about them in order.
+    /// Takes the strings of `array`, and calls `each` with them in order.
     ///
     /// # Errors
     /// [`TooLarge`].
@@ -91,30 +91,30 @@ impl Texts {
         Ok(Texts { array, marks, longest })
     }
 
-    /// How many there are.
+    /// The number of strings.
     pub(crate) fn len(&self) -> usize {
         self.array.get().len()
     }
 
-    /// Bytes of the longest.
+    /// The number of bytes of the longest.
     pub(crate) fn longest(&self) -> usize {
         self.longest
     }
 
-    /// The string of this number.
+    /// The string with this number.
     pub(crate) fn get(&self, number: u32) -> Option<&[u8]> {
         let number = number as usize;
         let mark = *self.marks.get(number / STRIDE).filter(|_| number < self.len())?;
         self.array.get().strings_from(mark as usize).nth(number % STRIDE)
     }
 
-    /// The string whose length begins at `at`.
+    /// The string whose length is stored at `at`.
     #[inline]
     pub(crate) fn at(&self, at: u32) -> &[u8] {
         self.array.get().strings_from(at as usize).next().unwrap_or_default()
     }
 
-    /// Tells `each` about all of them in order.
+    /// Calls `each` with all of them in order.
     pub(crate) fn each(&self, each: impl FnMut(Text<'_>)) {
         walk(self.array.get(), each);
     }
@@ -125,14 +125,14 @@ impl Texts {
     }
 }
 
-/// Tells `each` about the strings of `array`, in order. A large vocabulary spends its time here, waiting for one length after the other.
+/// Calls `each` with the strings of `array`, in order. With a large vocabulary the time is spent here, waiting for one length after another.
 #[inline]
 fn walk<'a>(array: Array<'a>, mut each: impl FnMut(Text<'a>)) {
     let (all, length) = (array.bytes(), array.length_bytes());
     let mut at = 0;
     for (number, bytes) in (0..).zip(array.strings_from(0)) {
         let start = at + length;
-        // Eight bytes at once where there are so many, though they belong to the next string.
+        // Reads eight bytes at once if available, although they may belong to the next string.
         let beginning = match all.get(start..).and_then(|rest| rest.first_chunk()) {
             Some(first) => Beginning(u64::from_le_bytes(*first)).cut(bytes.len()),
             None => Beginning::of(bytes),
@@ -145,7 +145,7 @@ fn walk<'a>(array: Array<'a>, mut each: impl FnMut(Text<'a>)) {
 
 #[cfg(test)]
 impl Texts {
-    /// Of these strings.
+    /// Creates an array of these strings.
     pub(crate) fn of(strings: &[impl AsRef<[u8]>]) -> Texts {
         use alight_formats::gguf;
 
@@ -186,7 +186,7 @@ mod tests {
         let strings = ["", "a", "a longer one", "é", "", "the last"];
         let number = |n: usize| (n as u32).to_le_bytes();
         let mut file = b"GGUF".to_vec();
-        // Version, tensors, entries; a key; that it is an array, of strings, and how many.
+        // Version, tensors, entries; a key; the types array and string; the number of strings.
         for part in [1, 0, 1, 1] {
             file.extend(number(part));
         }
@@ -218,7 +218,7 @@ mod tests {
             let joined =
                 text.replacen(' ', "", usize::from(text.len() > 8 || text.find(' ') < Some(8)));
             let (space, found) = (text.find(' '), Beginning::of(text.as_bytes()).without_space());
-            // Seven bytes where the space was among the first eight.
+            // Seven bytes if the space was among the first eight.
             let len = if space.is_some_and(|at| at < 8) { 7 } else { 8 };
             assert_eq!(found, Beginning::of(joined.as_bytes()).cut(len), "{text:?}");
         }

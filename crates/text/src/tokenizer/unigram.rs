@@ -1,13 +1,13 @@
-//! SentencePiece's unigram model: text is normalised, and then cut into the tokens whose scores have the largest sum.
+//! SentencePiece's unigram model: text is normalised, and then cut into the tokens with the largest sum of scores.
 //!
-//! Scores are logarithms of probabilities; the sums are f64, as in Hugging Face's library. What no token spells is a character of
-//! the unknown token, whose score is ten below the lowest; several in a row are one. Where the vocabulary has all bytes, their
-//! tokens take its place, as in SentencePiece.
+//! Scores are logarithms of probabilities; the sums are f64, as in Hugging Face's library. A character that no token spells
+//! becomes the unknown token, whose score is ten below the lowest; consecutive ones become one. If the vocabulary has all bytes,
+//! their tokens replace it, as in SentencePiece.
 //!
-//! Facts are SentencePiece's (`unigram_model.cc`, `normalizer.cc`). llama.cpp differs in two things: it has no bytes for what is
-//! unknown, and where spaces are merged, it puts one before the first word even if the file asks for none.
+//! The rules are SentencePiece's (`unigram_model.cc`, `normalizer.cc`). llama.cpp differs in two points: it has no bytes for
+//! unknown characters, and where spaces are merged, it puts one before the first word even if the file requests none.
 //!
-//! Invariant: a token has at most [`MAX_PIECE`] bytes, so encoding takes time and memory in proportion to the text.
+//! Invariant: a token has at most [`MAX_PIECE`] bytes, so encoding takes time and memory proportional to the text.
 
 use alight_formats::gguf::{Gguf, GgufError, ValueType};
 
@@ -17,31 +17,31 @@ use super::error::TokenizerError;
 use super::symbols::char_len;
 use super::vocab::{Kind, Lookup, spell_byte};
 
-/// Most bytes of a token that text may become. (SentencePiece's own limit is 16 characters unless somebody asks for more.)
+/// Maximum bytes of a token that text may become. (SentencePiece's own default limit is 16 characters.)
 const MAX_PIECE: usize = 256;
 
-/// Most bytes of a text once it is normalised: every space has become three.
+/// Maximum bytes of a normalised text: every space has become three.
 const MAX_NORMALISED: usize = super::MAX_TEXT * SPACE.len_utf8();
 
-/// How far below the lowest score that of the unknown token is.
+/// The difference between the lowest score and that of the unknown token.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// What the model has besides its vocabulary.
+/// The parts of the model other than its vocabulary.
 pub(crate) struct Unigram {
     charsmap: Option<CharsMap>,
-    /// True if spaces at the ends, and of several all but one, are left out.
+    /// True if spaces at the ends, and all but one of several, are left out.
     merge_spaces: bool,
     unknown_score: f64,
     /// True if all bytes are tokens.
     bytes: bool,
-    /// By the hash of the first four bytes: the most bytes of a token that begins so.
+    /// By the hash of the first four bytes: the maximum length of a token with that beginning, in bytes.
     longest: Vec<u16>,
 }
 
-/// How a text up to some place is cut best.
+/// The best way to cut a text up to some offset.
 #[derive(Clone, Copy)]
 struct Best {
-    /// The sum of the scores.
+    /// The sum of its scores.
     score: f64,
     /// The last token; `None`: an unknown character.
     id: Option<u32>,
@@ -57,7 +57,7 @@ pub(crate) struct Buffers {
 }
 
 impl Unigram {
-    /// Reads what the file says beside the vocabulary.
+    /// Reads the model's metadata other than the vocabulary.
     ///
     /// # Errors
     /// A key of another type; [`TokenizerError::CharsMap`]; [`TokenizerError::PieceTooLong`].
@@ -67,7 +67,7 @@ impl Unigram {
         for (id, text) in (0..).zip(vocab.vocab.texts().iter()) {
             let kind = vocab.kind(id);
             if kind.has(Kind::NORMAL) {
-                // Others are of no use to text. The unknown token's has to be a number, so that every place is reached.
+                // Other kinds never come from text. The unknown score must be finite, so that every offset is reached.
                 lowest = Some(vocab.score(id))
                     .filter(|score| score.is_finite())
                     .map_or(lowest, |score| lowest.min(score));
@@ -91,10 +91,10 @@ impl Unigram {
         })
     }
 
-    /// Appends the tokens of `text`, before which there is to be a space if `prefix`.
+    /// Appends the tokens of `text`, with a space before it if `prefix`.
     ///
     /// # Errors
-    /// [`TokenizerError::TextTooLong`], where normalising has made it so.
+    /// [`TokenizerError::TextTooLong`] if normalising has made it too long.
     pub(crate) fn encode(
         &self,
         text: &str,
@@ -130,14 +130,14 @@ impl Unigram {
         Ok(())
     }
 
-    /// `text` as the model knows it: replaced by the map, spaces as U+2581. Ends where it is too long.
+    /// Normalises `text`: replaced by the map, spaces as U+2581. Stops once it is too long.
     fn normalise(&self, text: &str, prefix: bool, out: &mut Vec<u8>) {
         const MARK: &[u8] = "\u{2581}".as_bytes();
         out.clear();
         if prefix && !self.merge_spaces && !text.is_empty() {
             out.extend(MARK);
         }
-        // Of merged spaces: one that comes before the next character, if there is one.
+        // Whether a merged space precedes the next character, if there is one.
         let mut space = prefix;
         let mut at = 0;
         while at < text.len() && out.len() <= MAX_NORMALISED {
@@ -159,13 +159,13 @@ impl Unigram {
         }
     }
 
-    /// How many bytes of `text` are next, and what stands for them.
+    /// The number of bytes of `text` that come next, and their replacement.
     fn next<'t>(&'t self, text: &'t str, at: usize) -> (usize, &'t [u8]) {
         let rest = &text.as_bytes()[at..];
         if let Some(found) = self.charsmap.as_ref().and_then(|map| map.longest(rest)) {
             return found;
         }
-        // Only a map that takes characters apart leads into one.
+        // Only a map that splits characters leads into one.
         if !text.is_char_boundary(at) {
             return (1, "\u{fffd}".as_bytes());
         }
@@ -173,7 +173,7 @@ impl Unigram {
         (len, &rest[..len])
     }
 
-    /// Finds the best way to each end of a character of `text`; `best` has an element for each offset.
+    /// Finds the best cut up to each character boundary of `text`; `best` has an element for each offset.
     fn cut(&self, text: &[u8], vocab: Lookup<'_>, best: &mut Vec<Best>) {
         best.clear();
         best.resize(text.len() + 1, Best { score: f64::NEG_INFINITY, id: None, len: 0 });
@@ -209,19 +209,19 @@ impl Unigram {
         }
     }
 
-    /// Most bytes of a token that `text` begins with.
+    /// The maximum length in bytes of a token that `text` begins with.
     fn longest(&self, text: &[u8]) -> usize {
         start_of(text).map_or(3, |slot| usize::from(self.longest[slot]).max(3))
     }
 }
 
-/// The hash of the first four bytes, if there are so many.
+/// The hash of the first four bytes, if there are four.
 fn start_of(text: &[u8]) -> Option<usize> {
     let first = u32::from_le_bytes(*text.first_chunk()?);
     Some((first.wrapping_mul(0x9e37_79b1) >> 16) as usize)
 }
 
-/// The score of a token that text becomes. Users' own tokens are as good as there can be.
+/// The score of a token that text becomes. User-defined tokens have the best possible score.
 fn score_of(vocab: Lookup<'_>, id: u32) -> f64 {
     if vocab.kind(id).has(Kind::USER) { 0.0 } else { f64::from(vocab.score(id)) }
 }
@@ -230,7 +230,7 @@ fn byte_id(vocab: Lookup<'_>, byte: u8) -> Option<u32> {
     vocab.id(&spell_byte(byte)).filter(|id| vocab.kind(*id).has(Kind::BYTE))
 }
 
-/// The map of the file, which may be an array of either type of bytes.
+/// The map of the file, which may be an array of either byte type.
 fn charsmap(gguf: &Gguf<'_>) -> Result<Option<CharsMap>, TokenizerError> {
     const KEY: &str = "tokenizer.ggml.precompiled_charsmap";
     let Some(array) = gguf.get_array(KEY)?.filter(|array| !array.is_empty()) else {

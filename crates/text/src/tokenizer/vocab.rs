@@ -1,12 +1,12 @@
-//! The tokens: text, kind and score of each, and the id of a text.
+//! The tokens: text, kind and score of each, and the ids of texts.
 //!
-//! Texts and scores stay in the copy of the file's header. One pass over them makes what every model needs at once: the kinds,
-//! and a table of the tokens that mean something by themselves ([`known`](Vocab::known)). Tables of other tokens are made when
-//! a text is encoded ([`super::tables`]).
+//! Texts and scores stay in the copy of the file's header. One pass over them yields the data that every model needs at once:
+//! the kinds, and a table of the tokens with a meaning of their own ([`known`](Vocab::known)). Tables of other tokens are made
+//! when a text is encoded ([`super::tables`]).
 //!
-//! Invariants: of tokens with one text, the first is what that text is, and of special ones with one spelling, the first is
-//! what it spells; a token of kind byte is `<0xHH>`; there is one kind per token, and one score per token if there are scores
-//! at all.
+//! Invariants: of several tokens with one text, that text becomes the first, and likewise for special tokens with one
+//! spelling; a token of kind byte is `<0xHH>`; there is one kind per token, and one score per token if there are scores at
+//! all.
 
 use alight_formats::Pieces;
 use alight_formats::gguf::{Array, Gguf, GgufError, KeptArray, ValueType};
@@ -16,7 +16,7 @@ use super::error::TokenizerError;
 use super::table::{Entry, Table};
 use super::texts::{Beginning, Texts, TooLarge};
 
-/// What a token is, as bits; a token may have several once the well-known texts are marked.
+/// The kind of a token, as bits; a token may have several once the well-known texts are marked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Kind(pub(crate) u8);
 
@@ -46,7 +46,7 @@ impl Kind {
         self.0 & any_of.0 != 0
     }
 
-    /// From the numbers of `tokenizer.ggml.token_type`.
+    /// Converts the numbers of `tokenizer.ggml.token_type`.
     fn from_number(number: i32) -> Kind {
         match number {
             1 => Kind::NORMAL,
@@ -63,11 +63,11 @@ impl Kind {
 pub(crate) struct Vocab {
     texts: Texts,
     kinds: Vec<Kind>,
-    /// Of f32 or i32.
+    /// Elements are f32 or i32.
     scores: Option<KeptArray>,
-    /// The special tokens, and those that are asked for by their spelling.
+    /// The special tokens, and those that are looked up by their spelling.
     known: Table,
-    /// Of the spellings that are asked for: every token that begins like one of them is in `known`.
+    /// The spellings that are looked up: every token that begins like one of them is in `known`.
     asked: Beginnings,
 }
 
@@ -75,15 +75,15 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 
-/// Most bytes of the spellings of special tokens together. The largest vocabularies have some hundred kilobytes.
+/// Maximum total bytes of the spellings of special tokens. The largest vocabularies have some hundred kilobytes.
 pub(crate) const MAX_SPELLINGS: usize = 16 << 20;
 
 /// Kinds whose tokens are found by their spelling, if at all.
 pub(crate) const SPECIAL: Kind = Kind::CONTROL.or(Kind::UNKNOWN).or(Kind::USER);
 
 impl Vocab {
-    /// Reads the tokens of a file. Types and scores are optional; where they exist they must not be fewer than the tokens.
-    /// `spellings` will be asked for.
+    /// Reads the tokens of a file. Types and scores are optional; if they exist there must be at least as many as tokens.
+    /// `spellings` are those that will be looked up.
     pub(crate) fn new<'s>(
         gguf: &Gguf<'_>,
         pieces: &Pieces,
@@ -163,8 +163,8 @@ impl Vocab {
         self.known.iter(&self.texts).filter(|(id, _)| self.kind(*id).has(SPECIAL))
     }
 
-    /// The id of exactly this text, whatever kind of token it is. Quick for special tokens and for the spellings that are
-    /// asked for; any other is looked for in the whole vocabulary.
+    /// The id of exactly this text, whatever kind of token it is. Fast for special tokens and for the spellings that are
+    /// looked up when a model is opened; any other is searched in the whole vocabulary.
     pub(crate) fn id(&self, text: &[u8]) -> Option<u32> {
         if self.asked.may_have(Beginning::of(text)) {
             return self.known.find(&self.texts, text);
@@ -183,7 +183,7 @@ impl Vocab {
         }
     }
 
-    /// Never NaN, never −0; 0 where the file has no scores.
+    /// Never NaN, never −0; 0 if the file has no scores.
     #[inline]
     pub(crate) fn score(&self, id: u32) -> f32 {
         let Some(scores) = &self.scores else { return 0.0 };
@@ -198,7 +198,7 @@ impl Vocab {
 
 #[cfg(test)]
 impl Vocab {
-    /// Of tokens with these texts and types, as a file has them; no types: all are normal.
+    /// Creates tokens with these texts and types, as a file has them; without types, all are normal.
     pub(crate) fn of(texts: &[impl AsRef<[u8]>], types: &[i32]) -> Result<Vocab, TokenizerError> {
         use alight_formats::gguf;
 
@@ -216,7 +216,7 @@ impl Vocab {
 #[derive(Clone, Copy)]
 pub(crate) struct Lookup<'v> {
     pub(crate) vocab: &'v Vocab,
-    /// Has every token whose text will be looked up.
+    /// Contains every token whose text will be looked up.
     pub(crate) table: &'v Table,
 }
 
@@ -228,7 +228,7 @@ impl Lookup<'_> {
     }
 
     /// The id of this text if plain text may turn into that token: control tokens, the unknown
-    /// token and byte tokens never come from their own spelling.
+    /// token and byte tokens never result from their own spelling.
     #[inline]
     pub(crate) fn plain_id(&self, text: &[u8]) -> Option<u32> {
         let id = self.id(text)?;
@@ -248,7 +248,7 @@ impl Lookup<'_> {
 
 /// The strings under `key`.
 pub(crate) fn strings<'a>(gguf: &Gguf<'a>, key: &'static str) -> Result<Array<'a>, GgufError> {
-    // Asked for as strings first, for the error.
+    // Read as strings first, for the error.
     gguf.require::<alight_formats::gguf::Strings<'a>>(key)?;
     gguf.require(key)
 }

@@ -1,5 +1,5 @@
-//! `config.json`, its values taken with their types and within limits. What it leaves out has the
-//! value that `transformers` gives it, and messages say so.
+//! `config.json`, with values checked for type and limits. Missing values default to those of
+//! `transformers`, and messages mention it.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::import::side::SideFiles;
 pub(super) struct Config {
     path: PathBuf,
     top: Map<String, Value>,
-    /// What a model of text and pictures says of its text part.
+    /// The text part's values, for a model of text and pictures.
     text: Map<String, Value>,
 }
 
@@ -22,7 +22,7 @@ impl Config {
     /// Reads `config.json`.
     ///
     /// # Errors
-    /// There is none, or it is no JSON object.
+    /// There is none, or it is not a JSON object.
     pub(super) fn read(side: &SideFiles) -> Result<Config, ConvertError> {
         let path = side.network.path("config.json");
         let Some(top) = side.network.json("config.json")? else {
@@ -41,47 +41,47 @@ impl Config {
         Ok(Config { path, top, text })
     }
 
-    /// An error about it.
+    /// Returns an error about the file.
     pub(super) fn error(&self, problem: impl Into<String>) -> ConvertError {
         ConvertError::Side { path: self.path.clone(), problem: problem.into() }
     }
 
-    /// An error about one of its values.
+    /// Returns an error about one of its values.
     pub(super) fn wrong(&self, key: &str, found: &Value, expected: &str) -> ConvertError {
         self.error(format!("{key} is {}, expected {expected}", shown(found)))
     }
 
-    /// What it says about `key`, which may be `null`; the text part goes before, unless it has
-    /// nothing but `null` to say.
+    /// Returns the value of `key`, possibly `null`; the text part takes precedence, unless its
+    /// value is `null`.
     pub(super) fn raw(&self, key: &str) -> Option<&Value> {
         let inner = self.text.get(key);
         inner.filter(|value| !value.is_null()).or_else(|| self.top.get(key)).or(inner)
     }
 
-    /// As [`raw`](Config::raw), `null` being nothing.
+    /// As [`raw`](Config::raw), with `null` as no value.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.raw(key).filter(|value| !value.is_null())
     }
 
-    /// The whole model's own word on `key`, before its text part's.
+    /// Returns the value of `key`; the whole model's takes precedence over the text part's.
     pub(super) fn outer(&self, key: &str) -> Option<&Value> {
         self.top.get(key).or_else(|| self.text.get(key)).filter(|value| !value.is_null())
     }
 
-    /// A whole number from 1 to `most`, if there is one.
+    /// Returns a whole number from 1 to `most`, if there is one.
     pub(super) fn count(&self, key: &str, most: u64) -> Result<Option<u64>, ConvertError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let found = whole(value).filter(|found| (1..=most).contains(found));
         found.map(Some).ok_or_else(|| self.wrong(key, value, &format!("1 to {most}")))
     }
 
-    /// A number in `range`, if there is one.
+    /// Returns a number in `range`, if there is one.
     pub(super) fn number(&self, key: &str, range: Range<f64>) -> Result<Option<f64>, ConvertError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         self.in_range(key, value, range).map(Some)
     }
 
-    /// The number in `value`, which is that of `key`.
+    /// Returns the number in `value`, the value of `key`.
     pub(super) fn in_range(
         &self,
         key: &str,
@@ -95,7 +95,7 @@ impl Config {
         })
     }
 
-    /// Whether a flag is set; not, if nothing is said.
+    /// Returns true if a flag is set; false if it is absent.
     pub(super) fn flag(&self, key: &str) -> Result<bool, ConvertError> {
         match self.get(key) {
             None => Ok(false),
@@ -104,7 +104,7 @@ impl Config {
         }
     }
 
-    /// A word, if there is one.
+    /// Returns a string, if there is one.
     pub(super) fn word(&self, key: &str) -> Result<Option<&str>, ConvertError> {
         match self.get(key) {
             None => Ok(None),
@@ -113,7 +113,7 @@ impl Config {
         }
     }
 
-    /// An object, if there is one.
+    /// Returns an object, if there is one.
     pub(super) fn object(&self, key: &str) -> Result<Option<&Map<String, Value>>, ConvertError> {
         match self.get(key) {
             None => Ok(None),
@@ -123,13 +123,13 @@ impl Config {
     }
 }
 
-/// The whole number that a value is; some programs write `4096.0`.
+/// Returns the whole number in a value; some programs write `4096.0`.
 pub(super) fn whole(value: &Value) -> Option<u64> {
     let float = || value.as_f64().filter(|f| f.fract() == 0.0 && (0.0..9e15).contains(f));
     value.as_u64().or_else(|| float().map(|float| float as u64))
 }
 
-/// A value for a message: on one line, and no longer than one.
+/// Returns a value for a message, on one line of limited length.
 pub(in crate::import) fn shown(value: &Value) -> String {
     match value {
         Value::Array(array) => format!("an array of {}", array.len()),
@@ -139,7 +139,7 @@ pub(in crate::import) fn shown(value: &Value) -> String {
     }
 }
 
-/// The start of a text out of a file, without what would disturb a terminal.
+/// Returns the start of a text from a file, without characters that would disturb a terminal.
 pub(super) fn clipped(text: &str) -> String {
     let start: String = text.chars().take(80).collect();
     let more = if start.len() < text.len() { "…" } else { "" };

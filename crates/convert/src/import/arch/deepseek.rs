@@ -1,6 +1,6 @@
-//! `DeepseekV2ForCausalLM` and `DeepseekV3ForCausalLM`: DeepSeek V2, V2-Lite, V3, R1, Kimi-K2. Keys and values of all heads come
-//! out of one latent vector. What makes them of it is one matrix in the source, and two for each head in GGUF, that of the keys
-//! transposed, so that queries can go into the latent space instead.
+//! `DeepseekV2ForCausalLM` and `DeepseekV3ForCausalLM`: DeepSeek V2, V2-Lite, V3, R1, Kimi-K2. Keys and values of all heads are
+//! computed from one latent vector. The source has one matrix for this, and GGUF two for each head, with that of the keys
+//! transposed, so that queries can be projected into the latent space instead.
 
 use super::config::{Config, whole};
 use super::describe::{
@@ -79,7 +79,7 @@ pub(super) const DENSE: &str = "dense";
 pub(super) const SPARSE: &str = "a mixture of experts";
 /// The choice of experts has a bias.
 pub(super) const BIASED: &str = "biased";
-/// There are experts that all tokens go through.
+/// There are experts that process all tokens.
 pub(super) const SHARED: &str = "shared experts";
 
 const QUERY_RANK: Dim = Dim::Named("q_lora_rank");
@@ -114,7 +114,7 @@ const KEYS_AND_VALUES: &[Part] = &[
     matrix("self_attn.o_proj.weight", "attn_output.weight", Dim::Hidden, ALL_VALUES),
 ];
 
-/// The rows of each head's values.
+/// Returns the rows of each head's values.
 fn values(sizes: &Dimensions) -> Vec<(u64, u64)> {
     let (plain, value) = (sizes.of(PLAIN), sizes.of(VALUE));
     (0..sizes.heads).map(|head| (head * (plain + value) + plain, value)).collect()
@@ -122,7 +122,7 @@ fn values(sizes: &Dimensions) -> Vec<(u64, u64)> {
 
 pub(super) const DENSE_PARTS: &[Part] = MATRICES.split_at(ATTENTION.len()).1;
 
-/// What is added to probabilities for the choice of experts.
+/// Bias added to the probabilities for the choice of experts.
 pub(super) const CHOICE: Part =
     vector("mlp.gate.e_score_correction_bias", "exp_probs_b.bias", Dim::Experts);
 
@@ -142,7 +142,8 @@ pub(super) const SHARED_EXPERTS: &[Part] = &[
     ),
 ];
 
-/// The length of the latent vector of queries, if they have one: `null` says that they have none.
+/// Returns the length of the latent vector of queries, if they have one: `null` means that they
+/// have none.
 fn query_rank(config: &Config) -> Result<Option<u64>, ConvertError> {
     match config.raw("q_lora_rank") {
         None => Ok(Some(1536)),
@@ -184,7 +185,8 @@ fn more(config: &Config, dimensions: &Dimensions, is_v3: bool) -> Result<More, C
     Ok(more)
 }
 
-/// Layers of which the first few are dense, and the others have a mixture of experts and shared ones.
+/// Returns the layers: the first few are dense, the others have a mixture of experts and shared
+/// experts.
 pub(super) fn leading_dense(
     config: &Config,
     dimensions: &Dimensions,
@@ -210,7 +212,7 @@ pub(super) fn leading_dense(
     Ok(More { sizes, layers, ..More::default() })
 }
 
-/// A whole number, which may be 0.
+/// Returns a whole number, which may be 0.
 fn whole_number(config: &Config, key: &str) -> Result<Option<u64>, ConvertError> {
     match config.get(key) {
         Some(value) if whole(value) == Some(0) => Ok(Some(0)),
@@ -246,7 +248,7 @@ fn keys(
         let parameters = config.object(name)?;
         let Some(value) = parameters.and_then(|parameters| parameters.get(key)) else { continue };
         let value = config.in_range(&format!("{name}.{key}"), value, 0.0..1e3)?;
-        // A tenth, for reasons of history.
+        // A tenth, for historical reasons.
         own.add("rope.scaling.yarn_log_multiplier", Entry::F32((0.1 * value) as f32));
         break;
     }
@@ -261,8 +263,8 @@ fn keys(
     Ok(())
 }
 
-/// How experts are chosen, in DeepSeek's words. `scoring` makes probabilities of what the router says, and `normed` is whether
-/// their weights are made to sum to 1, where the configuration does not say it.
+/// Writes the choice of experts, in DeepSeek's terms. `scoring`, the function that converts the router's outputs to
+/// probabilities, and `normed`, whether the weights are normalised to sum to 1, are the defaults for the configuration.
 pub(super) fn routing(
     config: &Config,
     own: &mut Own,

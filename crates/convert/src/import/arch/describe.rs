@@ -1,79 +1,81 @@
-//! What an architecture is, as data: each has a file beside this one.
+//! The description of an architecture as data: each has a file next to this one.
 
 use super::config::Config;
 use crate::ConvertError;
 use crate::import::tensor::Entry;
 
-/// An architecture of Hugging Face's, and what it is in GGUF.
+/// A Hugging Face architecture, and its form in GGUF.
 pub(super) struct Architecture {
     /// `general.architecture`.
     pub(super) gguf: &'static str,
-    /// What `architectures` may name.
+    /// Accepted values of `architectures`.
     pub(super) classes: &'static [&'static str],
-    /// True if it is meant, where several have these classes.
+    /// Distinguishes it from others with the same classes.
     pub(super) fits: fn(&Config) -> bool,
-    /// What `model_type` is, for configurations without `architectures`.
+    /// Values of `model_type`, for configurations without `architectures`.
     pub(super) model_types: &'static [&'static str],
-    /// What `transformers` takes where the configuration says nothing.
+    /// Defaults of `transformers` for missing values.
     pub(super) defaults: Defaults,
-    /// The key of the activation of the feed-forward gate, and the one that GGUF's has.
+    /// The key of the activation applied to the gate, and the only value that GGUF readers
+    /// implement.
     pub(super) activation: (&'static str, &'static str),
     /// The tensors of a layer.
     pub(super) layer: &'static [Group],
     /// The tensors outside of layers, except for the embedding and the output.
     pub(super) outside: &'static [Part],
-    /// Sizes that it alone has, and what distinguishes its layers.
+    /// Returns the sizes specific to it, and what distinguishes its layers.
     pub(super) more: fn(&Config, &Dimensions) -> Result<More, ConvertError>,
-    /// The mixture of experts that some or all layers have.
+    /// The mixture of experts of some or all layers.
     pub(super) experts: Option<Mixture>,
-    /// The `quant_method` of weights that are read although they are quantised.
+    /// The `quant_method` of quantised weights that can be read.
     pub(super) quantised: Option<&'static str>,
-    /// Rows of queries and keys stand in halves in the source and in pairs in GGUF.
+    /// True if rows of queries and keys are in halves in the source and in pairs in GGUF.
     pub(super) permuted: bool,
-    /// What the norms of GGUF are more than those of the source.
+    /// Difference between the norms of GGUF and those of the source.
     pub(super) norm_add: f32,
-    /// True if the length of a head goes into the metadata, or has to be the one that follows from
-    /// the width and the number of heads.
+    /// True if the length of a head goes into the metadata; otherwise it must be the one that
+    /// follows from the hidden size and the number of heads.
     pub(super) own_head_length: bool,
-    /// True if keys and values are in a latent space, so that their heads and lengths are among its own metadata.
+    /// True if keys and values are in a latent space, so that their heads and lengths are part of its own
+    /// metadata.
     pub(super) latent: bool,
-    /// The key of what is added to the mean square in norms.
+    /// The key of the epsilon of norms.
     pub(super) eps_key: &'static str,
-    /// True if GGUF's can have an output that is not its embedding.
+    /// True if GGUF allows an output separate from the embedding.
     pub(super) own_output: bool,
-    /// Flags that GGUF's cannot have set.
+    /// Flags that must not be set, as GGUF has no form for them.
     pub(super) never: &'static [&'static str],
-    /// Beginnings of the names of tensors that do not belong to the text part, and what they are.
+    /// Name prefixes of tensors outside the text part, with their description.
     pub(super) others: &'static [(&'static str, &'static str)],
-    /// Metadata that it alone has, and notes.
+    /// Writes the metadata specific to it, and notes.
     pub(super) keys: fn(&Config, &Dimensions, &mut Own) -> Result<(), ConvertError>,
 }
 
-/// How a configuration speaks of a mixture of experts: keys, and what `transformers` takes where they are not said.
+/// The configuration keys of a mixture of experts, with the defaults of `transformers`.
 #[derive(Clone, Copy)]
 pub(super) struct Mixture {
-    /// Experts of a layer, if none of [`COUNTS`] says it.
+    /// Experts of a layer, if none of [`COUNTS`] is present.
     pub(super) count: u64,
-    /// Experts that a token goes through.
+    /// Experts used for a token.
     pub(super) used: (&'static str, u64),
-    /// Intermediate size of an expert; that of a dense layer if none.
+    /// Intermediate size of an expert; that of a dense layer if `None`.
     pub(super) width: Option<(&'static str, u64)>,
-    /// Intermediate size of what all tokens go through; none if there is no key.
+    /// Intermediate size of the shared expert; `None` if there is no key.
     pub(super) shared: Option<(&'static str, u64)>,
-    /// Whether the weights of a token's experts are made to sum to 1, where the configuration says nothing, and in GGUF, if
-    /// that has no key for it.
+    /// Whether the weights of a token's experts are normalised to sum to 1: the default of the configuration, and the one
+    /// of GGUF, if GGUF has no key for it.
     pub(super) normed: Option<(bool, bool)>,
 }
 
-/// Which keys say how many experts a layer has; `transformers` 5 writes the second where 4 wrote the first.
+/// Keys for the number of experts of a layer; `transformers` 5 writes the second where 4 wrote the first.
 pub(super) const COUNTS: [&str; 3] = ["num_experts", "num_local_experts", "n_routed_experts"];
 
-/// Where an architecture puts the metadata that it alone has.
+/// Collects the metadata specific to an architecture.
 #[derive(Debug, Default)]
 pub(super) struct Own {
     /// Keys without the architecture's prefix.
     pub(super) keys: Vec<(&'static str, Entry)>,
-    /// What a person should know.
+    /// Notes for the user.
     pub(super) notes: Vec<String>,
 }
 
@@ -83,30 +85,30 @@ impl Own {
     }
 }
 
-/// The values of a configuration that says nothing, by `transformers`' `configuration_*.py`.
+/// The values for an empty configuration, from `transformers`' `configuration_*.py`.
 #[derive(Clone, Copy)]
 pub(super) struct Defaults {
     pub(super) hidden: u64,
     pub(super) feed_forward: u64,
     pub(super) layers: u64,
     pub(super) heads: u64,
-    /// As many as heads, if none.
+    /// The number of heads, if `None`.
     pub(super) kv_heads: Option<u64>,
-    /// The width divided by the heads, if none.
+    /// The hidden size divided by the heads, if `None`.
     pub(super) head_length: Option<u64>,
     pub(super) context: u64,
     pub(super) eps: f64,
     pub(super) theta: f64,
-    /// Base of the layers with a sliding window, where it is another.
+    /// Base of the layers with a sliding window, if it differs.
     pub(super) local_theta: Option<f64>,
     pub(super) tied: bool,
-    /// The share of a head that rotates; `None` if all of it does, always.
+    /// The share of a head that rotates; `None` if it is always all of it.
     pub(super) partial: Option<f64>,
-    /// Ways to stretch the rotation that it has and others do not.
+    /// Types of RoPE scaling that it supports and others do not.
     pub(super) scalings: &'static [&'static str],
 }
 
-/// Tensors of a layer that are there together or not at all.
+/// Tensors of a layer that are present together or not at all.
 #[derive(Clone, Copy)]
 pub(super) struct Group {
     pub(super) when: When,
@@ -118,7 +120,7 @@ impl Group {
         Group { when: When::Always, parts }
     }
 
-    /// In the layers that have this trait.
+    /// In the layers with this trait.
     pub(super) const fn of_layers(named: &'static str, parts: &'static [Part]) -> Group {
         Group { when: When::Trait(named), parts }
     }
@@ -128,39 +130,39 @@ impl Group {
     }
 }
 
-/// When tensors are there.
+/// The condition for the presence of tensors.
 #[derive(Clone, Copy)]
 pub(super) enum When {
     Always,
-    /// If this flag of the configuration is set.
+    /// This flag of the configuration is set.
     Said(&'static str),
-    /// In the layers that have this trait ([`More`]).
+    /// The layer has this trait ([`More`]).
     Trait(&'static str),
-    /// If the source has a tensor whose name ends so, or if it has none.
+    /// The source has a tensor whose name ends with this (`true`), or has none (`false`).
     Stored(&'static str, bool),
 }
 
-/// Sizes that an architecture alone has, and what distinguishes its layers.
+/// Sizes specific to an architecture, and what distinguishes its layers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct More {
     /// Sizes of [`Dim::Named`].
     pub(super) sizes: Vec<(Dim, u64)>,
-    /// The layers; none if all are alike.
+    /// The layers; empty if all are alike.
     pub(super) layers: Vec<Layer>,
-    /// Heads of keys of each layer; none if all have as many.
+    /// Key/value heads of each layer; empty if all have the same number.
     pub(super) kv_heads: Vec<u64>,
-    /// Intermediate size, where it is not what the configuration says as it stands.
+    /// Intermediate size, if it differs from the configuration's value.
     pub(super) feed_forward: Option<u64>,
-    /// Length of a head, where it is not.
+    /// Length of a head, if it differs.
     pub(super) head: Option<u64>,
 }
 
-/// What distinguishes a layer.
+/// The properties that distinguish a layer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Layer {
-    /// What [`When::Trait`] asks for.
+    /// The traits that [`When::Trait`] refers to.
     pub(super) traits: Vec<&'static str>,
-    /// Sizes that go before those of all layers.
+    /// Sizes that take precedence over those of all layers.
     pub(super) sizes: Vec<(Dim, u64)>,
 }
 
@@ -170,16 +172,16 @@ impl Layer {
     }
 }
 
-/// Name of the number of layers after the last that predict further tokens, which are left out.
+/// Name of the number of layers after the last that predict further tokens, which are omitted.
 pub(super) const FURTHER: &str = "num_nextn_predict_layers";
 
-/// Which rows or columns of a tensor are taken, in their order: (first, how many).
+/// The selected rows or columns of a tensor, in order: (first, count).
 pub(super) type Runs = fn(&Dimensions) -> Vec<(u64, u64)>;
 
-/// One tensor: its names, without what stands before in a layer, and its shape.
+/// One tensor: its names, without the prefix of the layer, and its shape.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
-    /// A `*` in it is the number of an expert: the tensors of all experts become one, in the order of these numbers.
+    /// A `*` is the number of an expert: the tensors of all experts become one, in the order of these numbers.
     pub(super) source: &'static str,
     pub(super) gguf: &'static str,
     /// Outermost first; `None` after the last.
@@ -187,7 +189,7 @@ pub(super) struct Part {
     pub(super) kind: Kind,
 }
 
-/// What distinguishes tensors of one shape.
+/// The kinds of tensors that may have the same shape.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Plain,
@@ -197,15 +199,15 @@ pub(super) enum Kind {
     Columns(Runs),
     /// Logarithms of rates, of which GGUF has minus the rates, in another order.
     Rates(Runs),
-    /// The first rows of each head, which GGUF has transposed: (rows, of how many).
+    /// The first rows of each head, which GGUF has transposed: (rows, out of this many).
     Transposed(fn(&Dimensions) -> (u64, u64)),
-    /// Some rows of each head: a matrix for each.
+    /// Some rows of each head: one matrix per head.
     Heads(Runs),
-    /// A vector that GGUF has as a matrix of so many rows.
+    /// A vector that is a matrix with this number of rows in GGUF.
     VectorOfRows(fn(&Dimensions) -> u64),
     /// Such a vector, of logarithms of rates, of which GGUF has minus the rates.
     RatesOfRows(fn(&Dimensions) -> u64),
-    /// Readers do not need it, for this reason; it may be missing.
+    /// Not needed by readers, for this reason; it may be missing.
     Unused(&'static str),
     /// A norm, to which some architectures add one.
     Norm,
@@ -213,10 +215,10 @@ pub(super) enum Kind {
     Queries,
     /// Rows belong to heads of keys.
     Keys,
-    /// A matrix of one row, which GGUF has as a vector.
+    /// A matrix of one row, which is a vector in GGUF.
     Row,
-    /// Blocks of MXFP4 `[experts, rows, blocks, 16]`, of which GGUF's has every `step`-th row of each expert, from `first` on.
-    /// Their scales are in the tensor whose name ends with `_scales` in place of `_blocks`.
+    /// MXFP4 blocks `[experts, rows, blocks, 16]`, of which GGUF has every `step`-th row of each expert, from `first` on.
+    /// Their scales are in the tensor whose name ends with `_scales` instead of `_blocks`.
     Blocks {
         first: u64,
         step: u64,
@@ -225,13 +227,13 @@ pub(super) enum Kind {
     Scales,
     /// The first (0) or the second (1) half of the rows of each expert, `[experts, rows, columns]`, or of a matrix.
     Half(u64),
-    /// Matrices of experts that stand transposed in the source, and of which GGUF's has one (0, 1 …) of so many equal parts of
-    /// the rows.
+    /// Matrices of experts that are transposed in the source, of which GGUF has the part `part` (0, 1 …) of `of` equal parts
+    /// of the rows.
     Turned {
         part: u64,
         of: u64,
     },
-    /// Numbers `[experts, rows]`, of which GGUF's has every `step`-th of each expert, from `first` on.
+    /// Numbers `[experts, rows]`, of which GGUF has every `step`-th of each expert, from `first` on.
     Numbers {
         first: u64,
         step: u64,
@@ -264,7 +266,7 @@ pub(super) struct Experts {
     pub(super) count: u64,
     pub(super) used: u64,
     pub(super) width: u64,
-    /// Of what all tokens go through; 0 if there is none.
+    /// Intermediate size of the shared expert; 0 if there is none.
     pub(super) shared: u64,
 }
 
@@ -285,11 +287,11 @@ pub(super) enum Dim {
     Experts,
     /// Intermediate size of an expert.
     ExpertWidth,
-    /// Intermediate size of what all tokens go through.
+    /// Intermediate size of the shared expert.
     SharedWidth,
     /// Rows of gate and up of an expert together.
     GateAndUp,
-    /// Rows of gate and up of what all tokens go through.
+    /// Rows of gate and up of the shared expert together.
     SharedGateAndUp,
     /// Blocks of 32 in the hidden size.
     HiddenBlocks,
@@ -303,7 +305,7 @@ pub(super) enum Dim {
     Fused,
     /// Gate and up of a dense layer.
     FusedUp,
-    /// A size that an architecture alone has, in the words of messages ([`More`]).
+    /// A size specific to an architecture, with its name for messages ([`More`]).
     Named(&'static str),
 }
 
@@ -323,13 +325,13 @@ const fn of_heads(part: Part, kind: Kind) -> Part {
     Part { kind, ..part }
 }
 
-/// The parts outside of layers.
+/// The tensors outside of layers.
 pub(super) const EMBEDDING: Part =
     matrix("embed_tokens.weight", "token_embd.weight", Dim::Vocab, Dim::Hidden);
 pub(super) const OUTPUT_NORM: Part = norm("norm.weight", "output_norm.weight", Dim::Hidden);
 pub(super) const OUTPUT: Part = matrix("lm_head.weight", "output.weight", Dim::Vocab, Dim::Hidden);
 
-/// Seven matrices, which all have.
+/// The seven matrices that all architectures have.
 pub(super) const MATRICES: &[Part] = &[
     of_heads(
         matrix("self_attn.q_proj.weight", "attn_q.weight", Dim::Queries, Dim::Hidden),
@@ -346,7 +348,7 @@ pub(super) const MATRICES: &[Part] = &[
     matrix("mlp.down_proj.weight", "ffn_down.weight", Dim::Hidden, Dim::FeedForward),
 ];
 
-/// Those of attention.
+/// The matrices of attention.
 pub(super) const ATTENTION: &[Part] = MATRICES.split_at(4).0;
 
 /// A router and the experts that it chooses from.
@@ -357,7 +359,7 @@ pub(super) const EXPERTS: &[Part] = &[
     matrix("mlp.experts.*.down_proj.weight", "ffn_down_exps.weight", Dim::Hidden, Dim::ExpertWidth),
 ];
 
-/// [`EXPERTS`], those of a layer in one tensor each.
+/// [`EXPERTS`], with those of a layer in one tensor each.
 pub(super) const EXPERTS_TOGETHER: &[Part] = &[
     EXPERTS[0],
     of_experts("mlp.experts.gate_up_proj", "ffn_gate_exps.weight", GATE_UP, Kind::Half(0)),
@@ -365,13 +367,13 @@ pub(super) const EXPERTS_TOGETHER: &[Part] = &[
     of_experts("mlp.experts.down_proj", "ffn_down_exps.weight", DOWN, Kind::Plain),
 ];
 
-/// Either of both.
+/// Either of the two forms.
 pub(super) const EITHER_EXPERTS: [Group; 2] = [
     Group { when: When::Stored("mlp.experts.gate_up_proj", false), parts: EXPERTS },
     Group { when: When::Stored("mlp.experts.gate_up_proj", true), parts: EXPERTS_TOGETHER },
 ];
 
-/// Rows and columns of an expert's.
+/// Rows and columns of an expert's matrix.
 pub(super) const GATE_UP: (Dim, Dim) = (Dim::GateAndUp, Dim::Hidden);
 pub(super) const DOWN: (Dim, Dim) = (Dim::Hidden, Dim::ExpertWidth);
 
@@ -385,7 +387,7 @@ pub(super) const fn of_experts(
     Part { source, gguf, shape: [Some(Dim::Experts), Some(rows), Some(columns), None], kind }
 }
 
-/// What all tokens go through, and its gate.
+/// The shared expert, and its gate.
 pub(super) const SHARED_EXPERT: &[Part] = &[
     matrix(
         "mlp.shared_expert.gate_proj.weight",
@@ -422,7 +424,7 @@ pub(super) const TWO_NORMS: &[Part] = &[
     norm("post_attention_layernorm.weight", "ffn_norm.weight", Dim::Hidden),
 ];
 
-/// A norm on both sides of both.
+/// A norm before and after each part.
 pub(super) const FOUR_NORMS: &[Part] = &[
     norm("input_layernorm.weight", "attn_norm.weight", Dim::Hidden),
     norm("post_attention_layernorm.weight", "post_attention_norm.weight", Dim::Hidden),
@@ -430,8 +432,7 @@ pub(super) const FOUR_NORMS: &[Part] = &[
     norm("post_feedforward_layernorm.weight", "post_ffw_norm.weight", Dim::Hidden),
 ];
 
-/// The two of [`TWO_NORMS`], of which the second has in GGUF the name that elsewhere is that of a norm of what attention
-/// gives.
+/// The two norms of [`TWO_NORMS`]; the second has the GGUF name that is used elsewhere for a norm of attention's output.
 pub(super) const TWO_NORMS_RENAMED: &[Part] = FOUR_NORMS.split_at(2).0;
 
 /// Norms of each head's queries and keys.
@@ -447,7 +448,7 @@ pub(super) const INPUT_BIASES: &[Part] = &[
     vector("self_attn.v_proj.bias", "attn_v.bias", Dim::Keys),
 ];
 
-/// The bias of what attention gives.
+/// The bias of attention's output.
 pub(super) const OUTPUT_BIAS: &[Part] =
     &[vector("self_attn.o_proj.bias", "attn_output.bias", Dim::Hidden)];
 

@@ -1,4 +1,4 @@
-//! The numbers that shapes follow from, checked against each other.
+//! The numbers that determine shapes, checked against each other.
 
 use serde_json::Value;
 
@@ -6,17 +6,17 @@ use super::config::Config;
 use super::describe::{Architecture, COUNTS, Dim, Dimensions, Experts, Mixture, More};
 use crate::ConvertError;
 
-/// Limits far above any model, which are those of the program that runs it.
+/// Limits far above any model; they are those of the program that runs it.
 const MAX_LAYERS: u64 = 4096;
 pub(super) const MAX_WIDTH: u64 = 1 << 20;
 pub(super) const MAX_CONTEXT: u64 = 1 << 30;
 const MAX_VOCAB: u64 = i32::MAX as u64;
 
 impl Dimensions {
-    /// The dimensions that a configuration says, with an embedding of `rows` rows.
+    /// Reads the dimensions from a configuration, for an embedding of `rows` rows.
     ///
     /// # Errors
-    /// A number that no model can have, or numbers that do not fit each other.
+    /// An impossible number, or numbers that do not match each other.
     pub(super) fn read(
         config: &Config,
         architecture: &Architecture,
@@ -31,7 +31,7 @@ impl Dimensions {
         let context = count("max_position_embeddings", MAX_CONTEXT, default.context)?;
         let vocab = vocab(config, rows)?;
 
-        // `null` is another word for as many as heads, and for the length that follows from them.
+        // `null` means the number of heads, or the length that follows from it.
         let silent = |key| config.raw(key).is_none();
         let kv_heads = match config.count("num_key_value_heads", MAX_WIDTH)? {
             Some(found) => found,
@@ -60,7 +60,7 @@ impl Dimensions {
             );
             return Err(config.wrong("head_dim", &head.into(), &expected));
         }
-        // Two elements rotate together.
+        // Elements rotate in pairs.
         if head % 2 != 0 {
             return Err(config.wrong("head_dim", &head.into(), "an even number"));
         }
@@ -101,20 +101,20 @@ impl Dimensions {
         Ok(dimensions)
     }
 
-    /// An extent in numbers, of a tensor of this layer.
+    /// Returns an extent of a tensor in this layer, as a number.
     pub(super) fn at(&self, layer: Option<u64>, dim: Dim) -> u64 {
         let sizes = layer.and_then(|n| self.more.layers.get(n as usize)).map(|layer| &layer.sizes);
         let own = sizes.and_then(|sizes| sizes.iter().find(|(known, _)| *known == dim));
         own.map_or_else(|| self.of(dim), |(_, size)| *size)
     }
 
-    /// True if this layer has that trait.
+    /// True if the layer has this trait.
     pub(super) fn has(&self, layer: u64, named: &str) -> bool {
         let layer = self.more.layers.get(layer as usize);
         layer.is_some_and(|layer| layer.traits.contains(&named))
     }
 
-    /// An extent in numbers.
+    /// Returns an extent as a number.
     pub(super) fn of(&self, dim: Dim) -> u64 {
         match dim {
             Dim::Named(_) => {
@@ -142,7 +142,7 @@ impl Dimensions {
         }
     }
 
-    /// An extent in words, as the configuration says it.
+    /// Returns an extent in words, with its configuration key.
     pub(super) fn origin(&self, config: &Config, dim: Dim) -> String {
         let said = |key: &str, value: u64| match config.get(key) {
             Some(_) => format!("{key} {value}"),
@@ -183,10 +183,10 @@ impl Dimensions {
     }
 }
 
-/// Most experts of a layer.
+/// Maximum number of experts of a layer.
 const MAX_EXPERTS: u64 = 4096;
 
-/// What a configuration says of its mixture of experts.
+/// Reads the mixture of experts from a configuration.
 fn experts(
     config: &Config,
     mixture: &Mixture,
@@ -214,7 +214,7 @@ fn experts(
     Ok(Experts { count, used, width: width.unwrap_or(feed_forward), shared: shared.unwrap_or(0) })
 }
 
-/// Rows of the embedding, which have to be those that the configuration promises.
+/// Returns the rows of the embedding, which must match the configuration.
 fn vocab(config: &Config, rows: u64) -> Result<u64, ConvertError> {
     let promised = config.count("vocab_size", MAX_VOCAB)?;
     if let Some(promised) = promised.filter(|promised| *promised != rows) {

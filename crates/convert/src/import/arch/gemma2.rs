@@ -1,5 +1,5 @@
-//! `Gemma2ForCausalLM`: norms on both sides of attention and feed-forward, soft caps, every other
-//! layer with a sliding window. Norms multiply by one more than their weight, which GGUF has
+//! `Gemma2ForCausalLM`: norms before and after attention and feed-forward, soft caps, a sliding
+//! window in every other layer. Norms multiply by their weight plus one; in GGUF the one is already
 //! added.
 
 use serde_json::Value;
@@ -12,8 +12,8 @@ use super::window::{Local, write};
 use crate::ConvertError;
 use crate::import::tensor::Entry;
 
-/// The size (27B) whose attention is scaled by the width of a head that follows from the model's
-/// width, not by the head's own length. GGUF has no key for it: readers go by the layers.
+/// The size (27B) whose attention is scaled by hidden size / heads instead of the head's own
+/// length. GGUF has no key for it: readers recognise it by the number of layers.
 const LAYERS_OF_27B: u64 = 46;
 
 pub(super) const GEMMA2: Architecture = Architecture {
@@ -59,7 +59,7 @@ fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), C
     let output = cap(config, "final_logit_softcapping", Some(30.0))?;
     for (key, said) in [("attn_logit_softcapping", attention), ("final_logit_softcapping", output)]
     {
-        // Readers take the defaults where there is no key.
+        // Readers use the defaults if there is no key.
         let Some(cap) = said else {
             let expected = "a number above 0: gemma2 always has a soft cap in GGUF";
             return Err(config.wrong(key, config.raw(key).unwrap_or(&Value::Null), expected));
@@ -70,7 +70,7 @@ fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), C
     write(config, dimensions.layers, &local, own)
 }
 
-/// A soft cap: a number above 0, or none (0 is another word for it).
+/// Returns a soft cap: a number above 0, or none (0 also means none).
 pub(super) fn cap(
     config: &Config,
     key: &str,
@@ -84,7 +84,7 @@ pub(super) fn cap(
     Ok(cap.map(|cap| cap as f32).filter(|cap| *cap > 0.0))
 }
 
-/// Checks that attention is scaled as readers of GGUF scale it, by the number of layers.
+/// Checks that attention is scaled as in readers of GGUF, which decide by the number of layers.
 pub(super) fn scale(
     config: &Config,
     dimensions: &Dimensions,

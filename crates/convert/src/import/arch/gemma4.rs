@@ -1,6 +1,6 @@
-//! `Gemma4ForConditionalGeneration` and `Gemma4ForCausalLM`: the text part of Gemma 4. Heads of layers with a sliding window are of
-//! another length than those of the others; the last layers may use keys and values of earlier ones; the small models take something
-//! from the token in every layer, and one model has a mixture of experts beside its feed-forward part.
+//! `Gemma4ForConditionalGeneration` and `Gemma4ForCausalLM`: the text part of Gemma 4. Layers with a sliding window have a different
+//! head length from the others; the last layers may use keys and values of earlier ones; the small models add an input derived from
+//! the token in every layer, and one model has a mixture of experts in addition to its feed-forward part.
 
 use serde_json::{Map, Value};
 
@@ -16,7 +16,7 @@ use super::rope::PROPORTIONAL;
 use crate::ConvertError;
 use crate::import::tensor::Entry;
 
-/// Of the 31B.
+/// The 31B model.
 pub(super) const GEMMA4: Architecture = Architecture {
     gguf: "gemma4",
     classes: &["Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4TextModel"],
@@ -128,20 +128,20 @@ const TAKEN: Dim = Dim::Named("num_hidden_layers × hidden_size_per_layer_input"
 const QUERIES: &[Part] = &[ATTENTION[0], ATTENTION[3], HEAD_NORMS[0]];
 const OWN_KEYS: &[Part] = &[ATTENTION[1], HEAD_NORMS[1]];
 const OWN_VALUES: &[Part] = &[ATTENTION[2]];
-/// Files have them all the same.
+/// Files have them nevertheless.
 const BORROWED: &[Part] = &[unused(ATTENTION[1]), unused(ATTENTION[2]), unused(HEAD_NORMS[1])];
 
 const fn unused(part: Part) -> Part {
     Part { kind: Kind::Unused(LENT), ..part }
 }
 
-/// What all that a layer gives is multiplied by.
+/// Factor for a layer's whole output.
 const SCALE: Group = Group {
     when: When::Stored("layer_scalar", true),
     parts: &[vector("layer_scalar", "layer_output_scale.weight", Dim::One)],
 };
 
-/// What each layer takes from the token.
+/// The input of each layer that is derived from the token.
 const FROM_TOKEN: &[Part] = &[
     matrix("per_layer_input_gate.weight", "inp_gate.weight", PER_LAYER, Dim::Hidden),
     matrix("per_layer_projection.weight", "proj.weight", Dim::Hidden, PER_LAYER),
@@ -173,7 +173,7 @@ fn takes_from_token(config: &Config) -> bool {
     }
 }
 
-/// One in so many layers, the last of them, sees all of the context.
+/// The last of every `PERIOD` layers sees the whole context.
 const PERIOD: u64 = 6;
 
 fn more(config: &Config, dimensions: &Dimensions) -> Result<More, ConvertError> {
@@ -234,7 +234,7 @@ fn more(config: &Config, dimensions: &Dimensions) -> Result<More, ConvertError> 
     Ok(More { sizes, layers, kv_heads, head: Some(full.head), ..More::default() })
 }
 
-/// Which layers have a sliding window; the last has none.
+/// Returns for each layer whether it has a sliding window; the last has none.
 fn windowed(config: &Config, layers: u64) -> Result<Vec<bool>, ConvertError> {
     let Some(value) = config.get("layer_types") else {
         let is_windowed = |n: u64| n != layers && !n.is_multiple_of(PERIOD);
@@ -248,8 +248,8 @@ fn windowed(config: &Config, layers: u64) -> Result<Vec<bool>, ConvertError> {
     Ok(windowed)
 }
 
-/// The first layer that has no keys and values of its own. Readers of GGUF take those of the two layers before it, of which the
-/// first has a window.
+/// Returns the first layer without keys and values of its own. Readers of GGUF use those of the two layers before it, the first
+/// of which has a window.
 fn first_borrowing(config: &Config, windowed: &[bool]) -> Result<usize, ConvertError> {
     let shared = match config.get(SHARED_KEY) {
         None => return Ok(windowed.len()),
@@ -271,12 +271,13 @@ const GLOBAL_KV_HEADS: &str = "num_global_key_value_heads";
 struct Full {
     head: u64,
     kv_heads: u64,
-    /// True if the configuration has a number of heads of their own for them.
+    /// True if the configuration gives a separate number of key/value heads for them.
     says_kv_heads: bool,
 }
 
 impl Full {
-    /// Reads them: the files of the makers have keys for them, those of `transformers` 5 what differs in each layer.
+    /// Reads them: the publisher's files have keys for them, those of `transformers` 5 list the differences of each
+    /// layer.
     fn read(
         config: &Config,
         windowed: &[bool],
@@ -284,7 +285,7 @@ impl Full {
         same: bool,
     ) -> Result<Full, ConvertError> {
         let mut head = config.count(GLOBAL_HEAD, MAX_WIDTH)?;
-        // Where keys are no values, there are as many as everywhere.
+        // If keys and values differ, the number is the same in all layers.
         let own = config.count(GLOBAL_KV_HEADS, MAX_WIDTH)?.filter(|_| same);
         let mut kv_own = own;
         if let Some(each) = config.object("per_layer_config")? {
@@ -299,7 +300,8 @@ impl Full {
     }
 }
 
-/// What the layers without a window have as `key`, by what is said of each layer; it has to be the same.
+/// Returns the value of `key` for the layers without a window, from the settings of each layer; it must
+/// be the same for all.
 fn of_full(
     config: &Config,
     each: &Map<String, Value>,

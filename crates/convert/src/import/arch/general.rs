@@ -1,7 +1,7 @@
-//! The keys under `general.`: what the model is called, and how its makers would sample.
+//! The keys under `general.`: the model's name, and its publisher's sampling settings.
 //!
-//! Of what llama.cpp's converter writes, this leaves out what the model's card says of other models
-//! and of data (`general.base_model.*`, `general.dataset.*`, tags, languages, authors): nothing
+//! Unlike llama.cpp's converter, this omits what the model's card states about other models and
+//! about data (`general.base_model.*`, `general.dataset.*`, tags, languages, authors): nothing
 //! reads it.
 
 use std::path::{Path, PathBuf};
@@ -14,20 +14,20 @@ use crate::ConvertError;
 use crate::import::side::SideFiles;
 use crate::import::tensor::Entry;
 
-/// Longest card that is looked at, in bytes.
+/// Maximum length of a card that is read, in bytes.
 const MAX_CARD: u64 = 4 << 20;
 
-/// Longest name of a model, in bytes.
+/// Maximum length of a model's name, in bytes.
 const MAX_NAME: usize = 256;
 
-/// How a setting of `generation_config.json` is written.
+/// The type of a setting of `generation_config.json`.
 #[derive(Clone, Copy)]
 enum As {
     Whole,
     Float,
 }
 
-/// In `generation_config.json`, under `general.sampling.`; the last name for one key wins.
+/// Keys in `generation_config.json` and under `general.sampling.`; the last name for one key wins.
 const SAMPLING: [(&str, &str, As); 12] = [
     ("top_k", "top_k", As::Whole),
     ("top_p", "top_p", As::Float),
@@ -43,10 +43,10 @@ const SAMPLING: [(&str, &str, As); 12] = [
     ("mirostat_eta", "mirostat_eta", As::Float),
 ];
 
-/// The keys of a model of so many parameters, without those that every file has.
+/// Returns the keys of a model with `parameters` parameters, without those that every file has.
 ///
 /// # Errors
-/// None of these files has to be there or right: what is wrong is noted and left out.
+/// None of these files has to exist or be correct: mistakes are noted and omitted.
 pub(super) fn keys(
     side: &SideFiles,
     config: &Config,
@@ -68,7 +68,7 @@ pub(super) fn keys(
     keys.extend(text("finetune", named.finetune));
     keys.extend(text("basename", named.basename));
     keys.extend(text("size_label", named.size_label.or(Some(size_label(parameters)))));
-    // A card that cannot be read keeps nobody from using the model.
+    // A card that cannot be read does not prevent using the model.
     if let Ok(Some(card)) = side.network.read("README.md", MAX_CARD) {
         license(&String::from_utf8_lossy(&card), &mut keys);
     }
@@ -91,18 +91,18 @@ fn sampling(settings: &Map<String, Value>, keys: &mut Vec<(String, Entry)>) {
     }
 }
 
-/// What the model is called: as its configuration says, else as its folder is.
+/// Returns the model's name from its configuration, or else from its folder.
 fn names(config_path: &Path, config: &Config, parameters: u64) -> Result<Parts, ConvertError> {
     let said = config.outer("_name_or_path").and_then(Value::as_str).unwrap_or_default();
-    // A path on somebody's machine has more of them.
+    // A path on the publisher's machine has more slashes.
     let is_name = (1..=MAX_NAME).contains(&said.len()) && said.matches('/').count() <= 1;
     let said = if is_name { parts(said, parameters) } else { Parts::default() };
     let folder = config_path.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf);
     Ok(said.or(folder_id(&folder).map_or(Parts::default(), |id| parts(&id, parameters))))
 }
 
-/// The name of a folder; where Hugging Face's cache keeps models, that of the model, since there
-/// folders are called after commits.
+/// Returns the name of a folder; in Hugging Face's cache, where folders are named after commits,
+/// that of the model.
 fn folder_id(folder: &Path) -> Option<String> {
     let folder = folder.canonicalize().ok()?;
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -118,7 +118,7 @@ fn folder_id(folder: &Path) -> Option<String> {
     Some(own)
 }
 
-/// The license, out of the lines of the card's head that say `key: value`.
+/// Reads the license from the lines `key: value` at the head of the card.
 fn license(card: &str, keys: &mut Vec<(String, Entry)>) {
     let mut lines = card.lines();
     if lines.next() != Some("---") {
@@ -132,7 +132,7 @@ fn license(card: &str, keys: &mut Vec<(String, Entry)>) {
     ] {
         let value = head.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let value = value.map(|value| value.trim().trim_matches(['"', '\'']));
-        // Lists and texts of several lines are other forms of YAML.
+        // Lists and multi-line texts are other forms of YAML.
         let is_plain = |value: &&str| !value.is_empty() && !value.starts_with(['[', '|', '>', '&']);
         if let Some(value) = value.filter(is_plain) {
             keys.push((key.into(), Entry::Str(clipped(value))));

@@ -1,5 +1,5 @@
-//! `Glm4ForCausalLM`: Zhipu's GLM-4-0414, the dense ones: a norm on both sides of both parts, half of a head rotates, gate and
-//! up are one tensor.
+//! `Glm4ForCausalLM`: Zhipu's dense GLM-4-0414 models: norms before and after both parts, half of a head rotates, gate and up
+//! are one tensor.
 
 use super::describe::{
     ATTENTION, Architecture, Defaults, Dim, Group, INPUT_BIASES, Part, matrix, norm,

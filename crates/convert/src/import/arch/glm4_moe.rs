@@ -1,5 +1,5 @@
-//! `Glm4MoeForCausalLM`: Zhipu's GLM-4.5, 4.6 and 4.7: a mixture of experts after leading dense layers, routed as DeepSeek
-//! V3's, and half of a head rotates.
+//! `Glm4MoeForCausalLM`: Zhipu's GLM-4.5, 4.6 and 4.7: a mixture of experts after leading dense layers, with routing as in
+//! DeepSeek V3, and half of a head rotates.
 
 use super::deepseek::{
     BIASED, CHOICE, DENSE, DENSE_PARTS, SHARED, SHARED_EXPERTS, SPARSE, leading_dense, routing,

@@ -1,4 +1,4 @@
-//! `GptOssForCausalLM`: OpenAI's gpt-oss 20B and 120B, whose experts are MXFP4 and stay so, bit for bit.
+//! `GptOssForCausalLM`: OpenAI's gpt-oss 20B and 120B, whose experts are MXFP4 and are kept bit for bit.
 
 use super::config::Config;
 use super::describe::{
@@ -45,7 +45,7 @@ pub(super) const GPT_OSS: Architecture = Architecture {
     ..llama::LLAMA
 };
 
-/// Rows of gate and up stand in turn in one tensor, gate first.
+/// Rows of gate and up alternate in one tensor, gate first.
 const SINKS_AND_EXPERTS: &[Part] = &[
     vector("self_attn.sinks", "attn_sinks.weight", Dim::Heads),
     matrix("mlp.router.weight", "ffn_gate_inp.weight", Dim::Experts, Dim::Hidden),

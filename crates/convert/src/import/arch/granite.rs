@@ -1,4 +1,4 @@
-//! `GraniteForCausalLM`: IBM's Granite 3 and 4, the dense ones: as Llama, with four scales.
+//! `GraniteForCausalLM`: IBM's dense Granite 3 and 4 models: as Llama, with four scales.
 
 use super::config::Config;
 use super::describe::{Architecture, Dimensions, Own};
@@ -14,7 +14,7 @@ pub(super) const GRANITE: Architecture = Architecture {
     ..llama::LLAMA
 };
 
-/// The scales, each 1 where the configuration does not say otherwise.
+/// The scales, each 1 by default.
 const SCALES: [(&str, &str); 4] = [
     ("attention_multiplier", "attention.scale"),
     ("embedding_multiplier", "embedding_scale"),

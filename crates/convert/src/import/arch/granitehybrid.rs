@@ -1,6 +1,6 @@
-//! `GraniteMoeHybridForCausalLM`: IBM's Granite 4. Most layers of those with an H are Mamba-2, the others are attention without rotation;
-//! all layers of the others are attention, and they are `granite` or `granitemoe` in GGUF. Each kind is there with experts and without:
-//! where there are none, what all tokens go through is the feed-forward part.
+//! `GraniteMoeHybridForCausalLM`: IBM's Granite 4. In models with an H most layers are Mamba-2, the others attention without rotation; in
+//! models without one all layers are attention, and they are `granite` or `granitemoe` in GGUF. Each kind exists with experts and
+//! without: without them, the shared expert is the feed-forward part.
 
 use serde_json::Value;
 
@@ -78,7 +78,7 @@ const TAPS: Dim = Dim::Named("mamba_d_conv");
 const INNER: Dim = Dim::Named("mamba_expand × hidden_size");
 const MIXED: Dim = Dim::Named("inputs, keys and queries of Mamba");
 const PROJECTED: Dim = Dim::Named("gate, inputs, keys, queries and steps of Mamba");
-/// A convolution is not longer.
+/// Limit for the length of a convolution.
 const MAX_TAPS: u64 = 64;
 
 const MIXER: &[Part] = &[
@@ -106,7 +106,7 @@ const fn of_rows(source: &'static str, gguf: &'static str, len: Dim, kind: Kind)
     Part { kind, ..vector(source, gguf, len) }
 }
 
-/// What all tokens go through, where there are no experts.
+/// The shared expert as feed-forward part, if there are no experts.
 const DENSE: &[Part] = &[
     half("ffn_gate.weight", 0),
     half("ffn_up.weight", 1),
@@ -118,12 +118,12 @@ const fn half(gguf: &'static str, half: u64) -> Part {
     Part { kind: Kind::Half(half), ..matrix(source, gguf, Dim::FusedUp, Dim::Hidden) }
 }
 
-/// The types of layers, by either name.
+/// Returns the types of layers, by either name.
 fn types(config: &Config) -> Option<&Value> {
     config.get("layer_types").or_else(|| config.get("layers_block_type"))
 }
 
-/// What a layer of this type is; `transformers` 5 has other names for the same.
+/// Returns the trait of a layer of this type; `transformers` 5 has other names for the same types.
 fn kind(ty: &Value) -> Option<&'static str> {
     match ty.as_str()? {
         "attention" | "full_attention" => Some(FULL),
@@ -132,7 +132,7 @@ fn kind(ty: &Value) -> Option<&'static str> {
     }
 }
 
-/// True if a layer is Mamba-2: all are where nothing is said.
+/// True if a layer is Mamba-2: by default all are.
 fn has_mamba(config: &Config) -> bool {
     let types = types(config).and_then(Value::as_array);
     types.is_none_or(|types| types.iter().any(|ty| kind(ty) != Some(FULL)))
@@ -142,13 +142,13 @@ fn has_experts(config: &Config) -> bool {
     config.get("num_local_experts").is_none_or(|count| *count != 0)
 }
 
-/// The intermediate size is that of what all tokens go through.
+/// The intermediate size is that of the shared expert.
 fn dense(config: &Config, more: More) -> Result<More, ConvertError> {
     let width = config.count("shared_intermediate_size", MAX_WIDTH)?.unwrap_or(1024);
     Ok(More { feed_forward: Some(width), ..more })
 }
 
-/// Where all layers are attention, GGUF's rotate.
+/// Checks that positions rotate: in GGUF's architectures with attention only, they do.
 fn rotates(config: &Config) -> Result<(), ConvertError> {
     match config.get("position_embedding_type") {
         Some(value) if value == "rope" => Ok(()),
@@ -191,7 +191,7 @@ fn hybrid(config: &Config, dimensions: &Dimensions) -> Result<More, ConvertError
     Ok(More { sizes, layers, kv_heads, ..More::default() })
 }
 
-/// What each layer is.
+/// Returns the trait of each layer.
 fn layers(config: &Config, count: u64) -> Result<Vec<Layer>, ConvertError> {
     let Some(value) = types(config) else {
         return Ok((0..count).map(|_| Layer::with(MAMBA)).collect());

@@ -1,5 +1,5 @@
 //! `GraniteMoeForCausalLM` and `GraniteMoeSharedForCausalLM`: IBM's Granite 3 1B-A400M and 3B-A800M. Gate and up of the
-//! experts are one tensor, gate first; so are those of what all tokens go through, where there is such a thing.
+//! experts are one tensor, gate first; the same holds for the shared expert, if there is one.
 
 use super::describe::{
     ATTENTION, Architecture, DOWN, Dim, GATE_UP, Group, Kind, Mixture, Part, TWO_NORMS, matrix,

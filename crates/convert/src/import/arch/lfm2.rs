@@ -134,7 +134,8 @@ const EXPERTS: &[Part] = &[
     matrix(DOWN, "ffn_down_exps.weight", Dim::Hidden, Dim::ExpertWidth),
 ];
 
-/// The intermediate size that is meant: two thirds of what is said, multiplied, up to a multiple of a number.
+/// Returns the actual intermediate size: two thirds of the configured one, times a factor, rounded up to a
+/// multiple.
 fn adjusted(config: &Config, said: u64) -> Result<u64, ConvertError> {
     let said = config.count("block_ff_dim", MAX_WIDTH)?.unwrap_or(said);
     let key = "block_auto_adjust_ff_dim";
@@ -147,7 +148,7 @@ fn adjusted(config: &Config, said: u64) -> Result<u64, ConvertError> {
     Ok((adjusted.div_ceil(multiple) * multiple).clamp(1, MAX_WIDTH))
 }
 
-/// Layers without experts, before all others.
+/// Returns the number of layers without experts, which come first.
 fn dense_layers(config: &Config) -> Result<u64, ConvertError> {
     Ok(config.count("num_dense_layers", MAX_WIDTH)?.unwrap_or(2))
 }

@@ -1,4 +1,4 @@
-//! `LlamaForCausalLM`: Llama 1, 2 and 3, SmolLM2, and all that took their form. Hugging Face has
+//! `LlamaForCausalLM`: Llama 1, 2 and 3, SmolLM2, and all others of the same form. Hugging Face has
 //! the rows of queries and keys in halves, GGUF's `llama` in pairs.
 
 use super::config::Config;
@@ -52,13 +52,13 @@ pub(super) const LLAMA: Architecture = Architecture {
     keys,
 };
 
-/// What only GGUF's `llama` has.
+/// The keys that only GGUF's `llama` has.
 pub(super) fn keys(
     _config: &Config,
     dimensions: &Dimensions,
     own: &mut Own,
 ) -> Result<(), ConvertError> {
-    // Both are bounded far below.
+    // The limits of both are far lower.
     own.add("vocab_size", Entry::U32(dimensions.vocab as u32));
     own.add("rope.dimension_count", Entry::U32(dimensions.head as u32));
     Ok(())

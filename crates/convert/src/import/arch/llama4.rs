@@ -1,6 +1,6 @@
-//! `Llama4ForConditionalGeneration` and `Llama4ForCausalLM`: the text part of Meta's Llama 4. Matrices of experts stand transposed in the
-//! source, gate and up of all of a layer together. GGUF has no words for most of what distinguishes the layers: what readers take for
-//! granted has to be so.
+//! `Llama4ForConditionalGeneration` and `Llama4ForCausalLM`: the text part of Meta's Llama 4. Matrices of experts are transposed in the
+//! source, with gate and up of all experts of a layer together. GGUF has no keys for most of what distinguishes the layers: the
+//! assumptions of readers must hold.
 
 use serde_json::Value;
 
@@ -65,7 +65,7 @@ const FEED_FORWARD: &[Part] = &[
     matrix("feed_forward.down_proj.weight", "ffn_down.weight", Dim::Hidden, Dim::FeedForward),
 ];
 
-/// What all tokens go through is as wide as an expert.
+/// The shared expert is as wide as any expert.
 const EXPERTS: &[Part] = &[
     matrix("feed_forward.router.weight", "ffn_gate_inp.weight", Dim::Experts, Dim::Hidden),
     turned(GATE_UP, "ffn_gate_exps.weight", (Dim::Hidden, Dim::GateAndUp), (0, 2)),
@@ -91,13 +91,14 @@ const fn turned(
     of_experts(source, gguf, shape, Kind::Turned { part, of })
 }
 
-/// Of so many layers the last sees all of the context and is not rotated; the others see their chunk of it.
+/// The last of every `PERIOD` layers sees the whole context and is not rotated; the others see their chunk
+/// of it.
 const PERIOD: u64 = 4;
-/// Positions of a chunk, and from where on queries grow and how, in readers of GGUF.
+/// Positions of a chunk, and the start and rate of the growth of queries, in readers of GGUF.
 const CHUNK: u64 = 8192;
 const FLOOR: f64 = 8192.0;
 const GROWTH: f64 = 0.1;
-/// With so many experts queries and keys are not normed, by readers of GGUF.
+/// With this number of experts, readers of GGUF do not norm queries and keys.
 const EXPERTS_OF_MAVERICK: u64 = 128;
 const STEP: &str = "interleave_moe_layer_step";
 
@@ -113,12 +114,12 @@ fn more(config: &Config, dimensions: &Dimensions) -> Result<More, ConvertError> 
     Ok(More { feed_forward: Some(width), layers, ..More::default() })
 }
 
-/// Every so many layers have experts, the last of them.
+/// Returns the distance of layers with experts; the last of every `step` layers has them.
 fn step(config: &Config) -> Result<u64, ConvertError> {
     Ok(config.count(STEP, MAX_WIDTH)?.unwrap_or(1))
 }
 
-/// Checks a list of the configuration, if there is one that is not empty.
+/// Checks a list of the configuration, unless it is missing or empty.
 fn as_expected<T: PartialEq>(
     config: &Config,
     key: &str,
@@ -153,7 +154,7 @@ fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), C
     Ok(())
 }
 
-/// Checks what GGUF has no words for.
+/// Checks the properties for which GGUF has no keys.
 fn layers_as_readers_have_them(
     config: &Config,
     dimensions: &Dimensions,
@@ -173,7 +174,7 @@ fn layers_as_readers_have_them(
     let read = |value: &Value| value.as_str().map(str::to_owned);
     as_expected(config, "layer_types", &types, read, &expected)?;
 
-    // It was a number once.
+    // It used to be a number.
     let key = "attn_temperature_tuning";
     if let Some(value) = config.get(key).filter(|value| **value == false || **value == 0) {
         return Err(config.wrong(key, value, &format!("true, {granted}")));

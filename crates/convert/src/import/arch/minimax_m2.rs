@@ -1,5 +1,5 @@
 //! `MiniMaxM2ForCausalLM`: MiniMax M2: a mixture of experts in every layer, chosen by their sigmoids with a bias for the choice
-//! alone; queries and keys are normed over all heads together, and half of a head rotates.
+//! only; queries and keys are normed over all heads together, and half of a head rotates.
 
 use super::config::Config;
 use super::describe::{
@@ -54,7 +54,7 @@ const CHOICE: Part =
     vector("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", Dim::Experts);
 
 fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), ConvertError> {
-    // The published configuration says it so, and no share.
+    // The published configuration gives this, and no share.
     let key = "rotary_dim";
     let written = own.keys.iter_mut().find(|(key, _)| *key == "rope.dimension_count");
     if let (Some(rotated), Some((_, entry))) = (config.count(key, dimensions.head)?, written) {

@@ -1,4 +1,4 @@
-//! `MistralForCausalLM`: in GGUF this is `llama`, which has no sliding window.
+//! `MistralForCausalLM`: `llama` in GGUF, which has no sliding window.
 
 use super::config::Config;
 use super::describe::{Architecture, Defaults, Dimensions, Group, MATRICES, Own, TWO_NORMS};

@@ -1,4 +1,4 @@
-//! `MixtralForCausalLM`: Mixtral 8x7B and 8x22B, which GGUF calls `llama`. Each expert is as wide as a dense layer would be.
+//! `MixtralForCausalLM`: Mixtral 8x7B and 8x22B, `llama` in GGUF. Each expert is as wide as a dense layer would be.
 
 use super::describe::{
     ATTENTION, Architecture, Defaults, Dim, Group, Mixture, Part, TWO_NORMS, matrix,

@@ -1,9 +1,9 @@
-//! Configurations and names of other programs, into those of GGUF.
+//! Maps other programs' configurations and names to those of GGUF.
 //!
-//! An architecture is data ([`describe`]): a file of its own says what its configuration leaves
-//! out, which tensors a layer has, and which metadata it alone has. The rest is the same for all.
-//! Keys, their types and their order are those of llama.cpp's `convert_hf_to_gguf.py`; defaults are
-//! those of `transformers`.
+//! An architecture is data ([`describe`]): its own file lists the defaults of its configuration,
+//! the tensors of a layer, and the metadata specific to it. The rest is the same for all. Keys,
+//! their types and their order are those of llama.cpp's `convert_hf_to_gguf.py`; defaults are those
+//! of `transformers`.
 
 pub(super) mod config;
 mod deepseek;
@@ -91,10 +91,10 @@ const KNOWN: [Architecture; 36] = [
     smollm3::SMOLLM3,
 ];
 
-/// What a folder of Hugging Face's says about its network.
+/// Describes the network of a Hugging Face folder.
 ///
 /// # Errors
-/// It has no `config.json`, an architecture that is not known, or tensors that do not fit.
+/// It has no `config.json`, an unknown architecture, or tensors that do not fit.
 pub(crate) fn huggingface(
     side: &SideFiles,
     tensors: &[Described<'_>],
@@ -121,7 +121,7 @@ pub(crate) fn huggingface(
     Ok(Network { architecture: prefix, keys, rules, extra, vocab, tile, notes })
 }
 
-/// The keys under the architecture's name. All numbers are bounded far below `u32`.
+/// Returns the keys under the architecture's name. The limits of all numbers are far below `u32`.
 fn network_keys(
     config: &Config,
     architecture: &Architecture,

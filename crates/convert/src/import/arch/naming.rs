@@ -1,6 +1,6 @@
-//! What the name of a model says about it: `SmolLM2-135M-Instruct` is of the family SmolLM2, has
-//! 135 million parameters and was tuned to follow instructions. The rules are guesses, and those of
-//! the `gguf` package, so that files of both have the same names.
+//! Facts from the name of a model: `SmolLM2-135M-Instruct` is of the family SmolLM2, has 135
+//! million parameters and was tuned to follow instructions. The rules are heuristics, the same as
+//! in the `gguf` package, so that both produce the same names.
 
 /// The parts of a model's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Takes from another guess what this one has not.
+    /// Fills in missing parts from another guess.
     pub(super) fn or(self, other: Parts) -> Parts {
         Parts {
             name: self.name.or(other.name),
@@ -27,7 +27,7 @@ impl Parts {
     }
 }
 
-/// What a word may be. It can be several things.
+/// The possible meanings of a word. It can have several.
 #[derive(Clone, Copy, Default)]
 struct Word {
     base: bool,
@@ -43,7 +43,8 @@ impl Word {
     }
 }
 
-/// The parts of `id`, which is `organization/name` or `name`, of a model of so many parameters.
+/// Returns the parts of `id`, which is `organization/name` or `name`, for a model with `parameters`
+/// parameters.
 pub(super) fn parts(id: &str, parameters: u64) -> Parts {
     // A sentence is the name as it is.
     if id.contains(' ') {
@@ -77,7 +78,7 @@ pub(super) fn parts(id: &str, parameters: u64) -> Parts {
             kind.tune |= kind.is_nothing();
         }
     }
-    // A version at the end of the family's name is a version.
+    // A version at the end of the family's name is a version only.
     for kind in kinds.iter_mut().rev() {
         if !(kind.base && kind.version) {
             break;
@@ -95,7 +96,7 @@ pub(super) fn parts(id: &str, parameters: u64) -> Parts {
     });
     let finetune = join(|kind| kind.tune);
     let version = join(|kind| kind.version && !kind.base);
-    // A family alone says too little to be taken for one.
+    // A family name alone is too weak as evidence.
     let basename = join(|kind| kind.base)
         .filter(|_| size.is_some() || finetune.is_some() || version.is_some());
     let text = |words: Option<Vec<&str>>| words.map(|words| words.join("-"));
@@ -109,7 +110,7 @@ pub(super) fn parts(id: &str, parameters: u64) -> Parts {
     }
 }
 
-/// What one word of a name is; its spelling is made regular.
+/// Classifies one word of a name, and normalises its spelling.
 fn classify(word: &mut String, is_first: bool, parameters: u64) -> Word {
     let mut kind = Word::default();
     let lower = word.to_ascii_lowercase();
@@ -121,7 +122,7 @@ fn classify(word: &mut String, is_first: bool, parameters: u64) -> Word {
     } else if !is_first && is_size(&lower) {
         let mut size = regular_size(word);
         if is_far_off(&size, parameters) {
-            // A length of context: its letter is small.
+            // A context length: its letter is lower case.
             kind.tune = true;
             if let Some(letter) = size.pop() {
                 size.push(letter.to_ascii_lowercase());
@@ -162,7 +163,7 @@ fn is_type(word: &str) -> bool {
 /// `7B`, `1.5b`, `8x7B`, `A3B`, `7b1`, `small`.
 fn is_size(word: &str) -> bool {
     if ["small", "mini", "medium", "large", "l", "xl", "xxl"].contains(&word) {
-        // "l" alone is no size.
+        // "l" alone is not a size.
         return word != "l";
     }
     let digits =
@@ -202,7 +203,7 @@ fn regular_size(word: &str) -> String {
     size.into_iter().collect()
 }
 
-/// True if a size has nothing to do with the number of parameters.
+/// True if a size is unrelated to the number of parameters.
 fn is_far_off(size: &str, parameters: u64) -> bool {
     let Some((at, letter)) = size.char_indices().last() else { return false };
     let power = match letter {
@@ -221,8 +222,8 @@ fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A name for people: spaces for hyphens, words with a capital unless they are versions or have
-/// capitals already.
+/// Returns a name for display: spaces for hyphens, words capitalised unless they are versions or
+/// already have capitals.
 fn title(name: &str) -> Option<String> {
     let words: Vec<String> = name.replace('-', " ").split_whitespace().map(title_word).collect();
     (!words.is_empty()).then(|| words.join(" "))
@@ -243,7 +244,7 @@ fn title_word(word: &str) -> String {
     word.chars().flat_map(capital).collect()
 }
 
-/// A number of parameters with two digits or more: `135M`, `1.1B`.
+/// Formats a number of parameters with two digits or more: `135M`, `1.1B`.
 pub(super) fn size_label(parameters: u64) -> String {
     let count = parameters as f64;
     let (scaled, letter) = match count {

@@ -1,5 +1,5 @@
-//! `Olmo2ForCausalLM` and `Olmo3ForCausalLM`: what attention and feed-forward give is normed and not what they take, and so
-//! are all heads of queries, and of keys, together. OLMo 3 has sliding windows in three layers of four.
+//! `Olmo2ForCausalLM` and `Olmo3ForCausalLM`: the outputs of attention and feed-forward are normed, not their inputs, and
+//! so are queries, and keys, over all heads together. OLMo 3 has sliding windows in three of every four layers.
 
 use super::describe::{Architecture, Defaults, Dim, FOUR_NORMS, Group, MATRICES, Part, norm};
 use super::llama;

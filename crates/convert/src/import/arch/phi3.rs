@@ -45,7 +45,7 @@ fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), C
     let inner = inner.and_then(whole).filter(|original| (1..=MAX_CONTEXT).contains(original));
     let original = inner.or(config.count(key, MAX_CONTEXT)?).unwrap_or(dimensions.context);
     own.add("rope.scaling.original_context_length", Entry::U32(original as u32));
-    // 0 is none.
+    // 0 means none.
     own.add("attention.sliding_window", Entry::U32(window(config, None)?.unwrap_or(0) as u32));
     Ok(())
 }

@@ -25,7 +25,7 @@ pub(super) const QWEN2: Architecture = Architecture {
     ..llama::LLAMA
 };
 
-/// Qwen's layers from `max_window_layers` on have a sliding window, if that is switched on.
+/// Layers from `max_window_layers` on have a sliding window, if it is enabled.
 pub(super) fn keys(
     gguf: &str,
     config: &Config,

@@ -1,4 +1,4 @@
-//! `Qwen2MoeForCausalLM`: Qwen1.5-MoE-A2.7B and Qwen2-57B-A14B. Beside the experts is a network that all tokens go through.
+//! `Qwen2MoeForCausalLM`: Qwen1.5-MoE-A2.7B and Qwen2-57B-A14B. In addition to the experts there is a shared expert.
 
 use super::describe::{
     ATTENTION, Architecture, Defaults, EXPERTS, Group, INPUT_BIASES, Mixture, SHARED_EXPERT,

@@ -1,4 +1,5 @@
-//! `Qwen3ForCausalLM`: queries and keys are normed, heads have a length of their own.
+//! `Qwen3ForCausalLM`: queries and keys are normed, and the head length is independent of the
+//! hidden size.
 
 use super::describe::{Architecture, Defaults, Group, HEAD_NORMS, MATRICES, TWO_NORMS};
 use super::qwen2;

@@ -1,6 +1,6 @@
 //! `Qwen3_5ForConditionalGeneration` and `Qwen3_5MoeForConditionalGeneration`, their text part: Qwen 3.5 and 3.6. As
-//! Qwen3-Next, but what a delta net takes is four tensors. Its value heads stand by the key head that they share in the source;
-//! in GGUF value head `h` shares key head `h` modulo their number.
+//! Qwen3-Next, except that the inputs of a delta net are projected by four tensors. In the source, value heads are grouped by
+//! the key head that they share; in GGUF value head `h` shares key head `h` modulo their number.
 
 use super::config::Config;
 use super::describe::{
@@ -87,7 +87,8 @@ const DELTA_NET: &[Part] = &[
     },
 ];
 
-/// The value heads, of so many rows each from row `before` on: the first of each key head, the second of each, and so on.
+/// Returns the value heads, of `rows` rows each from row `before` on: the first of each key head, the second of each, and
+/// so on.
 fn spread(sizes: &Dimensions, before: u64, rows: u64) -> Vec<(u64, u64)> {
     let [keys, _, values, _] = delta_net(sizes);
     let each = values / keys.max(1);
@@ -95,24 +96,24 @@ fn spread(sizes: &Dimensions, before: u64, rows: u64) -> Vec<(u64, u64)> {
     (0..each).flat_map(|n| (0..keys).map(move |key| head(n, key))).collect()
 }
 
-/// Of what is one number for each value head.
+/// The order of tensors with one number for each value head.
 fn heads(sizes: &Dimensions) -> Vec<(u64, u64)> {
     spread(sizes, 0, 1)
 }
 
-/// Of what is a value for each value head.
+/// The order of tensors with a whole value for each value head.
 fn whole_heads(sizes: &Dimensions) -> Vec<(u64, u64)> {
     spread(sizes, 0, delta_net(sizes)[3])
 }
 
-/// Queries and keys as they are, and the values.
+/// Queries and keys in their order, followed by the values.
 fn channels(sizes: &Dimensions) -> Vec<(u64, u64)> {
     let [keys, key, _, value] = delta_net(sizes);
     let before = 2 * keys * key;
     [vec![(0, before)], spread(sizes, before, value)].concat()
 }
 
-/// Pairs that rotate by time, height and width, which are one for text.
+/// Pairs that rotate by time, height and width, which are equal for text.
 const SECTIONS: [i32; 3] = [11, 11, 10];
 
 fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), ConvertError> {

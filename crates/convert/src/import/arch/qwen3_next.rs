@@ -1,6 +1,6 @@
-//! `Qwen3NextForCausalLM`: Qwen3-Next-80B-A3B and Qwen3-Coder-Next: three layers of four are gated delta nets, the fourth is
-//! attention whose queries come with a gate. What a delta net takes stands together for each key head in the source, and in
-//! GGUF all queries, all keys, all values, and the gates apart.
+//! `Qwen3NextForCausalLM`: Qwen3-Next-80B-A3B and Qwen3-Coder-Next: three of every four layers are gated delta nets, the
+//! fourth is attention whose queries include a gate. In the source, a delta net's inputs are grouped by key head; GGUF has
+//! all queries, all keys, all values, and the gates separately.
 
 use serde_json::Value;
 
@@ -76,7 +76,7 @@ const HEADS_TWICE: Dim = Dim::Named("2 × linear_num_value_heads");
 const PROJECTED: Dim = Dim::Named("2 × key heads and 2 × value heads of linear attention");
 const QUERIES_AND_GATES: Dim = Dim::Named("num_attention_heads × 2 × head_dim");
 
-/// Attention, whose queries come with a gate.
+/// Attention whose queries include a gate.
 pub(super) const GATED_ATTENTION: &[Part] = &[
     matrix("self_attn.q_proj.weight", "attn_q.weight", QUERIES_AND_GATES, Dim::Hidden),
     ATTENTION[1],
@@ -84,7 +84,7 @@ pub(super) const GATED_ATTENTION: &[Part] = &[
     ATTENTION[3],
 ];
 
-/// What a delta net takes, together for each key head.
+/// A delta net's input projections, grouped by key head.
 const TOGETHER: &[Part] = &[
     taken("linear_attn.in_proj_qkvz.weight", "attn_qkv.weight", PROJECTED, |sizes| {
         of_key_heads(sizes, &[0, 1, 2])
@@ -95,7 +95,7 @@ const TOGETHER: &[Part] = &[
     matrix("linear_attn.in_proj_ba.weight", "ssm_ba.weight", HEADS_TWICE, Dim::Hidden),
 ];
 
-/// The rest of a delta net, value heads in the order of the source.
+/// The rest of a delta net, with value heads in the order of the source.
 const DELTA_NET: &[Part] = &[
     convolution(|sizes| vec![(0, sizes.of(CHANNELS))]),
     rates(|sizes| vec![(0, sizes.of(HEADS))]),
@@ -104,7 +104,7 @@ const DELTA_NET: &[Part] = &[
     matrix("linear_attn.out_proj.weight", "ssm_out.weight", Dim::Hidden, VALUES),
 ];
 
-/// The norm of what a value head gives, which is stored whole, unlike the others.
+/// The norm of a value head's output, which is stored as it is applied, unlike the others.
 pub(super) const NORM: Part =
     vector("linear_attn.norm.weight", "ssm_norm.weight", Dim::Named(VALUE_LENGTH));
 
@@ -123,12 +123,12 @@ pub(super) const fn convolution(runs: Runs) -> Part {
     }
 }
 
-/// The rates at which value heads forget.
+/// The decay rates of value heads.
 pub(super) const fn rates(runs: Runs) -> Part {
     Part { kind: Kind::Rates(runs), ..vector("linear_attn.A_log", "ssm_a", HEADS) }
 }
 
-/// Of each key head these: its query, its key, its values, their gates.
+/// Returns the rows of these parts of each key head: its query, its key, its values, their gates.
 fn of_key_heads(sizes: &Dimensions, parts: &[usize]) -> Vec<(u64, u64)> {
     let [keys, key, values, value] = delta_net(sizes);
     let lengths = [key, key, values / keys * value, values / keys * value];
@@ -140,7 +140,7 @@ fn of_key_heads(sizes: &Dimensions, parts: &[usize]) -> Vec<(u64, u64)> {
     parts.iter().flat_map(|part| of(*part)).collect()
 }
 
-/// Key heads, their length, value heads, and their length.
+/// Returns the number of key heads, their length, the number of value heads, and their length.
 pub(super) fn delta_net(sizes: &Dimensions) -> [u64; 4] {
     [KEY_HEADS, KEY_LENGTH, VALUE_HEADS, VALUE_LENGTH].map(|name| sizes.of(Dim::Named(name)))
 }
@@ -185,7 +185,7 @@ pub(super) fn more(config: &Config, dimensions: &Dimensions) -> Result<More, Con
     Ok(More { sizes, layers, ..More::default() })
 }
 
-/// The layers by a list of their types, which have to be among those that are known.
+/// Reads the layers from a list of their types, which must be among the known ones.
 pub(super) fn layers_said(
     config: &Config,
     layers: u64,
@@ -207,7 +207,7 @@ pub(super) fn layers_said(
     types.iter().map(layer).collect()
 }
 
-/// The last of so many layers is full attention.
+/// The last of every `PERIOD` layers is full attention.
 const PERIOD: u64 = 4;
 
 pub(super) fn keys(

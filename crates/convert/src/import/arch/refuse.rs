@@ -1,4 +1,4 @@
-//! What is not read, by name, and what to do instead.
+//! Refuses unsupported sources by name, with an alternative.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::config::{Config, clipped, shown, whole};
 use super::describe::{Architecture, COUNTS};
 use crate::ConvertError;
 
-/// Ends of the names of tensors that only quantised checkpoints have.
+/// Suffixes of the names of tensors that only quantised checkpoints have.
 const QUANTISED: [&str; 13] = [
     ".qweight",
     ".qzeros",
@@ -25,10 +25,10 @@ const QUANTISED: [&str; 13] = [
 const ORIGINAL: &str = "take the original model (its weights are F16, BF16 or F32) and quantise it on \
                         the way with --type: quantising twice loses twice";
 
-/// Which architecture a configuration is of.
+/// Returns the architecture of a configuration.
 ///
 /// # Errors
-/// None that is known, weights that are quantised, or a mixture of experts.
+/// It is unknown, its weights are quantised, or it has a mixture of experts.
 pub(super) fn recognise<'a>(
     config: &Config,
     known: &'a [Architecture],
@@ -89,7 +89,8 @@ pub(super) fn recognise<'a>(
     }
 }
 
-/// Rows and columns that have a scale together, of matrices of F8 (`quant_method` "fp8", as DeepSeek and Qwen publish them).
+/// Returns the rows and columns of an F8 matrix that share a scale (`quant_method` "fp8", as published by DeepSeek and
+/// Qwen).
 pub(super) fn tile(config: &Config) -> Result<Option<(u64, u64)>, ConvertError> {
     let Some(quantised) = config.object("quantization_config")? else { return Ok(None) };
     if quantised.get("quant_method").and_then(Value::as_str) != Some("fp8") {
@@ -112,10 +113,10 @@ pub(super) fn tile(config: &Config) -> Result<Option<(u64, u64)>, ConvertError> 
     }
 }
 
-/// Longest side of what has a scale together.
+/// Maximum side of a tile that shares a scale.
 const MAX_TILE: u64 = 1 << 20;
 
-/// The first of `architectures`; that of the text part goes before.
+/// Returns the first of `architectures`; the text part's takes precedence.
 fn class(config: &Config) -> Result<Option<&str>, ConvertError> {
     let key = "architectures";
     let Some(value) = config.get(key) else { return Ok(None) };
@@ -153,7 +154,7 @@ fn unknown(
     ))
 }
 
-/// True if only quantised checkpoints have tensors of such a name.
+/// True if only quantised checkpoints have tensors with such a name.
 pub(super) fn is_quantised(name: &str) -> bool {
     QUANTISED.iter().any(|end| name.ends_with(end)) || name.contains(".quant_state.")
 }

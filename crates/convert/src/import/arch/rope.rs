@@ -1,6 +1,6 @@
-//! Rotary positions: their base and what stretches them, from the configuration's old form
-//! (`rope_theta`, `rope_scaling`, `rope_local_base_freq`) and the newer one (`rope_parameters`,
-//! which may have one set for each type of layer).
+//! Rotary positions: their base and scaling, from the configuration's old form (`rope_theta`,
+//! `rope_scaling`, `rope_local_base_freq`) and the newer one (`rope_parameters`, which may have one
+//! set for each type of layer).
 
 use std::f32::consts::TAU;
 use std::ops::Range;
@@ -17,16 +17,16 @@ use crate::import::tensor::Entry;
 const THETA: Range<f64> = 1.0..1e30;
 const FACTOR: Range<f64> = 1e-6..1e9;
 
-/// The way of Gemma 4's layers without a window.
+/// The scaling of Gemma 4's layers without a window.
 pub(super) const PROPORTIONAL: &str = "proportional";
 /// The factor of a pair that does not rotate, as all programs write it.
 const STILL: f32 = 1e30;
 
-/// How positions rotate.
+/// The rotary embedding of positions.
 #[derive(Debug, PartialEq)]
 pub(super) struct Rope {
     theta: f64,
-    /// Of the layers with a sliding window.
+    /// Base of the layers with a sliding window.
     local_theta: Option<f64>,
     /// The share of a head that rotates.
     partial: f64,
@@ -52,12 +52,13 @@ enum Scaling {
         high: f64,
         original: u64,
     },
-    /// This share of the pairs rotates, slower by the factor; which pairs they are is as if all did.
+    /// Only this share of the pairs rotates, with frequencies divided by the factor; they are
+    /// numbered as if all rotated.
     Proportional {
         share: f64,
         factor: f64,
     },
-    /// Factors of pairs for long contexts and for short ones, and what cosines and sines are multiplied by.
+    /// Factors of pairs for long contexts and for short ones, and the factor of cosines and sines.
     Long {
         factors: [Vec<f32>; 2],
         magnitude: f64,
@@ -73,10 +74,10 @@ const YARN: [(&[&str], &str); 4] = [
 ];
 
 impl Rope {
-    /// Reads it; `context` is what the model was made for.
+    /// Reads it; `context` is the context that the model was trained for.
     ///
     /// # Errors
-    /// A number that cannot be, or a way of stretching that GGUF has no word for.
+    /// An impossible number, or a kind of scaling that GGUF does not have.
     pub(super) fn read(
         config: &Config,
         defaults: &Defaults,
@@ -127,7 +128,7 @@ impl Rope {
             "llama3" => {
                 let low = set.required("low_freq_factor", FACTOR)?;
                 let high = set.required("high_freq_factor", FACTOR)?;
-                // Llama 4 Scout has both the same: nothing is between.
+                // Llama 4 Scout has both equal: there is nothing in between.
                 if high < low {
                     let name = set.name("high_freq_factor");
                     let expected = format!("at least low_freq_factor, {low}");
@@ -135,7 +136,7 @@ impl Rope {
                 }
                 Scaling::Llama3 { factor: factor()?, low, high, original: set.original(context)? }
             }
-            // "su" was its name at first.
+            // "su" was its original name.
             kind @ ("longrope" | "su") if defaults.scalings.contains(&kind) => {
                 let original = set.original(context)? as f64;
                 let stretched = context as f64 / original;
@@ -156,7 +157,7 @@ impl Rope {
         Ok(Rope { theta, local_theta, partial, scaling })
     }
 
-    /// How many elements of a head of `head` rotate.
+    /// Returns the number of elements of a head of `head` that rotate.
     pub(super) fn rotated(&self, head: u64) -> u64 {
         (head as f64 * self.partial) as u64
     }
@@ -168,7 +169,7 @@ impl Rope {
             own.add("rope.scaling.factor", Entry::F32(factor as f32));
         };
         match &self.scaling {
-            // Factors are a tensor.
+            // Their factors are a tensor.
             Scaling::None | Scaling::Llama3 { .. } | Scaling::Proportional { .. } => {}
             Scaling::Dynamic => own.notes.push(
                 "dynamic RoPE scaling is left out, as GGUF has no word for it: it changes only \
@@ -200,11 +201,12 @@ impl Rope {
         }
     }
 
-    /// What each pair of a head of `head` elements turns slower by, `[pairs]`, and the names of these tensors: one if the
-    /// scaling is that of Llama 3 or of Gemma 4, one for long and one for short contexts if there are factors for both.
+    /// Returns the divisors of the frequencies of all pairs of a head of `head` elements, `[pairs]`, with the names of
+    /// these tensors: one for the scaling of Llama 3 or of Gemma 4, one for long and one for short contexts if there are
+    /// factors for both.
     ///
     /// # Errors
-    /// There are not as many as pairs.
+    /// The number of factors differs from the number of pairs.
     pub(super) fn factors(
         &self,
         config: &Config,
@@ -242,10 +244,10 @@ impl Rope {
     }
 }
 
-/// Llama 3's way to stretch positions, `[head / 2]`: long waves (more than `original / low` tokens) are
-/// stretched by the factor, short ones (fewer than `original / high`) are left alone, and between them
-/// it goes over smoothly. Computed in f32 and in torch's order of operations, so that the numbers are
-/// the original's.
+/// Llama 3's scaling, `[head / 2]`: long waves (more than `original / low` tokens) are stretched by the
+/// factor, short ones (fewer than `original / high`) are unchanged, with a smooth transition in
+/// between. Computed in f32 and in torch's order of operations, so that the numbers equal the
+/// original's.
 pub(crate) fn llama3_factors(
     theta: f64,
     head: u64,
@@ -270,7 +272,7 @@ pub(crate) fn llama3_factors(
     (0..head / 2).map(pair).collect()
 }
 
-/// Base of the layers with a sliding window, if the configuration has one.
+/// Returns the base of the layers with a sliding window, if the configuration has one.
 fn local(config: &Config, set: &Set<'_>) -> Result<Option<f64>, ConvertError> {
     let name = "rope_parameters.sliding_attention";
     let Some(value) = set.nested.and_then(|sets| sets.get("sliding_attention")) else {
@@ -292,7 +294,7 @@ fn local(config: &Config, set: &Set<'_>) -> Result<Option<f64>, ConvertError> {
     }
 }
 
-/// The objects in which parameters of the (global) layers are, the first to be asked first.
+/// The objects with parameters of the (global) layers, in order of precedence.
 struct Set<'c> {
     config: &'c Config,
     objects: Vec<(&'static str, &'c Map<String, Value>)>,
@@ -332,7 +334,7 @@ impl<'c> Set<'c> {
         self.objects.iter().find_map(value)
     }
 
-    /// The name of a key for messages: where it is, or would be.
+    /// Returns the name of a key for messages: its actual or expected location.
     fn name(&self, key: &str) -> String {
         let first = self.objects.first().map_or("rope_parameters", |(name, _)| name);
         format!("{}.{key}", self.find(key).map_or(first, |(name, _)| name))
@@ -343,7 +345,7 @@ impl<'c> Set<'c> {
         self.config.in_range(&format!("{name}.{key}"), value, range).map(Some)
     }
 
-    /// A list of factors, which has to be there.
+    /// Reads a list of factors, which must be present.
     fn factors(&self, key: &str) -> Result<Vec<f32>, ConvertError> {
         let name = self.name(key);
         let missing = || self.config.error(format!("{name} is missing, and \"longrope\" needs it"));
@@ -362,7 +364,7 @@ impl<'c> Set<'c> {
         self.number(key, range)?.ok_or_else(missing)
     }
 
-    /// `rope_type`, or `type` as it was called first.
+    /// Returns `rope_type`, or `type` as it was called originally.
     fn kind(&self) -> Result<&'c str, ConvertError> {
         let Some((name, value)) = self.find("rope_type").or_else(|| self.find("type")) else {
             return Ok("default");
@@ -371,7 +373,7 @@ impl<'c> Set<'c> {
         value.as_str().ok_or_else(wrong)
     }
 
-    /// The context before stretching.
+    /// Returns the context before scaling.
     fn original(&self, context: u64) -> Result<u64, ConvertError> {
         let key = "original_max_position_embeddings";
         let Some((name, value)) = self.find(key) else {
@@ -390,8 +392,8 @@ mod tests {
 
     #[test]
     fn factors_are_those_that_torch_computes_to_the_last_bit() {
-        // Base, length of a head, factor, low, high, original; what torch computes: how many lie
-        // between the ends, and the sum of all bits times their place.
+        // Base, length of a head, factor, low, high, original; torch's results: the number of
+        // values between the ends, and the sum of all bits times their position.
         for (theta, head, factor, low, high, original, between, sum) in [
             (500_000.0, 64, 8.0, 1.0, 4.0, 8192, 3, 0x85_3435_431au64),
             (500_000.0, 128, 8.0, 1.0, 4.0, 8192, 6, 0x20c_e8f2_90a8),

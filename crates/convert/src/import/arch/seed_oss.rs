@@ -1,4 +1,5 @@
-//! `SeedOssForCausalLM`: ByteDance's Seed-OSS. Queries, keys and values have biases, heads a length of their own.
+//! `SeedOssForCausalLM`: ByteDance's Seed-OSS. Queries, keys and values have biases; the head length is
+//! independent of the hidden size.
 
 use super::describe::{Architecture, Defaults, Group, INPUT_BIASES, MATRICES, TWO_NORMS_RENAMED};
 use super::llama;

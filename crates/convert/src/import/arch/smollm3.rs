@@ -7,7 +7,7 @@ use super::describe::{Architecture, Defaults, Dimensions, Own};
 use super::llama;
 use crate::ConvertError;
 
-/// Readers of GGUF take it for granted.
+/// Readers of GGUF assume it.
 const PERIOD: u64 = 4;
 
 pub(super) const SMOLLM3: Architecture = Architecture {
@@ -35,7 +35,7 @@ fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), C
     {
         return Err(config.wrong("no_rope_layer_interval", &period.into(), "4"));
     }
-    // 1 where a layer rotates.
+    // 1 if a layer rotates.
     let rotates = |layer: u64| u64::from(!(layer + 1).is_multiple_of(PERIOD));
     match config.get("no_rope_layers") {
         None => {}

@@ -1,4 +1,4 @@
-//! The tensors of a source against those that its architecture calls for: every one has a place, a
+//! Matches the tensors of a source with those of its architecture: every one has a place and a
 //! shape that follows from the configuration, and none is missing.
 
 use std::collections::HashSet;
@@ -12,32 +12,32 @@ use crate::ConvertError;
 use crate::import::tensor::{Described, Place, Rule};
 use crate::write::Change;
 
-/// What may stand before the names of all tensors but that of the output: whole models, parts of
-/// one that were saved alone, and models with pictures (first form, second form).
+/// Possible prefixes of the names of all tensors except the output: whole models, parts saved
+/// alone, and models with pictures (first form, second form).
 const PREFIXES: [&str; 5] =
     ["model.", "", "language_model.model.", "model.language_model.", "language_model."];
-/// Why what predicts more than the next token is left out.
+/// The reason for omitting layers that predict more than the next token.
 pub(super) const PREDICTS_FURTHER: &str = "is of layers that predict further tokens";
-/// What may stand before the name of the output.
+/// Possible prefixes of the name of the output.
 const OUTPUT_PREFIXES: [&str; 2] = ["", "language_model."];
 
-/// The part of the source that is the network.
+/// The part of the source that belongs to the network.
 pub(super) struct NetworkTensors<'a> {
     tensors: &'a [Described<'a>],
-    /// What they are called.
+    /// Their names.
     names: HashSet<&'a str>,
     prefix: &'static str,
     /// Rows of the embedding.
     pub(super) rows: u64,
-    /// Rows and columns that have a scale together, of matrices of F8.
+    /// Rows and columns of an F8 matrix that share a scale.
     pub(super) tile: Option<(u64, u64)>,
 }
 
 impl<'a> NetworkTensors<'a> {
-    /// Finds the embedding, from which follows what stands before all names.
+    /// Finds the embedding, which determines the prefix of all names.
     ///
     /// # Errors
-    /// There is none, there are two, or it is no matrix.
+    /// There is none, there are two, or it is not a matrix.
     pub(super) fn find(
         config: &Config,
         tensors: &'a [Described<'a>],
@@ -77,11 +77,11 @@ impl<'a> NetworkTensors<'a> {
         Ok(NetworkTensors { tensors, names, prefix, rows, tile: refuse::tile(config)? })
     }
 
-    /// What becomes of each tensor, and how many parameters that makes.
+    /// Returns the rule for each tensor, and the total number of parameters.
     ///
     /// # Errors
-    /// The first tensor that has no place, that is there twice, whose shape does not follow from
-    /// the configuration, or that is missing.
+    /// The first tensor that has no place, that occurs twice, whose shape does not follow from the
+    /// configuration, or that is missing.
     pub(super) fn place(
         &self,
         config: &Config,
@@ -140,7 +140,7 @@ impl<'a> NetworkTensors<'a> {
     }
 }
 
-/// The groups of tensors that this configuration calls for, in some layers or in all.
+/// Returns the groups of tensors required by this configuration, in some layers or in all.
 fn groups<'a>(
     config: &Config,
     architecture: &'a Architecture,
@@ -162,20 +162,20 @@ fn groups<'a>(
     Ok(groups)
 }
 
-/// Where a tensor goes.
+/// The role of a tensor.
 enum TensorRole {
-    /// Its layer, name in GGUF, what it is, and of which expert.
+    /// Its layer, GGUF name, description, and expert.
     In(Option<u64>, String, Part, Option<u64>),
-    /// The same of tensors that are each a part of it.
+    /// The same for several tensors that are each a part of it.
     Several(u64, Vec<(String, Part)>),
-    /// It belongs to another.
+    /// It accompanies another tensor.
     Beside,
     Out(&'static str),
-    /// It should be the embedding once more.
+    /// It should be a copy of the embedding.
     Tied,
 }
 
-/// The names that tensors may have.
+/// The accepted names of tensors.
 struct Names<'a> {
     source: &'a NetworkTensors<'a>,
     architecture: &'a Architecture,
@@ -184,7 +184,7 @@ struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// The parts that this layer has.
+    /// Returns the parts of this layer.
     fn parts(&self, layer: u64) -> impl Iterator<Item = &'static Part> {
         let has = move |group: &&&Group| match group.when {
             When::Trait(named) => self.dimensions.has(layer, named),
@@ -210,7 +210,7 @@ impl Names<'_> {
             });
         }
         let rest = name.strip_prefix(self.source.prefix)?;
-        // Its matrix knows its scales.
+        // Scales accompany their matrix.
         if let Some(matrix) = rest.strip_suffix("_scale_inv").filter(|_| self.source.tile.is_some())
         {
             let name = &name[..name.len() - rest.len() + matrix.len()];
@@ -243,7 +243,7 @@ impl Names<'_> {
         }
     }
 
-    /// The error about a tensor that has no place.
+    /// Returns the error about a tensor without a place.
     fn strange(&self, config: &Config, name: &str, others: u64) -> ConvertError {
         if refuse::is_quantised(name) {
             return refuse::quantised_tensor(config, name);
@@ -269,7 +269,7 @@ impl Names<'_> {
         ))
     }
 
-    /// The error about the first tensor that is missing, if one is.
+    /// Returns the error about the first missing tensor, if any.
     fn missing(&self, config: &Config, seen: &HashSet<&str>) -> Option<ConvertError> {
         let prefix = self.source.prefix;
         let missing = |name: String, layer: Option<u64>, part: &Part, hint: &str| {
@@ -279,7 +279,7 @@ impl Names<'_> {
                 "the weights have no tensor \"{name}\", expected one of {shape:?} ({origin}): {hint}"
             )))
         };
-        // Ends at the first that is not there, so that this is not longer than the list of tensors.
+        // Ends at the first missing one, so this is no longer than the list of tensors.
         for layer in 0..self.dimensions.layers {
             let needed = |part: &&Part| !matches!(part.kind, Kind::Unused(_));
             for part in self.parts(layer).filter(needed) {
@@ -318,7 +318,7 @@ impl Names<'_> {
     }
 }
 
-/// `layers.N.rest`, N being written as numbers are.
+/// Splits `layers.N.rest`, with N in canonical form.
 fn split_layer(name: &str) -> Option<(u64, &str)> {
     let (digits, rest) = name.strip_prefix("layers.")?.split_once('.')?;
     let layer = digits.parse::<u64>().ok()?;
@@ -326,7 +326,8 @@ fn split_layer(name: &str) -> Option<(u64, &str)> {
 }
 
 impl Part {
-    /// Whether it is so called in a layer of the source, and of which expert it is then.
+    /// Returns `Some` if this is its name in a layer of the source, with the expert's number if it
+    /// has one.
     #[allow(clippy::option_option)]
     fn is_named(&self, name: &str) -> Option<Option<u64>> {
         let Some((before, after)) = self.source.split_once('*') else {
@@ -378,7 +379,7 @@ fn take(
     Rule::Take { name, heads, change, place }
 }
 
-/// Parameters in a tensor.
+/// Returns the number of parameters in a tensor.
 fn elements(tensor: &Described<'_>, part: &Part) -> u64 {
     let count = tensor.shape.iter().product::<u64>();
     match part.kind {

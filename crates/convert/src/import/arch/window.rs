@@ -8,16 +8,16 @@ use super::dimensions::MAX_CONTEXT;
 use crate::ConvertError;
 use crate::import::tensor::Entry;
 
-/// What an architecture's local layers are if the configuration says nothing.
+/// The default properties of an architecture's local layers.
 pub(super) struct Local {
     pub(super) default_window: u64,
-    /// One in so many layers, the last of them, is global. Readers of GGUF take it for granted.
+    /// The last of every `period` layers is global. Readers of GGUF assume it.
     pub(super) period: u64,
-    /// The key that says otherwise.
+    /// The key that overrides it.
     pub(super) key_of_period: Option<&'static str>,
 }
 
-/// The window; `null` is none.
+/// Returns the window; `null` means none.
 pub(super) fn window(config: &Config, default: Option<u64>) -> Result<Option<u64>, ConvertError> {
     match config.raw("sliding_window") {
         None => Ok(default),
@@ -25,7 +25,7 @@ pub(super) fn window(config: &Config, default: Option<u64>) -> Result<Option<u64
     }
 }
 
-/// What to say if GGUF has no room for a window.
+/// Returns a note if GGUF has no key for a window.
 pub(super) fn lost(window: Option<u64>, context: u64, gguf: &str) -> Option<String> {
     let window = window.filter(|window| *window < context)?;
     Some(format!(
@@ -34,7 +34,7 @@ pub(super) fn lost(window: Option<u64>, context: u64, gguf: &str) -> Option<Stri
     ))
 }
 
-/// Writes the window, and which layers have it if readers would not guess it.
+/// Writes the window, and the list of layers that have it if it differs from the readers' default.
 pub(super) fn write(
     config: &Config,
     layers: u64,
@@ -60,7 +60,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Which layers are local: by a list of their types, by a period, or by default.
+/// Returns for each layer whether it is local: from a list of types, a period, or by default.
 fn pattern(config: &Config, layers: u64, local: &Local) -> Result<Vec<bool>, ConvertError> {
     if let Some(value) = config.get("layer_types") {
         let types = value.as_array().filter(|types| types.len() as u64 == layers);

@@ -1,4 +1,4 @@
-//! `params.json`: what Meta says about a network.
+//! `params.json`: Meta's description of a network.
 //!
 //! Facts from the `params.json` of LLaMA 1 to 3.3 and the models' own code (`ModelArgs`).
 
@@ -17,13 +17,14 @@ use crate::import::tensor::Tensor;
 
 /// The file.
 pub(super) const FILE: &str = "params.json";
-/// Most of anything; keeps products of two far below overflow.
+/// Maximum for every number; keeps products of two far below overflow.
 const MAX_NUMBER: u64 = 1 << 24;
-/// What Llama 3.1 and later stretch their rotation by (`use_scaled_rope`), with Meta's own defaults.
+/// Factor for scaling the rotary embedding of Llama 3.1 and later (`use_scaled_rope`), with Meta's
+/// own defaults.
 const FACTOR: f64 = 8.0;
-/// Of the small ones (Llama 3.2), as their configurations at Hugging Face have it.
+/// The factor of the small models (Llama 3.2), from their configurations at Hugging Face.
 const FACTOR_OF_SMALL: f64 = 32.0;
-/// Where these end.
+/// Hidden sizes below this are small.
 const SMALL: u64 = 4096;
 const LOW: f64 = 1.0;
 const HIGH: f64 = 4.0;
@@ -41,13 +42,13 @@ pub(super) struct Params {
     pub(super) vocab: u64,
     eps: f64,
     rope_theta: Option<f64>,
-    /// The factor of the scaled rotation, if there is one.
+    /// The factor of the scaled rotary embedding, if there is one.
     scaled: Option<f64>,
 }
 
 impl Params {
-    /// Reads the file beside the parts. `first` has the tensors of the first part, from which comes what
-    /// the file does not say.
+    /// Reads the file next to the parts. `first` has the tensors of the first part; values missing from
+    /// the file are derived from them.
     pub(super) fn read(
         side: &SideFiles,
         found: &Found,
@@ -75,7 +76,7 @@ impl Params {
         let (kv_heads, head_dim) = file.heads(dim, heads)?;
         let w1 = rows("layers.0.feed_forward.w1.weight");
         let hidden = w1.ok_or_else(|| missing_tensor(found, "layers.0.feed_forward.w1.weight"))?;
-        // LLaMA 1 and 2 cut the embedding by columns, 3 by rows.
+        // LLaMA 1 and 2 split the embedding by columns, 3 by rows.
         let name = "tok_embeddings.weight";
         let embedding = (rows(name), columns(name));
         let (Some(embedding), Some(width)) = embedding else {
@@ -109,14 +110,14 @@ impl Params {
         }
     }
 
-    /// Factors of the rotation's frequencies, `[head_dim / 2]`, if they are scaled.
+    /// Returns the factors of the rotary frequencies, `[head_dim / 2]`, if they are scaled.
     pub(super) fn rope_factors(&self) -> Option<Vec<f32>> {
         let base = self.rope_theta.unwrap_or(10_000.0);
         let factors = |factor| llama3_factors(base, self.head_dim, factor, (LOW, HIGH), ORIGINAL);
         self.scaled.map(factors)
     }
 
-    /// The network's metadata.
+    /// The metadata of the network.
     pub(super) fn keys(
         &self,
         request: Request<'_>,
@@ -155,7 +156,7 @@ impl Params {
         keys
     }
 
-    /// The context of the model that these are the numbers of.
+    /// Returns the context of the model that has these numbers, and its name.
     fn context(&self) -> (u32, &'static str) {
         match self.rope_theta {
             Some(_) if self.scaled.is_some() => (131_072, "Llama 3.1"),
@@ -173,7 +174,7 @@ fn missing_tensor(found: &Found, name: &str) -> ConvertError {
     ConvertError::Source { path, problem }
 }
 
-/// The file, and its numbers by their names.
+/// The file, and its values by name.
 struct File<'f> {
     path: &'f std::path::Path,
     object: &'f Map<String, Value>,
@@ -188,12 +189,12 @@ impl File<'_> {
         self.wrong(&format!("{key} is missing"))
     }
 
-    /// What stands under the key is not what is `expected`.
+    /// The error for a value that is not the `expected` one.
     fn no(&self, key: &str, value: &Value, expected: &str) -> ConvertError {
         self.wrong(&format!("{key} is {}, expected {expected}", shown(value)))
     }
 
-    /// Number of key/value heads, and elements of a head.
+    /// Returns the number of key/value heads, and the elements of a head.
     fn heads(&self, dim: u64, heads: u64) -> Result<(u64, u64), ConvertError> {
         let kv_heads = self.number("n_kv_heads")?.unwrap_or(heads);
         if !heads.is_multiple_of(kv_heads) {
@@ -218,7 +219,8 @@ impl File<'_> {
         }
     }
 
-    /// The base of the rotary embedding, if the file says it, and the factor of its scaling, if it is scaled.
+    /// Returns the base of the rotary embedding, if the file gives it, and the factor of its scaling, if it
+    /// is scaled.
     fn rope(&self, dim: u64) -> Result<(Option<f64>, Option<f64>), ConvertError> {
         let base = self.float("rope_theta")?;
         if base.is_some_and(|base| !(1.0..1e30).contains(&base)) {
@@ -233,7 +235,7 @@ impl File<'_> {
         }
     }
 
-    /// A whole number from 1 on.
+    /// A whole number of at least 1.
     fn number(&self, key: &str) -> Result<Option<u64>, ConvertError> {
         match self.object.get(key) {
             None | Some(Value::Null) => Ok(None),

@@ -1,8 +1,8 @@
-//! Transform Meta's parts make whole tensors.
+//! Assembles whole tensors from Meta's parts.
 //!
-//! Matrices that read the residual stream are cut by rows (outputs), those that write it by columns; the
-//! embedding by columns in LLaMA 1 and 2 and by rows since. Vectors are in every part. Where there are more
-//! parts than heads of keys and values, several parts have the same one.
+//! Matrices that read the residual stream are split by rows (outputs), those that write to it by columns;
+//! the embedding by columns in LLaMA 1 and 2 and by rows since. Vectors are in every part. If there are
+//! more parts than key/value heads, several parts have the same one.
 
 use std::collections::HashMap;
 
@@ -14,10 +14,10 @@ use crate::ConvertError;
 use crate::import::tensor::Tensor;
 use crate::write::{Item, ItemData, Piece};
 
-/// Bytes of what repeats that are compared, from its start.
+/// Number of bytes compared of repeated tensors, from their start.
 const COMPARED: u64 = 64 << 10;
 
-/// The parts, and what is known of the whole.
+/// The parts, and the known properties of the whole.
 pub(super) struct Model<'a> {
     pub(super) maps: &'a [Map],
     pub(super) parts: &'a [HashMap<String, Tensor>],
@@ -30,7 +30,7 @@ impl Model<'_> {
         ConvertError::Source { path, problem }
     }
 
-    /// There are as many parts as the first one says, by its share of the queries.
+    /// Checks that the number of parts is the one implied by the first part's share of the queries.
     pub(super) fn check_count(&self) -> Result<(), ConvertError> {
         let name = "layers.0.attention.wq.weight";
         let all = self.params.heads * self.params.head_dim;
@@ -46,12 +46,13 @@ impl Model<'_> {
                     ),
                 ))
             }
-            // Anything else is said where the tensors are put together.
+            // Other mismatches are reported when the tensors are assembled.
             _ => Ok(()),
         }
     }
 
-    /// All parts have the tensors of the first, and no others, and all of them are known.
+    /// Checks that all parts have the tensors of the first, and no others, and that all of them are
+    /// known.
     pub(super) fn check_names(&self, first: &[String]) -> Result<(), ConvertError> {
         for (part, tensors) in self.parts.iter().enumerate() {
             if let Some(missing) = first.iter().find(|name| !tensors.contains_key(*name)) {
@@ -74,7 +75,7 @@ impl Model<'_> {
         }
     }
 
-    /// There is every tensor of every layer.
+    /// Checks that every tensor of every layer is present.
     pub(super) fn check_layers(&self, items: &[Item]) -> Result<(), ConvertError> {
         let layers = self.params.layers;
         let names: std::collections::HashSet<&str> =
@@ -103,7 +104,7 @@ impl Model<'_> {
         }
     }
 
-    /// The whole extents of the tensor called `name`, innermost first, and its pieces.
+    /// Returns the whole extents of the tensor `name`, innermost first, and its pieces.
     pub(super) fn whole(&self, name: &str) -> Result<(Vec<u64>, ItemData), ConvertError> {
         let all: Vec<&Tensor> = self.parts.iter().map(|part| &part[name]).collect();
         let first = all[0];
@@ -144,7 +145,7 @@ impl Model<'_> {
             Split::Rows if by_rows => {
                 parts.map(|part| piece(part, part as u64 * rows, 0)).collect()
             }
-            // More parts than heads: each head several times over.
+            // More parts than heads: each head is repeated.
             Split::Rows
                 if columns == full_columns
                     && rows == self.params.head_dim
@@ -171,7 +172,7 @@ impl Model<'_> {
         Ok((vec![full_columns, full_rows], ItemData::Pieces(pieces)))
     }
 
-    /// The tensor called `name` has the type and the shape of the first part in all of them.
+    /// Checks that the tensor `name` has the same type and shape in all parts.
     fn check_alike(&self, name: &str, all: &[&Tensor]) -> Result<(), ConvertError> {
         let expected = all[0];
         let other = |found: &Tensor| found.ty != expected.ty || found.shape != expected.shape;
@@ -188,7 +189,7 @@ impl Model<'_> {
         }
     }
 
-    /// Rows and columns of the whole tensor.
+    /// Returns rows and columns of the whole tensor.
     fn shape(&self, name: &str) -> [u64; 2] {
         let p = self.params;
         let what = name.strip_suffix(".weight").unwrap_or(name);
@@ -203,7 +204,7 @@ impl Model<'_> {
         }
     }
 
-    /// What several parts have is the same in all, as far as `limit` bytes.
+    /// Checks that repeated tensors are equal in all parts, up to `limit` bytes.
     fn compare(&self, name: &str, tensors: &[&Tensor], limit: u64) -> Result<(), ConvertError> {
         let Some((first, others)) = tensors.split_first() else { return Ok(()) };
         let bytes = |tensor: &Tensor| {

@@ -1,5 +1,5 @@
-//! What other files say about the tokens: `added_tokens.json`, and `added_tokens_decoder` in
-//! `tokenizer_config.json`, which goes before it.
+//! Tokens from other files: `added_tokens.json`, and `added_tokens_decoder` in
+//! `tokenizer_config.json`, which takes precedence.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ const DECODER: &str = "added_tokens_decoder";
 /// The score of an added token, as in llama.cpp's converter.
 const SCORE: f32 = -1000.0;
 
-/// Adds to `base` what the files say.
+/// Adds the tokens of these files to `base`.
 pub(super) fn add(base: &mut Base, side: &SideFiles, config: &Config) -> Result<(), ConvertError> {
     let mut left_out = Vec::new();
     let wrong = |path: PathBuf, problem| Err(ConvertError::Side { path, problem });
@@ -32,7 +32,7 @@ pub(super) fn add(base: &mut Base, side: &SideFiles, config: &Config) -> Result<
             left_out.push(text);
             continue;
         };
-        // `tokenizer.json` knows better what kind of token it is.
+        // For the kind of token, `tokenizer.json` is more reliable.
         if base.sentencepiece || base.slots[slot].text != text {
             base.slots[slot] = Slot { text, score: SCORE, ty: TokenType::UserDefined };
         }
@@ -59,7 +59,7 @@ pub(super) fn add(base: &mut Base, side: &SideFiles, config: &Config) -> Result<
         let (text, ty) = if special || looks_special(text) {
             (text.to_owned(), TokenType::Control)
         } else {
-            // Found in the text as it was written.
+            // Matched in the text as written.
             (text.replace('▁', " "), TokenType::UserDefined)
         };
         base.slots[slot] = Slot { text, score: SCORE, ty };
@@ -72,7 +72,7 @@ pub(super) fn add(base: &mut Base, side: &SideFiles, config: &Config) -> Result<
         ));
     }
 
-    // A tokenizer.json seldom lacks them, and then Hugging Face's library adds them.
+    // A `tokenizer.json` seldom lacks them; if it does, Hugging Face's library adds them.
     if !base.sentencepiece {
         let mut special: HashSet<&str> = config.special().collect();
         for slot in &mut base.slots {
@@ -89,7 +89,7 @@ pub(super) fn add(base: &mut Base, side: &SideFiles, config: &Config) -> Result<
     Ok(())
 }
 
-/// The index of the row `id`, if there is one.
+/// Returns the index of the row `id`, if it exists.
 fn slot(base: &Base, id: u64) -> Option<usize> {
     usize::try_from(id).ok().filter(|id| *id < base.slots.len())
 }

@@ -1,4 +1,4 @@
-//! The tokens themselves: which file they are from, and one for each row of the embedding.
+//! The tokens themselves: the file they come from, and one token for each row of the embedding.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -18,28 +18,28 @@ pub struct Slot {
     pub ty: TokenType,
 }
 
-/// Longest file of a tokenizer, in bytes; the longest that is known has 40 MB.
+/// Maximum length of a tokenizer file, in bytes; the longest known has 40 MB.
 const MAX_FILE: u64 = 256 << 20;
-/// Most rows of an embedding; the most that is known is 262 208.
+/// Maximum number of rows of an embedding; the largest known is 262 208.
 const MAX_ROWS: u64 = 1 << 22;
 
 const MODEL: &str = "tokenizer.model";
 const JSON: &str = "tokenizer.json";
 
-/// One file.
+/// A tokenizer file.
 struct Found {
     path: PathBuf,
     bytes: Vec<u8>,
     kind: Kind,
 }
 
-/// The files that have tokens.
+/// The files that contain tokens.
 pub(super) struct Files {
-    /// The one that they are taken from.
+    /// The file that the tokens are taken from.
     first: Option<Found>,
-    /// `tokenizer.json`, if it is another, and in its format.
+    /// `tokenizer.json`, if it is another file in its own format.
     json: Option<Found>,
-    /// True if merges are kept where others have scores: Gemma 4's.
+    /// True if merges are kept where other models have scores: Gemma 4.
     merges: bool,
 }
 
@@ -60,9 +60,9 @@ fn open(side: &SideFiles, path: PathBuf) -> Result<Option<Found>, ConvertError> 
     }
 }
 
-/// Looks for the files. What a person gave is taken alone; else `tokenizer.model` goes first where it
-/// is SentencePiece's, which has the scores, and `tokenizer.json` for Qwen's models, Gemma 4 and Llama 3, which
-/// never had them.
+/// Looks for the files. A file given by the user is used alone; otherwise `tokenizer.model` takes precedence if
+/// it is SentencePiece's, which has the scores, and `tokenizer.json` for Qwen's models, Gemma 4 and Llama 3,
+/// which never had them.
 pub(super) fn find(side: &SideFiles, architecture: &str) -> Result<Files, ConvertError> {
     let merges = architecture == "gemma4";
     if let Some(path) = side.tokenizer_file() {
@@ -89,18 +89,18 @@ pub(super) fn find(side: &SideFiles, architecture: &str) -> Result<Files, Conver
 }
 
 impl Files {
-    /// `tokenizer.json`, if tokens are from another file.
+    /// Returns `tokenizer.json`, if the tokens come from another file.
     pub fn json(&self) -> Result<Option<json::File<'_>>, ConvertError> {
         let Some(found) = &self.json else { return Ok(None) };
         json::parse(&found.bytes).map(Some).map_err(|error| wrong(&found.path, &error))
     }
 }
 
-/// What a file comes to.
+/// The contents of a tokenizer file.
 pub(super) struct Base {
     /// The file.
     pub path: PathBuf,
-    /// True if it is SentencePiece's own, and not what became of it.
+    /// True if it is SentencePiece's own file, and not a conversion of it.
     pub sentencepiece: bool,
     pub model: Model,
     pub pre: &'static str,
@@ -111,20 +111,20 @@ pub(super) struct Base {
     pub add_bos: Option<bool>,
     pub add_eos: Option<bool>,
     pub add_space_prefix: bool,
-    /// Both of unigram only.
+    /// Both for unigram only.
     pub remove_extra_whitespaces: bool,
     pub charsmap: Vec<u8>,
     pub notes: Vec<String>,
-    /// `notes` says that special tokens have no row.
+    /// True if `notes` mentions that special tokens have no row.
     pub left_out: bool,
 }
 
-/// The tokens, and `tokenizer.json` if they are from there.
+/// The tokens, and `tokenizer.json` if they come from it.
 type Read<'f> = (Base, Option<json::File<'f>>);
 
 impl Base {
-    /// The tokens of a folder, for an embedding of `rows`, and `tokenizer.json` if they are from there;
-    /// `None` if there is no file of any.
+    /// Reads the tokens of a folder, for an embedding of `rows`, and `tokenizer.json` if they come from
+    /// it; `None` if there is no such file.
     pub fn read(files: &Files, rows: u64) -> Result<Option<Read<'_>>, ConvertError> {
         let Some(found) = &files.first else { return Ok(None) };
         let parsed = found.kind.parse(&found.bytes);
@@ -163,7 +163,7 @@ impl Base {
             let text = token.text.into_owned();
             match slots.get_mut(token.id as usize) {
                 Some(slot) => *slot = Slot { text, score: token.score, ty: token.ty },
-                // Gemma 3 has a token for images that its text models have no row for.
+                // Gemma 3 has a token for images for which its text models have no row.
                 None if matches!(token.ty, TokenType::Control | TokenType::UserDefined) => {
                     left_out.push(text);
                 }
@@ -201,13 +201,13 @@ impl Base {
         })
     }
 
-    /// The id of exactly this text.
+    /// Returns the id of exactly this text.
     pub fn id(&self, text: &str) -> Option<u32> {
         // Less than 2^32 rows.
         self.slots.iter().position(|slot| slot.text == text).map(|id| id as u32)
     }
 
-    /// What no tokenizer could tell apart is an error.
+    /// Checks that no two tokens have the same text, which a tokenizer could not distinguish.
     pub fn check_texts(&self) -> Result<(), ConvertError> {
         let mut ids = HashMap::with_capacity(self.slots.len());
         for (id, slot) in self.slots.iter().enumerate() {
@@ -224,7 +224,7 @@ impl Base {
     }
 }
 
-/// What stands in a row that no token is for, as in llama.cpp's converter.
+/// The token of a row that has none, as in llama.cpp's converter.
 fn padding(id: u64) -> Slot {
     Slot { text: format!("[PAD{id}]"), score: -10_000.0, ty: TokenType::Unused }
 }

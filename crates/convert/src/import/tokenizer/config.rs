@@ -1,5 +1,5 @@
-//! The settings beside the tokens: `tokenizer_config.json`, and `special_tokens_map.json` for what the
-//! former does not say.
+//! The settings of the tokenizer: `tokenizer_config.json`, and `special_tokens_map.json` for settings
+//! missing there.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use crate::ConvertError;
 pub(super) const CONFIG: &str = "tokenizer_config.json";
 const MAP: &str = "special_tokens_map.json";
 
-/// Both files; empty where there are none.
+/// Both files; empty if they do not exist.
 pub(super) struct Config {
     pub config: Map<String, Value>,
     map: Map<String, Value>,
@@ -23,20 +23,20 @@ impl Config {
         })
     }
 
-    /// The spelling of the token that is called so: `"bos_token": "<s>"`, or an object with
+    /// Returns the text of the token with this name: `"bos_token": "<s>"`, or an object with
     /// `content`.
     pub fn token(&self, name: &str) -> Option<&str> {
-        // What is null in the one is none, whatever the other says.
+        // null in the first file means none, whatever the second contains.
         let value = self.config.get(name).or_else(|| self.map.get(name))?;
         spelling(value)
     }
 
-    /// A setting that is on or off.
+    /// Returns a boolean setting.
     pub fn flag(&self, name: &str) -> Option<bool> {
         self.config.get(name)?.as_bool()
     }
 
-    /// Spellings of all tokens that are called special by name.
+    /// Returns the texts of all tokens that have a special name.
     pub fn special(&self) -> impl Iterator<Item = &str> {
         let names = ["bos", "eos", "unk", "sep", "pad", "cls", "mask"];
         let named = names.into_iter().filter_map(|name| self.token(&format!("{name}_token")));

@@ -1,12 +1,12 @@
-//! The files of a tokenizer, into the keys of GGUF: which tokens there are, which of them mean
-//! something, and how a chat is written.
+//! Converts tokenizer files into GGUF keys: the tokens, their special meanings, and the chat
+//! templates.
 //!
-//! The names of keys, their order and what goes where are llama.cpp's (`conversion/base.py`, and
-//! `SpecialVocab` of its package `gguf`), so that a file converted here is the one converted there.
-//! Where the result would be worse for it this is said beside the code.
+//! The names of keys, their order and their values follow llama.cpp (`conversion/base.py`, and
+//! `SpecialVocab` of its package `gguf`), so that a file converted here equals one converted there.
+//! Where that would give a worse result, a comment explains it.
 //!
-//! - `base`: the tokens themselves, of `tokenizer.model` or `tokenizer.json`;
-//! - `added`: what other files add to them;
+//! - `base`: the tokens themselves, from `tokenizer.model` or `tokenizer.json`;
+//! - `added`: tokens from other files;
 //! - `special`: ids and flags;
 //! - `template`: chat templates.
 
@@ -26,19 +26,19 @@ use crate::ConvertError;
 use base::Base;
 use config::Config;
 
-/// What the files of a tokenizer come to.
+/// The contents of a tokenizer's files.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Tokens {
     /// Metadata, in the order in which it is written.
     pub(crate) keys: Vec<(String, Entry)>,
-    /// What a person should know: guesses, and what was lost.
+    /// Notes for the user: guesses and losses.
     pub(crate) notes: Vec<String>,
 }
 
-/// The tokenizer of a folder whose embedding has `vocab` rows; `None` if it has none.
+/// Reads the tokenizer of a folder whose embedding has `vocab` rows; `None` if it has none.
 ///
 /// # Errors
-/// Its files are not in order, or do not fit each other or the embedding.
+/// Its files are malformed, or do not match each other or the embedding.
 pub(crate) fn read(
     side: &SideFiles,
     architecture: &str,
@@ -106,7 +106,8 @@ pub(crate) fn read(
     Ok(Some(Tokens { keys, notes }))
 }
 
-/// What Gemma 4 writes around its thoughts and calls, which programs have to see, as in llama.cpp's converter.
+/// Tokens that Gemma 4 writes around its thoughts and calls, which programs have to see, as in llama.cpp's
+/// converter.
 const VISIBLE: [&str; 7] = [
     "<|channel>",
     "<channel|>",
@@ -117,7 +118,7 @@ const VISIBLE: [&str; 7] = [
     "<|\"|>",
 ];
 
-/// Makes tokens that have to be seen no control tokens.
+/// Makes tokens that have to be visible user-defined instead of control tokens.
 fn show(base: &mut Base) {
     for slot in &mut base.slots {
         if VISIBLE.contains(&slot.text.as_str()) {
@@ -126,15 +127,15 @@ fn show(base: &mut Base) {
     }
 }
 
-/// `tokenizer.ggml.add_space_prefix`, if it is to be written. llama.cpp writes it for llama where the
-/// configuration has it, and for Gemma always; what a file of SentencePiece says of itself is written
-/// too where it is not what readers take for granted.
+/// Returns `tokenizer.ggml.add_space_prefix`, if it is to be written. llama.cpp writes it for llama
+/// if the configuration has it, and for Gemma always; a SentencePiece file's own setting is also
+/// written if it differs from the readers' default.
 fn prefix(base: &Base, config: &Config, architecture: &str) -> Option<bool> {
     let given = config.flag("add_prefix_space").filter(|_| architecture == "llama");
     let own = match base.model {
         Model::ByteLevel => false,
         Model::SentencePiece => !base.add_space_prefix || architecture.starts_with("gemma"),
-        // Of these readers take the opposite for granted.
+        // For these, readers assume the opposite by default.
         Model::Unigram | Model::Characters => true,
     };
     given.or(own.then_some(base.add_space_prefix))

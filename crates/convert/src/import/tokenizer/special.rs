@@ -1,6 +1,6 @@
-//! Ids of tokens that mean something, and whether they go around a text. The order in which the files
-//! are asked is that of `SpecialVocab` in llama.cpp's package `gguf`: what `tokenizer_config.json`
-//! calls them, then the ids in `config.json`. What the tokens' own file says goes last.
+//! Ids of tokens with a special meaning, and whether they are put around a text. The order of the
+//! files is that of `SpecialVocab` in llama.cpp's package `gguf`: the names in
+//! `tokenizer_config.json`, then the ids in `config.json`. The tokens' own file comes last.
 
 use alight_formats::tokenizer::json;
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use super::base::Base;
 use super::config::Config;
 use crate::ConvertError;
 
-/// What Hugging Face calls them, and GGUF (`seperator` is spelled so there).
+/// Names at Hugging Face and in GGUF (`seperator` is spelled so there).
 const NAMES: [(&str, &str); 8] = [
     ("bos", "bos"),
     ("eos", "eos"),
@@ -25,9 +25,9 @@ const NAMES: [(&str, &str); 8] = [
 /// In the order in which they are written.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Special {
-    /// Name in GGUF, id.
+    /// GGUF name, id.
     pub ids: Vec<(&'static str, u32)>,
-    /// Name, whether it is added.
+    /// GGUF name, whether it is added.
     pub add: Vec<(&'static str, bool)>,
 }
 
@@ -51,18 +51,18 @@ impl Special {
     }
 }
 
-/// Spellings of the special tokens, after what the template says of them.
+/// Texts of the special tokens, updated from the template.
 #[derive(Default)]
 struct Spellings {
     bos: Option<String>,
     eos: Option<String>,
     sep: Option<String>,
     cls: Option<String>,
-    /// What was the end of text before the template ended in another token.
+    /// The end of text before the template ended in another token.
     eot: Option<String>,
 }
 
-/// Asks the files.
+/// Reads the ids and flags from the files.
 pub(super) fn find(
     base: &Base,
     config: &Config,
@@ -90,7 +90,7 @@ pub(super) fn find(
         let flag = config.flag(&format!("add_{name}_token"));
         if let Some(add) = flag.filter(|_| matches!(name, "bos" | "eos" | "sep")) {
             // A byte-level post-processor adds nothing, but the classes of some tokenizers do (Llama's,
-            // also for DeepSeek), by this setting. llama.cpp goes by the post-processor.
+            // also for DeepSeek), by this setting. llama.cpp follows the post-processor.
             if !fixed || !special.add.iter().any(|(known, _)| *known == name) {
                 special.add(name, add);
             }
@@ -140,7 +140,7 @@ pub(super) fn find(
     Ok(special)
 }
 
-/// The id of a spelling: an added token of `tokenizer.json`, or any token.
+/// Returns the id of a text: an added token of `tokenizer.json`, or any token.
 fn token(base: &Base, json: Option<&json::File<'_>>, text: &str) -> Option<u32> {
     let added = json.and_then(|json| {
         let found = json.added_tokens.iter().find(|added| added.content.as_str() == text)?;
@@ -153,7 +153,7 @@ fn in_range(base: &Base, id: i64) -> Option<u32> {
     u32::try_from(id).ok().filter(|id| (*id as usize) < base.slots.len())
 }
 
-/// The id or ids under a key, also of the part of a larger model that is about text.
+/// Returns the id or ids under a key, also from the text part of a larger model's configuration.
 fn ids(config: &Map<String, Value>, key: &str) -> Vec<i64> {
     let inner = || config.get("text_config")?.get(key);
     match config.get(key).filter(|value| !value.is_null()).or_else(inner) {
@@ -163,10 +163,10 @@ fn ids(config: &Map<String, Value>, key: &str) -> Vec<i64> {
     }
 }
 
-/// A model may name several tokens that end an answer, where GGUF has end of text, of turn and of
-/// message. llama.cpp knows the others by their spelling only.
+/// A model may list several tokens that end an answer, whereas GGUF has end of text, of turn and of
+/// message. llama.cpp recognises the others by their text only.
 fn more_ends(base: &Base, model: &Map<String, Value>, side: &SideFiles, special: &mut Special) {
-    // What is wrong in it is said where the settings of sampling are read.
+    // Mistakes in it are reported where the sampling settings are read.
     let settings = side.tokenizer.json("generation_config.json").ok().flatten().unwrap_or_default();
     let listed = ids(&settings, "eos_token_id");
     for id in listed.into_iter().chain(ids(model, "eos_token_id")) {
@@ -181,8 +181,8 @@ fn more_ends(base: &Base, model: &Map<String, Value>, side: &SideFiles, special:
     }
 }
 
-/// What the post-processor puts around a text; whether that is certain, and goes before the flags of
-/// the configuration.
+/// Adds the tokens that the post-processor puts around a text. Returns whether that is certain and
+/// takes precedence over the flags of the configuration.
 fn processors(
     json: &json::File<'_>,
     spellings: &mut Spellings,
@@ -219,7 +219,7 @@ fn processors(
     fixed
 }
 
-/// A template of the form `bos A eos`, and `bos A sep B eos` for two.
+/// A template of the form `bos A eos`, and `bos A sep B eos` for two texts.
 fn template(
     step: &json::Component<'_>,
     spellings: &mut Spellings,

@@ -1,5 +1,5 @@
-//! Chat templates: in `tokenizer_config.json` (one, or several by name), or in files of their own. One that is
-//! longer than any that is rendered is left out, which a note says: the model is of use without it.
+//! Chat templates: in `tokenizer_config.json` (one, or several by name), or in files of their own. A template
+//! longer than the renderer's limit is omitted, with a note: the model is useful without it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ const JINJA: &str = "chat_template.jinja";
 const JSON: &str = "chat_template.json";
 const MORE: &str = "additional_chat_templates";
 
-/// Their keys.
+/// Returns their keys.
 pub(super) fn read(
     side: &SideFiles,
     config: &Config,
@@ -57,7 +57,7 @@ pub(super) fn read(
     Ok(keys(short(JSON, templates, notes)))
 }
 
-/// The templates of `file` without those that are too long.
+/// Returns the templates of `file` without those that are too long.
 fn short(
     file: &str,
     mut templates: BTreeMap<String, String>,
@@ -99,7 +99,7 @@ fn of(value: &Value) -> Option<BTreeMap<String, String>> {
     Some(value.as_array()?.iter().filter_map(named).collect())
 }
 
-/// Names of the files in the folder of further templates, without their ending.
+/// Returns the names, without extension, of the files in the folder of further templates.
 fn more(side: &SideFiles) -> Result<Vec<String>, ConvertError> {
     let path = side.tokenizer.path(MORE);
     let failed = |source| ConvertError::Read { path: path.clone(), at: 0, source };
@@ -118,11 +118,11 @@ fn more(side: &SideFiles) -> Result<Vec<String>, ConvertError> {
     Ok(names)
 }
 
-/// The keys of GGUF, in llama.cpp's order: those with names, the names, the default.
+/// Returns the GGUF keys, in llama.cpp's order: the named templates, their names, the default.
 fn keys(mut templates: BTreeMap<String, String>) -> Vec<(String, Entry)> {
     const KEY: &str = "tokenizer.chat_template";
     let default = templates.remove("default");
-    // Other characters could not be told apart from what separates keys.
+    // Other characters could be confused with the separator of keys.
     let plain = |name: &str| -> String {
         name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
     };

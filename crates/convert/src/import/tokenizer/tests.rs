@@ -1,4 +1,4 @@
-//! Folders as publishers ship them, in small: what becomes of every file, and what is refused.
+//! Small copies of folders as published: the result for every file, and the refusals.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::{Tokens, read, template};
 #[allow(dead_code)] // some of it is for the tests of formats alone
 mod model;
 
-/// A folder of these files.
+/// A folder with these files.
 fn folder(files: &[(&str, Vec<u8>)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in files {
@@ -216,7 +216,7 @@ fn templates_tell_what_goes_around_a_text() {
         convert(folder.path(), "llama", 7)
     };
     let both = json!({"bos_token": "<|begin|>", "eos_token": "<|end|>"});
-    // Both sides.
+    // On both sides.
     let single = json!([special("<|begin|>"), sequence("A"), special("<|end|>")]);
     let pair = json!([
         special("<|begin|>"),
@@ -239,14 +239,14 @@ fn templates_tell_what_goes_around_a_text() {
     let pair = json!([sequence("A"), special("<tool>"), special("<|end|>"), sequence("B")]);
     let found = with(json!([sequence("A")]), pair, both.clone());
     assert_eq!(flags(&found), [None, None, Some(true)]);
-    // Texts begin with what is not the begin of text.
+    // Texts begin with a token that is not the begin of text.
     let found = with(json!([special("<tool>"), sequence("A")]), json!([]), both.clone());
     assert_eq!(flags(&found)[0], Some(false));
     assert!(found.notes.iter().any(|note| note.contains("<tool>")), "{:?}", found.notes);
-    // Nobody says what the begin of text is.
+    // The begin of text is not configured.
     let found = with(json!([special("<|begin|>"), sequence("A")]), json!([]), json!({}));
     assert_eq!((id(&found, "bos"), flags(&found)[0]), (Some(4), Some(true)));
-    // Texts end with another token than answers.
+    // Texts end with a different token from answers.
     let found = with(json!([sequence("A"), special("<tool>")]), json!([]), both);
     assert_eq!((id(&found, "eos"), id(&found, "eot")), (Some(6), Some(5)));
 }
@@ -276,7 +276,7 @@ fn the_file_is_chosen_by_architecture_and_content() {
     assert_eq!(model(convert(both.path(), "gemma3", 300)), llama);
     assert_eq!(model(convert(both.path(), "qwen2", 300)), gpt2);
     assert_eq!(model(convert(folder(&[spm]).path(), "qwen2", 300)), llama);
-    // tiktoken's tokenizer.model has no special tokens; tokenizer.json has.
+    // tiktoken's `tokenizer.model` has no special tokens; `tokenizer.json` has.
     let ranks = ("tokenizer.model", b"IQ== 0\nIg== 1\n".to_vec());
     assert_eq!(model(convert(folder(&[ranks, json]).path(), "llama", 300)), gpt2);
     let none = folder(&[("config.json", b"{}".to_vec())]);
@@ -284,7 +284,7 @@ fn the_file_is_chosen_by_architecture_and_content() {
         read(&SideFiles::new(none.path(), None, &SmallFiles::default()), "llama", 7).unwrap(),
         None
     );
-    // What a person gives goes before, whatever its name.
+    // A file given by the user takes precedence, whatever its name.
     let given = folder(&[("spm.bin", model::small())]);
     let side =
         SideFiles::new(both.path(), Some(&given.path().join("spm.bin")), &SmallFiles::default());
@@ -338,7 +338,7 @@ fn unigram_has_keys_of_its_own() {
     assert!(tokens.notes.is_empty(), "{:?}", tokens.notes);
 }
 
-/// What is never rendered is not kept, and that is said; what is as long as may be, is.
+/// Templates that are never rendered are omitted, with a note; one of the maximum length is kept.
 #[test]
 fn a_template_longer_than_any_that_is_rendered_is_left_out() {
     let (longest, longer) = ("t".repeat(MAX_SOURCE), "t".repeat(MAX_SOURCE + 1));

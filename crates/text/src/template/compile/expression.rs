@@ -6,16 +6,16 @@ use super::super::names::{Compare, Filter, Test};
 use super::super::shown::clip;
 use super::{Compiler, Result};
 
-/// What an expression is, as far as it matters to what is around it.
+/// The kind of an expression, as far as its context needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// A call: its instruction is the last.
+    /// A call: its instruction is the last one.
     Call,
     Other,
 }
 
 impl<'s> Compiler<'s> {
-    /// An expression.
+    /// Compiles an expression.
     pub(super) fn expression(&mut self) -> Result<Form> {
         self.enter()?;
         let form = self.conditional()?;
@@ -25,12 +25,12 @@ impl<'s> Compiler<'s> {
 
     /// `a`, or `a if c`, or `a if c else b`.
     fn conditional(&mut self) -> Result<Form> {
-        // `a` comes before `c`, but runs after it: here a jump to `c` may be needed.
+        // `a` precedes `c` in the source, but runs after it: a jump to `c` may be needed here.
         let start = self.emit(Op::Nop);
         let form = self.or()?;
         if !self.at_name("if") {
             if self.here() == start + 2 {
-                // One instruction that no jump leads over.
+                // A single instruction that no jump passes over.
                 self.program.code.remove(start as usize);
                 self.program.lines.remove(start as usize);
             }
@@ -55,7 +55,7 @@ impl<'s> Compiler<'s> {
             }
             self.function().conditional -= 1;
             self.land(after_value);
-            // The value of another `if` that follows.
+            // The value of a following `if`.
             value = condition;
         }
         Ok(Form::Other)
@@ -183,7 +183,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    /// From the left, unlike in Python.
+    /// Left-associative, unlike in Python.
     fn power(&mut self) -> Result<Form> {
         let mut form = self.unary()?;
         while self.skip_op("**")? {
@@ -271,7 +271,7 @@ impl<'s> Compiler<'s> {
         Ok(Form::Other)
     }
 
-    /// What `item` compiles, with commas between, up to a closing bracket; how many.
+    /// Compiles comma-separated `item`s up to a closing bracket; returns their number.
     fn list_until(
         &mut self,
         close: &str,
@@ -292,13 +292,13 @@ impl<'s> Compiler<'s> {
         Ok(n)
     }
 
-    /// One expression, or several with commas between, which make a tuple. `end` says where it
-    /// ends after a comma; with `empty` there may be none.
+    /// Compiles one expression, or several separated by commas, which make a tuple. `end`
+    /// determines whether it ends after a comma; with `empty` there may be none.
     pub(super) fn tuple_until(&mut self, empty: bool, end: impl Fn(&Self) -> bool) -> Result<Form> {
         self.tuple_of(empty, end, Self::expression)
     }
 
-    /// As [`tuple_until`](Self::tuple_until), of other expressions.
+    /// As [`tuple_until`](Self::tuple_until), with other expressions.
     pub(super) fn tuple_of(
         &mut self,
         empty: bool,
@@ -362,7 +362,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    /// What is between `[` and `]`.
+    /// The part between `[` and `]`.
     fn subscript(&mut self) -> Result<()> {
         if !self.at_op(":") {
             if self.skip_op("]")? {
@@ -480,7 +480,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    /// A name that may have dots in it.
+    /// A name that may contain dots.
     fn dotted(&mut self, what: &str) -> Result<String> {
         let mut name = self.expect_name(what)?.to_owned();
         while self.skip_op(".")? {
@@ -504,7 +504,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    /// In a branch that may not be taken, this is an error only if it runs.
+    /// In a branch that may not be taken, this is an error only when it runs.
     fn unknown(&mut self, what: &'static str, name: &str) -> Result<()> {
         if self.function().conditional == 0 {
             let name = clip(name);

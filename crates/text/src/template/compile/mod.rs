@@ -1,8 +1,8 @@
-//! A template's source into a [`Program`], in one pass and with jinja2's grammar.
+//! Compiles a template's source into a [`Program`], in one pass and with jinja2's grammar.
 //!
-//! Recursion is counted: every expression in brackets, every `else` of a conditional expression
-//! and every block is one level of [`MAX_NESTING`]. Chains (of operators, filters, attributes,
-//! calls, `elif`s, signs) are loops and take no level, however long.
+//! Recursion is counted: every expression in brackets, every `else` of a conditional expression and
+//! every block is one level of [`MAX_NESTING`]. Chains (of operators, filters, attributes, calls,
+//! `elif`s, signs) are loops and add no level, however long.
 
 mod expression;
 mod statement;
@@ -12,30 +12,30 @@ use std::collections::HashMap;
 use super::code::{Const, MacroCode, Name, Op, Program, Shape, Target};
 use super::lexer::{Kind, Lexer, SyntaxError, Token, error};
 
-/// Deepest nesting of blocks and expressions, together. (Templates in use have some 20.)
+/// The maximum total nesting of blocks and expressions. (Templates in use have some 20.)
 pub(super) const MAX_NESTING: u32 = 100;
 
 type Result<T> = std::result::Result<T, SyntaxError>;
 
-/// What `break` and `continue` inside a loop leave and where they go.
+/// The scopes that `break` and `continue` leave inside a loop, and their targets.
 struct LoopCode {
-    /// Scopes and captures outside of the loop's body.
+    /// Scopes and captures outside the loop's body.
     scopes: u16,
     captures: u16,
     next: Target,
-    /// Jumps to the loop's end that have no target yet.
+    /// Jumps to the loop's end whose target is still unknown.
     breaks: Vec<Target>,
 }
 
-/// What is compiled: the template, or a macro in it.
+/// The function being compiled: the template, or a macro in it.
 #[derive(Default)]
 struct Function {
     scopes: u16,
     captures: u16,
     loops: Vec<LoopCode>,
-    /// Depth of `if`s, in which unknown filters are an error only when they run.
+    /// Depth of `if`s; inside them unknown filters are an error only when they run.
     conditional: u32,
-    /// What the body asks for.
+    /// The special names that the body uses.
     caller: bool,
     kwargs: bool,
     varargs: bool,
@@ -43,10 +43,10 @@ struct Function {
 
 pub(super) struct Compiler<'s> {
     lexer: Lexer<'s>,
-    /// The token to be looked at, and the one after it if that has been needed.
+    /// The current token, and the one after it if that has been needed.
     token: Token<'s>,
     ahead: Option<Token<'s>>,
-    /// The line of the last token that was taken.
+    /// The line of the last token taken.
     line: u32,
     nesting: u32,
     program: Program,
@@ -92,7 +92,7 @@ impl<'s> Compiler<'s> {
         error(self.token.line, message)
     }
 
-    /// An error that says what was expected instead of the token.
+    /// Fails with a message that states what was expected instead of the token.
     fn expected<T>(&self, what: &str) -> Result<T> {
         self.fail(format!("expected {what}, found {}", self.token.kind.describe()))
     }
@@ -107,7 +107,7 @@ impl<'s> Compiler<'s> {
         Ok(std::mem::replace(&mut self.token, next).kind)
     }
 
-    /// The token after the one to be looked at.
+    /// The token after the current one.
     fn peek(&mut self) -> Result<&Kind<'s>> {
         let ahead = match self.ahead.take() {
             Some(token) => token,
@@ -124,7 +124,7 @@ impl<'s> Compiler<'s> {
         matches!(self.token.kind, Kind::Name(found) if found == name)
     }
 
-    /// Takes an operator if it is there.
+    /// Takes an operator if it is the current token.
     fn skip_op(&mut self, op: &str) -> Result<bool> {
         let found = self.at_op(op);
         if found {
@@ -163,7 +163,7 @@ impl<'s> Compiler<'s> {
         self.expected(&kind.describe())
     }
 
-    /// One level deeper; [`Self::leave`] comes after it unless there is an error.
+    /// Enters one level; [`Self::leave`] follows unless there is an error.
     fn enter(&mut self) -> Result<()> {
         self.nesting += 1;
         if self.nesting > MAX_NESTING {
@@ -177,7 +177,7 @@ impl<'s> Compiler<'s> {
     }
 
     fn here(&self) -> Target {
-        // A source of a mebibyte makes some million instructions.
+        // A source of one mebibyte makes some million instructions.
         self.program.code.len() as Target
     }
 
@@ -189,7 +189,7 @@ impl<'s> Compiler<'s> {
         at
     }
 
-    /// Lets the jump at `at` lead to `target`.
+    /// Sets the target of the jump at `at` to `target`.
     fn aim(&mut self, at: Target, target: Target) {
         match &mut self.program.code[at as usize] {
             Op::Chain(_, to)
@@ -206,7 +206,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    /// Lets the jump at `at` lead to the next instruction.
+    /// Sets the target of the jump at `at` to the next instruction.
     fn land(&mut self, at: Target) {
         self.aim(at, self.here());
     }
@@ -218,11 +218,11 @@ impl<'s> Compiler<'s> {
         })
     }
 
-    /// A variable's name where it is read.
+    /// The name of a variable that is read.
     fn used(&mut self, name: &'s str) -> Name {
         match name {
             "loop" => self.loop_uses += 1,
-            // An outer macro counts as asking for what an inner one asks for.
+            // An outer macro counts as using the names that an inner one uses.
             "caller" => self.functions.iter_mut().for_each(|f| f.caller = true),
             "kwargs" => self.functions.iter_mut().for_each(|f| f.kwargs = true),
             "varargs" => self.functions.iter_mut().for_each(|f| f.varargs = true),
@@ -262,13 +262,13 @@ impl<'s> Compiler<'s> {
         at
     }
 
-    /// There always is one: the template's.
+    /// There is always one: the template's.
     fn function(&mut self) -> &mut Function {
         let last = self.functions.len() - 1;
         &mut self.functions[last]
     }
 
-    /// Compiles a macro: its parameters with their defaults, and what `body` compiles.
+    /// Compiles a macro: its parameters with their defaults, and its `body`.
     fn macro_code(
         &mut self,
         name: Option<Name>,

@@ -8,7 +8,7 @@ use super::super::shown::clip;
 use super::expression::Form;
 use super::{Compiler, LoopCode, Result};
 
-/// What is assigned to.
+/// The target of an assignment.
 enum Assigned {
     Name(Name),
     /// An attribute of a namespace.
@@ -17,7 +17,7 @@ enum Assigned {
 }
 
 impl<'s> Compiler<'s> {
-    /// Text and tags up to a tag of one of these names, which is left to be taken; without any,
+    /// Compiles text and tags up to a tag with one of these names, which is not taken; without any,
     /// up to the end of the template.
     pub(super) fn body(&mut self, ends: &[&str]) -> Result<()> {
         loop {
@@ -55,7 +55,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    /// The body of a block, after what its first tag says; takes the name of the tag that ends it.
+    /// Compiles the body of a block, after its first tag; takes the name of the tag that ends it.
     fn block(&mut self, ends: &[&str]) -> Result<&'s str> {
         self.skip_op(":")?;
         self.expect(Kind::BlockEnd)?;
@@ -89,7 +89,7 @@ impl<'s> Compiler<'s> {
             "call" => self.call_block(),
             "filter" => self.filter_block(),
             "with" => self.with(),
-            // It marks what the model said, for training.
+            // It marks the model's text, for training.
             "generation" => self.scoped(|c| {
                 c.block(&["endgeneration"])?;
                 Ok(())
@@ -110,7 +110,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    /// What `inner` compiles, in a scope of its own.
+    /// Compiles `inner` in a scope of its own.
     fn scoped(&mut self, inner: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.emit(Op::PushScope);
         self.function().scopes += 1;
@@ -238,7 +238,7 @@ impl<'s> Compiler<'s> {
         Ok(())
     }
 
-    /// What is assigned to; `end` says where it ends after a comma.
+    /// The target of an assignment; `end` determines whether it ends after a comma.
     fn assigned(&mut self, namespaces: bool, end: impl Fn(&Self) -> bool) -> Result<Assigned> {
         if end(self) {
             return self.expected("a name");
@@ -289,7 +289,7 @@ impl<'s> Compiler<'s> {
         Ok(self.name(name))
     }
 
-    /// Pops a value into what is assigned to; recurses as deep as brackets do.
+    /// Pops a value into the target; recurses as deep as brackets nest.
     fn assign(&mut self, target: &Assigned) {
         match target {
             Assigned::Name(name) => {
@@ -313,7 +313,7 @@ impl<'s> Compiler<'s> {
             self.assign(&target);
             return Ok(());
         }
-        // The filters come before the body, and run after it.
+        // The filters precede the body, and run after it.
         let mut filters: Vec<(Target, Target)> = Vec::new();
         let over = self.emit(Op::Jump(0));
         if self.at_op("|") {
@@ -336,7 +336,7 @@ impl<'s> Compiler<'s> {
         Ok(())
     }
 
-    /// Filters in a block of instructions of their own: where they begin, and the jump after them.
+    /// Compiles filters as a separate block of instructions; returns its start, and the jump after it.
     fn filters_apart(&mut self, inline: bool) -> Result<(Target, Target)> {
         let begin = self.here();
         if inline {
@@ -355,7 +355,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    /// A block's body, of which the text is pushed.
+    /// Compiles a block's body; its text is pushed.
     fn captured(&mut self, ends: &[&str]) -> Result<()> {
         self.emit(Op::Capture);
         self.function().captures += 1;
@@ -369,7 +369,7 @@ impl<'s> Compiler<'s> {
     }
 
     fn with(&mut self) -> Result<()> {
-        // The values are of the scope outside.
+        // The values are evaluated in the outer scope.
         let mut targets = Vec::new();
         while self.token.kind != Kind::BlockEnd && !self.at_op(":") {
             if !targets.is_empty() {
@@ -431,11 +431,11 @@ impl<'s> Compiler<'s> {
     }
 
     fn call_block(&mut self) -> Result<()> {
-        // The parameters come first, but their defaults belong to the body.
+        // The parameters precede the call, but their defaults belong to the body.
         let mut call = None;
         let code = self.macro_code(None, |c| {
             let parameters = if c.at_op("(") { c.signature()? } else { Vec::new() };
-            // The call is compiled in the middle of the body's code, and jumped over there.
+            // The call is compiled in the middle of the body's code, which jumps over it.
             let over = c.emit(Op::Jump(0));
             let body = c.functions.pop().unwrap_or_default();
             let begin = c.here();

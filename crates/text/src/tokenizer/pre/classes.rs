@@ -74,7 +74,7 @@ pub(crate) struct Characters {
     pub(crate) chars: Vec<char>,
     /// Their classes.
     pub(crate) classes: Vec<u8>,
-    /// The byte at which each begins, and at last the length of the text.
+    /// The byte offset of each, followed by the length of the text.
     pub(crate) starts: Vec<u32>,
 }
 
@@ -96,7 +96,7 @@ impl Characters {
     }
 }
 
-/// A part of a text; positions count from its own beginning and may be past its end.
+/// A part of a text; positions are relative to its own beginning and may be past its end.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece<'a> {
     chars: &'a [char],

@@ -1,9 +1,9 @@
-//! Pre-tokenisers: where byte-level BPE may not merge across.
+//! Pre-tokenisers: they cut text where byte-level BPE may not merge.
 //!
 //! `tokenizer.ggml.pre` names one; the name stands for a list of regular expressions, applied one
-//! after the other, each to every part that the one before left. The names, the expressions and
-//! the few switches that go with a name are llama.cpp's (`src/llama-vocab.cpp`), so that a file
-//! made for it is cut the same way. An unknown name is an error: a wrong cut gives fluent nonsense.
+//! after another, each to every part that the previous one left. The names, the expressions and the
+//! few switches of a name are llama.cpp's (`src/llama-vocab.cpp`), so that a file made for it is
+//! cut the same way. An unknown name is an error: a wrong cut gives fluent nonsense.
 
 mod classes;
 mod split;
@@ -40,22 +40,22 @@ enum Stage {
     DeepSeek3,
 }
 
-/// What a name in `tokenizer.ggml.pre` stands for.
+/// The definition of a name in `tokenizer.ggml.pre`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pre {
     stages: &'static [Stage],
-    /// A part that is a token is taken whole, whatever the merges would make of it.
+    /// A part that is a token is taken whole, regardless of the merges.
     pub(crate) ignore_merges: bool,
-    /// `add_bos_token` where the file does not say.
+    /// `add_bos_token` if the file does not set it.
     pub(crate) add_bos: bool,
-    /// A beginning-of-sequence token is added even where the file says not to.
+    /// A beginning-of-sequence token is added even if the file disables it.
     pub(crate) always_bos: bool,
     /// There is no beginning-of-sequence token unless the file names one.
     pub(crate) no_default_bos: bool,
     /// Spaces become U+2581 and bytes stand for themselves (a SentencePiece vocabulary with
     /// merges), instead of the alphabet of byte-level BPE.
     pub(crate) raw_bytes: bool,
-    /// A part of nothing but newlines that is a token is taken whole.
+    /// A part of newlines only that is a token is taken whole.
     pub(crate) newlines_whole: bool,
 }
 
@@ -65,7 +65,7 @@ const DIGITS_GPT2: &[Stage] = &[Stage::Numbers(1), Stage::Gpt2];
 const QWEN2: Words = Words { digits: 1, ..LLAMA3 };
 const TEKKEN: Words =
     Words { contractions: false, case: Case::Cut, digits: 1, slashes_after: true, ..LLAMA3 };
-/// What llama.cpp makes of an expression with `\p{Lu}`, `\p{Ll}` and so on: each is any letter.
+/// llama.cpp's version of an expression with `\p{Lu}`, `\p{Ll}` and so on: each matches any letter.
 const LETTERS_AND_MARKS: Words = Words { marks: true, suffix: true, case: Case::Any, ..TEKKEN };
 const GPT4O: Words = Words { suffix: true, digits: 3, ..TEKKEN };
 const DEEPSEEK3_STAGES: &[Stage] = &[Stage::Numbers(3), Stage::HanAndKana, Stage::DeepSeek3];
@@ -81,7 +81,7 @@ const PLAIN: Pre = Pre {
 };
 
 impl Pre {
-    /// The pre-tokeniser of that name, `None` if there is no such.
+    /// The pre-tokeniser of that name, `None` if there is none.
     pub(crate) fn by_name(name: &str) -> Option<Pre> {
         let with = |stages: &'static [Stage]| Pre { stages, ..PLAIN };
         Some(match name {
@@ -114,7 +114,7 @@ impl Pre {
                 ..with(&[Stage::Numbers(3), Stage::Words(Words { digits: 0, ..LLAMA3 })])
             },
             "k2-horizon" => with(&[Stage::Words(Words { marks: true, joiners: true, ..LLAMA3 })]),
-            // bailingmoe writes `\s*[\r\n]` without the plus, which after `\s*` is the same.
+            // bailingmoe writes `\s*[\r\n]` without the plus, which is equivalent after `\s*`.
             "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "megrez" | "stablelm2"
             | "hunyuan" | "solar-open" | "grok-2" | "bailingmoe" | "bailingmoe2" | "llada-moe" => {
                 with(&[Stage::Words(QWEN2)])
@@ -183,8 +183,7 @@ impl Pre {
         })
     }
 
-    /// Cuts `text` and calls `each` with every part, in order. The parts are not empty and
-    /// together are `text`.
+    /// Cuts `text` and calls `each` with every part, in order. The parts are not empty and, joined, are `text`.
     pub(crate) fn split<'t>(&self, text: &'t str, mut each: impl FnMut(&'t str)) {
         let all = Characters::new(text);
         let mut ends = vec![all.chars.len() as u32];

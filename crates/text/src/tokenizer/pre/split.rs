@@ -1,10 +1,10 @@
 //! The splitters: each cuts a piece of text into smaller ones, as one regular expression of a
-//! tokenizer's definition does, written out by hand over character classes.
+//! tokenizer's definition does, written by hand over character classes.
 //!
-//! Every splitter gives the ends of its parts in order; the last end is the end of the piece, the
-//! parts are not empty and together are the piece. The comment on each gives the expression, read
-//! with leftmost, first-alternative matching; what is between two matches is a part of its own.
-//! All run in one pass; the only look back is over a run already passed once.
+//! Every splitter yields the ends of its parts in order; the last end is the end of the piece, and
+//! the parts are not empty and, joined, are the piece. The comment on each states the expression,
+//! with leftmost, first-alternative matching; the text between two matches is a part of its own.
+//! All run in one pass; the only backtracking is over a run already passed once.
 
 use super::classes::{END, LETTER, MARK, NEWLINE, NUMBER, PUNCTUATION, Piece, SPACE, SYMBOL};
 
@@ -47,15 +47,15 @@ fn contraction(piece: Piece<'_>, at: usize, any_case: bool) -> Option<usize> {
     }
 }
 
-/// `\s+(?!\S)|\s+` at a position that holds white space: the position after the match. White
-/// space before something else leaves its last character to that, unless it is the only one.
+/// `\s+(?!\S)|\s+` at a position that holds white space: the position after the match. White space
+/// before another character leaves its last character to that, unless it is the only one.
 fn white_space(piece: Piece<'_>, at: usize) -> usize {
     let end = piece.skip(at, SPACE);
     if end - at > 1 && end < piece.len() { end - 1 } else { end }
 }
 
 /// `\s*[\r\n]+` at a position that holds white space: the position after the match, which is the
-/// one after the last newline of the run of white space.
+/// one after the last newline in the run of white space.
 fn to_last_newline(piece: Piece<'_>, at: usize) -> Option<usize> {
     let end = piece.skip(at, SPACE);
     (at..end).rev().find(|&i| piece.is(i, NEWLINE)).map(|i| i + 1)
@@ -90,7 +90,7 @@ fn skip_others(piece: Piece<'_>, mut at: usize) -> usize {
     at
 }
 
-/// How words with capitals are cut.
+/// The way words with capitals are cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Case {
     /// Not at all: `\p{L}+`.
@@ -100,7 +100,7 @@ pub(crate) enum Case {
     Cut,
 }
 
-/// What distinguishes the members of the family that came with cl100k and llama 3.
+/// The differences between the members of the family that began with cl100k and llama 3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Words {
     /// `(?i:'s|'t|'re|'ve|'m|'ll|'d)` as the first alternative.
@@ -109,21 +109,21 @@ pub(crate) struct Words {
     pub(crate) suffix: bool,
     /// Runs of letters: `[\p{L}\p{M}]` instead of `\p{L}`.
     pub(crate) marks: bool,
-    /// Runs of letters also take U+200C and U+200D.
+    /// Runs of letters also include U+200C and U+200D.
     pub(crate) joiners: bool,
     /// … and a space before a letter, and begin with a letter: `(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+`.
     pub(crate) spaces: bool,
-    /// Han characters are runs of their own, and no letters.
+    /// Han characters form runs of their own, and do not count as letters.
     pub(crate) han: bool,
-    /// `\p{M}` is not taken by the alternative of other characters.
+    /// The alternative of other characters does not match `\p{M}`.
     pub(crate) no_marks_in_others: bool,
-    /// Whether capitals begin a word.
+    /// Determines whether capitals begin a word.
     pub(crate) case: Case,
     /// `\p{N}{1,digits}`; 0 is `\p{N}+`.
     pub(crate) digits: usize,
-    /// How many newlines the alternative of other characters takes after it.
+    /// The maximum number of newlines that the alternative of other characters matches after it.
     pub(crate) newlines_after: usize,
-    /// Slashes count as these newlines.
+    /// Slashes count like these newlines.
     pub(crate) slashes_after: bool,
 }
 
@@ -171,22 +171,22 @@ pub(crate) fn words(piece: Piece<'_>, rules: &Words, ends: &mut Ends<'_>) {
         } else if class & SPACE != 0 {
             at = to_last_newline(piece, at).unwrap_or_else(|| white_space(piece, at));
         } else {
-            // A mark that no alternative takes.
+            // A mark that no alternative matches.
             at += 1;
         }
         ends.cut(at);
     }
 }
 
-/// `[^\r\n\p{L}\p{N}]?` and then the run of letters.
+/// `[^\r\n\p{L}\p{N}]?` followed by the run of letters.
 fn word(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
     let class = piece.class(at);
     let bare = letters(piece, at, rules);
     if class & (NEWLINE | LETTER | NUMBER) != 0 {
         return bare.map(|run| run.end);
     }
-    // The character before the word, if a word follows; otherwise it may itself be one (a mark or a joiner). Where both are,
-    // the alternative that stands first in the expression decides, and only then the character.
+    // The character before the word, if a word follows; otherwise it may itself be one (a mark or a joiner). If both are
+    // possible, the alternative that comes first in the expression decides, and only then the character.
     match (letters(piece, at + 1, rules), bare) {
         (Some(Run { first: false, .. }), Some(Run { first: true, end })) => Some(end),
         (Some(run), _) | (None, Some(run)) => Some(run.end),
@@ -197,7 +197,7 @@ fn word(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
 /// A run of letters.
 struct Run {
     end: usize,
-    /// True if it is of the first alternative, where [`Case::Cut`] makes two of them.
+    /// True if it matched the first alternative, where [`Case::Cut`] makes two of them.
     first: bool,
 }
 
@@ -249,14 +249,14 @@ fn cased(piece: Piece<'_>, at: usize, rules: &Words) -> Run {
         }
         return Run { end, first: true };
     }
-    // U* took every letter, so it gives back until L+ has one: the last that is both.
+    // U* matched every letter, so it backtracks until L+ has one: the last that is both.
     match (at..capitals).rev().find(|&i| lower(i)) {
         Some(last) => Run { end: last + 1, first: true },
         None => Run { end: capitals, first: false },
     }
 }
 
-/// ` ?[^\s\p{L}\p{N}]+` and what may follow it.
+/// ` ?[^\s\p{L}\p{N}]+` and its optional suffix.
 fn others(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
     let none = SPACE | LETTER | NUMBER | END | if rules.no_marks_in_others { MARK } else { 0 };
     let from = at + usize::from(piece.char(at) == ' ');
@@ -276,7 +276,7 @@ fn others(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
     Some(end)
 }
 
-/// `\p{N}{1,max}` (0: `\p{N}+`) set apart.
+/// `\p{N}{1,max}` (0: `\p{N}+`) as parts of their own.
 pub(crate) fn numbers(piece: Piece<'_>, max: usize, ends: &mut Ends<'_>) {
     runs(piece, max, |i| piece.is(i, NUMBER), ends);
 }
@@ -298,8 +298,8 @@ pub(crate) fn ascii_triples_from_right(piece: Piece<'_>, ends: &mut Ends<'_>) {
     ends.cut(at);
 }
 
-/// Runs of numbers cut into three from the right, the first of one to three. What stands before a run is in one part with
-/// its first cut, as llama.cpp has it.
+/// Runs of numbers cut into three from the right, the first of one to three. The text before a run is in one part with
+/// its first cut, as in llama.cpp.
 pub(crate) fn numbers_from_right(piece: Piece<'_>, ends: &mut Ends<'_>) {
     let mut at = 0;
     while at < piece.len() {
@@ -314,7 +314,7 @@ pub(crate) fn numbers_from_right(piece: Piece<'_>, ends: &mut Ends<'_>) {
     ends.cut(at);
 }
 
-/// `[0-9][0-9][0-9]` set apart.
+/// `[0-9][0-9][0-9]` as parts of their own.
 pub(crate) fn ascii_triples(piece: Piece<'_>, ends: &mut Ends<'_>) {
     let digit = |i| piece.char(i).is_ascii_digit();
     let mut at = 0;
@@ -330,7 +330,7 @@ pub(crate) fn ascii_triples(piece: Piece<'_>, ends: &mut Ends<'_>) {
     ends.cut(at);
 }
 
-/// `[\p{P}$+<=>^~|]+` set apart; with `backtick` also that.
+/// `[\p{P}$+<=>^~|]+` as parts of their own; with `backtick` also that character.
 pub(crate) fn punctuation(piece: Piece<'_>, backtick: bool, ends: &mut Ends<'_>) {
     let wanted = |i| {
         piece.is(i, PUNCTUATION)
@@ -345,19 +345,19 @@ pub(crate) fn lines(piece: Piece<'_>, ends: &mut Ends<'_>) {
     runs(piece, 0, |i| piece.char(i) == '\n', ends);
 }
 
-/// `[\r\n]` set apart, one by one.
+/// `[\r\n]` as parts of their own, one by one.
 pub(crate) fn newlines(piece: Piece<'_>, ends: &mut Ends<'_>) {
     runs(piece, 1, |i| piece.is(i, NEWLINE), ends);
 }
 
-/// `[一-龥぀-ゟ゠-ヿ]+` set apart.
+/// `[一-龥぀-ゟ゠-ヿ]+` as parts of their own.
 pub(crate) fn han_and_kana(piece: Piece<'_>, ends: &mut Ends<'_>) {
     let wanted = |i| matches!(piece.char(i), '\u{4e00}'..='\u{9fa5}' | '\u{3040}'..='\u{30ff}');
     runs(piece, 0, wanted, ends);
 }
 
-/// `[一-龥ࠀ-一가-퟿]+` set apart, except for the white space in those ranges (U+3000 and others):
-/// llama.cpp replaces it before it matches.
+/// `[一-龥ࠀ-一가-퟿]+` as parts of their own, except for the white space in those ranges (U+3000 and
+/// others): llama.cpp replaces it before it matches.
 pub(crate) fn han_and_hangul(piece: Piece<'_>, ends: &mut Ends<'_>) {
     let wanted = |i| {
         matches!(piece.char(i), '\u{800}'..='\u{9fa5}' | '\u{ac00}'..='\u{d7ff}')
@@ -366,18 +366,18 @@ pub(crate) fn han_and_hangul(piece: Piece<'_>, ends: &mut Ends<'_>) {
     runs(piece, 0, wanted, ends);
 }
 
-/// `\s?[class]+` set apart.
+/// `\s?[class]+` as parts of their own.
 pub(crate) fn spaced(piece: Piece<'_>, class: u8, ends: &mut Ends<'_>) {
     spaced_runs(piece, |at| piece.is(at, class), ends);
 }
 
-/// `\s?[!-/:-~！-／：-～‘-‟　-。]+` set apart, except for the white space in it (as in [`han_and_hangul`]).
+/// `\s?[!-/:-~！-／：-～‘-‟　-。]+` as parts of their own, except for the white space in it (as in [`han_and_hangul`]).
 pub(crate) fn spaced_signs(piece: Piece<'_>, ends: &mut Ends<'_>) {
     let signs = |at| matches!(piece.char(at), '!'..='/' | ':'..='~' | '！'..='／' | '：'..='～' | '‘'..='‟' | '、' | '。');
     spaced_runs(piece, signs, ends);
 }
 
-/// `\s?[CASED]+` set apart, where [`CASED`] are the letters of scripts with capitals.
+/// `\s?[CASED]+` as parts of their own, where [`CASED`] are the letters of scripts with capitals.
 pub(crate) fn spaced_cased(piece: Piece<'_>, ends: &mut Ends<'_>) {
     let cased = |at| {
         let c = piece.char(at) as u32;
@@ -387,7 +387,7 @@ pub(crate) fn spaced_cased(piece: Piece<'_>, ends: &mut Ends<'_>) {
     spaced_runs(piece, cased, ends);
 }
 
-/// `\s+$` set apart.
+/// `\s+$` as a part of its own.
 pub(crate) fn space_at_end(piece: Piece<'_>, ends: &mut Ends<'_>) {
     let mut at = piece.len();
     while at > 0 && piece.is(at - 1, SPACE) {
@@ -397,7 +397,7 @@ pub(crate) fn space_at_end(piece: Piece<'_>, ends: &mut Ends<'_>) {
     ends.cut(piece.len());
 }
 
-/// `\s?` and a run of wanted characters set apart.
+/// `\s?` and a run of wanted characters as parts of their own.
 fn spaced_runs(piece: Piece<'_>, wanted: impl Fn(usize) -> bool, ends: &mut Ends<'_>) {
     let mut at = 0;
     while at < piece.len() {
@@ -416,7 +416,7 @@ fn spaced_runs(piece: Piece<'_>, wanted: impl Fn(usize) -> bool, ends: &mut Ends
     ends.cut(at);
 }
 
-/// What AFMoE sets apart: runs of Chinese, Japanese, Korean, Thai, Lao, Khmer and Burmese. (Where the model's own expression
+/// The runs that AFMoE separates: Chinese, Japanese, Korean, Thai, Lao, Khmer and Burmese. (Where the model's own expression
 /// begins at U+F900, llama.cpp's has U+8C48, into which Unicode normalises it.)
 pub(crate) fn asian(piece: Piece<'_>, ends: &mut Ends<'_>) {
     let wanted = |at| {
@@ -427,7 +427,7 @@ pub(crate) fn asian(piece: Piece<'_>, ends: &mut Ends<'_>) {
     runs(piece, 0, wanted, ends);
 }
 
-/// `[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+` set apart.
+/// `[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+` as parts of their own.
 pub(crate) fn youtu(piece: Piece<'_>, ends: &mut Ends<'_>) {
     let kind = |at| match piece.char(at) {
         '가'..='힣' | 'ㄱ'..='ㆎ' => 1,
@@ -453,13 +453,13 @@ pub(crate) fn youtu(piece: Piece<'_>, ends: &mut Ends<'_>) {
     ends.cut(at);
 }
 
-/// What llama.cpp takes for a Han character where Kimi K2's expression says `\p{Han}`.
+/// The characters that llama.cpp treats as Han where Kimi K2's expression has `\p{Han}`.
 fn is_han(c: char) -> bool {
     matches!(c as u32, 0x4e00..=0x9fff | 0x3400..=0x4dbf | 0x20000..=0x2a6df | 0x2a700..=0x2ebef
         | 0xf900..=0xfaff | 0x2f800..=0x2fa1f)
 }
 
-/// Runs of wanted characters set apart, each cut after every `max` (0: not cut).
+/// Runs of wanted characters as parts of their own, each cut after every `max` (0: not cut).
 fn runs(piece: Piece<'_>, max: usize, wanted: impl Fn(usize) -> bool, ends: &mut Ends<'_>) {
     let mut at = 0;
     while at < piece.len() {
@@ -503,7 +503,7 @@ pub(crate) fn deepseek3(piece: Piece<'_>, ends: &mut Ends<'_>) {
             } else if class & SPACE != 0 {
                 to_last_newline(piece, at).unwrap_or_else(|| white_space(piece, at))
             } else {
-                // Nothing matches here: it becomes part of what is between two matches.
+                // Nothing matches here: it becomes part of the text between two matches.
                 at += 1;
                 continue;
             };

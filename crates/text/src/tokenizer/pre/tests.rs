@@ -1,5 +1,5 @@
-//! Cuts made by hand from the expressions, one text at a time. (Ids of whole vocabularies under
-//! every name are compared with llama.cpp by `python -m evidence agree pretokenizers`.)
+//! Cuts made by hand from the expressions, one text at a time. (`python -m evidence agree
+//! pretokenizers` compares the ids of whole vocabularies under every name with llama.cpp's.)
 
 use super::Pre;
 
@@ -81,8 +81,8 @@ fn capitals_begin_words() {
         &["Hello¦World¦HTTPServer¦ABC¦ abc¦D¦1¦2¦'s", "./¦x¦ //\n/¦y", "é¦ABC", "éABCÉÀa"],
     );
     check(&["gpt-4o", "llama4"], &["Hello's¦World¦ABC'LL¦123¦4"]);
-    // A mark is a letter as well as what may stand before one: it is a word of its own if that is what the first alternative
-    // makes of it, although the second would take the capital too.
+    // A mark counts as a letter and may also precede one: it is a word of its own if the first alternative makes it one,
+    // although the second would match the capital too.
     check(
         &["granite-embed-multi-97m"],
         &[
