@@ -1,6 +1,5 @@
-//! What a model's files say of it, checked as [`Model::open`](crate::Model::open) checks it, for callers
-//! that compute with the weights themselves: no pool, no load, and nothing read but the header and the
-//! small vectors.
+//! Descriptions from a model's files, checked as [`Model::open`](crate::Model::open) checks them, for callers that compute with the weights
+//! themselves: no pool, no load, and nothing is read except the header and the small vectors.
 
 use std::borrow::Borrow;
 use std::path::Path;
@@ -13,15 +12,14 @@ use crate::error::ModelError;
 use crate::spec::ModelSpec;
 use crate::weights::Weights;
 
-/// The hyper-parameters of the model in `files`, all of its GGUF files in the order of the shards, with
-/// the factors of a `rope_freqs` tensor.
+/// Returns the hyper-parameters of the model in `files`, all of its GGUF files in the order of the shards, with the factors of a `rope_freqs` tensor.
 ///
 /// # Errors
-/// Whatever the engine would refuse, tensors included. Every message names the file.
+/// Everything that the engine would reject, tensors included. Every message names the file.
 pub fn spec<M: Borrow<Map>>(files: &[M]) -> Result<ModelSpec, ModelError> {
     let maps: Vec<&Map> = files.iter().map(Borrow::borrow).collect();
     let checked = read_spec(&maps);
-    // A file that was cut short is the reason for whatever is wrong.
+    // A truncated file is the cause of any other error.
     maps.iter().try_for_each(|map| map.check())?;
     checked
 }
@@ -37,10 +35,10 @@ fn read_spec(maps: &[&Map]) -> Result<ModelSpec, ModelError> {
     Ok(spec)
 }
 
-/// The tokenizer and the chat template in `file`, the first of the model's GGUF files.
+/// Returns the tokenizer and the chat template in `file`, the first of the model's GGUF files.
 ///
 /// # Errors
-/// The header or the vocabulary makes no tokenizer.
+/// The header or the vocabulary does not describe a tokenizer.
 pub fn vocabulary(file: &Map) -> Result<Vocabulary, ModelError> {
     let copy = alight_files::copy(file);
     let read = alight_files::parse(file, &copy);
@@ -49,7 +47,7 @@ pub fn vocabulary(file: &Map) -> Result<Vocabulary, ModelError> {
     read?.map_err(|source| ModelError::Tokenizer { path: file.path().into(), source })
 }
 
-/// The file's name for the model, or else the file's own name without its extension.
+/// The model name in the file, or else the file's own name without its extension.
 pub fn name(gguf: &Gguf<'_>, path: &Path) -> String {
     match gguf.get_str("general.name") {
         Ok(Some(name)) if !name.trim().is_empty() => name.trim().to_owned(),

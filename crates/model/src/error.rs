@@ -1,5 +1,5 @@
-//! One error per way in which a model can fail to open or to run. Every message is complete: it
-//! names the file, the key or tensor, what was found and what was expected.
+//! One error per way in which a model can fail to open or to run. Every message is complete: it names the file, the key or tensor, and the values
+//! found and expected.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,29 +19,29 @@ use crate::tensors::WeightError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// A file cannot be mapped, or has shrunk since it was. Names the file itself.
+    /// A file cannot be mapped, or has shrunk since it was mapped. Names the file.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// The files are no GGUF files that make a model.
+    /// The files are not GGUF files, or do not form a model.
     #[error(transparent)]
     Files(Box<FilesError>),
-    /// The hyper-parameters make no model, or none that is supported.
+    /// The hyper-parameters do not describe a model, or not a supported one.
     #[error("{}: {source}", path.display())]
     Spec {
         /// The file.
         path: PathBuf,
-        /// Which of them, and why.
+        /// The key at fault, and the reason.
         source: SpecError,
     },
-    /// A tensor is missing, or not what the hyper-parameters ask for.
+    /// A tensor is missing, or does not match the hyper-parameters.
     #[error("{}: {source}", path.display())]
     Weights {
         /// The file.
         path: PathBuf,
-        /// Which tensor, and why.
+        /// The tensor at fault, and the reason.
         source: WeightError,
     },
-    /// The vocabulary makes no tokenizer.
+    /// The vocabulary does not describe a tokenizer.
     #[error("{}: {source}", path.display())]
     Tokenizer {
         /// The file.
@@ -49,10 +49,10 @@ pub enum ModelError {
         /// The mistake in it.
         source: TokenizerError,
     },
-    /// The weights could not be loaded. Names the file, or the limit that was met.
+    /// The weights could not be loaded. Names the file, or the limit that was reached.
     #[error(transparent)]
     Load(Arc<LoadError>),
-    /// The tokens do not fit the context that is left. Nothing was fed.
+    /// The tokens do not fit in the remaining context. Nothing was fed.
     #[error(
         "the context is full: {used} of {limit} positions are used and {asked} more are needed{}",
         raise(*used, *asked, *limit, *trained)
@@ -62,22 +62,22 @@ pub enum ModelError {
         used: usize,
         /// Tokens that were to be fed.
         asked: usize,
-        /// Positions of this session.
+        /// Maximum number of positions of this session.
         limit: usize,
         /// Positions that the model was trained for.
         trained: usize,
     },
-    /// A session was asked for with impossible options.
+    /// A session was requested with impossible options.
     #[error("a session cannot have {what} of {found}, expected {expected}")]
     Options {
-        /// Which option.
+        /// The option.
         what: &'static str,
-        /// The request.
+        /// The requested value.
         found: usize,
-        /// What is possible.
+        /// The possible values.
         expected: String,
     },
-    /// Keys and values of a layer cannot be kept as a type.
+    /// Keys and values of a layer cannot be stored as a type.
     #[error(
         "keys and values cannot be kept as {ty}: those of layer {layer} are {found} elements long, expected a multiple of \
          {expected}; --cache-type f16 keeps them as they are"
@@ -87,12 +87,12 @@ pub enum ModelError {
         ty: KvType,
         /// The layer.
         layer: usize,
-        /// How long a key or a value of a head is.
+        /// Length of a key or a value of a head.
         found: usize,
-        /// What lengths must be multiples of.
+        /// The required divisor of lengths.
         expected: usize,
     },
-    /// The system does not give the memory for a cache.
+    /// The system does not provide the memory for a cache.
     #[error(transparent)]
     Memory(#[from] CacheError),
     /// The network's output is not numbers (NaN or +∞), so no token follows from it.
@@ -108,10 +108,10 @@ pub enum ModelError {
         /// The first matrix with a weight that is not a finite number; `None` if all are finite.
         weight: Option<String>,
     },
-    /// A constraint cannot tell which tokens may come next.
+    /// A constraint cannot determine which tokens may come next.
     #[error("the answer's constraint cannot go on: {why}")]
     Constraint {
-        /// What it says of it.
+        /// The reason it gives.
         why: Box<str>,
     },
     /// A model that cannot draft for another one.
@@ -119,12 +119,12 @@ pub enum ModelError {
     Draft {
         /// The name of the draft model.
         draft: String,
-        /// The name of the other.
+        /// The name of the other model.
         model: String,
-        /// What keeps it from that.
+        /// The reason.
         why: String,
     },
-    /// A network whose tokens see those after them was to continue a text.
+    /// A network whose tokens attend to later ones cannot continue a text.
     #[error(
         "{model} attends in both directions: it makes embeddings of texts (`alight serve`, `/v1/embeddings`), and continues none"
     )]
@@ -132,25 +132,25 @@ pub enum ModelError {
         /// The name of the model.
         model: String,
     },
-    /// A text is to be read as a whole, and is too long for that.
+    /// A text has to be read as a whole, and is too long for that.
     #[error(
         "the text has {found} tokens, and this model reads a text as a whole: at most {expected} tokens, which are computed together (--batch-size)"
     )]
     TooLongForBatch {
-        /// Its tokens.
+        /// The number of its tokens.
         found: usize,
-        /// The most that are computed together.
+        /// The maximum number of tokens that are computed together.
         expected: usize,
     },
     /// There is nothing to feed.
     #[error("there are no tokens to feed: the prompt is empty")]
     EmptyInput,
-    /// A token id that the vocabulary does not have.
+    /// A token id outside the vocabulary.
     #[error("token id {id} is outside the vocabulary of {vocab} tokens")]
     TokenRange {
         /// The id.
         id: u32,
-        /// Tokens in the vocabulary.
+        /// Number of tokens in the vocabulary.
         vocab: usize,
     },
 }
@@ -176,7 +176,7 @@ impl From<Arc<LoadError>> for ModelError {
     }
 }
 
-/// Which weight is the reason that logits are not numbers, and what to do.
+/// Names the weight that makes logits something other than numbers, and the remedy.
 fn blame(weight: Option<&str>) -> String {
     match weight {
         Some(weight) => format!(
@@ -190,7 +190,7 @@ fn blame(weight: Option<&str>) -> String {
     }
 }
 
-/// How to get a larger context, if there is a way.
+/// Explains how to get a larger context, if there is a way.
 fn raise(used: usize, asked: usize, limit: usize, trained: usize) -> String {
     let needed = used.saturating_add(asked);
     if needed <= trained {

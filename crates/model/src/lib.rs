@@ -1,10 +1,10 @@
-//! Weights into logits and tokens: a model's files opened and checked, the forward pass, the KV cache,
-//! the sampler, and the session that ties them together.
+//! From weights to logits and tokens: opening and checking a model's files, the forward pass, the KV cache, the sampler, and the session that ties
+//! them together.
 //!
 //! [`Model::open`] maps the files, checks their header, starts to load the weights and returns; a
 //! [`Session`] is one sequence of tokens on it; [`generate`] is the loop of computing and sampling. An
 //! [`Engine`] computes many sequences at the same time.
-//! Tokenizer, chat template and prompt are in `alight-text`, which [`Model::vocabulary`] gives access to.
+//! Tokenizer, chat template and prompt are in `alight-text`, accessible through [`Model::vocabulary`].
 //!
 //! | Module | What it is |
 //! |---|---|
@@ -17,46 +17,40 @@
 //!
 //! It must never print. It must never import `alight-convert`, `alight-xla` or the command.
 //!
-//! **Invariant:** an architecture is data: which norms, which activation, which positions, which
-//! sliding windows. There is one forward pass for all of them (`engine/net.rs`).
+//! **Invariant:** an architecture is data: its norms, activation, positions and sliding windows. There is one forward pass for all of them
+//! (`engine/net.rs`).
 //!
-//! **Invariant:** a weight is in memory once: in the map of its file, or in an image of the file that
-//! direct or buffered reads fill, or packed. Packing from a map gives the map's pages back piece by
-//! piece, so that the peak stays near one copy. Small vectors (norms, biases, RoPE factors) are copied
-//! as f32 when a model is opened, by small reads and not by faults.
+//! **Invariant:** a weight is in memory once: in the map of its file, or in an image of the file that direct or buffered reads fill, or packed.
+//! Packing from a map gives the map's pages back piece by piece, so that the peak stays near one copy. Small vectors (norms, biases, RoPE factors)
+//! are copied as f32 when a model is opened, by small reads and not by faults.
 //!
-//! **Invariant:** the forward pass waits for each section of the weights (embedding, layer, output)
-//! while they are loaded, and pays one atomic load afterwards. Weights in a warm map are never waited
-//! for. A load that fails is a typed error of the next step and of every step after it; dropping the
+//! **Invariant:** the forward pass waits for each section of the weights (embedding, layer, output) while they are loaded, and pays one atomic load
+//! afterwards. It never waits for weights in a warm map. A load that fails is a typed error of the next step and of every step after it; dropping the
 //! model ends the load within a few pieces.
 //!
-//! **Invariant:** memory for copies, and what is to be locked, is compared with the memory that is
-//! available (control groups, RLIMIT_MEMLOCK) before anything is read: a model that does not fit is
-//! refused with the numbers, not killed half way.
+//! **Invariant:** memory for copies, and memory to be locked, is compared with the available memory (control groups, RLIMIT_MEMLOCK) before anything
+//! is read: a model that does not fit is rejected with the numbers, not killed half way.
 //!
-//! **Invariant:** results do not depend on the number of threads, nor on how the weights were loaded, nor on
-//! how a prompt was cut, nor on the sequences that are computed at the same time. How work is cut, and how
-//! activations are rounded, follows from shapes, positions and what a row is computed for alone. The layout in which a matrix is read (rows
-//! or tiles) decides the order of its sums. Where the system gives fewer threads than wanted, work goes
-//! on with those, if need be with the caller's alone.
+//! **Invariant:** results do not depend on the number of threads, on how the weights were loaded, on how a prompt was split, or on the sequences that
+//! are computed at the same time. The partitioning of work and the rounding of activations depend only on shapes, positions and the roles of rows.
+//! The layout in which a matrix is read (rows or tiles) decides the order of its sums. If the system provides fewer threads than requested, work
+//! continues with those, if necessary with the caller's alone.
 //!
-//! **Invariant:** after [`Session::new`] the token loop (compute, sample, decode) allocates nothing; a
-//! test counts. The KV cache is f16. A context is reserved as address space, and a page of it takes
-//! memory when a position in it is first stored; large buffers likewise.
+//! **Invariant:** after [`Session::new`] the token loop (compute, sample, decode) allocates nothing; a test counts. The KV cache is f16. A context is
+//! reserved as address space, and a page of it uses memory once a position in it is stored; the same holds for large buffers.
 //!
 //! **Invariant:** logits that are not numbers are an error of the step, which names the first weight
 //! that is not a number: no token is drawn from them.
 //!
-//! **Invariant:** every failure is a typed error that names the file, and what in it was found and
-//! expected. Each module has its own; only [`Model`], [`Session`] and [`describe`] return [`ModelError`],
-//! which wraps them.
+//! **Invariant:** every failure is a typed error that names the file, and the value found in it and the expected one. Each module has its own; only
+//! [`Model`], [`Session`] and [`describe`] return [`ModelError`], which wraps them.
 //!
 //! `unsafe` is in the pool, around the cache's memory and where its rows are stored, and where a load fills regions piece by piece;
 //! nowhere else.
 //!
 //! # Example
 //!
-//! A tiny model is written, opened, and continues a prompt.
+//! Writes a tiny model, opens it, and continues a prompt.
 //!
 //! ```
 //! use alight_formats::GgmlType;
@@ -121,7 +115,7 @@
 mod cache;
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]
-#[allow(dead_code)] // some of it is for tests from outside alone
+#[allow(dead_code)] // some of it is only for tests outside the crate
 mod common;
 pub mod describe;
 mod engine;

@@ -1,4 +1,4 @@
-//! Norms of the residual stream and of what parts put out, with their weights.
+//! Norms of the residual stream and of the outputs of parts, with their weights.
 
 use alight_kernels::norm::{center, rms_norm_in_place};
 use alight_kernels::{Isa, vec};
@@ -6,30 +6,29 @@ use alight_kernels::{Isa, vec};
 use crate::keys::Keys;
 use crate::keys::SpecError;
 
-/// What all norms of a network have in common.
+/// Settings shared by all norms of a network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormSpec {
-    /// What is computed.
+    /// The kind of norm.
     pub kind: NormKind,
     /// Added to the mean square, so that it is never zero.
     pub eps: f32,
 }
 
-/// What a norm computes of a row.
+/// The computation of a norm on a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormKind {
     /// RMSNorm: `x / √(mean(x²) + eps) ⊙ weight` (Zhang and Sennrich 2019).
     Rms,
-    /// LayerNorm: the same of `x − mean(x)`, and a bias afterwards if the file has one (Ba et al. 2016).
+    /// LayerNorm: the same with `x − mean(x)`, plus a bias if the file has one (Ba et al. 2016).
     Layer,
 }
 
 impl NormSpec {
-    /// Reads the key of this kind. Some families have the other one (Phi-3.5-MoE, Nemotron-H), which is taken where this is
-    /// missing.
+    /// Reads the key of this kind. Some families have the other one (Phi-3.5-MoE, Nemotron-H), which is used if this one is missing.
     ///
     /// # Errors
-    /// Both are missing, or it is no number from 0 to below 1.
+    /// Both are missing, or the value is not a number from 0 to below 1.
     pub(crate) fn read(keys: &Keys<'_, '_>, kind: NormKind) -> Result<NormSpec, SpecError> {
         let (rms, layer) = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon");
         let [key, other] = match kind {
@@ -56,14 +55,14 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    /// Of one row `[width]`, into another.
+    /// Applies the norm to one row `[width]`, into another.
     pub(crate) fn apply_to(&self, isa: Isa, x: &[f32], out: &mut [f32]) {
-        // The copy is in the first-level cache and costs less than a second kernel would.
+        // The copy is in the L1 cache and costs less than a second kernel would.
         out.copy_from_slice(x);
         self.apply(isa, out);
     }
 
-    /// Of one row `[width]`, in place.
+    /// Applies the norm to one row `[width]`, in place.
     pub(crate) fn apply(&self, isa: Isa, x: &mut [f32]) {
         if self.spec.kind == NormKind::Layer {
             center(isa, x);

@@ -1,8 +1,7 @@
 //! Opening a model: map, parse, check, and build the tokenizer, with as little waiting as possible.
 //!
-//! The tokenizer is built on a thread of its own while this one checks the tensors. More threads load
-//! the weights in the order in which the forward pass will read them (see `load`), and go on after
-//! [`Model::open`] has returned. Nothing here waits for them.
+//! The tokenizer is built on another thread while this one checks the tensors. More threads load the weights in the order in which the forward pass
+//! will read them (see `load`), and continue after [`Model::open`] has returned. Nothing here waits for them.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -30,7 +29,7 @@ use crate::store::{ExpertTrace, Loading, PROGRAM, Store};
 use crate::threads::Pool;
 use crate::weights::Weights;
 
-/// Positions of a sequence for which nobody asks for a number, if the model was trained for as many.
+/// Maximum number of positions of a sequence if none is requested, and if the model was trained for that many.
 pub const DEFAULT_CONTEXT: usize = 4096;
 
 /// How to open a model.
@@ -42,16 +41,16 @@ pub struct OpenOptions {
     pub isa: Option<Isa>,
     /// How the weights are read from the files.
     pub load: Load,
-    /// Whether they are packed while they are loaded.
+    /// When they are packed while they are loaded.
     pub repack: Repack,
-    /// True if pages of a map are given back when their contents have been packed.
+    /// True if pages of a map are given back once their contents have been packed.
     pub reclaim: bool,
-    /// True if what a step reads is locked in memory once it is there.
+    /// True if the weights that a step reads are locked in memory once they are loaded.
     pub lock: bool,
-    /// Bytes of memory that weights and what a sequence needs beside them may take; `None`: what is available. Of a mixture of experts
-    /// that does not fit, experts are brought when they are chosen.
+    /// Limit in bytes on the memory of weights and of the data of a sequence; `None`: the available memory. The experts of a mixture of experts that
+    /// does not fit are loaded when they are chosen.
     pub memory: Option<u64>,
-    /// How those are read. For tests and measurements.
+    /// How those experts are read. For tests and measurements.
     pub slots: SlotOptions,
 }
 
@@ -70,7 +69,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// Where the time of [`Model::open`] went. `tokenizer` overlaps with `weights`.
+/// The durations of the steps of [`Model::open`]. `tokenizer` overlaps with `weights`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenTimings {
     /// Starting the threads of the pool.
@@ -105,18 +104,18 @@ pub struct Model {
     pool: Pool,
     isa: Isa,
     timings: OpenTimings,
-    /// What tells its files from others.
+    /// Bytes that distinguish its files from others.
     samples: Vec<Sample>,
     identity: OnceLock<[u8; 32]>,
 }
 
-/// Bytes of a file that tell it from others.
+/// Bytes of a file that distinguish it from others.
 struct Sample {
     shard: usize,
     bytes: Range<u64>,
 }
 
-/// Of a tensor so many bytes at most tell it from others.
+/// Maximum number of bytes of a tensor used to distinguish it.
 const SAMPLE: u64 = 4096;
 
 /// The headers, and bytes from the middle of each tensor.
@@ -138,7 +137,7 @@ fn samples(files: &[Gguf<'_>], catalog: &Catalog<'_>) -> Vec<Sample> {
 }
 
 impl Model {
-    /// Opens the model in the file at `path`; if that is one shard of several, with all the others.
+    /// Opens the model in the file at `path`, together with all other shards if that is one of several.
     ///
     /// # Errors
     /// See [`ModelError`]; every message names the file.
@@ -150,7 +149,7 @@ impl Model {
 
         let clock = Instant::now();
         let first = Arc::new(Map::open(path)?);
-        // Asked before anything is read, which would change it.
+        // Queried before anything is read, which would change it.
         let mut facts = vec![load::facts(&first)?];
         let OpenOptions { load, repack, memory, .. } = *options;
         let ahead = Ahead::of(&first, &facts[0], load, repack, memory);
@@ -188,7 +187,7 @@ impl Model {
         Model::assemble(opening, maps, all_facts, headers, &copies[0].pieces())
     }
 
-    /// Makes the model of its mapped files and their headers; `pieces` are those of the first, which has the vocabulary.
+    /// Builds the model from its mapped files and their headers; `pieces` are those of the first, which has the vocabulary.
     fn assemble(
         opening: Opening<'_>,
         maps: Vec<Arc<Map>>,
@@ -206,13 +205,13 @@ impl Model {
             let checked = check(path, gguf, &catalog, &maps, facts, options, ahead);
             let built = match tokenizer {
                 Ok(handle) => handle.join().unwrap_or_else(|p| std::panic::resume_unwind(p)),
-                // The system gives no more threads.
+                // The system provides no more threads.
                 Err(_) => Vocabulary::from_header(gguf, pieces),
             };
             (built, checked)
         });
-        // An error in the header comes first, then one in the vocabulary. But a file that was cut short
-        // since it was mapped is the reason for both.
+        // An error in the header comes first, then one in the vocabulary. But a file that has been truncated since it was mapped is the cause of
+        // both.
         maps.iter().try_for_each(|map| map.check())?;
         let checked = checked?;
         let vocabulary =
@@ -244,8 +243,8 @@ impl Model {
         })
     }
 
-    /// A hash of its files: of their lengths, their headers, and some bytes of each tensor. Models that differ have different ones, unless
-    /// they differ in a few weights of a matrix only.
+    /// A hash of the lengths of its files, their headers, and some bytes of each tensor. Different models have different hashes, unless they differ
+    /// only in a few weights of a matrix.
     pub fn identity(&self) -> [u8; 32] {
         *self.identity.get_or_init(|| {
             let mut hash = Sha256::new();
@@ -266,7 +265,7 @@ impl Model {
         })
     }
 
-    /// What the network is.
+    /// The specification of the network.
     pub fn spec(&self) -> &ModelSpec {
         &self.spec
     }
@@ -281,7 +280,7 @@ impl Model {
         &self.vocabulary
     }
 
-    /// The same, which may outlive the model.
+    /// The shared vocabulary, which may outlive the model.
     pub fn shared_vocabulary(&self) -> Arc<Vocabulary> {
         Arc::clone(&self.vocabulary)
     }
@@ -289,17 +288,17 @@ impl Model {
     /// Uses another chat template instead of the file's.
     ///
     /// # Errors
-    /// It cannot be used, and nothing changes.
+    /// It cannot be used; nothing changes.
     ///
     /// # Panics
-    /// If somebody has the [shared vocabulary](Model::shared_vocabulary) already.
+    /// If the [shared vocabulary](Model::shared_vocabulary) has been handed out already.
     pub fn set_template(&mut self, source: String) -> Result<(), TemplateError> {
         Arc::get_mut(&mut self.vocabulary)
             .expect("the vocabulary is not shared yet")
             .set_template(source)
     }
 
-    /// The file's name for the model, or else the file's own name without its extension.
+    /// The model name in the file, or else the file's own name without its extension.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -314,13 +313,12 @@ impl Model {
         self.store.maps().iter().map(|map| map.len() as u64).sum()
     }
 
-    /// Weights in all tensors.
+    /// The number of weights in all tensors.
     pub fn parameters(&self) -> u64 {
         self.parameters
     }
 
-    /// Bytes of the matrices that one decoded token reads: all layers and the output,
-    /// not the embedding (of which it reads one row).
+    /// Bytes of the matrices that one decoded token reads: all layers and the output, not the embedding (of which it reads one row).
     pub fn decode_bytes(&self) -> u64 {
         self.weights.decode_bytes()
     }
@@ -335,8 +333,8 @@ impl Model {
         self.weights.prefill_macs()
     }
 
-    /// What prompts of this model are computed by: the model, this program's arithmetic, the order of sums, what is rounded, whether the sequence
-    /// is long to a model that rotates long ones in another way; and the salt of those who share them.
+    /// The key of prompts computed by this model: it covers the model, this program's arithmetic, the order of sums, rounding, whether the sequence
+    /// is long to a model that rotates long ones differently, and the salt of the users who share them.
     pub(crate) fn prompt_key(&self, rounding: Rounding, long: bool, salt: &str) -> Key {
         let mut hash = Sha256::new();
         hash.update(self.identity());
@@ -354,62 +352,62 @@ impl Model {
         self.isa
     }
 
-    /// Threads of the token loop.
+    /// Number of threads of the token loop.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }
 
-    /// The threads themselves.
+    /// The thread pool.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Where the time of opening went.
+    /// The durations of the steps of opening.
     pub fn timings(&self) -> OpenTimings {
         OpenTimings { load: self.loader.report().took, ..self.timings }
     }
 
-    /// How the weights are loaded: the facts, the choice and its reason, and what has happened so far.
+    /// How the weights are loaded: the facts, the choice and its reason, and the progress so far.
     pub fn load_report(&self) -> LoadReport {
         self.loader.report()
     }
 
-    /// How far the load has come, as long as a step may have to wait for weights. Cheap when called often.
+    /// The progress of the load, while a step may have to wait for weights. Cheap enough to be called often.
     pub fn loading(&self) -> Option<Loading> {
         self.loader.loading()
     }
 
-    /// True if weights are still read that no step waits for: experts of a cold file, beside those that are chosen.
+    /// Returns true if weights that no step waits for are still being read: experts of a cold file that have not been chosen.
     pub fn brings_behind(&self) -> bool {
         self.loader.brings_behind()
     }
 
-    /// Records from now on which experts are chosen.
+    /// Starts to record which experts are chosen.
     pub fn record_experts(&self) {
         self.store.recorder().begin(load::layers_with_experts(&self.weights));
     }
 
-    /// Ends that, and returns what was recorded since.
+    /// Ends the recording, and returns it.
     pub fn recorded_experts(&self) -> ExpertTrace {
         self.store.recorder().end()
     }
 
-    /// How much of each part of the model is in memory now, in the order in which a token reads them. Nothing is read for it, and the
-    /// page cache stays as it is. It asks the system about each matrix, and of a mixture of experts about each expert: microseconds each.
+    /// The resident share of each part of the model, in the order in which a token reads them. Nothing is read for it, and the page cache stays as it
+    /// is. It queries the system about each matrix, and in a mixture of experts about each expert: microseconds each.
     pub fn resident(&self) -> Vec<ResidentPart> {
         load::resident(&self.weights, &self.store)
     }
 
-    /// Gives back what this process has mapped of the files, for a time in which nothing is computed. The page cache keeps it, as far as
-    /// the system has room, and what is used again is mapped again. Weights that were copied stay.
+    /// Unmaps the pages of the files from this process, for a time in which nothing is computed. The page cache keeps them as far as the system has
+    /// memory, and pages that are used again are mapped again. Copied weights stay.
     pub fn rest(&self) {
         for map in self.store.maps() {
             map.give_back(0..map.len());
         }
     }
 
-    /// Returns when all weights that a step reads have been loaded. You need not call it before feeding
-    /// a session, which waits by itself for what it reads.
+    /// Returns when all weights that a step reads have been loaded. You need not call it before feeding a session, which itself waits for the weights
+    /// it reads.
     ///
     /// # Errors
     /// They cannot be loaded.
@@ -418,7 +416,7 @@ impl Model {
         self.check()
     }
 
-    /// Whether everything that was read from the files so far can be relied on.
+    /// Checks that everything read from the files so far is reliable.
     ///
     /// # Errors
     /// A file has become shorter since it was mapped, or a page of it could not be read.
@@ -442,7 +440,7 @@ impl Model {
     }
 }
 
-/// What is known when the files have been mapped, except for what is in them.
+/// The state after the files have been mapped, without their contents.
 struct Opening<'o> {
     path: &'o Path,
     options: &'o OpenOptions,
@@ -492,7 +490,7 @@ fn check(
     Ok(Checked { spec, weights, store, loader, took })
 }
 
-/// Approximate memory of a sequence of the usual length in bytes, without weights: keys and values, and what a program has anyway.
+/// Approximate memory of a sequence of the usual length in bytes, without weights: keys and values, and the fixed memory of the program.
 fn sequence_bytes(spec: &ModelSpec) -> u64 {
     let shapes = spec.mixers().filter_map(|(_, mixer)| mixer.spec().kv_shape());
     let position: usize =

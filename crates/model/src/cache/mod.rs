@@ -1,8 +1,7 @@
-//! What sequences have computed: keys and values of attention, in pages of positions, and states of recurrent layers.
+//! The computed state of sequences: keys and values of attention, in pages of positions, and states of recurrent layers.
 //!
-//! Keys and values are f16. The memory of all pages is reserved and nothing of it is touched: the system gives it when a
-//! position in it is first stored. Huge pages are declined, because one of them would hold many
-//! positions of a head that are not used yet.
+//! Keys and values are f16. The address space of all pages is reserved and not touched: the system provides memory when a position in it is first
+//! stored. Huge pages are declined, because one of them would hold many positions of a head that are not used yet.
 
 mod pages;
 mod prefix;
@@ -17,15 +16,15 @@ use alight_pages::MapError;
 use crate::positions::POSITIONS;
 use crate::prompts::{Contents, Key, PromptFile, PromptFileError};
 
-/// The system does not give the memory for what a sequence computes.
+/// The system does not provide the memory for the computed state of a sequence.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot reserve {bytes} bytes for keys, values and states: {source}; a smaller context (-c) needs less"
 )]
 pub struct CacheError {
-    /// Bytes that were to be reserved.
+    /// The number of bytes to be reserved.
     pub bytes: usize,
-    /// Why.
+    /// The reason.
     pub source: std::io::Error,
 }
 
@@ -35,7 +34,7 @@ pub use prefix::reusable;
 pub(crate) use prefix::{Found, NodeId};
 pub(crate) use states::States;
 
-/// What some sequences have computed.
+/// The computed state of several sequences.
 pub(crate) struct Cache {
     pub(crate) pages: Pages,
     pub(crate) sequences: Vec<SequenceCache>,
@@ -49,7 +48,7 @@ pub(crate) struct Indexed {
     pages: usize,
 }
 
-/// What one sequence has computed.
+/// The computed state of one sequence.
 pub(crate) struct SequenceCache {
     /// Its pages, in the order of positions.
     pub(crate) pages: Vec<u32>,
@@ -57,11 +56,11 @@ pub(crate) struct SequenceCache {
 }
 
 impl Cache {
-    /// Empty, with pages for `positions` positions of `sequences` sequences together, and for the prompts that an index of up to `kept`
-    /// bytes holds. By layer: the shape of its keys and values in a page, if it has any, and the elements of its state.
+    /// Creates an empty cache, with pages for `positions` positions of `sequences` sequences together, and for the prompts in an index of up to
+    /// `kept` bytes. By layer: the shape of its keys and values in a page, if it has any, and the number of elements of its state.
     ///
     /// # Errors
-    /// The system does not give the address space.
+    /// The system does not provide the address space.
     pub(crate) fn new(
         positions: usize,
         sequences: usize,
@@ -80,8 +79,8 @@ impl Cache {
         Ok(Cache { pages, sequences, index })
     }
 
-    /// Makes ready for positions `from..to` to be written: a sequence has the pages of its first `to` positions, and no others, and those
-    /// pages that are to be written belong to it alone. Returns whether there were enough.
+    /// Prepares positions `from..to` for writing: the sequence has exactly the pages of its first `to` positions, and the pages to be written belong
+    /// to it alone. Returns false if there were not enough pages.
     pub(crate) fn prepare(&mut self, sequence: usize, from: usize, to: usize) -> bool {
         let table = &mut self.sequences[sequence].pages;
         let count = to.div_ceil(POSITIONS);
@@ -113,7 +112,7 @@ impl Cache {
         true
     }
 
-    /// Takes everything away from a sequence.
+    /// Removes everything that a sequence has.
     pub(crate) fn clear(&mut self, sequence: usize) {
         let SequenceCache { pages, states } = &mut self.sequences[sequence];
         pages.drain(..).for_each(|page| self.pages.release(page));
@@ -121,13 +120,13 @@ impl Cache {
         self.index.shrink(&mut self.pages);
     }
 
-    /// Takes everything away from all sequences and from the index.
+    /// Removes everything that the sequences and the index have.
     pub(crate) fn forget(&mut self) {
         (0..self.sequences.len()).for_each(|sequence| self.clear(sequence));
         while self.index.give_up(&mut self.pages) {}
     }
 
-    /// Gives a sequence what the index has of the beginning of `tokens`, if that is more than `least` of them.
+    /// Assigns to a sequence the indexed beginning of `tokens`, if that is more than `least` of them.
     pub(crate) fn adopt(
         &mut self,
         sequence: usize,
@@ -149,30 +148,30 @@ impl Cache {
         Some((found, Indexed { node: found.node, pages: found.positions / POSITIONS }))
     }
 
-    /// True if prompts are kept.
+    /// Returns true if prompts are kept.
     pub(crate) fn has_index(&self) -> bool {
         self.index.is_on()
     }
 
-    /// Bytes that are kept of prompts.
+    /// Bytes used by kept prompts.
     pub(crate) fn kept_bytes(&self) -> usize {
         self.index.held()
     }
 
-    /// True if prompts are kept, and can be cut only where states of recurrent layers are kept as well.
+    /// Returns true if prompts are kept, and can be split only where states of recurrent layers are kept as well.
     pub(crate) fn is_recurrent(&self) -> bool {
         self.index.is_on() && self.has_states()
     }
 
-    /// True if there are recurrent layers.
+    /// Returns true if there are recurrent layers.
     pub(crate) fn has_states(&self) -> bool {
         self.sequences.iter().any(|s| !s.states.is_empty())
     }
 
-    /// Gets a sequence ready for drafts of up to `most` tokens.
+    /// Prepares a sequence for drafts of up to `most` tokens.
     ///
     /// # Errors
-    /// The system does not give the address space.
+    /// The system does not provide the address space.
     pub(crate) fn get_ready_for_drafts(
         &mut self,
         sequence: usize,
@@ -181,18 +180,18 @@ impl Cache {
         self.sequences[sequence].states.get_ready_for_drafts(most)
     }
 
-    /// Takes what came after row `row` of the draft that a sequence has computed last out of its states.
+    /// Reverts the states of a sequence to those after row `row` of its last draft.
     pub(crate) fn back_to_draft(&mut self, sequence: usize, row: usize) {
         self.sequences[sequence].states.back_to_draft(row);
     }
 
-    /// How many tokens of a prompt the index would have if there were states of recurrent layers everywhere.
+    /// The number of tokens of a prompt that the index would have if recurrent states were available everywhere.
     pub(crate) fn attended(&mut self, salt: &str, tokens: &[u32]) -> usize {
         self.index.find(salt, tokens).attended
     }
 
-    /// Adds to the index what a sequence has computed of `tokens`: whole pages, or the rest as well, which the sequence must not
-    /// write to any more. It may get other pages, with the same in them.
+    /// Adds the computed part of `tokens` of a sequence to the index: whole pages, or the rest as well, which the sequence must not write to any
+    /// more. It may be assigned other pages with the same contents.
     pub(crate) fn add(
         &mut self,
         sequence: usize,
@@ -220,8 +219,8 @@ impl Cache {
         self.index.shrink(&mut self.pages);
     }
 
-    /// Keeps the states of a sequence's recurrent layers, of which all that was computed is in the index. Nothing is kept where the
-    /// system gives no memory for it.
+    /// Keeps the recurrent states of a sequence, all of whose computed tokens are in the index. Nothing is kept if the system provides no memory for
+    /// it.
     pub(crate) fn keep_states(&mut self, sequence: usize, indexed: &Indexed) {
         let Some(node) = indexed.node.filter(|node| !self.index.has_states(*node)) else { return };
         if let Ok(kept) = self.sequences[sequence].states.kept() {
@@ -230,31 +229,31 @@ impl Cache {
         }
     }
 
-    /// Whether what was read from files can be relied on.
+    /// Checks that the data read from files is reliable.
     ///
     /// # Errors
-    /// One has become shorter, or cannot be read.
+    /// A file has become shorter, or cannot be read.
     pub(crate) fn check(&self) -> Result<(), MapError> {
         self.pages.check()
     }
 
-    /// Bytes of memory that it takes: pages that were in use once, and states of sequences and of prompts.
+    /// Bytes of memory in use: pages that have been used at least once, and states of sequences and of prompts.
     pub(crate) fn touched(&self) -> usize {
         let in_use = self.sequences.iter().filter(|sequence| !sequence.pages.is_empty());
         let states: usize = in_use.map(|sequence| sequence.states.bytes()).sum();
         self.pages.touched() + states + self.index.held_states()
     }
 
-    /// Bytes of a page, and of a sequence's states.
+    /// The bytes of a page, and of a sequence's states.
     pub(crate) fn sizes(&self) -> [usize; 2] {
         [self.pages.stride(), self.sequences.first().map_or(0, |s| s.states.bytes())]
     }
 
-    /// Maps the first `positions` positions of a prompt file of the same shape into a sequence. Returns `false` if too few pages of
-    /// files are left.
+    /// Maps the first `positions` positions of a prompt file of the same shape into a sequence. Returns `false` if there are not enough pages left
+    /// for files.
     ///
     /// # Errors
-    /// The file is damaged, or cannot be mapped. The sequence is empty then.
+    /// The file is damaged, or cannot be mapped. The sequence is then empty.
     pub(crate) fn restore(
         &mut self,
         sequence: usize,
@@ -268,7 +267,7 @@ impl Cache {
         }
         let bytes = file.pages(positions.div_ceil(POSITIONS));
         if bytes.is_empty() {
-            // A model that has nothing but states.
+            // The model has only states.
             return Ok(true);
         }
         let Some(pages) = self.pages.put(&file.map, bytes)? else {
@@ -287,7 +286,7 @@ impl Cache {
         Ok(true)
     }
 
-    /// What a sequence has computed of the beginning of its prompt, to be written to a file.
+    /// The computed beginning of a sequence's prompt, to be written to a file.
     pub(crate) fn contents<'c>(
         &'c self,
         sequence: usize,
@@ -306,7 +305,7 @@ impl Cache {
         Some(Contents { key, name, tokens, pages, states: kept })
     }
 
-    /// What the index has of the beginning of a prompt, to be written to a file.
+    /// The indexed beginning of a prompt, to be written to a file.
     pub(crate) fn indexed_contents<'c>(
         &'c mut self,
         salt: &str,
@@ -324,7 +323,7 @@ impl Cache {
         (!tokens.is_empty()).then_some(Contents { key, name, tokens, pages, states })
     }
 
-    /// Gives up what the index has of the beginning of a prompt and no other has. Returns how many tokens that were.
+    /// Drops the indexed beginning of a prompt, except for what other prompts share with it. Returns the number of tokens dropped.
     pub(crate) fn forget_prompt(&mut self, salt: &str, tokens: &[u32]) -> usize {
         self.index.forget(salt, tokens, &mut self.pages)
     }
@@ -334,8 +333,8 @@ impl Cache {
         self.sequences[sequence].states.layer(layer)
     }
 
-    /// A mixer has made a part of a layer's state what it is after a row of a sequence. It is kept, if the row is of a draft and later ones
-    /// may have to be taken back.
+    /// Called when a mixer has updated a part of a layer's state after a row of a sequence. The part is kept if the row belongs to a draft and later
+    /// rows may have to be taken back.
     pub(crate) fn keep_of_draft(
         &mut self,
         layer: usize,
@@ -347,7 +346,7 @@ impl Cache {
         }
     }
 
-    /// Keys and values of a sequence in a layer that has some.
+    /// The keys and values of a sequence in a layer that has them.
     pub(crate) fn kv(&self, layer: usize, sequence: usize) -> KvCache<'_> {
         self.pages.read(layer, &self.sequences[sequence].pages)
     }

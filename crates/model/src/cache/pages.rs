@@ -1,7 +1,7 @@
 //! The memory of keys and values, in pages of positions.
 //!
-//! A page holds so many positions ([`POSITIONS`]) of all layers that have keys and values. A sequence has a table of pages, in the
-//! order of its positions; pages need not lie together, and several sequences may read one.
+//! A page holds [`POSITIONS`] positions of all layers that have keys and values. A sequence has a table of pages, in the order of its positions;
+//! pages need not be contiguous, and several sequences may read the same one.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,44 +14,44 @@ use super::CacheError;
 use super::zeroed::Zeroed;
 use crate::positions::POSITIONS;
 
-/// A page begins at a multiple of so many bytes at least, or of a page of the system, so that it can be mapped from a file.
+/// Minimum alignment of a page (or a page of the system, if larger), so that it can be mapped from a file.
 const ALIGNMENT: usize = 4096;
 
-/// What a page counts for at least when it is asked how many fit into some memory.
+/// Minimum size that a page counts for when the number of pages that fit into some memory is computed.
 const MIN_BYTES: usize = 1 << 16;
 
-/// The first bytes are in small pages of the system: a short prompt would wait until a huge one is cleared. So are all bytes where a
-/// page of positions takes more than a huge page, since the last page of a sequence would be cleared for positions that it never has.
+/// The first bytes are in small pages of the system: otherwise a short prompt would wait until a huge page is cleared. So are all bytes if a page of
+/// positions is larger than a huge page, since the last page of a sequence would be cleared for positions that are never used.
 const SMALL_PAGES_BYTES: usize = 4 << 20;
 
-/// The shape of a layer's keys and values in a page, and where both are in it.
+/// The shape of a layer's keys and values in a page, and the offsets of both in it.
 type LayerPages = (KvShape, [usize; 2]);
 
 /// The pages of all sequences.
 pub(crate) struct Pages {
-    /// By layer; `None`: it has no keys and values.
+    /// By layer; `None`: no keys and values.
     layers: Vec<Option<LayerPages>>,
-    /// Of u16, `[pages and pages of files, stride]`: in a page the keys and values of a layer, then those of the next.
+    /// Of u16, `[own pages and pages of files, stride]`: a page has the keys and values of one layer, then those of the next.
     memory: Zeroed<u16>,
     stride: usize,
-    /// By page: how many have it.
+    /// By page: the number of users.
     uses: Vec<u32>,
-    /// Pages that were given back.
+    /// Pages that were released.
     free: Vec<u32>,
-    /// The first page that nobody has had yet; all later ones have not been touched either.
+    /// The first page that has never been used; all later ones have not been touched either.
     fresh: u32,
-    /// Pages from here on are of files, and are not written.
+    /// Pages from here on are mapped from files, and are not written.
     own: u32,
-    /// Which of them, by file, in their order, and how many of each somebody has.
+    /// The pages of each file, in order, and the number of them in use.
     of_files: Vec<(Range<u32>, usize)>,
 }
 
 impl Pages {
-    /// Pages for at least `positions` positions, and `spare` bytes of others, in layers of these shapes; `None` is a layer without
-    /// keys and values. Memory is taken when it is first written. As many pages of files can be mapped beside them.
+    /// Creates pages for at least `positions` positions, and `spare` bytes of further pages, in layers of these shapes; `None` is a layer without
+    /// keys and values. Memory is allocated when it is first written. The same number of pages can additionally be mapped from files.
     ///
     /// # Errors
-    /// The system does not give the address space.
+    /// The system does not provide the address space.
     pub(crate) fn new(
         positions: usize,
         spare: usize,
@@ -72,7 +72,7 @@ impl Pages {
         let spare = spare / stride.saturating_mul(size_of::<u16>()).max(MIN_BYTES);
         let count = positions.div_ceil(POSITIONS).saturating_add(spare);
         let mut memory = Zeroed::new(stride.saturating_mul(count).saturating_mul(2))?;
-        // To attend to a long text reads all of it for each token, and small pages take up to a tenth of that.
+        // Attending to a long text reads all of it for each token, and small pages cost up to a tenth of that time.
         if stride.saturating_mul(size_of::<u16>()) <= HUGE_PAGE {
             memory.ask_for_huge_pages(SMALL_PAGES_BYTES);
         }
@@ -81,7 +81,7 @@ impl Pages {
         Ok(Pages { layers, memory, stride, uses, free, fresh: 0, own, of_files: Vec::new() })
     }
 
-    /// A page that nobody has; `None`: there is no other.
+    /// Returns an unused page; `None` if there is none.
     pub(crate) fn take(&mut self) -> Option<u32> {
         let page = match self.free.pop() {
             Some(page) => page,
@@ -95,37 +95,37 @@ impl Pages {
         Some(page)
     }
 
-    /// How many there are, those of files not counted.
+    /// The number of pages, not counting those of files.
     pub(crate) fn count(&self) -> usize {
         self.own as usize
     }
 
-    /// Bytes that were touched, and so are memory of this process.
+    /// Bytes that were touched, and so use memory of this process.
     pub(crate) fn touched(&self) -> usize {
         self.fresh as usize * self.stride()
     }
 
-    /// Bytes from a page to the next.
+    /// Bytes from one page to the next.
     pub(crate) fn stride(&self) -> usize {
         self.stride * size_of::<u16>()
     }
 
-    /// How many have a page.
+    /// The number of users of a page.
     pub(crate) fn uses(&self, page: u32) -> u32 {
         self.uses[page as usize]
     }
 
-    /// One more has a page.
+    /// Adds a user to a page.
     pub(crate) fn share(&mut self, page: u32) {
         self.uses[page as usize] += 1;
     }
 
-    /// True if only one has a page, who may write to it.
+    /// Returns true if a page has only one user, which may then write to it.
     pub(crate) fn is_writable(&self, page: u32) -> bool {
         self.uses(page) == 1 && page < self.own
     }
 
-    /// Bytes of memory that a page takes from others; the page cache has those of files.
+    /// Bytes of memory that a page uses; those of files are in the page cache and count as 0.
     pub(crate) fn bytes(&self, page: u32) -> usize {
         if page < self.own { self.stride() } else { 0 }
     }
@@ -135,16 +135,16 @@ impl Pages {
         &self.memory.bytes()[page as usize * self.stride()..][..self.stride()]
     }
 
-    /// Makes a page what another is.
+    /// Copies one page to another.
     pub(crate) fn copy(&mut self, from: u32, to: u32) {
         let [from, to] = [from, to].map(|page| page as usize * self.stride);
         self.memory.get_mut().copy_within(from..from + self.stride, to);
     }
 
-    /// Maps the pages that are at `bytes` of a file. The caller has each of them once. `None`: too few pages of files are left.
+    /// Maps the pages at `bytes` of a file. The caller becomes a user of each of them. `None`: there are not enough pages left for files.
     ///
     /// # Errors
-    /// The system does not map them.
+    /// The system cannot map them.
     pub(crate) fn put(
         &mut self,
         file: &Arc<Map>,
@@ -174,15 +174,15 @@ impl Pages {
         Ok(Some(pages))
     }
 
-    /// Whether what was read from files can be relied on.
+    /// Checks that the data read from files is reliable.
     ///
     /// # Errors
-    /// One has become shorter, or cannot be read.
+    /// A file has become shorter, or cannot be read.
     pub(crate) fn check(&self) -> Result<(), MapError> {
         if self.of_files.is_empty() { Ok(()) } else { self.memory.check() }
     }
 
-    /// Gives a page back.
+    /// Removes a user from a page.
     pub(crate) fn release(&mut self, page: u32) {
         let uses = &mut self.uses[page as usize];
         *uses -= 1;
@@ -207,14 +207,14 @@ impl Pages {
         PageTable { pages, stride: self.stride }
     }
 
-    /// Keys and values of a layer that has some, in the pages of a sequence.
+    /// The keys and values of a layer that has them, in the pages of a sequence.
     pub(crate) fn read<'a>(&'a self, layer: usize, pages: &'a [u32]) -> KvCache<'a> {
         let (shape, [k, v]) = self.layers[layer].expect(HAS_KEYS);
         let memory = self.memory.get();
         KvCache::paged(shape, &memory[k..], &memory[v..], self.table(pages))
     }
 
-    /// What stores keys and values of a layer that has some, in the pages of any sequence: `writer_of(pages)`.
+    /// Returns the writers of keys and values of a layer that has them, in the pages of any sequence: `writer_of(pages)`.
     pub(crate) fn writers<'a>(
         &'a mut self,
         layer: usize,

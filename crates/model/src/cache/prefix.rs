@@ -1,12 +1,12 @@
-//! What of a prompt need not be computed again.
+//! Reuse of computed prompts.
 //!
-//! The index has the keys and values of prompts by their tokens: a tree whose nodes have a page each. Only what was computed
-//! of rows of prompts is in it. What was computed of a generated token is not: its row has other bits than a row of a prompt
-//! ([`Role`](crate::engine::Role)), and an answer must not depend on whether its prompt was found.
+//! The index stores the keys and values of prompts by their tokens: a tree whose nodes have a page each. It has only the results of prompt rows.
+//! Those of generated tokens are excluded: their bits differ from those of a prompt row ([`Role`](crate::engine::Role)), and an answer must not
+//! depend on whether its prompt was found.
 //!
-//! Invariants: tokens are compared in full. A page in the index is not written any more: a sequence that continues in the middle
-//! of one has a copy ([`Cache::prepare`](super::Cache::prepare)). A page that a sequence has stays in the index, and so does every page
-//! before it. Nothing is allocated except for the first prompt of a salt and for states of recurrent layers.
+//! Invariants: tokens are compared in full. A page in the index is never written again: a sequence that continues in the middle of one gets a copy
+//! ([`Cache::prepare`](super::Cache::prepare)). A page that a sequence uses stays in the index, and so does every page before it. Nothing is
+//! allocated except for the first prompt of a salt and for states of recurrent layers.
 
 use std::collections::HashMap;
 
@@ -14,8 +14,8 @@ use super::pages::Pages;
 use super::states::Kept;
 use crate::positions::{POSITIONS, common};
 
-/// How many tokens at the beginning of `prompt` a cache that holds the positions of `cached` has already. The
-/// last token of the prompt never counts: it is computed in any case, because its logits are wanted.
+/// Returns the number of tokens at the beginning of `prompt` that a cache with the positions of `cached` already has. The last token of the prompt
+/// never counts: it is always computed, because its logits are needed.
 pub fn reusable(cached: &[u32], prompt: &[u32]) -> usize {
     common(cached, prompt).min(prompt.len().saturating_sub(1))
 }
@@ -24,20 +24,20 @@ pub fn reusable(cached: &[u32], prompt: &[u32]) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeId(u32);
 
-/// A page's worth of tokens that follow those of its parent.
+/// At most a page of tokens that follow those of its parent.
 struct Node {
-    /// `None`: it is a root, which has no tokens and no page, or free.
+    /// `None`: the node is free, or a root, which has no tokens and no page.
     parent: Option<NodeId>,
-    /// Of its children; each leads to the next.
+    /// The first of its children; each has a link to the next.
     first_child: Option<NodeId>,
     next: Option<NodeId>,
-    /// The first `len` count. A node with less than a page of them has no children.
+    /// Only the first `len` are valid. A node with less than a full page of them has no children.
     tokens: [u32; POSITIONS],
     len: usize,
     page: u32,
-    /// When it was last of use.
+    /// When it was last used.
     used: u64,
-    /// The states of recurrent layers after its tokens, and when they were last of use.
+    /// The states of recurrent layers after its tokens, and when they were last used.
     states: Option<(Kept, u64)>,
 }
 
@@ -58,16 +58,16 @@ impl Node {
     }
 }
 
-/// What the index has of a prompt.
+/// The part of a prompt that is in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// How many of its tokens.
+    /// The number of its tokens.
     pub(crate) positions: usize,
-    /// How many it would be if there were states of recurrent layers everywhere.
+    /// The number of tokens if recurrent states were available everywhere.
     pub(crate) attended: usize,
     /// The node of the last whole page of `positions`.
     pub(crate) node: Option<NodeId>,
-    /// The page that the rest of them is in.
+    /// The page of the remaining tokens.
     tail: Option<u32>,
 }
 
@@ -78,19 +78,19 @@ pub(crate) struct PrefixIndex {
     /// By salt.
     roots: HashMap<Box<str>, NodeId>,
     clock: u64,
-    /// Bytes of memory that it may hold, and those that it holds.
+    /// The limit on its memory in bytes, and the memory it uses.
     limit: usize,
     held: usize,
-    /// Of these, bytes of states.
+    /// The bytes of states among them.
     states: usize,
-    /// True if there are recurrent layers: then a prefix is of use only where their states are kept.
+    /// True if there are recurrent layers: then a prefix is usable only where their states are kept.
     recurrent: bool,
 }
 
 impl PrefixIndex {
-    /// An empty one that holds up to `limit` bytes, for so many pages.
+    /// Creates an empty index of up to `limit` bytes, for this number of pages.
     pub(crate) fn new(limit: usize, pages: usize, recurrent: bool) -> PrefixIndex {
-        // More are allocated when they are needed.
+        // More are allocated on demand.
         let most = if limit == 0 { 0 } else { pages.min(1 << 16) };
         PrefixIndex {
             nodes: Vec::with_capacity(most),
@@ -104,17 +104,17 @@ impl PrefixIndex {
         }
     }
 
-    /// True if it may hold anything.
+    /// Returns true if it may hold anything.
     pub(crate) fn is_on(&self) -> bool {
         self.limit > 0
     }
 
-    /// Bytes that it holds.
+    /// The number of bytes it uses.
     pub(crate) fn held(&self) -> usize {
         self.held
     }
 
-    /// Those of states among them.
+    /// The bytes of states among them.
     pub(crate) fn held_states(&self) -> usize {
         self.states
     }
@@ -132,13 +132,13 @@ impl PrefixIndex {
         std::iter::successors(self.node(of).first_child, next)
     }
 
-    /// The child that has most of `tokens`, and how many.
+    /// Returns the child with the most tokens in common with `tokens`, and their number.
     fn best_child(&self, of: NodeId, tokens: &[u32]) -> Option<(NodeId, usize)> {
         let children = self.children(of).map(|id| (id, common(self.node(id).tokens(), tokens)));
         children.max_by_key(|(_, common)| *common).filter(|(_, common)| *common > 0)
     }
 
-    /// The longest beginning of `tokens` that it has under `salt`.
+    /// Finds the longest beginning of `tokens` that it has under `salt`.
     pub(crate) fn find(&mut self, salt: &str, tokens: &[u32]) -> Found {
         let mut found = Found { positions: 0, attended: 0, node: None, tail: None };
         let Some(&root) = self.roots.get(salt) else { return found };
@@ -165,7 +165,7 @@ impl PrefixIndex {
         found
     }
 
-    /// The pages of what was found, in the order of positions, onto `table`.
+    /// Appends the pages of `found` to `table`, in the order of positions.
     pub(crate) fn pages_of(&self, found: &Found, table: &mut Vec<u32>) {
         let first = table.len();
         let mut at = found.node;
@@ -180,7 +180,7 @@ impl PrefixIndex {
         table.extend(found.tail);
     }
 
-    /// The states after the last whole page of what was found.
+    /// The states after the last whole page of `found`.
     pub(crate) fn states_of(&mut self, found: &Found) -> Option<&Kept> {
         let clock = self.clock;
         let (kept, used) = self.node_mut(found.node?).states.as_mut()?;
@@ -188,8 +188,8 @@ impl PrefixIndex {
         Some(kept)
     }
 
-    /// Adds tokens, at most a page of them, which follow those of `parent`, or begin a prompt. A page that is new to it has one use
-    /// more. Returns their node and its page, which may be another one with the same in it.
+    /// Adds at most a page of tokens, which follow those of `parent`, or begin a prompt. A page that is new to the index gets one more user. Returns
+    /// their node and its page, which may be another one with the same contents.
     pub(crate) fn add(
         &mut self,
         salt: &str,
@@ -213,7 +213,7 @@ impl PrefixIndex {
         *node = Node { parent: Some(parent), next, page, used: clock, ..Node::EMPTY };
         node.tokens[..tokens.len()].copy_from_slice(tokens);
         node.len = tokens.len();
-        // A part of a page that the new one has as well. (Not earlier: the root goes with its last child.)
+        // Removes a partial page that the new one contains. (Not earlier: a root is removed with its last child.)
         if let Some((child, _)) = best.filter(|(child, common)| *common == self.node(*child).len) {
             self.remove(child, pages);
         }
@@ -229,17 +229,17 @@ impl PrefixIndex {
         self.node_mut(id).states = Some((kept, clock));
     }
 
-    /// True if a node has states.
+    /// Returns true if a node has states.
     pub(crate) fn has_states(&self, id: NodeId) -> bool {
         self.node(id).states.is_some()
     }
 
-    /// Gives up what was of no use for longest, until it holds no more than it may.
+    /// Evicts the least recently used entries until it is within its limit.
     pub(crate) fn shrink(&mut self, pages: &mut Pages) {
         while self.held > self.limit && self.give_up(pages) {}
     }
 
-    /// Gives up what was of no use for longest and that no sequence has. Returns whether there was anything.
+    /// Evicts the least recently used entry that no sequence uses. Returns false if there is none.
     pub(crate) fn give_up(&mut self, pages: &mut Pages) -> bool {
         let ids = (0..self.nodes.len() as u32).map(NodeId);
         let oldest =
@@ -253,7 +253,7 @@ impl PrefixIndex {
         true
     }
 
-    /// When what can be given up of a node was last of use, and whether that is the whole node.
+    /// When the evictable part of a node was last used, and whether that is the whole node.
     fn last_use(&self, id: NodeId, pages: &Pages) -> Option<(u64, bool)> {
         let node = self.node(id);
         node.parent?;
@@ -263,13 +263,12 @@ impl PrefixIndex {
         node.states.as_ref().map(|(_, used)| (*used, false))
     }
 
-    /// Gives up what it has of the beginning of `tokens`, except for pages that other prompts have too, or a sequence. Returns how many
-    /// tokens were in it.
+    /// Drops the beginning of `tokens`, except for pages that other prompts or a sequence use too. Returns the number of tokens in the dropped pages.
     pub(crate) fn forget(&mut self, salt: &str, tokens: &[u32], pages: &mut Pages) -> usize {
         let Some(&root) = self.roots.get(salt) else { return 0 };
         let (mut at, mut read, mut path) = (root, 0, Vec::new());
         while let Some((child, common)) = self.best_child(at, &tokens[read..]) {
-            // A tail of this prompt, or a whole page of it; a page of which another prompt has more stays.
+            // A tail of this prompt, or a whole page of it; a page of which another prompt has more tokens stays.
             if common < self.node(child).len {
                 break;
             }
@@ -316,7 +315,7 @@ impl PrefixIndex {
         }
     }
 
-    /// The root of a salt.
+    /// Returns the root of a salt.
     fn root(&mut self, salt: &str) -> NodeId {
         if let Some(root) = self.roots.get(salt) {
             return *root;
@@ -326,7 +325,7 @@ impl PrefixIndex {
         root
     }
 
-    /// A node that is free.
+    /// Returns a free node.
     fn fresh(&mut self) -> NodeId {
         self.free.pop().unwrap_or_else(|| {
             self.nodes.push(Node::EMPTY);
@@ -352,7 +351,7 @@ mod tests {
         Pages::new(8 * POSITIONS, 0, &[Some(shape)]).unwrap()
     }
 
-    /// Adds a prompt whose pages a sequence has computed and gives back.
+    /// Adds a prompt whose pages a sequence has computed and releases.
     fn add(index: &mut PrefixIndex, pages: &mut Pages, tokens: &[u32]) {
         let mut node = None;
         for tokens in tokens.chunks(POSITIONS) {
@@ -380,7 +379,7 @@ mod tests {
         assert_eq!(found(&mut index, &[0, 1, 9]), (2, vec![0]));
         assert_eq!(found(&mut index, &[9]), (0, vec![]));
         assert_eq!(index.find("another", &all).positions, 0);
-        // The same again is the same; what has more of a page takes the place of what has less.
+        // Adding the same prompt again changes nothing; a fuller page replaces one with fewer tokens.
         add(&mut index, &mut pages, &all[..150]);
         assert_eq!(index.held, 3 * pages.bytes(0));
         add(&mut index, &mut pages, &all[..180]);
@@ -399,7 +398,7 @@ mod tests {
         found(&mut index, &all);
         assert!(index.give_up(&mut pages) && index.give_up(&mut pages));
         assert_eq!((found(&mut index, &all).0, found(&mut index, &other).0), (200, 64));
-        // A page that a sequence has stays, and so do those before it.
+        // A page that a sequence uses stays, and so do those before it.
         let (_, table) = found(&mut index, &all[..128]);
         pages.share(table[1]);
         while index.give_up(&mut pages) {}

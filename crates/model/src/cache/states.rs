@@ -1,27 +1,27 @@
 //! The states of recurrent layers, of one sequence.
 //!
-//! A state has all that came before in it, so it cannot be cut as keys and values can. Copies of earlier states are kept
-//! instead, and a sequence that is cut goes back to the latest of them.
+//! A state includes everything before its position, so it cannot be truncated as keys and values can. Copies of earlier states are kept instead, and
+//! a truncated sequence goes back to the latest of them.
 
 use std::ops::Range;
 
 use super::CacheError;
 use super::zeroed::Zeroed;
 
-/// How many earlier states are kept.
+/// Number of earlier states that are kept.
 const SNAPSHOTS: usize = 4;
 
-/// The states of all layers that have one, now and at some earlier positions.
+/// The current states of all layers that have one, and those at some earlier positions.
 pub(crate) struct States {
-    /// By layer: where its state is; empty: it has none.
+    /// By layer: the range of its state; empty: it has none.
     layers: Vec<Range<usize>>,
     /// Zeros at the start of a sequence.
     now: Zeroed<f32>,
-    /// By position.
+    /// Ordered by position.
     snapshots: Vec<Snapshot>,
-    /// Memory for further ones.
+    /// Memory for further snapshots.
     spare: Vec<Zeroed<f32>>,
-    /// After each token of a draft but the last, if drafts are computed.
+    /// The states after each token of a draft except the last, if drafts are computed.
     drafts: Vec<Zeroed<f32>>,
 }
 
@@ -29,28 +29,28 @@ pub(crate) struct States {
 pub(crate) struct Kept(Zeroed<f32>);
 
 impl Kept {
-    /// Bytes of memory.
+    /// Bytes of memory used.
     pub(crate) fn bytes(&self) -> usize {
         self.0.bytes().len()
     }
 
-    /// All of its bytes.
+    /// All bytes.
     pub(crate) fn all(&self) -> &[u8] {
         self.0.bytes()
     }
 }
 
 struct Snapshot {
-    /// The tokens that are in it.
+    /// The number of tokens in it.
     position: usize,
     states: Zeroed<f32>,
 }
 
 impl States {
-    /// Those of layers with so many elements each. Memory is taken when it is first written.
+    /// Creates the states of layers with these numbers of elements. Memory is allocated when it is first written.
     ///
     /// # Errors
-    /// The system does not give the address space.
+    /// The system does not provide the address space.
     pub(crate) fn new(lens: impl Iterator<Item = usize>) -> Result<States, CacheError> {
         let mut end = 0usize;
         let layers = lens.map(|len| {
@@ -69,7 +69,7 @@ impl States {
         })
     }
 
-    /// True if no layer has one.
+    /// Returns true if no layer has a state.
     pub(crate) fn is_empty(&self) -> bool {
         self.now.get().is_empty()
     }
@@ -79,10 +79,10 @@ impl States {
         &mut self.now.get_mut()[self.layers[layer].clone()]
     }
 
-    /// Gets ready for drafts after which up to `most` earlier states may be gone back to. Memory is taken when it is first written.
+    /// Prepares for drafts after which one of up to `most` earlier states may be restored. Memory is allocated when it is first written.
     ///
     /// # Errors
-    /// The system does not give the address space.
+    /// The system does not provide the address space.
     pub(crate) fn get_ready_for_drafts(&mut self, most: usize) -> Result<(), CacheError> {
         while !self.is_empty() && self.drafts.len() < most {
             self.drafts.push(Zeroed::new(self.now.get().len())?);
@@ -90,42 +90,42 @@ impl States {
         Ok(())
     }
 
-    /// Keeps a part of a layer's state as it is after token `row` of a draft.
+    /// Keeps the part of a layer's state after token `row` of a draft.
     pub(crate) fn keep_of_draft(&mut self, layer: usize, row: usize, part: Range<usize>) {
         let first = self.layers[layer].start;
         let part = first + part.start..first + part.end;
         self.drafts[row].get_mut()[part.clone()].copy_from_slice(&self.now.get()[part]);
     }
 
-    /// Goes back to what they were after token `row` of a draft that was computed last.
+    /// Goes back to the states after token `row` of the last draft.
     pub(crate) fn back_to_draft(&mut self, row: usize) {
         if !self.is_empty() {
             std::mem::swap(&mut self.now, &mut self.drafts[row]);
         }
     }
 
-    /// A copy of them as they are now.
+    /// Copies the current states.
     ///
     /// # Errors
-    /// The system does not give the memory.
+    /// The system does not provide the memory.
     pub(crate) fn kept(&self) -> Result<Kept, CacheError> {
         let mut copy = Zeroed::new(self.now.get().len())?;
         copy.get_mut().copy_from_slice(self.now.get());
         Ok(Kept(copy))
     }
 
-    /// The latest snapshot of no more than `most` tokens: its bytes, and how many tokens are in it.
+    /// The latest snapshot of at most `most` tokens: its bytes, and its number of tokens.
     pub(crate) fn snapshot(&self, most: usize) -> Option<(&[u8], usize)> {
         let snapshot = self.snapshots.iter().rfind(|snapshot| snapshot.position <= most)?;
         Some((snapshot.states.bytes(), snapshot.position))
     }
 
-    /// How many bytes they have.
+    /// The number of bytes of the states.
     pub(crate) fn bytes(&self) -> usize {
         self.now.bytes().len()
     }
 
-    /// Makes them what `fill` makes of their bytes.
+    /// Overwrites the states with the bytes that `fill` writes.
     pub(crate) fn fill<E>(
         &mut self,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
@@ -138,7 +138,7 @@ impl States {
         filled
     }
 
-    /// Makes them what they were, and forgets snapshots.
+    /// Restores kept states, and drops all snapshots.
     pub(crate) fn restore(&mut self, kept: &Kept) {
         self.back_to(0);
         self.now.get_mut().copy_from_slice(kept.0.get());
@@ -149,8 +149,8 @@ impl States {
         self.snapshots.last().map_or(0, |snapshot| snapshot.position)
     }
 
-    /// Keeps the states, in which `position` tokens are. When there is no room, one is given up whose neighbours are closest
-    /// to each other; the latest before this one stays.
+    /// Saves a snapshot of the states, which include `position` tokens. If all snapshots are in use, the one whose neighbours are closest to each
+    /// other is dropped; the latest earlier snapshot stays.
     pub(crate) fn save(&mut self, position: usize) {
         if self.is_empty() || position == self.latest() {
             return;
@@ -165,7 +165,7 @@ impl States {
         self.snapshots.push(Snapshot { position, states });
     }
 
-    /// Goes back to the latest snapshot of no more than `most` tokens, or to the start, and returns how many tokens that is.
+    /// Goes back to the latest snapshot of at most `most` tokens, or to the start, and returns that number of tokens.
     pub(crate) fn back_to(&mut self, most: usize) -> usize {
         while let Some(last) = self.snapshots.pop_if(|snapshot| snapshot.position > most) {
             self.spare.push(last.states);

@@ -8,32 +8,32 @@ use crate::cache::Indexed;
 /// A request with its sequence.
 pub(super) struct ActiveRequest {
     pub(super) id: RequestId,
-    /// Without its prompt, which the sequence has.
+    /// Without its prompt, which is in the sequence.
     pub(super) request: Request,
     pub(super) constraint: Option<Box<dyn Constraint>>,
     pub(super) sampler: Sampler,
     pub(super) sequence: Sequence,
-    /// Tokens of the answer that were handed out.
+    /// Number of answer tokens that were handed out.
     pub(super) generated: usize,
-    /// `[hidden]`, of requests that want it: the sum of what was computed.
+    /// `[hidden]`, for requests of an embedding: the sum of the states so far.
     pub(super) embedding: Vec<f32>,
-    /// What parts it from sequences that share nothing with it.
+    /// Separates it from sequences that share nothing with it.
     pub(super) salt: Box<str>,
-    /// What of the prompt is in the index.
+    /// The part of the prompt that is in the index.
     pub(super) indexed: Indexed,
-    /// Another prompt begins like this one, and is read up to there first.
+    /// Another prompt that begins like this one and is read first, and the position up to which this one waits for it.
     pub(super) after: Option<(RequestId, usize)>,
-    /// All is computed, and nothing of it shared: what the index or a file had made no numbers, or tokens see those after them.
+    /// True if everything is computed and nothing shared: reused data led to logits that are not numbers, or tokens attend to later ones.
     pub(super) cold: bool,
-    /// Its prompt is read in one step, since tokens see those after them.
+    /// True if its prompt is read in one step, since tokens attend to later ones.
     pub(super) is_whole: bool,
-    /// Positions at whose end the states of recurrent layers are to be kept.
+    /// Positions after which the states of recurrent layers are to be saved.
     pub(super) marks: Vec<usize>,
 }
 
 impl ActiveRequest {
-    /// True if the rows of the prompt that are read next are wanted for themselves: all but the last one, which an answer
-    /// follows from, or all.
+    /// Returns true if the prompt rows that are read next are requested for their own sake: all of them, or all but the last, which an answer follows
+    /// from.
     pub(super) fn wants_rows(&self) -> bool {
         match self.request.of_prompt {
             OfPrompt::Nothing => false,
@@ -42,7 +42,7 @@ impl ActiveRequest {
         }
     }
 
-    /// Tokens of the prompt that may be read in one step: up to where states have to be kept, at most.
+    /// The number of prompt tokens that may be read in one step: at most up to the next position at which states have to be saved.
     pub(super) fn readable(&self) -> usize {
         let (unread, computed) = (self.sequence.unread(), self.sequence.computed());
         let mark = self.marks.iter().filter(|mark| **mark > computed).min();
@@ -53,17 +53,17 @@ impl ActiveRequest {
         }
     }
 
-    /// True if the next token of the answer is to be computed.
+    /// Returns true if the next token of the answer is to be computed.
     pub(super) fn decodes(&self) -> bool {
         self.sequence.is_pending() && self.sequence.unread() == 0
     }
 
-    /// Most tokens that a draft after the pending token may have.
+    /// The maximum length of a draft after the pending token.
     pub(super) fn max_draft(&self, context: usize) -> usize {
         self.sequence.max_draft(context).min(self.request.max_tokens - self.generated - 1)
     }
 
-    /// Computes all of the prompt, and shares nothing of it: a file may have what no model has computed.
+    /// Starts to compute the whole prompt without sharing: the contents of a file may not be the output of a model.
     pub(super) fn begin_cold(&mut self) {
         self.cold = true;
         self.sequence.begin_again();
@@ -71,7 +71,7 @@ impl ActiveRequest {
         self.embedding.fill(0.0);
     }
 
-    /// It has become long: all of it is read again, and shared with other long ones alone.
+    /// Handles that the sequence has become long: all of it is read again, and shared only with other long ones.
     pub(super) fn become_long(&mut self) {
         self.salt = salt(&self.request.salt, true);
         self.indexed = Indexed::default();
@@ -79,11 +79,11 @@ impl ActiveRequest {
     }
 }
 
-/// What parts sequences that share nothing: users, and those that are rotated in another way.
+/// Returns the salt that separates sequences that share nothing: those of different users, and those that are rotated differently.
 pub(super) fn salt(salt: &str, long: bool) -> Box<str> {
     match long {
         true => format!("\0long {salt}").into(),
-        // No user has the salt of another's long sequences.
+        // No user's salt equals that of another's long sequences.
         false if salt.starts_with('\0') => format!("\0{salt}").into(),
         false => salt.into(),
     }

@@ -1,24 +1,24 @@
-//! A draft model: a small model with the tokens of a large one, which follows a sequence of that one.
+//! A draft model: a small model with the tokens of a large one, which follows a sequence of the large one.
 
 use super::session::{Session, SessionOptions};
 use crate::error::ModelError;
 use crate::open::Model;
 
-/// So many tokens that the draft model has not seen are fed in one call.
+/// Maximum number of unseen tokens that the draft model is fed in the call that drafts.
 const FEW: usize = 16;
-/// So many tokens that the draft model has not seen are fed between two steps, so that no step waits long.
+/// Maximum number of unseen tokens that the draft model is fed between two steps, so that no step is delayed for long.
 const MAX_READ: usize = 256;
-/// Vocabularies may differ by so many tokens at their ends, where some files have padding.
+/// Maximum difference in size of the vocabularies: some files have padding at the end.
 const MAX_PADDING: usize = 128;
 
 /// The draft model's own sequence.
 pub(super) struct DraftModel<'m>(Session<'m>);
 
 impl<'m> DraftModel<'m> {
-    /// `draft` follows sequences of `model` of up to `context` tokens.
+    /// Creates a draft model that follows sequences of `model` of up to `context` tokens.
     ///
     /// # Errors
-    /// It has other tokens, or the system does not give the memory for its sequence.
+    /// `draft` has other tokens, or the system does not provide the memory for its sequence.
     pub(super) fn new(
         draft: &'m Model,
         model: &Model,
@@ -32,15 +32,15 @@ impl<'m> DraftModel<'m> {
         Session::new(draft, &options).map(DraftModel)
     }
 
-    /// Makes the sequence the beginning of `tokens`, of which a few at most are missing then. Returns whether it has come so far: some
-    /// are read in each call.
+    /// Makes the sequence a prefix of `tokens` that lacks at most a few of them. Returns true if that is reached: each call reads a limited number of
+    /// tokens.
     ///
     /// # Errors
     /// As [`Session::feed`].
     pub(super) fn catch_up(&mut self, tokens: &[u32]) -> Result<bool, ModelError> {
         let own = self.0.tokens();
         let common = own.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-        // The last token's logits are wanted.
+        // The last token's logits are needed.
         let kept = self.0.truncate(common.min(tokens.len() - 1));
         let missing = &tokens[kept..];
         if missing.len() > FEW {
@@ -51,7 +51,7 @@ impl<'m> DraftModel<'m> {
         Ok(true)
     }
 
-    /// Appends what is missing of `tokens`.
+    /// Appends the missing tokens of `tokens`.
     ///
     /// # Errors
     /// As [`Session::feed`].
@@ -69,18 +69,18 @@ impl<'m> DraftModel<'m> {
         Ok(())
     }
 
-    /// The logits of what follows.
+    /// The logits of the next token.
     pub(super) fn logits(&self) -> &[f32] {
         self.0.logits()
     }
 
-    /// True if another token fits.
+    /// Returns true if another token fits.
     pub(super) fn has_room(&self) -> bool {
         self.0.position() < self.0.context()
     }
 }
 
-/// Why `draft` cannot propose tokens of `model`, if it has other ones.
+/// Returns why `draft` cannot propose tokens of `model`, if their tokens differ.
 fn other_tokens(draft: &Model, model: &Model) -> Option<String> {
     let [theirs, ours] = [draft, model].map(Model::tokenizer);
     let [there, here] = [theirs, ours].map(|tokenizer| tokenizer.vocab_size());

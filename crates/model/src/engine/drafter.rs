@@ -1,29 +1,29 @@
-//! The drafts of one sequence: what proposes them, and how much of the present one has come.
+//! The drafts of one sequence: their proposer, and how much of the current draft was accepted.
 
 use super::lookup::Lookup;
 use super::proposer::Proposer;
 use super::speculate::{Acceptance, MAX_DRAFT, Speculate, StepPlanner};
 
-/// Proposes what may come next in a sequence: what followed its last three tokens where they stood before; where nothing followed, what
-/// is computed to be likely, if something computes that.
+/// Proposes the next tokens of a sequence: those that followed an earlier occurrence of its last three tokens; if there is none, those of a
+/// [`Proposer`], if the sequence has one.
 pub(super) struct Drafter {
     speculate: Speculate,
     lookup: Lookup,
     acceptance: Acceptance,
-    /// True if the draft was computed.
+    /// True if the draft comes from a [`Proposer`].
     computed: bool,
-    /// How many tokens of a draft that was computed have come, and whether another came then; while what computes drafts has not heard.
+    /// The number of accepted tokens of the proposer's draft, and whether another token then came; until the proposer is notified.
     outcome: Option<(usize, bool)>,
     draft: [u32; MAX_DRAFT],
     len: usize,
-    /// How many of its tokens have come.
+    /// The number of accepted draft tokens.
     came: usize,
-    /// True if all that has come is known.
+    /// True if the lookup has all tokens of the sequence.
     whole: bool,
 }
 
 impl Drafter {
-    /// For sequences of up to `most` tokens.
+    /// Creates a drafter for sequences of up to `most` tokens.
     pub(super) fn new(speculate: Speculate, most: usize) -> Drafter {
         let most = if speculate == Speculate::Off { 0 } else { most };
         Drafter {
@@ -46,8 +46,7 @@ impl Drafter {
         }
     }
 
-    /// Proposes up to `most` tokens that may follow the last one that has come, as far as `planner` has room for them; by `proposer`, where
-    /// the text has no proposal.
+    /// Proposes up to `most` tokens to follow the last one, within the limits of `planner`; uses `proposer` where the text has no proposal.
     pub(super) fn propose(
         &mut self,
         planner: &mut StepPlanner,
@@ -72,17 +71,17 @@ impl Drafter {
         self.draft()
     }
 
-    /// The draft; empty, if none is computed.
+    /// The draft; empty if there is none.
     pub(super) fn draft(&self) -> &[u32] {
         &self.draft[..self.len]
     }
 
-    /// How many tokens of the draft have come.
+    /// The number of accepted draft tokens.
     pub(super) fn accepted(&self) -> usize {
         self.came
     }
 
-    /// A token was chosen. Returns whether it is the next one of the draft, and so was computed.
+    /// Records a chosen token. Returns true if it is the next one of the draft, and so is already computed.
     pub(super) fn came(&mut self, token: u32) -> bool {
         let proposed = self.lookup.propose(1).first().map(|proposed| *proposed == token);
         self.acceptance.proposed(proposed);
@@ -96,7 +95,7 @@ impl Drafter {
         as_proposed
     }
 
-    /// Ends the draft. Returns how many of its tokens have come, and how many have not.
+    /// Ends the draft. Returns the numbers of its accepted and rejected tokens.
     pub(super) fn end(&mut self) -> [usize; 2] {
         let ended = [self.came, self.len - self.came];
         (self.len, self.came) = (0, 0);

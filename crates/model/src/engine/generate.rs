@@ -10,19 +10,19 @@ use super::session::Session;
 use super::speculate::Speculate;
 use crate::error::ModelError;
 
-/// When to end.
+/// Conditions that end generating.
 #[derive(Clone, Copy, Debug)]
 pub struct GenerateOptions {
-    /// Most tokens to generate.
+    /// Maximum number of tokens to generate.
     pub max_tokens: usize,
-    /// Go on after an end-of-generation token, and hand it out like any other.
+    /// Continue after an end-of-generation token, and hand it out like any other.
     pub ignore_eos: bool,
-    /// Whether tokens are drafted; the answer is the same.
+    /// When tokens are drafted; the answer is the same.
     pub speculate: Speculate,
 }
 
 impl Default for GenerateOptions {
-    /// No limit but the context.
+    /// No limit except the context.
     fn default() -> GenerateOptions {
         GenerateOptions {
             max_tokens: usize::MAX,
@@ -37,26 +37,26 @@ impl Default for GenerateOptions {
 pub enum Finish {
     /// The model produced an end-of-generation token, which was not handed out.
     Stop,
-    /// As many tokens as were asked for.
+    /// The maximum number of tokens was generated.
     Length,
     /// The context is full.
     ContextFull,
-    /// The callback asked for it.
+    /// The callback requested it.
     Interrupted,
 }
 
-/// What was generated, and how long it took.
+/// Statistics of a generation.
 #[derive(Clone, Copy, Debug)]
 pub struct Generated {
     /// Why it ended.
     pub finish: Finish,
-    /// Tokens handed out.
+    /// Number of tokens handed out.
     pub tokens: usize,
-    /// Steps of decoding; fewer than tokens where drafts were right.
+    /// Number of decode steps; less than `tokens` where drafts were accepted.
     pub steps: usize,
-    /// From the call to the first token's logits.
+    /// Time from the call to the first token's logits.
     pub prompt: Duration,
-    /// From there to the end.
+    /// Time from there to the end.
     pub decode: Duration,
 }
 
@@ -66,7 +66,7 @@ pub struct Generated {
 /// ([`Finish::ContextFull`]). An end token is neither handed out nor fed.
 ///
 /// # Errors
-/// As [`Session::feed`] of the prompt; a file that shrinks meanwhile.
+/// As [`Session::feed`] of the prompt; a file that shrinks in the meantime.
 pub fn generate(
     session: &mut Session<'_>,
     sampler: &mut Sampler,
@@ -77,7 +77,7 @@ pub fn generate(
     generate_constrained(session, sampler, prompt, options, None, on_token)
 }
 
-/// As [`generate`], where a constraint rules tokens out of the answer.
+/// As [`generate`], with a constraint that rules tokens out of the answer.
 ///
 /// # Errors
 /// As [`generate`]; the constraint has no mask.
@@ -117,7 +117,7 @@ pub fn generate_constrained(
     Ok(Generated { finish, tokens, steps, prompt, decode: began.elapsed() })
 }
 
-/// The token loop, after the prompt. Returns why it ended, after how many tokens and steps.
+/// The token loop, after the prompt. Returns why it ended, and the numbers of tokens and steps.
 fn decode(
     session: &mut Session<'_>,
     choice: &mut Choice<'_>,

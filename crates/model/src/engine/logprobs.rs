@@ -1,11 +1,11 @@
-//! How likely tokens were: the logarithms of the softmax of the logits, before anything is done to choose one.
+//! Log probabilities of tokens: the logarithms of the softmax of the logits, before any sampling stage.
 
-/// A chosen token's logarithm, and those of the likeliest, in their order.
+/// The log probability of a chosen token, and those of the most likely tokens in descending order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Logprobs {
     /// Of the chosen token.
     pub chosen: f32,
-    /// Of the likeliest, the likeliest first.
+    /// The most likely tokens, in descending order.
     pub top: Vec<(u32, f32)>,
 }
 
@@ -13,7 +13,7 @@ pub struct Logprobs {
 const MIN_LOGPROB: f32 = -9999.0;
 
 impl Logprobs {
-    /// Of token `id`, and of the `top` likeliest.
+    /// Returns those of token `id` and of the `top` most likely tokens.
     pub fn of(logits: &[f32], id: u32, top: usize) -> Logprobs {
         let most = logits.iter().fold(f32::NEG_INFINITY, |most, logit| most.max(*logit));
         let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();

@@ -1,20 +1,20 @@
-//! What followed the last tokens where they stood before, in the prompt or in the answer: drafts that cost nothing to find.
+//! The tokens that followed an earlier occurrence of the last tokens, in the prompt or in the answer: drafts that cost nothing to find.
 
-/// Tokens by which an earlier place is found.
+/// Number of tokens by which an earlier occurrence is found.
 const GRAM: usize = 3;
 
-/// What may come next, by what has come.
+/// Proposes the next tokens, based on the previous ones.
 pub(super) struct Lookup {
     tokens: Vec<u32>,
-    /// By a hash of [`GRAM`] tokens: the number of tokens up to the end of the latest place that has it; 0: none. Places with another
-    /// hash are lost, and those of another gram are noticed.
+    /// Indexed by a hash of [`GRAM`] tokens: the number of tokens up to the end of their latest occurrence; 0: none. Hash collisions overwrite
+    /// earlier entries, and an entry of another gram is detected.
     places: Vec<u32>,
-    /// Where the place before the end was found.
+    /// The position at which the last tokens were found before.
     found: usize,
 }
 
 impl Lookup {
-    /// For up to `most` tokens. Memory is taken as it is used.
+    /// Creates a lookup for up to `most` tokens. Memory is used only as it fills.
     pub(super) fn new(most: usize) -> Lookup {
         let places = vec![0; (2 * most).next_power_of_two().max(64)];
         Lookup { tokens: Vec::with_capacity(most), places, found: 0 }
@@ -28,11 +28,11 @@ impl Lookup {
         (hash >> 20) as usize & (self.places.len() - 1)
     }
 
-    /// Adds a token that has come. Returns whether there was room for it.
+    /// Adds a token. Returns true if there was capacity for it.
     pub(super) fn push(&mut self, token: u32) -> bool {
         self.found = 0;
         if self.tokens.len() == self.tokens.capacity() {
-            // Nothing allocates in the loop; what is beyond has no drafts.
+            // Nothing allocates in the loop; later tokens get no drafts.
             return false;
         }
         self.tokens.push(token);
@@ -48,12 +48,12 @@ impl Lookup {
         true
     }
 
-    /// All that has come.
+    /// All tokens added.
     pub(super) fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// What followed where the last tokens stood before, `most` tokens at most; it may be nothing.
+    /// Returns at most `most` tokens that followed the earlier occurrence of the last tokens; possibly none.
     pub(super) fn propose(&self, most: usize) -> &[u32] {
         match self.found {
             0 => &[],
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn every_gram_is_compared_and_not_only_its_hash() {
-        // A small table, in which most grams have lost their place to another.
+        // A small table, in which most grams have been overwritten by others.
         let tokens: Vec<u32> = (0..5000u32).map(|i| i.wrapping_mul(2_654_435_761) >> 20).collect();
         let mut lookup = Lookup::new(5000);
         lookup.places.truncate(64);

@@ -1,6 +1,5 @@
-//! From layers to answers: the forward pass ([`net`]), a step on rows of some sequences ([`runner`]), what is known of a sequence and how it
-//! continues ([`sequence`]); one sequence that is fed as you like ([`session`], [`generate`]), and many that answer requests
-//! ([`scheduler`]).
+//! From layers to answers: the forward pass ([`net`]), a step on rows of several sequences ([`runner`]), the state of a sequence and how it continues
+//! ([`sequence`]); a single sequence under the caller's control ([`session`], [`generate`]), and many that answer requests ([`scheduler`]).
 
 mod active;
 mod draft;

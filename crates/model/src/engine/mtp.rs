@@ -1,10 +1,9 @@
-//! The layer that predicts the token after the next one, which some files have (multi-token prediction, MTP): it proposes tokens by what
-//! the model itself has made of a sequence.
+//! The layer that predicts the token after the next one, which some files have (multi-token prediction, MTP): it proposes tokens from the model's own
+//! states of a sequence.
 //!
-//! Its input at a position is the token there, joined with the state that the model has ended with at the position before (see
-//! [`Join`](crate::weights::Join)); of a draft, the state that the layer itself has ended with. It has keys and values of its own, of the
-//! positions that it was shown: where a sequence begins with what was computed before, as when it shares a prompt, it knows nothing of
-//! those. That costs proposals, and no exactness.
+//! Its input at a position is the token there, joined with the final state of the model at the position before (see [`Join`](crate::weights::Join));
+//! within a draft, with the final state of the layer itself. It has its own keys and values, of the positions that it was shown: where a sequence
+//! begins with reused tokens, as when it shares a prompt, the layer lacks them. That costs proposals, but no exactness.
 
 use std::sync::Arc;
 
@@ -22,36 +21,36 @@ use alight_kernels::matmul::Precision;
 
 /// Rows that are computed together.
 const ROWS: usize = 64;
-/// The latest states that are kept: of a token and of all of a draft, any of which may be the last one that came.
+/// Number of latest states that are kept: that of a token and those of a whole draft, any of which may be the last accepted one.
 const KEPT: usize = MAX_DRAFT + 1;
 
-/// What such a layer knows of one sequence.
+/// The state of such a layer for one sequence.
 pub(super) struct MtpHead<'m> {
     net: Net<'m>,
     cache: Cache,
     buffers: Buffers,
     hidden: usize,
     context: usize,
-    /// The position of the sequence that is the first one of the cache, how many are in it, and how many tokens of a draft follow them.
+    /// The position of the sequence that is the first one of the cache, the number of positions in it, and the number of draft tokens after them.
     start: usize,
     len: usize,
     drafted: usize,
     /// `[KEPT, hidden]`: the model's final states at the latest positions, each at its position modulo `KEPT`.
     states: Vec<f32>,
-    /// The position after the latest of them, and how many there are.
+    /// The position after the latest of them, and the number kept.
     end: usize,
     kept: usize,
-    /// `[hidden]`: what the next token of a draft is joined with.
+    /// `[hidden]`: the state that the next token of a draft is joined with.
     state: Vec<f32>,
     /// `[vocab]`
     logits: Vec<f32>,
 }
 
 impl<'m> MtpHead<'m> {
-    /// For sequences of up to `context` tokens; `None` if the model has no such layer.
+    /// Creates the layer for sequences of up to `context` tokens; `None` if the model has no such layer.
     ///
     /// # Errors
-    /// The system does not give the memory for its keys and values.
+    /// The system does not provide the memory for its keys and values.
     pub(super) fn new(model: &'m Model, context: usize) -> Result<Option<MtpHead<'m>>, ModelError> {
         let Some(mtp) = &model.weights().mtp else { return Ok(None) };
         let compute = Compute { pool: model.pool(), isa: model.isa() };
@@ -80,7 +79,7 @@ impl<'m> MtpHead<'m> {
         self.cache.clear(0);
     }
 
-    /// Takes in rows of the sequence that `model` has computed, all of which are in `b`.
+    /// Processes rows of the sequence that `model` has computed, all of which are in `b`.
     ///
     /// # Errors
     /// The weights cannot be loaded.
@@ -95,7 +94,7 @@ impl<'m> MtpHead<'m> {
             self.clear();
             (self.start, self.end) = (position, position);
         }
-        // What was there from this position on has not come.
+        // Positions from this one on were not accepted.
         (self.len, self.drafted) = (position - self.start, 0);
         self.kept = self.kept.saturating_sub(self.end.saturating_sub(position));
         self.end = position;
@@ -123,7 +122,7 @@ impl<'m> MtpHead<'m> {
         Ok(())
     }
 
-    /// Computes tokens that follow what is in the cache. Their states are in the buffers.
+    /// Computes tokens that follow the contents of the cache. Their states are in the buffers.
     fn run(&mut self, role: Role, tokens: &[u32], want: LogitRows) -> Result<(), Arc<LoadError>> {
         let position = self.len + self.drafted;
         let of = SequenceRows { sequence: 0, role, long: false };
@@ -134,12 +133,12 @@ impl<'m> MtpHead<'m> {
         self.net.run(&mut self.buffers, &mut self.cache)
     }
 
-    /// True if it has seen what is before a position, and nothing else.
+    /// Returns true if the layer has seen exactly the positions before `position`.
     pub(super) fn has_seen(&self, position: usize) -> bool {
         self.kept > 0 && self.end == position && self.start + self.len == position
     }
 
-    /// Begins a draft with the token after what it [has seen](MtpHead::has_seen).
+    /// Begins a draft with the token after the positions that it [has seen](MtpHead::has_seen).
     ///
     /// # Errors
     /// The weights cannot be loaded.
@@ -163,12 +162,12 @@ impl<'m> MtpHead<'m> {
         Ok(self.net.logits(&mut self.buffers, 0, counts, &mut self.logits)?)
     }
 
-    /// The logits of what follows.
+    /// The logits of the next token.
     pub(super) fn logits(&self) -> &[f32] {
         &self.logits
     }
 
-    /// True if another token fits.
+    /// Returns true if another token fits.
     pub(super) fn has_room(&self) -> bool {
         self.len + self.drafted < self.context
     }

@@ -1,7 +1,7 @@
-//! A network ready to run, and a run of it.
+//! A network that is ready to run, and its forward pass.
 //!
-//! For `n` rows a layer is this (regions of the pool in brackets; with one row the steps in between run on the caller's
-//! thread, with several they are spread over the rows):
+//! For `n` rows a layer is computed as follows (regions of the pool in brackets; with one row the steps between regions run on the caller's thread,
+//! with several they are spread over the rows):
 //! ```text
 //!               x += contribution of the layer before; pack(norm(x))
 //! [mixer]       for attention: [q k v], biases, norms, rotation, keys and values into the cache, [attend], pack, [o]
@@ -12,11 +12,11 @@
 //! Networks whose tokens have several residual streams predict all of them before a layer and correct them after it
 //! (`parts/alt_up.rs`).
 //!
-//! In the last layer that stores something for later tokens, only the rows whose logits are asked for go on after the cache
-//! is filled. Logits are computed for those rows.
+//! In the last layer that stores something for later tokens, only the rows whose logits are requested continue after the cache is filled. Logits are
+//! computed for those rows.
 //!
-//! Invariants: a run allocates nothing; how work is cut follows from shapes and positions and never from the number of
-//! threads, so neither do the results.
+//! Invariants: a run allocates nothing; the partitioning of work depends on shapes and positions and never on the number of threads, so neither do
+//! the results.
 
 use std::f32::consts::FRAC_1_SQRT_2;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ use crate::spec::{Mixer, ModelSpec};
 use crate::store::{LoadError, Store, arrival};
 use crate::weights::{Join, LayerWeights, NetWeights};
 
-/// A network ready to run: what it is, where its weights are, tables, and the threads.
+/// A network that is ready to run: its specification, its weights, tables, and the threads.
 pub(crate) struct Net<'m> {
     spec: &'m ModelSpec,
     weights: NetWeights<'m>,
@@ -50,7 +50,7 @@ pub(crate) struct Net<'m> {
     compute: Compute<'m>,
     /// Frequencies of each of the model's rotary embeddings.
     ropes: Vec<RopeTable>,
-    /// Those of the first in long sequences, if the model tells them apart.
+    /// The frequencies of the first one in long sequences, if the model treats them differently.
     long_rope: Option<RopeTable>,
 }
 
@@ -66,10 +66,10 @@ impl<'m> Net<'m> {
         Net { spec, weights, store, compute, ropes, long_rope }
     }
 
-    /// Whether keys and values can be kept as `ty`.
+    /// Checks that keys and values can be stored as `ty`.
     ///
     /// # Errors
-    /// Those of a layer are no whole groups of it.
+    /// The keys or values of a layer are not a whole number of groups of that type.
     pub(crate) fn check_cache_type(&self, ty: KvType) -> Result<(), ModelError> {
         for (layer, mixer) in self.spec.mixers() {
             let Some(shape) = mixer.spec().kv_shape() else { continue };
@@ -81,11 +81,11 @@ impl<'m> Net<'m> {
         Ok(())
     }
 
-    /// An empty cache of some sequences, with pages for at least `positions` positions of all together, and an index of prompts of up
-    /// to `kept` bytes. Keys and values are kept as `ty`, which was checked.
+    /// Creates an empty cache of several sequences, with pages for at least `positions` positions in total, and an index of prompts of up to `kept`
+    /// bytes. Keys and values are stored as `ty`, which has been checked.
     ///
     /// # Errors
-    /// The system does not give the address space.
+    /// The system does not provide the address space.
     pub(crate) fn cache(
         &self,
         positions: usize,
@@ -101,7 +101,7 @@ impl<'m> Net<'m> {
         Cache::new(positions, sequences, kept, &shapes, &states)
     }
 
-    /// Buffers for calls of up to `batch` rows of sequences of up to `context` tokens, of which `decode` decode; activations of
+    /// Creates buffers for calls of up to `batch` rows, at most `decode` of them decoding, of sequences of up to `context` tokens; activations of
     /// prompts are rounded to `prompt`.
     pub(crate) fn buffers(
         &self,
@@ -133,22 +133,22 @@ impl<'m> Net<'m> {
         Buffers::new(&sizes, self.store.nothing_taken())
     }
 
-    /// Computes the rows of `b.batch`. Afterwards the cache holds them, and row `i` of `b.x` is the residual stream after the
-    /// last layer of the `i`-th row that was wanted; `b.batch` has only those left.
+    /// Computes the rows of `b.batch`. Afterwards the cache holds them, row `i` of `b.x` is the residual stream of the `i`-th requested row after the
+    /// last layer, and `b.batch` has only the requested rows left.
     ///
     /// The caller has checked that ids are in the vocabulary, that there are rows, and that the cache can hold them.
     ///
     /// # Errors
-    /// The weights cannot be loaded. What the cache holds of the rows is of no use then.
+    /// The weights cannot be loaded. The cache contents for the rows are then invalid.
     pub(crate) fn run(&self, b: &mut Buffers, cache: &mut Cache) -> Result<(), Arc<LoadError>> {
         self.run_layers(b, cache, false)
     }
 
-    /// As [`Net::run`], but all rows go through all layers, and `show(buffers, span)` is called for each span while row `i` of `b.x` is
-    /// that of row `i` of `b.batch`, wanted or not.
+    /// As [`Net::run`], but all rows pass through all layers, and `show(buffers, span)` is called for each span while row `i` of `b.x` is that of row
+    /// `i` of `b.batch`, requested or not.
     ///
     /// # Errors
-    /// As [`Net::run`], and the first of `show`.
+    /// As [`Net::run`], and the first error of `show`.
     pub(crate) fn run_and_show(
         &self,
         b: &mut Buffers,
@@ -234,14 +234,14 @@ impl<'m> Net<'m> {
         Ok(())
     }
 
-    /// The next layer that has experts, and these.
+    /// Returns the next layer that has experts, and these experts.
     fn experts_after(&self, layer: usize) -> Option<(usize, &'m Experts)> {
         let mut layers = self.weights.layers.iter().enumerate().skip(layer + 1);
         layers
             .find_map(|(index, layer)| Some((index, layer.feed_forward.as_ref()?.part.experts()?)))
     }
 
-    /// Fills the residual stream with the rows of the tokens, and the angles of their positions.
+    /// Fills the residual stream with the embeddings of the tokens, and computes the angles of their positions.
     fn embed(&self, b: &mut Buffers) -> Result<(), Arc<LoadError>> {
         let (isa, spec) = (self.compute.isa, self.spec);
         self.store.arrival().wait(arrival::EMBEDDING)?;
@@ -279,8 +279,8 @@ impl<'m> Net<'m> {
         Ok(())
     }
 
-    /// What layers take from the tokens, whose embeddings are in the residual stream:
-    /// `(√width · table[token] + norm(projection(x) / √hidden)) / √2`. A row that begins with a vector has the first token's, which pads texts.
+    /// Computes the per-layer inputs from the tokens, whose embeddings are in the residual stream: `(√width · table[token] + norm(projection(x) /
+    /// √hidden)) / √2`. A row that begins with a vector uses those of token 0, which pads texts.
     fn token_inputs(&self, b: &mut Buffers, inputs: &TokenInputs) {
         let (isa, spec, n) = (self.compute.isa, self.spec, b.batch.counts());
         let (hidden, all) = (spec.hidden_size, b.token_input_width);
@@ -331,13 +331,13 @@ impl<'m> Net<'m> {
         self.compute.project(&projection, Rows::new(&mut b.x, hidden), &b.acts, &b.threads);
     }
 
-    /// The final hidden state `[hidden]` of a row of the residual stream, normed: what logits are computed from.
+    /// Computes the final hidden state `[hidden]` of a row of the residual stream, after the output norm: the input of the logits.
     pub(crate) fn hidden(&self, b: &Buffers, row: usize, hidden: &mut [f32]) {
         let x = &b.x[row * hidden.len()..][..hidden.len()];
         self.weights.output_norm.apply_to(self.compute.isa, x, hidden);
     }
 
-    /// Computes the logits of the `n` rows from `first` on of the residual stream into `logits` `[n, vocab]`.
+    /// Computes the logits of `n` rows of the residual stream, starting with `first`, into `logits` `[n, vocab]`.
     ///
     /// # Errors
     /// The output matrix cannot be loaded.
@@ -374,8 +374,8 @@ impl<'m> Net<'m> {
     }
 }
 
-/// What comes after a layer's feed-forward part: the correction of its streams, and what it takes from the token. Returns what is
-/// then pending.
+/// Completes a layer after its feed-forward part: the correction of its streams, and its per-layer token input. Returns the contribution that is then
+/// pending.
 fn end_layer<'m>(
     step: &mut Step<'_>,
     w: &'m LayerWeights,

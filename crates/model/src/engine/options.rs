@@ -1,5 +1,4 @@
-//! What people give as options, the same for every program: which numbers there are, a seed for those who give none, and how
-//! long the context is.
+//! User options that are the same for every program: the accepted numbers, a seed where none is given, and the length of the context.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,12 +7,12 @@ use thiserror::Error;
 use super::sampler::SamplerOptions;
 use crate::open::DEFAULT_CONTEXT;
 
-/// Which numbers an option takes. All of them are finite.
+/// The numbers that an option accepts. All of them are finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbers {
-    /// All.
+    /// All numbers.
     Any,
-    /// From 0 on.
+    /// At least 0.
     NotBelowZero,
     /// Above 0.
     AboveZero,
@@ -22,7 +21,7 @@ pub enum Numbers {
 }
 
 impl Numbers {
-    /// True if `x` is one of them.
+    /// Returns true if `x` is one of them.
     pub fn hold(self, x: f32) -> bool {
         x.is_finite()
             && match self {
@@ -33,7 +32,7 @@ impl Numbers {
             }
     }
 
-    /// What is expected, for people.
+    /// The expectation, as text for the user.
     pub fn expected(self) -> &'static str {
         match self {
             Numbers::Any => "a number",
@@ -44,26 +43,26 @@ impl Numbers {
     }
 }
 
-/// An option has a number that makes no sense.
+/// An option has a number that it does not accept.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[error("{name} is {found}, expected {}", numbers.expected())]
 pub struct OptionError {
-    /// The option, by the name of its field.
+    /// The name of the option's field.
     pub name: &'static str,
-    /// What it is.
+    /// The number given.
     pub found: f32,
-    /// What it may be.
+    /// The accepted numbers.
     pub numbers: Numbers,
 }
 
-/// A sampling option that is a number.
+/// A numeric sampling option.
 #[derive(Clone, Copy, Debug)]
 pub struct SamplerNumber {
-    /// The name of its field, which is its name in requests and in Python, too.
+    /// The name of its field, which is also its name in requests and in Python.
     pub name: &'static str,
-    /// Other names that requests may have for it.
+    /// Alternative names in requests.
     pub also: &'static [&'static str],
-    /// The numbers that it takes.
+    /// The numbers that it accepts.
     pub numbers: Numbers,
     /// Reads it.
     pub get: fn(&SamplerOptions) -> f32,
@@ -72,10 +71,10 @@ pub struct SamplerNumber {
 }
 
 impl SamplerOptions {
-    /// Checks that the numbers make sense.
+    /// Checks that the option values are accepted.
     ///
     /// # Errors
-    /// The first that does not.
+    /// The first that is not.
     pub fn check(&self) -> Result<(), OptionError> {
         for SamplerNumber { name, numbers, get, .. } in &SamplerOptions::NUMBERS {
             let found = get(self);
@@ -86,8 +85,8 @@ impl SamplerOptions {
         Ok(())
     }
 
-    /// Every option that is a number with a fraction, in the order of documentation. A new one is a field, its place in the sampler, and a line
-    /// here: the fields of requests, Python's arguments, checks and lists follow.
+    /// Every numeric option, in the order of the documentation. A new one needs a field, its use in the sampler, and an entry here: the fields of
+    /// requests, Python's arguments, checks and lists follow.
     pub const NUMBERS: [SamplerNumber; 6] = [
         SamplerNumber {
             name: "temperature",
@@ -133,16 +132,16 @@ impl SamplerOptions {
         },
     ];
 
-    /// The numbers that the option `name` takes.
+    /// The numbers that the option `name` accepts.
     ///
     /// # Panics
-    /// If there is none of that name.
+    /// If there is no option of that name.
     pub fn numbers(name: &str) -> Numbers {
         let named = SamplerOptions::NUMBERS.iter().find(|number| number.name == name);
         named.expect("an option of that name").numbers
     }
 
-    /// A seed for those who give none: 32 bits that differ from run to run, and from call to call. Short enough to be typed again.
+    /// Returns a seed for when none is given: 32 bits that differ from run to run, and from call to call. Short enough to be typed again.
     pub fn any_seed() -> u64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mixed = (now.as_nanos() as u64 ^ (u64::from(std::process::id()) << 32))
@@ -151,8 +150,8 @@ impl SamplerOptions {
     }
 }
 
-/// How many positions a sequence has if so many are asked for, of a model that was trained for `trained`: 0 are those, and without
-/// a wish they are [`DEFAULT_CONTEXT`] at most.
+/// Returns the context of a sequence for the `given` number of positions and a model that was trained for `trained`: 0 means `trained`, and `None`
+/// means `trained`, but at most [`DEFAULT_CONTEXT`].
 pub fn context(given: Option<usize>, trained: usize) -> usize {
     match given {
         Some(0) => trained,

@@ -1,4 +1,4 @@
-//! What a step of an [`Engine`](super::Engine) hands out: tokens, logits and embeddings of prompts, and how far they were read.
+//! The outputs of a step of an [`Engine`](super::Engine): tokens, logits and embeddings of prompts, and reading progress.
 
 use std::ops::{ControlFlow, Range};
 
@@ -16,9 +16,9 @@ use crate::parts::batch::Role;
 /// The callback that receives the events of requests.
 pub(super) type OnEvent<'e> = &'e mut dyn FnMut(RequestId, Event<'_>);
 
-/// Memory to make outputs in.
+/// Scratch memory for outputs.
 pub(super) struct Outputs {
-    /// `[vocab]`: logits that a constraint has masked.
+    /// `[vocab]`: logits masked by a constraint.
     masked: Vec<f32>,
     /// `[hidden]`: the final hidden state of a row.
     hidden: Vec<f32>,
@@ -30,8 +30,8 @@ impl Outputs {
         Outputs { masked: vec![0.0; spec.vocab], hidden: vec![0.0; spec.hidden_size] }
     }
 
-    /// Chooses the next tokens of a request by the logits of a row that it has asked for and of those of its draft, and hands them out.
-    /// Returns how many rows those are. The request has left if it has ended.
+    /// Chooses the next tokens of a request by the logits of its pending row and of its draft rows, and hands them out. Returns the number of those
+    /// rows. A request that has ended is removed.
     pub(super) fn hand_out_tokens(
         &mut self,
         runner: &mut Runner<'_>,
@@ -54,7 +54,7 @@ impl Outputs {
         1 + drafted
     }
 
-    /// Chooses a token of a request by a row of logits, and hands it out. Returns whether the request continues.
+    /// Chooses a token of a request by a row of logits, and hands it out. Returns true if the request continues.
     fn hand_out_token(
         &mut self,
         runner: &mut Runner<'_>,
@@ -101,8 +101,8 @@ impl Outputs {
         false
     }
 
-    /// Hands out what is wanted of the rows of prompts that a step has read, the first `asked` rows of which were asked for by answers, and
-    /// says how far prompts were read.
+    /// Hands out the requested outputs of the prompt rows that a step has read, and the reading progress. The first `asked` rows of the step's logits
+    /// belong to answers.
     ///
     /// # Errors
     /// As [`Runner::run`].
@@ -155,7 +155,7 @@ impl Outputs {
     /// Adds rows of a prompt to its embedding, and hands it out at the end of the prompt.
     ///
     /// # Errors
-    /// It is no vector of numbers.
+    /// The embedding contains values that are not numbers.
     fn hand_out_embedding(
         &mut self,
         runner: &mut Runner<'_>,
@@ -192,7 +192,7 @@ impl Outputs {
     }
 }
 
-/// Frees the place of a request. What it has of its prompt stays in the index.
+/// Frees the place of a request. The computed part of its prompt stays in the index.
 pub(super) fn leave(runner: &mut Runner<'_>, place: &mut Option<ActiveRequest>) {
     if let Some(mut active) = place.take() {
         prompt_store::index(runner, &mut active, true);

@@ -1,40 +1,40 @@
-//! How many rows of prompts a step takes beside sequences that decode, by what steps took lately.
+//! The number of prompt rows in a step in which sequences decode, based on the duration of recent steps.
 //!
-//! A step takes as many as fit into the time that it may take, so that nobody waits long for a token. A model whose experts are read when
-//! they are chosen is different. A few rows already choose most experts. Memory does not hold all of these, so every step reads the missing
-//! ones again, however few rows it has. If reading them takes longer than a step may take, short steps do not help anybody, and a prompt is
-//! read in as few steps as possible.
+//! A step takes as many rows as fit into its time limit, so that tokens do not have to wait long. A model whose experts are read when they are chosen
+//! is different. A few rows already choose most experts. Memory does not hold all of them, so every step reads the missing ones again, however few
+//! rows it has. If reading them takes longer than the time limit of a step, short steps have no benefit, and a prompt is read in as few steps as
+//! possible.
 
 use std::time::Duration;
 
 use alight_pages::slots::{SlotCounts, SlotSizes};
 
-/// Rows of prompts that a step takes at least beside sequences that decode, so that prompts are read at all.
+/// Minimum number of prompt rows in a step in which sequences decode, so that prompts make progress.
 pub(super) const MIN_PROMPT_ROWS: usize = 16;
 
-/// What steps took lately, in seconds; 0: not known yet.
+/// Recent durations, in seconds; 0: not known yet.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// What a step may take.
+    /// Time limit of a step.
     step: f64,
-    /// What a row of a prompt takes to compute.
+    /// Time to compute a prompt row.
     row: f64,
-    /// What a step of decoding alone takes.
+    /// Time of a step that only decodes.
     decode: f64,
-    /// How long a byte of experts is read in steps with rows of prompts, whether anybody waits for it or computes meanwhile.
+    /// Time to read a byte of experts in steps with prompt rows, whether computation waits for it or overlaps it.
     byte: f64,
-    /// What had happened to slots when the last step ended.
+    /// The slot counters at the end of the last step.
     counts: SlotCounts,
 }
 
 impl Pace {
-    /// Of steps that may take so long.
+    /// Creates a pace with this time limit for a step.
     pub(super) fn new(step: Duration) -> Pace {
         let counts = SlotCounts::default();
         Pace { step: step.as_secs_f64(), row: 0.0, decode: 0.0, byte: 0.0, counts }
     }
 
-    /// Rows of prompts that a step takes beside sequences that decode, of `room` that it has, and of a model with these slots.
+    /// Returns the number of prompt rows for a step in which sequences decode, at most `room`, for a model with these slots.
     pub(super) fn rows(&self, room: usize, slots: Option<SlotSizes>) -> usize {
         if slots.is_some_and(|sizes| self.byte * missing(sizes) > self.step) {
             return room;
@@ -46,8 +46,7 @@ impl Pace {
         rows.max(MIN_PROMPT_ROWS).min(room)
     }
 
-    /// Learns from the time that a step took which had so many rows that decode and of prompts, and what has happened to slots until
-    /// its end.
+    /// Records the duration of a step with these numbers of decode rows and prompt rows, and the slot counters at its end.
     pub(super) fn took(
         &mut self,
         took: Duration,
@@ -61,7 +60,7 @@ impl Pace {
         if prompts == 0 {
             self.decode = mix(self.decode, took);
         } else if prompts >= MIN_PROMPT_ROWS {
-            // Another engine of the model may have waited meanwhile.
+            // Another engine of the model may have waited in the meantime.
             let waited = counts.waited.saturating_sub(before.waited).as_secs_f64().min(took);
             let read = counts.read_bytes.saturating_sub(before.read_bytes);
             if read > 0 {
@@ -75,7 +74,7 @@ impl Pace {
     }
 }
 
-/// Bytes of the experts that have no room beside the others.
+/// Bytes of the experts that do not fit into slots.
 fn missing(sizes: SlotSizes) -> f64 {
     sizes.pieces.saturating_sub(sizes.slots) as f64 * sizes.slot_bytes()
 }
@@ -86,14 +85,14 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Slots for so many of 2,048 experts of 3 MB.
+    /// The sizes with `slots` slots for 2,048 experts of 3 MB.
     fn slots(slots: usize) -> SlotSizes {
         SlotSizes { pieces: 2048, slots, bytes: 3_000_000 * slots as u64, spans: 3 }
     }
 
-    /// Rows of the steps that read a prompt of 512 tokens beside a sequence that decodes, on a machine that decodes a token in 60 ms,
-    /// computes a row in 4 ms and reads a GB of experts in 400 ms, of which `waits` are waited for; 16 rows choose a half of those that
-    /// have no room.
+    /// Rows of the steps that read a prompt of 512 tokens while a sequence decodes, on a machine that decodes a token in 60 ms, computes a row in 4
+    /// ms and reads a GB of experts in 400 ms, of which the share `waits` is waited for; 16 rows choose half of the experts that do not fit into
+    /// slots.
     fn steps(sizes: Option<SlotSizes>, step: Duration, waits: f64) -> Vec<usize> {
         let mut pace = Pace::new(step);
         let mut counts = SlotCounts::default();
@@ -125,11 +124,11 @@ mod tests {
 
     #[test]
     fn experts_that_have_no_room_are_read_for_a_prompt_as_rarely_as_possible() {
-        // 45 % of the experts have room, and the first step tells what the others take: also if it computes as long as they are read.
+        // 45 % of the experts fit into slots, and the first step shows the cost of the others, even if it computes for as long as they are read.
         for waits in [1.0, 0.4, 0.0] {
             assert_eq!(steps(Some(slots(920)), 100 * MS, waits), [16, 496], "{waits}");
         }
-        // Reading what is missing takes less than a step may.
+        // Reading the missing experts takes less than the time limit of a step.
         assert_eq!(steps(Some(slots(2000)), 100 * MS, 0.4), [16; 32]);
         assert!(steps(Some(slots(920)), 2000 * MS, 0.4).iter().all(|rows| *rows < 496));
     }

@@ -1,4 +1,4 @@
-//! What an [`Engine`](super::Engine) keeps of prompts, in memory and in files, and what requests take from it.
+//! The prompts that an [`Engine`](super::Engine) keeps, in memory and in files, and their reuse by requests.
 
 use std::path::{Path, PathBuf};
 
@@ -10,25 +10,25 @@ use crate::prompts::{
     IgnoredPrompt, PromptFile, PromptFileError, PromptFolder, PromptWriteError, RestoreError,
 };
 
-/// Most files of no use that are remembered until the engine is asked for them.
+/// Maximum number of ignored files that are remembered until they are queried.
 const MAX_IGNORED: usize = 64;
-/// States of recurrent layers are kept at the end of a prompt if at least this number of its tokens was computed: they are large, and
-/// the prompt is cut for them.
+/// States of recurrent layers are saved at the end of a prompt if at least this number of its tokens was computed: they are large, and the prompt has
+/// to be split there.
 const MIN_KEPT: usize = 256;
 
-/// Where prompts are found and kept, in addition to the index that the cache has.
+/// Lookup and storage of prompts, in addition to the index of the cache.
 pub(super) struct PromptStore {
     folder: Option<PromptFolder>,
     ignored: Vec<IgnoredPrompt>,
 }
 
 impl PromptStore {
-    /// With a folder of files, or the index alone.
+    /// Creates a store with a folder of files, or with the index alone.
     pub(super) fn new(folder: Option<PromptFolder>) -> PromptStore {
         PromptStore { folder, ignored: Vec::new() }
     }
 
-    /// Writes what the index has of the beginning of a prompt to the folder. See [`Engine::keep`](super::Engine::keep).
+    /// Writes the indexed beginning of a prompt to the folder. See [`Engine::keep`](super::Engine::keep).
     pub(super) fn keep(
         &self,
         runner: &mut Runner<'_>,
@@ -44,12 +44,12 @@ impl PromptStore {
         }
     }
 
-    /// Takes what waits to be reported.
+    /// Takes the files that are waiting to be reported.
     pub(super) fn take_ignored(&mut self) -> Vec<IgnoredPrompt> {
         std::mem::take(&mut self.ignored)
     }
 
-    /// Gives a request what is known of its prompt beyond what was read.
+    /// Assigns to a request the stored part of its prompt beyond what it has computed.
     pub(super) fn look_up(&mut self, runner: &mut Runner<'_>, active: &mut ActiveRequest) {
         adopt(runner, active);
         self.look_up_file(runner, active);
@@ -57,7 +57,7 @@ impl PromptStore {
             let tokens = active.sequence.reusable();
             let (end, from) = (tokens.len(), active.sequence.computed());
             let attended = runner.cache.attended(&active.salt, tokens);
-            // Where another prompt parted from this one, others will; and the next turn begins with all of it.
+            // Where one prompt diverged from this one, others will; and the next turn begins with all of it.
             let ends = [attended, end].map(|end| end / POSITIONS * POSITIONS);
             let ends = ends.into_iter().filter(|end| *end >= from + MIN_KEPT);
             let between = (0..end).step_by(SNAPSHOT_EVERY).filter(|at| *at > from);
@@ -65,10 +65,10 @@ impl PromptStore {
         }
     }
 
-    /// Takes from a file what it has of a prompt, if that is a page more than was read.
+    /// Restores a prompt from a file, if that yields at least a page more than was computed.
     fn look_up_file(&mut self, runner: &mut Runner<'_>, active: &mut ActiveRequest) {
         let (Some(folder), true) = (&self.folder, runner.cache.has_index()) else { return };
-        // A file is found if it has more than this: a file of a whole page, as an engine writes them, is of use.
+        // A file is found if it has more tokens than this: engines write whole pages, and one more page is already useful.
         let least = active.sequence.computed() + POSITIONS - 1;
         let restored = runner.restore(&mut active.sequence, folder, &active.request.salt, least);
         self.ignored.extend(restored.ignored);
@@ -77,13 +77,13 @@ impl PromptStore {
             active.indexed = Indexed::default();
             index(runner, active, false);
         } else if active.sequence.computed() == 0 {
-            // What the index had of the prompt is there still.
+            // The index still has its part of the prompt.
             adopt(runner, active);
         }
     }
 }
 
-/// Writes what the index has of the beginning of a prompt to a file. See [`Engine::save`](super::Engine::save).
+/// Writes the indexed beginning of a prompt to a file. See [`Engine::save`](super::Engine::save).
 pub(super) fn save(
     runner: &mut Runner<'_>,
     user: &str,
@@ -98,7 +98,7 @@ pub(super) fn save(
     Ok(Some((contents.tokens.len(), contents.len())))
 }
 
-/// Adds what a file has to the index, by way of a sequence of the cache that is free. See [`Engine::restore`](super::Engine::restore).
+/// Adds the contents of a file to the index, via a free sequence of the cache. See [`Engine::restore`](super::Engine::restore).
 pub(super) fn restore(
     runner: &mut Runner<'_>,
     free: Option<usize>,
@@ -132,13 +132,13 @@ pub(super) fn restore(
     Ok((tokens, file.map.len() as u64))
 }
 
-/// Gives up what the index has of the beginning of a prompt alone. Returns how many tokens that were.
+/// Drops the indexed beginning of a prompt, except for what is shared. Returns the number of tokens dropped.
 pub(super) fn forget(runner: &mut Runner<'_>, user: &str, prompt: &[u32]) -> usize {
     let salt = salt(user, runner.is_long(prompt.len()));
     runner.cache.forget_prompt(&salt, prompt)
 }
 
-/// Gives a request the pages and states that the index has of its prompt, if they are of more than was read.
+/// Assigns to a request the indexed pages and states of its prompt, if they cover more than it has computed.
 fn adopt(runner: &mut Runner<'_>, active: &mut ActiveRequest) {
     let ActiveRequest { sequence, salt, indexed, .. } = active;
     let (tokens, computed) = (sequence.reusable(), sequence.computed());
@@ -148,8 +148,7 @@ fn adopt(runner: &mut Runner<'_>, active: &mut ActiveRequest) {
     }
 }
 
-/// Adds what a request has computed of its prompt to the index: whole pages, or the `rest` as well, after which nothing may be computed
-/// of it.
+/// Adds the computed part of a request's prompt to the index: whole pages, or the `rest` as well, after which nothing more of it may be computed.
 pub(super) fn index(runner: &mut Runner<'_>, active: &mut ActiveRequest, rest: bool) {
     let ActiveRequest { sequence, salt, indexed, marks, cold, .. } = active;
     if *cold {
@@ -162,7 +161,7 @@ pub(super) fn index(runner: &mut Runner<'_>, active: &mut ActiveRequest, rest: b
     }
 }
 
-/// Lets a prompt wait for one of `others` that begins alike and is being read, if that one will come further.
+/// Makes a prompt wait for one of `others` that begins alike and is being read, if that one will get further.
 pub(super) fn follow(
     runner: &Runner<'_>,
     others: &mut [Option<ActiveRequest>],

@@ -1,5 +1,5 @@
-//! What proposes tokens by computing them: a smaller model with the same tokens, or the layer for it that the model's own file has. What
-//! is proposed is computed and sampled like every other draft ([`speculate`](super::speculate)), so it changes no answer, whatever it is.
+//! Proposers that compute their proposals: a smaller model with the same tokens, or the MTP layer of the model's own file. Proposed tokens are
+//! computed and sampled like every other draft ([`speculate`](super::speculate)), so a proposal never changes an answer.
 
 use std::time::Instant;
 
@@ -9,27 +9,27 @@ use super::speculate::{MAX_DRAFT, Mean, Speculate, StepPlanner};
 use crate::error::ModelError;
 use crate::open::Model;
 
-/// Tokens that are not as likely, by what proposes them, end a draft.
+/// A proposed token with a lower probability ends the draft.
 const MIN_PROBABILITY: f32 = 0.4;
-/// Where drafts do not pay, one is tried after so many tokens.
+/// While drafts do not pay, one is tried after this number of tokens.
 const RETRY: usize = 64;
 
-/// What proposes the tokens of a sequence, and what is known of its drafts.
+/// The proposer of a sequence, and the statistics of its drafts.
 pub(super) struct Proposer<'m> {
     by: By<'m>,
     /// The model whose tokens they are.
     model: &'m Model,
-    /// How many of its tokens may be proposed.
+    /// The number of its tokens that may be proposed.
     vocab: usize,
-    /// How often a proposed token has come lately.
+    /// The share of proposed tokens accepted recently.
     accepted: Mean,
-    /// Seconds that a proposed token takes.
+    /// Seconds per proposed token.
     seconds: Mean,
     /// Steps since the last draft.
     since: usize,
-    /// True if this sequence wants proposals.
+    /// True if this sequence uses proposals.
     wanted: bool,
-    /// True if it has failed in this sequence, which continues without proposals then.
+    /// True if the proposer has failed in this sequence, which then continues without proposals.
     failed: bool,
 }
 
@@ -44,10 +44,10 @@ impl<'m> Proposer<'m> {
         Proposer { by, model, vocab, accepted, seconds, since: 0, wanted: true, failed: false }
     }
 
-    /// `draft` proposes for `model`, in sequences of up to `context` tokens.
+    /// Lets `draft` propose for `model`, in sequences of up to `context` tokens.
     ///
     /// # Errors
-    /// It has other tokens, or the system does not give the memory for its sequence.
+    /// `draft` has other tokens, or the system does not provide the memory for its sequence.
     pub(super) fn with_model(
         draft: &'m Model,
         model: &'m Model,
@@ -58,10 +58,10 @@ impl<'m> Proposer<'m> {
         Ok(Proposer::new(by, model, vocab))
     }
 
-    /// The model's own layer for it proposes, if its file has one.
+    /// Lets the model's own MTP layer propose, if its file has one.
     ///
     /// # Errors
-    /// The system does not give the memory for its keys and values.
+    /// The system does not provide the memory for its keys and values.
     pub(super) fn with_mtp(
         model: &'m Model,
         context: usize,
@@ -71,7 +71,7 @@ impl<'m> Proposer<'m> {
         Ok(head.map(|head| Proposer::new(By::Mtp(Box::new(head)), model, vocab)))
     }
 
-    /// The model's own layer, which has to see what the model computes.
+    /// The model's own layer, which has to be shown everything that the model computes.
     pub(super) fn mtp(&mut self) -> Option<&mut MtpHead<'m>> {
         match &mut self.by {
             By::Mtp(head) if self.wanted => Some(head),
@@ -79,7 +79,7 @@ impl<'m> Proposer<'m> {
         }
     }
 
-    /// Another sequence begins, for which proposals are `wanted` or not.
+    /// Begins another sequence, which uses proposals if `wanted`.
     pub(super) fn begin_sequence(&mut self, wanted: bool) {
         (self.failed, self.wanted) = (false, wanted);
         if let By::Mtp(head) = &mut self.by {
@@ -87,7 +87,7 @@ impl<'m> Proposer<'m> {
         }
     }
 
-    /// How many tokens a draft should have, at most `most`.
+    /// Returns the number of tokens that a draft should have, at most `most`.
     fn length(&mut self, speculate: Speculate, planner: &StepPlanner, most: usize) -> usize {
         self.since += 1;
         let seconds = (self.seconds.count() > 0).then(|| self.seconds.value());
@@ -97,10 +97,10 @@ impl<'m> Proposer<'m> {
         }
     }
 
-    /// Proposes what follows `tokens`, into the beginning of `draft`; returns how many tokens. A long sequence that a draft model has
-    /// not seen is read in several calls, the last of which proposes something.
+    /// Writes a proposal for the tokens after `tokens` to the beginning of `draft`; returns its number of tokens. A long sequence that a draft model
+    /// has not seen is read in several calls, the last of which proposes something.
     ///
-    /// What proposes may fail: a token that it does not have, logits that are no numbers, a file that has shrunk. That is no error of the answer,
+    /// A proposer may fail: a token that it does not have, logits that are not numbers, a file that has shrunk. That is not an error of the answer,
     /// which needs no proposals.
     pub(super) fn propose(
         &mut self,
@@ -119,7 +119,7 @@ impl<'m> Proposer<'m> {
         proposed.unwrap_or(0)
     }
 
-    /// Computes a proposal of `draft.len()` tokens, or fewer.
+    /// Computes a proposal of at most `draft.len()` tokens.
     fn compute(
         &mut self,
         speculate: Speculate,
@@ -158,7 +158,7 @@ impl<'m> Proposer<'m> {
         Ok(length)
     }
 
-    /// The likeliest next token, if it is no end; and if it is likely, where that counts.
+    /// Returns the most likely next token, unless it is an end token or, if `counts`, not likely enough.
     fn likeliest(&self, counts: bool) -> Option<u32> {
         let (logits, has_room) = match &self.by {
             By::Model(model) => (model.logits(), model.has_room()),
@@ -172,7 +172,7 @@ impl<'m> Proposer<'m> {
         (likely && !self.model.tokenizer().is_end(next) && has_room).then_some(next)
     }
 
-    /// Remembers how many tokens of a draft have come, and whether another came instead of the one after them.
+    /// Records the number of accepted tokens of a draft, and whether the token after them was rejected.
     pub(super) fn learn(&mut self, came: usize, other: bool) {
         (0..came).for_each(|_| self.accepted.add(1.0));
         if other {

@@ -1,4 +1,4 @@
-//! What an [`Engine`](super::Engine) is asked for, and what it brings.
+//! Requests to an [`Engine`](super::Engine), and their events.
 
 use std::fmt;
 
@@ -6,48 +6,48 @@ use super::generate::Finish;
 use super::sampler::SamplerOptions;
 use crate::error::ModelError;
 
-/// A prompt, and how it is to be continued.
+/// A prompt, and how to continue it.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// The tokens of the prompt.
     pub prompt: Vec<u32>,
     /// How tokens are chosen.
     pub sampling: SamplerOptions,
-    /// What is added to the logits of tokens before they are chosen from, by token. Of several entries for a token the sum counts.
+    /// Biases added to the logits of tokens before sampling, by token. Several entries for a token are summed.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Most tokens to generate.
+    /// Maximum number of tokens to generate.
     pub max_tokens: usize,
-    /// Go on after an end-of-generation token, and hand it out like any other.
+    /// Continue after an end-of-generation token, and hand it out like any other.
     pub ignore_eos: bool,
-    /// Prompts share what was computed of them with those of the same salt alone. Where users must not find out by the
-    /// time of an answer what others have asked, each has a salt.
+    /// Computed prompts are shared only between requests with the same salt. Where users must not be able to infer from response times what others
+    /// have sent, each user has a salt.
     pub salt: Box<str>,
-    /// What is wanted of the prompt beside its continuation.
+    /// Outputs for the prompt, in addition to its continuation.
     pub of_prompt: OfPrompt,
 }
 
-/// What is wanted of the tokens of a prompt.
+/// Outputs for the tokens of a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OfPrompt {
-    /// Nothing but what follows them.
+    /// Only the continuation.
     #[default]
     Nothing,
-    /// [`Event::PromptLogits`] for each of them but the last. They are all computed, whatever is known of the prompt already.
+    /// [`Event::PromptLogits`] for each of them except the last. They are all computed, even if the prompt is already cached.
     Logits,
-    /// [`Event::Embedding`], after which the request has ended.
+    /// [`Event::Embedding`], after which the request ends.
     Embedding(Pooling),
 }
 
-/// How the final hidden states of tokens become one vector.
+/// How the final hidden states of tokens are combined into one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
     /// That of the last token.
     Last,
-    /// The mean of all. They are all computed, whatever is known of the prompt already.
+    /// The mean of all. They are all computed, even if the prompt is already cached.
     Mean,
 }
 
-/// A vector in the same direction, of length 1; without a direction, zeros.
+/// Returns a vector in the same direction, of length 1; zeros if there is no direction.
 pub fn to_unit_length(vector: &[f32]) -> Vec<f32> {
     let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
     let scale = if length > 0.0 { 1.0 / length } else { 0.0 };
@@ -55,7 +55,7 @@ pub fn to_unit_length(vector: &[f32]) -> Vec<f32> {
 }
 
 impl Request {
-    /// True if each row of the prompt is wanted, and not its last one alone.
+    /// Returns true if outputs of every row of the prompt are requested, and not only of the last one.
     pub(super) fn wants_all_rows(&self) -> bool {
         matches!(self.of_prompt, OfPrompt::Logits | OfPrompt::Embedding(Pooling::Mean))
     }
@@ -65,24 +65,23 @@ impl Request {
     }
 }
 
-/// What rules tokens out of an answer, for example those that a grammar does not have next.
+/// A constraint rules tokens out of an answer, for example those that a grammar does not allow next.
 ///
-/// Both methods are called by the thread that calls [`Engine::step`](super::Engine::step) or
-/// [`generate_constrained`](super::generate_constrained): `accept` when a token has come, and
-/// `mask` before the next one is chosen. Between them the engine computes, so a mask that takes long to find is best begun by
-/// another thread in `accept`.
+/// Both methods are called by the thread that calls [`Engine::step`](super::Engine::step) or [`generate_constrained`](super::generate_constrained):
+/// `accept` when a token has been chosen, and `mask` before the next one is chosen. The engine computes in between, so a mask that is expensive to
+/// compute is best started on another thread in `accept`.
 pub trait Constraint: Send + fmt::Debug {
-    /// Sets the logits `[vocab]` of tokens that cannot come next to −∞. To end an answer, leave its end tokens alone.
+    /// Sets the logits `[vocab]` of tokens that cannot come next to −∞. To allow an answer to end, leave its end tokens unchanged.
     ///
     /// # Errors
-    /// Why there is no mask. The request fails with it.
+    /// The reason why there is no mask. The request fails with it.
     fn mask(&mut self, logits: &mut [f32]) -> Result<(), Box<str>>;
 
-    /// A token has come. End tokens are not told.
+    /// Notifies the constraint of a chosen token. It is not called for end tokens.
     fn accept(&mut self, token: u32);
 }
 
-/// The logits `[vocab]` that the next token is chosen by: `logits`, or what a constraint has left of them, in `masked`.
+/// Returns the logits `[vocab]` from which the next token is chosen: `logits`, or those masked by a constraint, in `masked`.
 pub(super) fn mask<'l>(
     constraint: Option<&mut (dyn Constraint + '_)>,
     logits: &'l [f32],
@@ -94,38 +93,38 @@ pub(super) fn mask<'l>(
     Ok(masked)
 }
 
-/// Which request an event is of.
+/// Identifies the request of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub(super) u64);
 
-/// What a step has brought for a request.
+/// An output of a step for a request.
 #[derive(Debug)]
 pub enum Event<'e> {
-    /// So many tokens of the prompt were read, and there are more.
+    /// Part of the prompt was read, and there is more.
     Reading {
-        /// Those that were not computed included.
+        /// The number of tokens read, including reused ones.
         read: usize,
-        /// Those that were not computed: they had been, of earlier prompts.
+        /// The number of tokens that were reused from earlier prompts instead of computed.
         reused: usize,
     },
-    /// The logits `[vocab]` of what follows a token of the prompt, if they are wanted ([`OfPrompt::Logits`]).
+    /// The logits `[vocab]` for the position after a prompt token, if requested ([`OfPrompt::Logits`]).
     PromptLogits {
-        /// Which token, from 0.
+        /// The index of the token.
         position: usize,
-        /// They are the model's: without bias, penalties or constraint.
+        /// The model's own logits: without bias, penalties or constraint.
         logits: &'e [f32],
     },
-    /// The prompt was read. So many of its tokens were not computed: they had been, of earlier prompts.
+    /// The prompt was read.
     Prompt {
-        /// Those tokens.
+        /// The number of tokens that were reused from earlier prompts instead of computed.
         reused: usize,
     },
-    /// A token, and the logits `[vocab]` of its place: the model's, without bias, penalties or constraint.
+    /// A token, and the logits `[vocab]` it was chosen from: the model's own, without bias, penalties or constraint.
     Token(u32, &'e [f32]),
-    /// The final hidden states `[hidden]` of the prompt, pooled and not scaled ([`OfPrompt::Embedding`]). Nothing else follows.
+    /// The final hidden states `[hidden]` of the prompt, pooled and not scaled ([`OfPrompt::Embedding`]). The last event of a request.
     Embedding(&'e [f32]),
-    /// The answer ended. Nothing else follows.
+    /// The answer ended. The last event of a request.
     Finished(Finish),
-    /// The logits were not numbers, or a constraint has no mask. Nothing else follows.
+    /// The logits were not numbers, or a constraint has no mask. The last event of a request.
     Failed(ModelError),
 }

@@ -1,5 +1,5 @@
-//! A model with what it computes sequences in: the network, the cache, buffers, logits. A step is a batch of rows of some sequences;
-//! the owner of the sequences chooses the rows, and takes what comes out.
+//! A model with everything needed to compute sequences: the network, the cache, buffers, logits. A step is a batch of rows of several sequences; the
+//! owner of the sequences chooses the rows, and uses the results.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -22,41 +22,41 @@ use crate::positions::POSITIONS;
 use crate::prompts::{FoundPrompt, IgnoredPrompt, Key, PromptFolder, Rounding};
 use crate::weights::not_finite;
 
-/// Most tokens that are computed together.
+/// Maximum number of tokens that are computed together.
 pub const MAX_BATCH: usize = 4096;
-/// Most positions of a context.
+/// Maximum number of positions of a context.
 pub const MAX_CONTEXT: usize = 1 << 30;
-/// Most sequences that are computed together.
+/// Maximum number of sequences that are computed together.
 pub const MAX_SEQUENCES: usize = 1024;
-/// Recurrent states are kept at least once in this number of tokens.
+/// Recurrent states are saved at least once per this number of tokens.
 pub(super) const SNAPSHOT_EVERY: usize = 2048;
-/// Rows of which logits are computed together at least, where those of many rows are wanted.
+/// Minimum number of rows whose logits are computed together, where those of many rows are requested.
 const MIN_LOGITS: usize = 16;
-/// Most tokens of a sequence that memory is reserved for beforehand.
+/// Maximum number of tokens of a sequence for which memory is reserved in advance.
 pub(super) const MAX_RESERVED: usize = 1 << 20;
 
-/// What a runner may hold.
+/// Limits and number formats of a runner.
 pub(super) struct RunnerOptions {
     pub(super) sequences: usize,
-    /// Positions of each sequence.
+    /// Maximum number of positions of each sequence.
     pub(super) context: Option<usize>,
-    /// Most rows of a step.
+    /// Maximum number of rows of a step.
     pub(super) batch: usize,
-    /// Most rows of drafts in a step.
+    /// Maximum number of draft rows in a step.
     pub(super) drafted: usize,
     pub(super) rounding: Rounding,
-    /// Bytes for what was computed of prompts.
+    /// Bytes for cached prompts.
     pub(super) prompt_cache: usize,
 }
 
-/// What a sequence took from a folder of prompts.
+/// The part of a prompt that was restored from a folder of prompts.
 #[derive(Debug, Default)]
 pub struct Restored {
-    /// How many tokens at the beginning of the prompt; they need not be fed.
+    /// Number of tokens at the beginning of the prompt that need not be fed.
     pub positions: usize,
-    /// The file that has them.
+    /// The file that they come from.
     pub file: Option<PathBuf>,
-    /// Files that should have been of use and are not.
+    /// Files that should have been usable and are not.
     pub ignored: Vec<IgnoredPrompt>,
 }
 
@@ -66,21 +66,21 @@ pub(super) struct Runner<'m> {
     net: Net<'m>,
     pub(super) cache: Cache,
     buffers: Buffers,
-    /// `[rows, vocab]`: a row for each sequence and for each token of the drafts of a step, or more.
+    /// `[rows, vocab]`: at least a row for each sequence and for each draft token of a step.
     logits: Vec<f32>,
     context: usize,
     batch: usize,
     rounding: Rounding,
     planner: StepPlanner,
-    /// What computes proposals: of the first sequences of the cache, by sequence.
+    /// Proposers of the first sequences of the cache, indexed by sequence.
     pub(super) proposers: Vec<Proposer<'m>>,
 }
 
 impl<'m> Runner<'m> {
-    /// Memory is reserved for all sequences and taken as it is used.
+    /// Address space is reserved for all sequences, and memory is used only as they grow.
     ///
     /// # Errors
-    /// Options beyond all limits, keys and values that cannot be kept so, or memory that the system does not give.
+    /// Options beyond the limits, a cache type that the model does not support, or memory that the system does not provide.
     pub(super) fn new(model: &'m Model, options: &RunnerOptions) -> Result<Runner<'m>, ModelError> {
         let &RunnerOptions { sequences, batch, drafted, rounding, prompt_cache, .. } = options;
         let spec = model.spec();
@@ -102,7 +102,7 @@ impl<'m> Runner<'m> {
         net.check_cache_type(rounding.cache)?;
         // Each sequence has whole pages.
         let positions = context.next_multiple_of(POSITIONS).saturating_mul(sequences);
-        // Where there is no address space for prompts, the sequences go on without.
+        // Without address space for prompts, the sequences work without a prompt cache.
         let cache = net.cache(positions, sequences, prompt_cache, rounding.cache);
         let cache = cache.or_else(|_| net.cache(positions, sequences, 0, rounding.cache))?;
         let buffers = net.buffers(context, [batch, decode], rounding.prompt);
@@ -120,12 +120,12 @@ impl<'m> Runner<'m> {
         })
     }
 
-    /// Positions that each sequence may have.
+    /// The maximum number of positions of each sequence.
     pub(super) fn context(&self) -> usize {
         self.context
     }
 
-    /// Most rows of a step.
+    /// The maximum number of rows of a step.
     pub(super) fn batch(&self) -> usize {
         self.batch
     }
@@ -135,19 +135,19 @@ impl<'m> Runner<'m> {
         Sequence::new(index, self.original(), capacity)
     }
 
-    /// Most tokens of a sequence that is not long, if the model rotates long ones in another way.
+    /// Returns the maximum length of a sequence that is not long, if the model rotates long ones differently.
     fn original(&self) -> Option<usize> {
         let long = &self.model.spec().long_context;
-        // A sequence that cannot become long need not be told from others.
+        // Where no sequence can become long, there is nothing to distinguish.
         (long.rope.is_some() && self.context > long.original).then_some(long.original)
     }
 
-    /// True if a sequence of `n` tokens is long.
+    /// Returns true if a sequence of `n` tokens is long.
     pub(super) fn is_long(&self, n: usize) -> bool {
         self.original().is_some_and(|original| n > original)
     }
 
-    /// Most tokens of a sequence that memory is reserved for: of its context, and one that was chosen and is not computed.
+    /// Returns the number of tokens of a sequence for which memory is reserved: those of its context, and a chosen one that is not computed.
     pub(super) fn max_tokens(&self) -> usize {
         self.context.min(MAX_RESERVED) + 1
     }
@@ -155,17 +155,17 @@ impl<'m> Runner<'m> {
     /// Lets a smaller model with the same tokens propose tokens of the first `count` sequences.
     ///
     /// # Errors
-    /// `draft` has other tokens, or the system does not give the memory for its sequences.
+    /// `draft` has other tokens, or the system does not provide the memory for its sequences.
     pub(super) fn draft_with(&mut self, draft: &'m Model, count: usize) -> Result<(), ModelError> {
         let drafts = (0..count).map(|_| Proposer::with_model(draft, self.model, self.context));
         self.proposers = drafts.collect::<Result<_, _>>()?;
         Ok(())
     }
 
-    /// Lets the layer for it that the model's file may have propose tokens of the first `count` sequences. Returns whether there is one.
+    /// Lets the MTP layer of the model's file, if any, propose tokens of the first `count` sequences. Returns true if there is one.
     ///
     /// # Errors
-    /// The system does not give the memory for its keys and values.
+    /// The system does not provide the memory for its keys and values.
     pub(super) fn draft_with_mtp(&mut self, count: usize) -> Result<bool, ModelError> {
         let heads =
             (0..count).map_while(|_| Proposer::with_mtp(self.model, self.context).transpose());
@@ -177,10 +177,10 @@ impl<'m> Runner<'m> {
         Ok(found)
     }
 
-    /// Gets a sequence ready for drafts.
+    /// Prepares a sequence for drafts.
     ///
     /// # Errors
-    /// The system does not give the memory for the states of recurrent layers after each token of a draft.
+    /// The system does not provide the memory for the states of recurrent layers after each token of a draft.
     pub(super) fn get_ready_for_drafts(&mut self, sequence: usize) -> Result<(), CacheError> {
         self.cache.get_ready_for_drafts(sequence, MAX_DRAFT)
     }
@@ -191,8 +191,8 @@ impl<'m> Runner<'m> {
         self.planner.begin(decoding);
     }
 
-    /// Adds the pending token of a sequence to the step, and a draft of up to `most` tokens, as far as drafts pay. Returns how many
-    /// rows that are; logits of all of them are wanted, or of none.
+    /// Adds the pending token of a sequence to the step, with a draft of up to `most` tokens where drafts pay. Returns the number of rows; logits are
+    /// requested for all of them or for none.
     pub(super) fn push_pending(
         &mut self,
         sequence: &mut Sequence,
@@ -236,10 +236,10 @@ impl<'m> Runner<'m> {
         }
     }
 
-    /// Computes the step, and the logits of the first `logits` rows that are wanted. Returns how long it took.
+    /// Computes the step, and the logits of the first `logits` requested rows. Returns the time it took.
     ///
     /// # Errors
-    /// Weights that cannot be loaded, or a file that has shrunk. What the cache holds of the rows is of no use then.
+    /// Weights that cannot be loaded, or a file that has shrunk. The cache contents for the rows are then invalid.
     pub(super) fn run(&mut self, logits: usize) -> Result<Duration, ModelError> {
         let began = Instant::now();
         let (net, cache, buffers) = (&self.net, &mut self.cache, &mut self.buffers);
@@ -273,7 +273,7 @@ impl<'m> Runner<'m> {
         Ok(took)
     }
 
-    /// The rows of the step: those that were wanted, once it has been computed.
+    /// The rows of the step: after it has been computed, only the requested ones.
     pub(super) fn spans(&self) -> &[Span] {
         self.buffers.batch.all_spans()
     }
@@ -284,7 +284,7 @@ impl<'m> Runner<'m> {
         &self.logits[row * vocab..][..vocab]
     }
 
-    /// Whether the logits of a row, of what follows `position`, are numbers.
+    /// Checks that the logits of a row, for the position after `position`, are numbers.
     ///
     /// # Errors
     /// They are not.
@@ -292,11 +292,11 @@ impl<'m> Runner<'m> {
         numbers(self.model, self.logits(row), position)
     }
 
-    /// Computes the logits of rows of a prompt, the first of which is at `position`, and calls `f(position, logits)` with those of each.
-    /// Logits of the step are overwritten. Returns the row of the last ones.
+    /// Computes the logits of rows of a prompt, the first of which is at `position`, and calls `f(position, logits)` with those of each. Overwrites
+    /// the logits of the step. Returns the row of the last logits.
     ///
     /// # Errors
-    /// As [`Runner::run`]; [`ModelError::NotNumbers`], before `f` is called for these.
+    /// As [`Runner::run`]; [`ModelError::NotNumbers`], before `f` is called for the row.
     pub(super) fn each_logits(
         &mut self,
         rows: Range<usize>,
@@ -325,7 +325,7 @@ impl<'m> Runner<'m> {
         self.net.hidden(&self.buffers, row, hidden);
     }
 
-    /// Takes what was wrong of the last draft of a sequence out of it.
+    /// Removes the rejected tokens of the last draft from a sequence.
     pub(super) fn end_draft(&mut self, sequence: &mut Sequence) {
         if let Some([came, wrong]) = sequence.drafter.as_mut().map(Drafter::end)
             && wrong > 0
@@ -334,14 +334,14 @@ impl<'m> Runner<'m> {
         }
     }
 
-    /// What parts what is computed of a prompt from what other settings would make of it.
+    /// Returns the key that separates computed prompts from those computed with other settings.
     pub(super) fn key(&self, long: bool, salt: &str) -> Key {
         self.model.prompt_key(self.rounding, long, salt)
     }
 
-    /// Takes from `folder` what it has of the tokens of a sequence, all of which are to be read, beyond the first `least` of them; all but the
-    /// last may be there. It is mapped, and not read into memory of this process. What is computed after it has the bits that it would have
-    /// if all had been computed. Where a file is of no use after all, nothing of the sequence is computed any more.
+    /// Restores from `folder` as much as it has of a sequence whose tokens are all still to be read, if that is more than the first `least` tokens;
+    /// at most all but the last token. The file is mapped, and not read into memory of this process. Everything computed afterwards is bit-identical
+    /// to computing the whole sequence. If a file turns out to be unusable, no token of the sequence counts as computed any more.
     pub(super) fn restore(
         &mut self,
         sequence: &mut Sequence,
@@ -367,7 +367,7 @@ impl<'m> Runner<'m> {
         restored
     }
 
-    /// Whether everything that was read from files so far can be relied on.
+    /// Checks that everything read from files so far is reliable.
     ///
     /// # Errors
     /// A file has become shorter since it was mapped, or cannot be read.
@@ -382,11 +382,10 @@ fn of(sequence: &Sequence, role: Role) -> SequenceRows {
     SequenceRows { sequence: sequence.index, role, long: sequence.is_long() }
 }
 
-/// Refuses tokens that a sequence of `used` tokens cannot be continued with in a context of `limit`, of which at most `batch` are computed
-/// together.
+/// Rejects tokens that cannot continue a sequence of `used` tokens in a context of `limit`, of which at most `batch` are computed together.
 ///
 /// # Errors
-/// No tokens, one that is outside the vocabulary, or more than there is room for; a network that reads texts as a whole.
+/// No tokens, a token outside the vocabulary, or more tokens than fit; for a network that reads texts as a whole, a text longer than a batch.
 pub(super) fn admit(
     model: &Model,
     tokens: &[u32],
@@ -415,14 +414,13 @@ pub(super) fn admit(
     Ok(())
 }
 
-/// Whether `logits` of what follows `position` are numbers, or −∞.
+/// Checks that `logits` for the position after `position` are numbers or −∞.
 ///
 /// # Errors
-/// [`ModelError::NotNumbers`], which names the first weight that is not a number, if there is one. All
-/// weights are read for that, so it takes as long as a step.
+/// [`ModelError::NotNumbers`], which names the first weight that is not a number, if there is one. This reads all weights, so it takes as long as a
+/// step.
 pub(super) fn numbers(model: &Model, logits: &[f32], position: usize) -> Result<(), ModelError> {
-    // A NaN compares as not less than anything. Each chunk is looked at whole: the compiler makes SIMD of what has no way
-    // out in between.
+    // Every comparison with NaN is false. Each chunk is checked as a whole: the compiler vectorises loops without an early exit.
     let all = |chunk: &[f32]| chunk.iter().fold(true, |all, logit| all & (*logit < f32::INFINITY));
     if logits.chunks(1024).all(all) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Logits into a token: biases, penalties, top-k, top-p, min-p, temperature, then a draw.
+//! Turns logits into a token: biases, penalties, top-k, top-p, min-p, temperature, then a draw.
 //!
 //! The stages, their order and their meaning are the same as in llama.cpp's default chain:
 //! 1. biases are added; then penalties on the tokens accepted lately: the repeat penalty (a positive logit is divided by it, a
@@ -16,21 +16,21 @@ use std::cmp::Ordering;
 /// How tokens are chosen. The defaults are llama.cpp's, except for the seed, which is 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SamplerOptions {
-    /// Divides the logits; 0 (or anything not above it) always takes the likeliest token.
+    /// Divides the logits; 0 (or a negative value) always takes the most likely token.
     pub temperature: f32,
-    /// Keep the k likeliest tokens; 0 keeps all.
+    /// Keep the k most likely tokens; 0 keeps all.
     pub top_k: usize,
-    /// Keep the likeliest tokens that make up this share of the probability; 1 keeps all.
+    /// Keep the most likely tokens that make up this share of the probability; 1 keeps all.
     pub top_p: f32,
-    /// Keep tokens at least this likely, relative to the likeliest; 0 keeps all.
+    /// Keep tokens at least this likely, relative to the most likely; 0 keeps all.
     pub min_p: f32,
-    /// Makes tokens accepted lately less likely by this factor; 1 does not.
+    /// Makes recently accepted tokens less likely by this factor; 1 has no effect.
     pub repeat_penalty: f32,
-    /// Subtracted from the logit of a token for each time that it was accepted lately; 0 does not.
+    /// Subtracted from the logit of a token for each time that it was recently accepted; 0 has no effect.
     pub frequency_penalty: f32,
-    /// Subtracted from the logits of tokens accepted lately; 0 does not.
+    /// Subtracted from the logits of recently accepted tokens; 0 has no effect.
     pub presence_penalty: f32,
-    /// How many tokens count as lately; 0 none.
+    /// Number of tokens that count as recent; 0: none.
     pub repeat_last_n: usize,
     /// Seed of the random draws.
     pub seed: u64,
@@ -56,7 +56,7 @@ impl SamplerOptions {
         seed: 0,
     };
 
-    /// The likeliest token always.
+    /// Always takes the most likely token.
     pub fn greedy() -> SamplerOptions {
         SamplerOptions { temperature: 0.0, ..SamplerOptions::default() }
     }
@@ -69,9 +69,9 @@ struct Candidate {
     id: u32,
 }
 
-/// Greatest logit first, of equal ones the lowest id.
+/// Orders candidates by descending logit; the lower id comes first among equal logits.
 fn descending(a: &Candidate, b: &Candidate) -> Ordering {
-    // No NaN here, so `Equal` stands for equal (0 and −0 included).
+    // There is no NaN here, so `Equal` means equal (0 and −0 included).
     b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
 }
 
@@ -84,24 +84,24 @@ pub struct Sampler {
     /// The last accepted tokens, a ring of at most `remembered`.
     last: Vec<u32>,
     remembered: usize,
-    /// The oldest of a full ring.
+    /// The index of the oldest token in a full ring.
     oldest: usize,
-    /// What is added to the logits of some tokens, ids ascending.
+    /// Biases added to the logits of some tokens, ids ascending.
     bias: Vec<Candidate>,
     /// Tokens with a bias or a penalty, with their new logits, ids ascending.
     changed: Vec<Candidate>,
-    /// Tokens still in question, at most `capacity` at a time.
+    /// Tokens still under consideration, at most `capacity` at a time.
     candidates: Vec<Candidate>,
     capacity: usize,
 }
 
-/// Beyond k, so that the k best are not picked out again for every candidate.
+/// Capacity beyond k, so that the k best are not selected again for every candidate.
 const SLACK: usize = 1024;
 
 impl Sampler {
-    /// A sampler for logits of `vocab_size` tokens; entries beyond are ignored.
+    /// Creates a sampler for logits of `vocab_size` tokens; further entries are ignored.
     pub fn new(options: SamplerOptions, vocab_size: usize) -> Sampler {
-        // No more than any context holds.
+        // More than any context has.
         const MAX_REMEMBERED: usize = 1 << 20;
         let plain = options.repeat_penalty == 1.0
             && options.frequency_penalty == 0.0
@@ -128,7 +128,7 @@ impl Sampler {
         }
     }
 
-    /// Adds to the logits of tokens before anything else is done with them. Of several entries for a token the sum counts.
+    /// Adds `bias` to the logits of tokens before any other stage. Several entries for a token are summed.
     pub fn with_bias(mut self, bias: &[(u32, f32)]) -> Sampler {
         self.bias.extend(bias.iter().map(|(id, bias)| Candidate { logit: *bias, id: *id }));
         sum_by_id(&mut self.bias);
@@ -136,12 +136,12 @@ impl Sampler {
         self
     }
 
-    /// The options it was made with.
+    /// The options that the sampler was created with.
     pub fn options(&self) -> &SamplerOptions {
         &self.options
     }
 
-    /// Counts `id` among the tokens of lately.
+    /// Counts `id` among the recent tokens.
     pub fn accept(&mut self, id: u32) {
         if self.last.len() < self.remembered {
             self.last.push(id);
@@ -151,18 +151,18 @@ impl Sampler {
         }
     }
 
-    /// Forgets the accepted tokens and begins the draws again.
+    /// Forgets the accepted tokens and restarts the random draws.
     pub fn reset(&mut self) {
         self.last.clear();
         self.oldest = 0;
         self.random = Random::new(self.options.seed);
     }
 
-    /// Chooses a token; 0 if there are no logits. It is not accepted by this.
+    /// Chooses a token; 0 if there are no logits. Does not accept it.
     pub fn sample(&mut self, logits: &[f32]) -> u32 {
         let logits = &logits[..logits.len().min(self.vocab_size)];
         self.change(logits);
-        // A NaN temperature is not above 0 either.
+        // A NaN temperature counts as 0.
         if self.options.temperature <= 0.0 || self.options.temperature.is_nan() {
             return self.greatest(logits);
         }
@@ -172,11 +172,11 @@ impl Sampler {
         self.draw()
     }
 
-    /// The new logits of the tokens that have a bias or were accepted lately.
+    /// Computes the new logits of the tokens that have a bias or were recently accepted.
     fn change(&mut self, logits: &[f32]) {
         let SamplerOptions { repeat_penalty, frequency_penalty, presence_penalty, .. } =
             self.options;
-        // First how often each of them came lately.
+        // First the number of recent occurrences of each.
         self.changed.clear();
         self.changed.extend(self.last.iter().map(|id| Candidate { logit: 1.0, id: *id }));
         self.changed.extend(self.bias.iter().map(|bias| Candidate { logit: 0.0, ..*bias }));
@@ -196,7 +196,7 @@ impl Sampler {
         }
     }
 
-    /// The token of the greatest logit.
+    /// Returns the token with the greatest logit.
     fn greatest(&self, logits: &[f32]) -> u32 {
         let mut best = Candidate { logit: f32::NEG_INFINITY, id: u32::MAX };
         let mut offer = |c: Candidate| {
@@ -215,15 +215,14 @@ impl Sampler {
         if best.id == u32::MAX { 0 } else { best.id }
     }
 
-    /// Fills `candidates` with the top-k of the logits, in no order.
+    /// Fills `candidates` with the top-k of the logits, unordered.
     fn gather(&mut self, logits: &[f32]) {
         self.candidates.clear();
         let k = match self.options.top_k {
             0 => logits.len(),
             k => k.min(logits.len()),
         };
-        // Whatever is not greater than this cannot be among the k best: ids only grow, so an
-        // equal logit comes after k others.
+        // A logit that is not greater than this cannot be among the k best: ids only increase, so an equal logit comes after k others.
         let mut floor = None;
         let changed = std::mem::take(&mut self.changed);
         let mut from = 0;
@@ -242,7 +241,7 @@ impl Sampler {
         const BLOCK: usize = 64;
         for (i, block) in logits.chunks(BLOCK).enumerate() {
             if let Some(floor) = *floor {
-                // Most blocks hold nothing of interest; this loop is one vector compare each.
+                // Most blocks have no candidates; this loop is one vector comparison for each.
                 let mut any = false;
                 for &logit in block {
                     any |= logit > floor;
@@ -268,7 +267,7 @@ impl Sampler {
         }
     }
 
-    /// Cuts the candidates to the k best, in no order.
+    /// Reduces the candidates to the k best, unordered.
     fn keep_best(&mut self, k: usize) {
         if k < self.candidates.len() {
             self.candidates.select_nth_unstable_by(k, descending);
@@ -280,7 +279,7 @@ impl Sampler {
         self.candidates.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max)
     }
 
-    /// Keeps the likeliest candidates whose probabilities reach p together.
+    /// Keeps the most likely candidates whose probabilities together reach p.
     fn top_p(&mut self) {
         let p = self.options.top_p;
         if p >= 1.0 || p.is_nan() || self.candidates.len() < 2 {
@@ -289,8 +288,7 @@ impl Sampler {
         let greatest = self.greatest_logit();
         let total: f64 = self.candidates.iter().map(|c| weight(c.logit, greatest, 1.0)).sum();
         let wanted = f64::from(p) * total;
-        // The head is sorted piece by piece: seldom are more than a few needed, and they may come
-        // from a whole vocabulary.
+        // The head is sorted in pieces: usually only a few candidates are needed, and there may be as many as the vocabulary has tokens.
         let mut sorted = 0;
         let mut step = 64;
         let mut reached = 0.0;
@@ -313,21 +311,21 @@ impl Sampler {
         }
     }
 
-    /// Keeps the candidates at least p times as likely as the likeliest.
+    /// Keeps the candidates at least p times as likely as the most likely.
     fn min_p(&mut self) {
         let p = self.options.min_p;
         if p <= 0.0 || p.is_nan() {
             return;
         }
         let greatest = self.greatest_logit();
-        // With p > 1 nothing would be left: the likeliest stays in any case.
+        // With p > 1 none would be left: the most likely candidate always stays.
         let floor = greatest + p.min(1.0).ln();
         if floor.is_finite() {
             self.candidates.retain(|c| c.logit >= floor);
         }
     }
 
-    /// Draws from the softmax of the candidates at the temperature.
+    /// Draws from the softmax of the candidates at the configured temperature.
     fn draw(&mut self) -> u32 {
         let greatest = self.greatest_logit();
         let scale = 1.0 / f64::from(self.options.temperature);
@@ -345,14 +343,13 @@ impl Sampler {
                 left -= weight;
             }
         }
-        // `last` is also what rounding leaves over at the end; without any weight (only −∞) the
-        // first candidate is as good as any.
+        // `last` also receives the remainder left by rounding; if no candidate has any weight (all −∞), the lowest id is chosen.
         last.or_else(|| self.candidates.iter().map(|c| c.id).min()).unwrap_or(0)
     }
 }
 
-/// The probability up to a common factor: exp((logit − greatest)·scale). If the greatest is
-/// infinite, logits equal to it weigh 1 and all others 0.
+/// Returns the probability up to a common factor: exp((logit − greatest)·scale). If the greatest is infinite, logits equal to it weigh 1 and all
+/// others 0.
 fn weight(logit: f32, greatest: f32, scale: f64) -> f64 {
     if greatest.is_infinite() {
         f64::from(u8::from(logit == greatest && greatest > 0.0))
@@ -361,7 +358,7 @@ fn weight(logit: f32, greatest: f32, scale: f64) -> f64 {
     }
 }
 
-/// Sorts by id, and makes one entry of those with the same id.
+/// Sorts by id, and merges entries with the same id.
 fn sum_by_id(candidates: &mut Vec<Candidate>) {
     candidates.sort_unstable_by_key(|c| c.id);
     candidates.dedup_by(|from, into| {
@@ -377,10 +374,10 @@ fn clean(logit: f32) -> f32 {
     if logit.is_nan() { f32::NEG_INFINITY } else { logit }
 }
 
-/// The greatest of a run of logits whose ids begin at `first`; id `u32::MAX` if the run is empty.
+/// Returns the greatest of consecutive logits whose ids begin at `first`; id `u32::MAX` if there are none.
 fn greatest_of(logits: &[f32], first: usize) -> Candidate {
-    // First the value, in independent lanes that the compiler makes vectors of (a comparison with
-    // NaN is false, so NaN never gets in), then where it stands.
+    // First the value, in independent lanes that the compiler turns into vectors (a comparison with NaN is false, so NaN is never taken), then its
+    // index.
     const LANES: usize = 32;
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let (blocks, rest) = logits.as_chunks::<LANES>();
@@ -430,7 +427,7 @@ impl Random {
         result
     }
 
-    /// In [0, 1), 53 bits.
+    /// Returns a number in [0, 1), with 53 bits.
     fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
@@ -475,7 +472,7 @@ mod tests {
 
     fn random_logits(n: usize, seed: u64) -> Vec<f32> {
         let mut random = Random::new(seed);
-        // Sums of uniforms, and many equal ones.
+        // Sums of uniform numbers, with many ties.
         (0..n)
             .map(|_| ((random.unit() + random.unit() + random.unit()) * 40.0).round() as f32 / 4.0)
             .collect()

@@ -1,8 +1,8 @@
 //! Many sequences on one model: they join and leave between steps, and every step computes one batch of rows of all of them.
 //!
-//! A step has the rows of all sequences that decode, one each, and then as many rows of prompts as fit into the time that a step
-//! may take ([`pace`](super::pace)). That time decides how prompts are cut, and how they are cut changes no bit of an answer; nor does
-//! anything else beside a sequence (see [`batch`](crate::parts::batch)).
+//! A step has one row for each sequence that decodes, and then as many prompt rows as fit into the time limit of a step ([`pace`](super::pace)). That
+//! time decides how prompts are split, and neither the split nor the other sequences of a batch change any bit of an answer (see
+//! [`batch`](crate::parts::batch)).
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -28,32 +28,32 @@ use crate::parts::batch::LogitRows;
 use crate::positions::POSITIONS;
 use crate::prompts::{IgnoredPrompt, PromptFolder, PromptWriteError, RestoreError, Rounding};
 
-/// Most sequences that have drafts of the longest kind in one step.
+/// Maximum number of sequences with drafts of the maximum length in one step.
 const MAX_DRAFTING: usize = 4;
-/// Most sequences that have a draft model or an MTP layer.
+/// Maximum number of sequences with a draft model or an MTP layer.
 const MAX_PROPOSERS: usize = 8;
 
-/// What an engine may hold.
+/// Limits and number formats of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// Sequences that are computed at the same time; others wait.
+    /// Number of sequences that are computed at the same time; other requests wait.
     pub sequences: usize,
-    /// Positions of each sequence; `None`: [`DEFAULT_CONTEXT`], or what the model was trained for if that is less.
+    /// Maximum number of positions of each sequence; `None`: [`DEFAULT_CONTEXT`], or the model's training context if that is smaller.
     pub context: Option<usize>,
-    /// Most rows that are computed together.
+    /// Maximum number of rows that are computed together.
     pub batch: usize,
     /// How activations of prompts are rounded.
     pub prompt_precision: Precision,
-    /// How keys and values are kept.
+    /// Number format of keys and values.
     pub cache_type: KvType,
-    /// How long a step should take at most while a sequence decodes and prompts are read beside it.
+    /// Target time limit of a step in which a sequence decodes while prompts are read.
     pub step: Duration,
-    /// Bytes of memory for what was computed of prompts, so that a prompt that begins like an earlier one continues where that one
-    /// differs. 0: nothing is kept. What was least recently used goes first.
+    /// Bytes of memory for cached prompts, so that a prompt that begins like an earlier one is computed only from where they differ. 0: nothing is
+    /// kept. The least recently used entries are evicted first.
     pub prompt_cache: usize,
-    /// Where prompts are looked up that were computed before this engine was made; and where [`Engine::keep`] writes them.
+    /// The folder in which prompts computed before this engine existed are looked up, and to which [`Engine::keep`] writes.
     pub prompts: Option<PromptFolder>,
-    /// Whether tokens are drafted; the answer is the same.
+    /// When tokens are drafted; the answer is the same.
     pub speculate: Speculate,
 }
 
@@ -82,9 +82,9 @@ struct Waiting {
 
 /// Many sequences on a model.
 ///
-/// What a request gets depends on the model, its prompt, its options and its seed: not on the requests beside it, on when it
-/// came, or on how many sequences there are. A step allocates nothing in which no request begins, no sequence is read again because it
-/// has become long, and no prompt is the first one of a salt.
+/// The answer to a request depends on the model, its prompt, its options and its seed: not on concurrent requests, on its time of arrival, or on the
+/// number of sequences. A step allocates nothing unless a request begins, a sequence is read again because it has become long, or a prompt is the
+/// first one with its salt.
 ///
 /// ```
 /// # use alight_model::{Engine, EngineOptions, Event, Model, ModelError, Request, SamplerOptions};
@@ -108,7 +108,7 @@ struct Waiting {
 /// ```
 pub struct Engine<'m> {
     runner: Runner<'m>,
-    /// By sequence of the cache.
+    /// Indexed by sequence of the cache.
     places: Vec<Option<ActiveRequest>>,
     waiting: VecDeque<Waiting>,
     last_id: u64,
@@ -116,24 +116,24 @@ pub struct Engine<'m> {
     prompts: PromptStore,
     outputs: Outputs,
     speculate: Speculate,
-    /// Most rows of drafts in a step.
+    /// Maximum number of draft rows in a step.
     max_drafted: usize,
-    /// Sequences whose prompts are read, in the order of their turns.
+    /// Sequences whose prompts are being read, in the order of their turns.
     order: Vec<usize>,
-    /// Sequences that the step asks logits of, in the order of their rows.
+    /// Sequences whose logits the step computes, in the order of their rows.
     asked: Vec<usize>,
-    /// How many rows those are. Rows that are wanted for themselves come after them.
+    /// The number of those rows. Rows that are requested for their own sake (all logits, hidden states) come after them.
     asked_rows: usize,
 }
 
 impl<'m> Engine<'m> {
-    /// An engine without requests. Memory is reserved for all sequences and taken as it is used.
+    /// Creates an engine without requests. Address space is reserved for all sequences, and memory is used only as they grow.
     ///
     /// # Errors
-    /// Options beyond all limits, or memory that the system does not give.
+    /// Options beyond the limits, or memory that the system does not provide.
     pub fn new(model: &'m Model, options: &EngineOptions) -> Result<Engine<'m>, ModelError> {
         let sequences = options.sequences;
-        // A row for each sequence at least, and for a draft; for more of them, where that is no more than was asked for.
+        // At least one row for each sequence, and for one draft; for more drafts if the requested batch has space for them.
         let drafts = options.speculate != Speculate::Off;
         let most = MAX_DRAFT * sequences.clamp(1, MAX_DRAFTING);
         let drafted = options.batch.saturating_sub(sequences).clamp(MAX_DRAFT, most);
@@ -170,29 +170,29 @@ impl<'m> Engine<'m> {
         })
     }
 
-    /// Lets a smaller model with the same tokens propose what is computed ahead, where the text itself has no proposal and where that is
-    /// faster. The answers are the same. Up to eight sequences have one; call it before the first request is added.
+    /// Lets a smaller model with the same tokens propose draft tokens, where the text itself has no proposal and where that is faster. The answers
+    /// are the same. At most eight sequences use it; call it before the first request is added.
     ///
     /// # Errors
-    /// `draft` has other tokens, or the system does not give the memory for its sequences.
+    /// `draft` has other tokens, or the system does not provide the memory for its sequences.
     pub fn draft_with(&mut self, draft: &'m Model) -> Result<(), ModelError> {
         self.runner.draft_with(draft, self.places.len().min(MAX_PROPOSERS))
     }
 
-    /// Positions that each sequence may have.
+    /// The maximum number of positions of each sequence.
     pub fn context(&self) -> usize {
         self.runner.context()
     }
 
-    /// Adds a request, which is computed from the next step on, or when a sequence before it has ended.
+    /// Adds a request, which is computed from the next step on, or once an earlier sequence has ended.
     ///
     /// # Errors
-    /// An empty prompt, a token outside of the vocabulary, or a prompt that does not fit the context.
+    /// An empty prompt, a token outside the vocabulary, or a prompt that does not fit the context.
     pub fn add(&mut self, request: Request) -> Result<RequestId, ModelError> {
         self.add_constrained(request, None)
     }
 
-    /// [`Engine::add`], of a request whose answer is constrained.
+    /// As [`Engine::add`], for a request whose answer is constrained.
     ///
     /// # Errors
     /// As [`Engine::add`].
@@ -212,7 +212,7 @@ impl<'m> Engine<'m> {
         Ok(id)
     }
 
-    /// Forgets a request, of which nothing else is heard. Returns whether it was there.
+    /// Drops a request; no more events are reported for it. Returns true if it existed.
     pub fn cancel(&mut self, id: RequestId) -> bool {
         let is_it = |place: &&mut Option<ActiveRequest>| place.as_ref().is_some_and(|a| a.id == id);
         if let Some(place) = self.places.iter_mut().find(is_it) {
@@ -224,11 +224,11 @@ impl<'m> Engine<'m> {
         self.waiting.len() < before
     }
 
-    /// Writes what is kept of the beginning of a prompt to the folder of prompts, where this process and others find it. Returns the
-    /// file; `None` if there is no folder, or nothing to write.
+    /// Writes the cached beginning of a prompt to the folder of prompts, where this process and others find it. Returns the file; `None` if there is
+    /// no folder, or nothing to write.
     ///
     /// # Errors
-    /// See [`PromptWriteError`]. Nothing is lost but the time that the file would have saved.
+    /// See [`PromptWriteError`]. Only the time that the file would have saved is lost.
     pub fn keep(
         &mut self,
         salt: &str,
@@ -237,11 +237,11 @@ impl<'m> Engine<'m> {
         self.prompts.keep(&mut self.runner, salt, prompt)
     }
 
-    /// Writes what is kept of the beginning of a prompt to the file at `path`, which only this user may read and which replaces one that is
-    /// there. Returns how many tokens and bytes it has; `None` if nothing is kept of the prompt.
+    /// Writes the cached beginning of a prompt to the file at `path`, which only this user may read and which replaces an existing file. Returns its
+    /// number of tokens and bytes; `None` if nothing of the prompt is cached.
     ///
     /// # Errors
-    /// See [`PromptWriteError`]. A file that was there is there still.
+    /// See [`PromptWriteError`]. An existing file is left as it was.
     pub fn save(
         &mut self,
         salt: &str,
@@ -251,45 +251,45 @@ impl<'m> Engine<'m> {
         prompt_store::save(&mut self.runner, salt, prompt, path)
     }
 
-    /// Adds what the file at `path` has of a prompt to what is kept of prompts. It is mapped, and not read into memory of this process.
-    /// Returns the prompt, and the bytes of the file.
+    /// Adds the prompt in the file at `path` to the cached prompts. The file is mapped, and not read into memory of this process. Returns the prompt,
+    /// and the size of the file in bytes.
     ///
     /// # Errors
-    /// The file is of no use, or there is no room for it now: no sequence is free, or nothing is kept of prompts.
+    /// The file is unusable, or there is no capacity for it now: no sequence is free, or prompts are not cached.
     pub fn restore(&mut self, salt: &str, path: &Path) -> Result<(Vec<u32>, u64), RestoreError> {
         let free = self.places.iter().position(Option::is_none);
         prompt_store::restore(&mut self.runner, free, salt, path)
     }
 
-    /// Gives up what is kept of the beginning of a prompt, except for what other prompts share with it. Returns how many tokens that were.
+    /// Drops the cached beginning of a prompt, except for what other prompts share with it. Returns the number of tokens dropped.
     pub fn forget(&mut self, salt: &str, prompt: &[u32]) -> usize {
         prompt_store::forget(&mut self.runner, salt, prompt)
     }
 
-    /// Files of prompts that should have been of use and were not, since this was last asked.
+    /// Takes the list of prompt files that should have been usable and were not, since the last call.
     pub fn ignored_prompts(&mut self) -> Vec<IgnoredPrompt> {
         self.prompts.take_ignored()
     }
 
-    /// Bytes of memory of what is kept of prompts; never more than [`EngineOptions::prompt_cache`] except for what sequences have now.
+    /// Bytes of memory used by cached prompts; never more than [`EngineOptions::prompt_cache`], not counting pages that active sequences use.
     pub fn kept_bytes(&self) -> usize {
         self.runner.cache.kept_bytes()
     }
 
-    /// Positions of a page of the KV cache, and the bytes of one in all layers.
+    /// The number of positions of a page of the KV cache, and its bytes in all layers.
     pub fn page(&self) -> (usize, usize) {
         (POSITIONS, self.runner.cache.sizes()[0])
     }
 
-    /// True if there is nothing to compute.
+    /// Returns true if there is nothing to compute.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.places.iter().all(Option::is_none)
     }
 
-    /// Computes the next batch and hands out what it brought. Returns whether there is more to compute.
+    /// Computes the next batch and hands out its events. Returns true if there is more to compute.
     ///
     /// # Errors
-    /// Weights that cannot be loaded, or a file that has shrunk. All requests are forgotten then.
+    /// Weights that cannot be loaded, or a file that has shrunk. All requests are dropped in that case.
     pub fn step(
         &mut self,
         on_event: &mut dyn FnMut(RequestId, Event<'_>),
@@ -305,7 +305,7 @@ impl<'m> Engine<'m> {
             self.hand_out(on_event)
         });
         if let Err(error) = done {
-            // What the cache holds of the rows of this step is of no use.
+            // The cache contents for the rows of this step are invalid.
             self.places.iter_mut().for_each(|place| *place = None);
             self.runner.cache.forget();
             self.waiting.clear();
@@ -314,7 +314,7 @@ impl<'m> Engine<'m> {
         Ok(!self.is_idle())
     }
 
-    /// Gives free sequences to those that wait, with what is known of the beginnings of their prompts.
+    /// Assigns free sequences to waiting requests, and reuses the cached beginnings of their prompts.
     fn join(&mut self) {
         for index in 0..self.places.len() {
             if self.places[index].is_some() {
@@ -344,7 +344,7 @@ impl<'m> Engine<'m> {
         }
     }
 
-    /// Gives a request a sequence of the cache.
+    /// Assigns a sequence of the cache to a request.
     fn activate(&mut self, index: usize, waiting: Waiting) -> ActiveRequest {
         let Waiting { id, mut request, constraint } = waiting;
         let runner = &mut self.runner;
@@ -381,7 +381,7 @@ impl<'m> Engine<'m> {
         }
     }
 
-    /// Begins a batch with the tokens of all sequences that decode, one of each and those of its draft. Returns how many.
+    /// Begins a batch with the pending tokens of all sequences that decode, and their drafts. Returns the number of rows.
     fn push_decoding(&mut self) -> usize {
         let Engine { runner, places, order, asked, .. } = self;
         asked.clear();
@@ -411,13 +411,13 @@ impl<'m> Engine<'m> {
         rows
     }
 
-    /// Adds rows of prompts to a batch in which `decoding` rows decode. Returns how many.
+    /// Adds rows of prompts to a batch in which `decoding` rows decode. Returns the number of rows added.
     fn push_prompts(&mut self, decoding: usize) -> usize {
         let mut left = self.prompt_rows(decoding);
         let Engine { runner, places, order, asked, .. } = self;
         order.retain(|index| places[*index].as_ref().is_some_and(|a| a.after.is_none()));
-        // Short ones first: each has an equal part, and what it does not need is for the others. Rows that are wanted for themselves come
-        // after those that an answer follows from.
+        // Shortest first: each prompt has an equal share, and the unused part of it goes to the others. Rows requested for their own sake come after
+        // those that an answer follows from.
         order.sort_unstable_by_key(|index| {
             let active = places[*index].as_ref();
             active.map(|active| (active.wants_rows(), active.sequence.unread(), *index))
@@ -435,7 +435,7 @@ impl<'m> Engine<'m> {
                 continue;
             }
             let wants_rows = active.wants_rows();
-            // What is read again has its next token already.
+            // A sequence that is read again already has its next token.
             let ends = rows == active.sequence.unread() && !active.sequence.is_pending();
             let want = match ends {
                 _ if wants_rows && active.request.wants_all_rows() => LogitRows::All,
@@ -452,7 +452,7 @@ impl<'m> Engine<'m> {
         prompts
     }
 
-    /// Rows of prompts that the next step takes when `decoding` rows decode.
+    /// Returns the number of prompt rows for the next step when `decoding` rows decode.
     fn prompt_rows(&self, decoding: usize) -> usize {
         let room = self.runner.batch() - decoding;
         match decoding {
@@ -461,13 +461,13 @@ impl<'m> Engine<'m> {
         }
     }
 
-    /// Learns from the time that a step took, with these numbers of rows that decode and of prompts.
+    /// Records the time that a step took, with its numbers of decode rows and prompt rows.
     fn learn(&mut self, took: Duration, rows: [usize; 2]) {
         let counts = self.runner.model.store().slots().map(Slots::counts);
         self.pace.took(took, rows, counts.unwrap_or_default());
     }
 
-    /// Keeps what a step has computed of prompts, and hands out what came of it.
+    /// Caches the prompts that a step has computed, and hands out the resulting events.
     ///
     /// # Errors
     /// As [`Engine::step`].

@@ -1,5 +1,5 @@
-//! A sequence of tokens: how far it is computed, and how it continues. A [`Session`](super::Session) has one, an
-//! [`Engine`](super::Engine) one for each request that it computes.
+//! A sequence of tokens: how far it is computed, and how it continues. A [`Session`](super::Session) has one, an [`Engine`](super::Engine) has one
+//! for each active request.
 
 use std::ops::{ControlFlow, Range};
 
@@ -11,43 +11,43 @@ use super::request::{Constraint, mask};
 use super::sampler::Sampler;
 use crate::error::ModelError;
 
-/// The tokens of a sequence, in this order: those that are computed, those of a prompt that are not yet, and at most one that was
-/// generated and is not computed yet (the pending one).
+/// The tokens of a sequence, in this order: computed tokens, prompt tokens that are not computed yet, and at most one generated token that is not
+/// computed yet (the pending one).
 pub(super) struct Sequence {
-    /// Which sequence of the cache it is.
+    /// Index of the sequence in the cache.
     pub(super) index: usize,
     tokens: Vec<u32>,
-    /// How many of them the cache holds, or will hold after the step.
+    /// The number of tokens that the cache holds, or will hold after the step.
     computed: usize,
-    /// True if the last one was generated and is not computed yet.
+    /// True if the last token was generated and is not computed yet.
     pending: bool,
-    /// How many at the beginning are computed as those of a prompt.
+    /// The number of tokens at the beginning that are computed as prompt tokens.
     prompt: usize,
-    /// How many at the beginning were computed before, for another sequence or by another process.
+    /// The number of tokens at the beginning that were computed before, for another sequence or by another process.
     reused: usize,
-    /// Most tokens of a sequence that is not long, if the model rotates long ones in another way.
+    /// Maximum length of a sequence that is not long, if the model rotates long ones differently.
     original: Option<usize>,
-    /// True if it is long. When it becomes long, or short again, all of it is computed again, as the model would have computed it from
-    /// the beginning: what comes out depends on the tokens alone, and not on the context that was asked for.
+    /// True if the sequence is long. When it becomes long, or short again, all of it is computed again, as the model would have computed it from the
+    /// beginning: the result depends on the tokens alone, and not on the configured context.
     long: bool,
-    /// Rows that begin with vectors instead of tokens, in their order; the tokens in their places mean nothing.
+    /// Rows that begin with vectors instead of tokens, in order; the tokens in their places have no meaning.
     vectors: Vec<VectorSpan>,
-    /// What proposes drafts, while some are wanted.
+    /// The proposer of drafts, while drafts are requested.
     pub(super) drafter: Option<Drafter>,
 }
 
-/// Rows that follow one another and begin with vectors.
+/// Consecutive rows that begin with vectors.
 pub(super) struct VectorSpan {
     /// The positions of the rows.
     pub(super) positions: Range<usize>,
     /// `[rows, hidden]`
     pub(super) values: Vec<f32>,
-    /// They see each other, and not only what is before them.
+    /// True if the rows attend to each other, and not only to those before them.
     pub(super) is_group: bool,
 }
 
 impl Sequence {
-    /// An empty one, with memory for `capacity` tokens.
+    /// Creates an empty sequence, with memory for `capacity` tokens.
     pub(super) fn new(index: usize, original: Option<usize>, capacity: usize) -> Sequence {
         Sequence {
             index,
@@ -63,7 +63,7 @@ impl Sequence {
         }
     }
 
-    /// All of its tokens.
+    /// All tokens.
     pub(super) fn tokens(&self) -> &[u32] {
         &self.tokens
     }
@@ -88,29 +88,28 @@ impl Sequence {
         self.long
     }
 
-    /// True if one of `n` tokens is long.
+    /// Returns true if the sequence is long with `n` tokens.
     pub(super) fn is_long_with(&self, n: usize) -> bool {
         self.original.is_some_and(|original| n > original)
     }
 
-    /// Tokens of a prompt that are not computed yet.
+    /// The number of prompt tokens that are not computed yet.
     pub(super) fn unread(&self) -> usize {
         self.tokens.len() - usize::from(self.pending) - self.computed
     }
 
-    /// The tokens at the beginning that are computed as those of a prompt. Only these are shared: those that were generated are computed
-    /// in another way.
+    /// The tokens at the beginning that are computed as prompt tokens. Only these are shared: generated tokens are computed differently.
     pub(super) fn read(&self) -> &[u32] {
         let before_vectors = self.vectors.first().map_or(usize::MAX, |span| span.positions.start);
         &self.tokens[..self.computed.min(self.prompt).min(before_vectors)]
     }
 
-    /// Tokens of a prompt that may come from elsewhere: all but the last, whose logits are wanted.
+    /// The prompt tokens whose results may be reused: all but the last, whose logits are needed.
     pub(super) fn reusable(&self) -> &[u32] {
         &self.tokens[..self.tokens.len().saturating_sub(1)]
     }
 
-    /// Adds tokens of a prompt; nothing is pending.
+    /// Appends tokens of a prompt; nothing is pending.
     pub(super) fn append(&mut self, tokens: &[u32]) {
         debug_assert!(!self.pending, "a pending token is the last one");
         if self.prompt == self.tokens.len() {
@@ -119,7 +118,7 @@ impl Sequence {
         self.tokens.extend_from_slice(tokens);
     }
 
-    /// Adds rows of a prompt that begin with `values` `[rows, hidden]`; nothing is pending.
+    /// Appends rows of a prompt that begin with `values` `[rows, hidden]`; nothing is pending.
     pub(super) fn append_vectors(&mut self, values: &[f32], hidden: usize, is_group: bool) {
         let start = self.tokens.len();
         let rows = values.len() / hidden;
@@ -131,7 +130,7 @@ impl Sequence {
         self.vectors.push(VectorSpan { positions, values: values.to_vec(), is_group });
     }
 
-    /// Those of the rows that begin with vectors which are at some of these positions.
+    /// Returns the spans of vectors that overlap these positions.
     pub(super) fn vectors_at(&self, positions: Range<usize>) -> impl Iterator<Item = &VectorSpan> {
         let some = move |span: &&VectorSpan| {
             span.positions.start < positions.end && positions.start < span.positions.end
@@ -139,7 +138,7 @@ impl Sequence {
         self.vectors.iter().filter(some)
     }
 
-    /// The last position up to `n` at which it can be cut: rows that see each other are whole, or not there.
+    /// The last position up to `n` at which the sequence can be truncated: rows that attend to each other are kept or dropped as a whole.
     pub(super) fn last_cut(&self, n: usize) -> usize {
         let cut = |span: &&VectorSpan| {
             span.is_group && span.positions.start < n && n < span.positions.end
@@ -147,32 +146,32 @@ impl Sequence {
         self.vectors.iter().find(cut).map_or(n, |span| span.positions.start)
     }
 
-    /// Adds a token that was generated and is not computed yet; all others are.
+    /// Appends a generated token that is not computed yet; all others are computed.
     pub(super) fn push(&mut self, token: u32) {
         debug_assert!(!self.pending && self.unread() == 0, "all others are computed");
         self.tokens.push(token);
         self.pending = true;
     }
 
-    /// Its first `n` tokens, none of which was computed here, were computed before.
+    /// Marks the first `n` tokens, none of which was computed here, as computed before.
     pub(super) fn reuse(&mut self, n: usize) {
         self.reused += n - self.computed;
         self.computed = n;
     }
 
-    /// What was reused can be relied on.
+    /// Marks the reused tokens as reliable.
     pub(super) fn trust(&mut self) {
         self.reused = 0;
     }
 
-    /// The next `rows` tokens of a prompt, with which it is then computed. Returns how many are before them.
+    /// Returns the next `rows` prompt tokens, which then count as computed, and the number of tokens before them.
     pub(super) fn read_next(&mut self, rows: usize) -> (usize, &[u32]) {
         let position = self.computed;
         self.computed += rows;
         (position, &self.tokens[position..self.computed])
     }
 
-    /// The pending token, with which it is then computed. Returns how many are before it.
+    /// Returns the pending token, which then counts as computed, and the number of tokens before it.
     pub(super) fn take_pending(&mut self) -> (usize, u32) {
         debug_assert!(
             self.pending && self.unread() == 0,
@@ -183,7 +182,7 @@ impl Sequence {
         (position, self.tokens[position])
     }
 
-    /// The step that was to compute the last token has failed: it is pending again, without a draft.
+    /// Undoes [`Sequence::take_pending`] after the step has failed: the token is pending again, without a draft.
     pub(super) fn undo_pending(&mut self) {
         (self.computed, self.pending) = (self.tokens.len() - 1, true);
         if let Some(drafter) = &mut self.drafter {
@@ -191,18 +190,18 @@ impl Sequence {
         }
     }
 
-    /// The step that was to compute what is from position `n` on has failed.
+    /// Undoes [`Sequence::read_next`] from position `n` on after the step has failed.
     pub(super) fn unread_from(&mut self, n: usize) {
         self.computed = n;
     }
 
-    /// Nothing of it is computed, or comes from elsewhere.
+    /// Marks all tokens as not computed and not reused.
     pub(super) fn begin_again(&mut self) {
         (self.computed, self.reused) = (0, 0);
     }
 
-    /// Makes it what the model makes of a sequence of `n` tokens. Returns whether it has become long, or short again: then all of it has
-    /// to be computed, as a prompt.
+    /// Makes the sequence long or short as the model does with `n` tokens. Returns true if that has changed: then all of it has to be computed again,
+    /// as a prompt.
     pub(super) fn set_length(&mut self, n: usize) -> bool {
         let long = self.is_long_with(n);
         let changed = long != self.long;
@@ -215,9 +214,9 @@ impl Sequence {
         false
     }
 
-    /// Most tokens that a draft after the pending one may have, in a context of `context` positions.
+    /// The maximum length of a draft after the pending token, in a context of `context` positions.
     pub(super) fn max_draft(&self, context: usize) -> usize {
-        // A sequence that a draft makes long would be computed again.
+        // If a draft made the sequence long, it would have to be computed again.
         let short = self.original.filter(|_| !self.long);
         let end = short.map_or(context, |original| original.min(context));
         end.saturating_sub(self.tokens.len())
@@ -240,7 +239,7 @@ impl Sequence {
         }
     }
 
-    /// Adds a token that was chosen. It is computed already if it is the next one of a draft, and pending if not.
+    /// Appends a chosen token. It is already computed if it is the next one of a draft, otherwise it is pending.
     fn choose(&mut self, token: u32) {
         let drafted = self.drafter.as_mut().is_some_and(|drafter| drafter.came(token));
         self.push(token);
@@ -254,18 +253,18 @@ impl Sequence {
 pub(super) struct Choice<'c> {
     pub(super) sampler: &'c mut Sampler,
     pub(super) constraint: Option<&'c mut dyn Constraint>,
-    /// `[vocab]`, with a constraint: what it has left of the logits.
+    /// `[vocab]`, with a constraint: the logits after masking.
     pub(super) masked: &'c mut [f32],
     pub(super) tokenizer: &'c Tokenizer,
     pub(super) max_tokens: usize,
     pub(super) ignore_eos: bool,
-    /// Positions that the sequence may have.
+    /// Maximum number of positions of the sequence.
     pub(super) context: usize,
 }
 
 impl Choice<'_> {
-    /// Chooses what follows `sequence`, of whose answer `generated` tokens have come, by `logits` `[vocab]`, and hands it out. Returns why
-    /// the answer ends, if it does. A token that the context has no room for is handed out, and not in the sequence.
+    /// Chooses the token that follows `sequence`, after `generated` tokens of the answer, by `logits` `[vocab]`, and hands it out. Returns why the
+    /// answer ends, if it does. A token that does not fit in the context is handed out, but not appended to the sequence.
     ///
     /// # Errors
     /// The constraint has no mask.

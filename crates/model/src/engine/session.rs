@@ -1,4 +1,4 @@
-//! One sequence of tokens on a model, which is fed, decoded and cut as you like.
+//! One sequence of tokens on a model, which the caller feeds, decodes and truncates.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -17,17 +17,17 @@ use crate::open::Model;
 use crate::parts::batch::LogitRows;
 use crate::prompts::{MIN_TOKENS, PromptFolder, PromptWriteError, Rounding};
 
-/// What a session may hold.
+/// Limits and number formats of a session.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// Positions; `None`: [`DEFAULT_CONTEXT`], or what the model was trained for if that is less.
-    /// More than it was trained for is allowed, and rarely useful.
+    /// Maximum number of positions; `None`: [`DEFAULT_CONTEXT`], or the model's training context if that is smaller. A larger context than the model
+    /// was trained for is allowed, and rarely useful.
     pub context: Option<usize>,
-    /// Most tokens of a prompt that are computed together. Larger parts take more memory and are hardly faster.
+    /// Maximum number of prompt tokens that are computed together. Larger batches use more memory and are hardly faster.
     pub batch: usize,
-    /// How activations of prompts are rounded, for weights that are quantised. Those of generated tokens have 16 bits.
+    /// How activations of prompts are rounded, for quantised weights. Those of generated tokens have 16 bits.
     pub prompt_precision: Precision,
-    /// How keys and values are kept.
+    /// Number format of keys and values.
     pub cache_type: KvType,
 }
 
@@ -42,32 +42,32 @@ impl Default for SessionOptions {
     }
 }
 
-/// A sequence of tokens on a model: those of prompts are fed ([`Session::feed`]), in as many calls as you like, and those that
-/// were generated are decoded ([`Session::decode`]). What is computed of a token follows from the tokens before it, and from
-/// which of both it is; not from how many were fed in a call.
+/// A sequence of tokens on a model: prompt tokens are fed ([`Session::feed`]), in any number of calls, and generated tokens are decoded
+/// ([`Session::decode`]). The result for a token depends on the tokens before it and on whether it is fed or decoded; not on the number of tokens fed
+/// in a call.
 ///
-/// After [`Session::new`], feeding allocates nothing. An error leaves the sequence as it was before the call, or shorter, if the model has recurrent layers: their states have
-/// taken in what was fed, and the sequence goes back to the latest of their snapshots ([`Session::position`] tells).
+/// After [`Session::new`], feeding allocates nothing. An error leaves the sequence as it was before the call, or shorter if the model has recurrent
+/// layers: their states have already consumed the fed tokens, so the sequence goes back to the latest snapshot ([`Session::position`] returns the new
+/// length).
 ///
-/// Snapshots are taken at the end of what is fed in one call, if it is more than a token, and every 2048 tokens.
+/// Snapshots are taken at the end of each call that feeds more than one token, and every 2048 tokens.
 pub struct Session<'m> {
     runner: Runner<'m>,
     sequence: Sequence,
-    /// Most tokens of a prompt that are computed together.
+    /// Maximum number of prompt tokens that are computed together.
     batch: usize,
-    /// The row of the runner's logits that are those of the last call.
+    /// The row of the runner's logits that holds those of the last call.
     row: usize,
 }
 
-/// What is done with the logits of tokens of a prompt: their number in what is fed, and `[vocab]`.
+/// Callback for the logits of prompt tokens: the index of the token among those fed, and `[vocab]`.
 type EachLogits<'f> = &'f mut dyn FnMut(usize, &[f32]);
 
 impl<'m> Session<'m> {
-    /// An empty sequence. Memory is reserved for the whole context and taken as it is used.
+    /// Creates an empty sequence. Address space is reserved for the whole context, and memory is used only as the sequence grows.
     ///
     /// # Errors
-    /// A context or batch of 0 or beyond all limits, keys and values that cannot be kept so, or memory that the system does not
-    /// give.
+    /// A context or batch of 0 or beyond the limits, a cache type that the model does not support, or memory that the system does not provide.
     pub fn new(model: &'m Model, options: &SessionOptions) -> Result<Session<'m>, ModelError> {
         let &SessionOptions { context, batch, prompt_precision, cache_type } = options;
         let rounding = Rounding { prompt: prompt_precision, cache: cache_type };
@@ -87,30 +87,29 @@ impl<'m> Session<'m> {
         Ok(Session { runner, sequence, batch, row: 0 })
     }
 
-    /// Lets a smaller model with the same tokens propose what [`generate`](super::generate()) computes ahead, where the text itself
-    /// has no proposal and where that is faster. The answers are the same.
+    /// Lets a smaller model with the same tokens propose the draft tokens of [`generate`](super::generate()), where the text itself has no proposal
+    /// and where that is faster. The answers are the same.
     ///
     /// # Errors
-    /// `draft` has other tokens, or the system does not give the memory for its sequence.
+    /// `draft` has other tokens, or the system does not provide the memory for its sequence.
     pub fn draft_with(&mut self, draft: &'m Model) -> Result<(), ModelError> {
         self.runner.draft_with(draft, 1)
     }
 
-    /// Lets the layer for it that the model's file may have (multi-token prediction, MTP) propose what
-    /// [`generate`](super::generate()) computes ahead, as [`Session::draft_with`] does with a model. It follows what is fed from now on.
-    /// Returns whether there is such a layer.
+    /// Lets the MTP layer (multi-token prediction) that the model's file may have propose the draft tokens of [`generate`](super::generate()), as
+    /// [`Session::draft_with`] does with a model. It follows the tokens fed from now on. Returns true if there is such a layer.
     ///
     /// # Errors
-    /// The system does not give the memory for its keys and values.
+    /// The system does not provide the memory for its keys and values.
     pub fn draft_with_mtp(&mut self) -> Result<bool, ModelError> {
         self.runner.draft_with_mtp(1)
     }
 
-    /// Takes from `folder` what is there of the beginning of `prompt`, all of which may be but its last token. It is mapped, and not
-    /// read into memory of this process. What is computed after it has the bits that it would have if all had been fed.
+    /// Restores from `folder` as much of the beginning of `prompt` as it has, at most all but the last token. The file is mapped, and not read into
+    /// memory of this process. Everything computed afterwards is bit-identical to feeding the whole prompt.
     ///
-    /// Nothing happens if the sequence is not empty. If what was taken makes no numbers after all, or its file is cut short before
-    /// the first call that feeds something has ended, that call computes it.
+    /// Does nothing if the sequence is not empty. If the restored data turns out to yield logits that are not numbers, or its file is truncated
+    /// before the first call that feeds something has ended, that call computes the prompt.
     pub fn restore(&mut self, folder: &PromptFolder, prompt: &[u32]) -> Restored {
         if self.position() > 0 || prompt.len() > self.context() {
             return Restored::default();
@@ -123,15 +122,14 @@ impl<'m> Session<'m> {
         restored
     }
 
-    /// Writes to `folder` what was computed of the prompt: the tokens at the beginning that were fed and not decoded. Returns the file,
-    /// which may have been there before; `None` if there is nothing to write: the prompt has less than 64 tokens, or is larger than the
-    /// folder may be.
+    /// Writes the computed prompt to `folder`: the tokens at the beginning that were fed and not decoded. Returns the file, which may have existed
+    /// already; `None` if there is nothing to write: the prompt has fewer than 64 tokens, or exceeds the size limit of the folder.
     ///
     /// # Errors
-    /// See [`PromptWriteError`]. Nothing is lost but the time that the file would have saved.
+    /// See [`PromptWriteError`]. Only the time that the file would have saved is lost.
     pub fn keep(&self, folder: &PromptFolder) -> Result<Option<PathBuf>, PromptWriteError> {
         let prompt = self.sequence.read();
-        // What begins a long sequence is not what a short prompt is.
+        // The beginning of a long sequence differs from a short prompt with the same tokens.
         let other = self.sequence.is_long_with(prompt.len()) != self.sequence.is_long();
         if prompt.len() < MIN_TOKENS || other {
             return Ok(None);
@@ -143,25 +141,24 @@ impl<'m> Session<'m> {
         }
     }
 
-    /// Appends `tokens` of a prompt and returns the logits `[vocab]` of what follows the last of them.
+    /// Appends `tokens` of a prompt and returns the logits `[vocab]` for the position after the last of them.
     ///
     /// # Errors
-    /// No tokens, a token outside the vocabulary, a context that is too small ([`ModelError`]
-    /// says how to raise it), weights that cannot be loaded, a file that has shrunk, or logits that are
-    /// not numbers.
+    /// No tokens, a token outside the vocabulary, a context that is too small (the [`ModelError`] explains how to raise it), weights that cannot be
+    /// loaded, a file that has shrunk, or logits that are not numbers.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<&[f32], ModelError> {
         self.append(tokens, LogitRows::Last, &mut |_, _| {})?;
         Ok(self.logits())
     }
 
-    /// Appends rows of a prompt that are given as vectors `[rows, hidden]` instead of tokens, and returns the logits `[vocab]` of what
-    /// follows the last of them. A vector stands for what the embedding of a token would be, with the model's factor: a patch of a
-    /// picture, for example. If they are a group they see each other, and not only what is before them.
+    /// Appends rows of a prompt that are given as vectors `[rows, hidden]` instead of tokens, and returns the logits `[vocab]` for the position after
+    /// the last of them. A vector takes the place of a token's embedding, already multiplied by the model's factor: a patch of a picture, for
+    /// example. The rows of a group attend to all rows of the group, and not only to those before them.
     ///
-    /// What is computed of them is shared with no other sequence. In [`Session::tokens`] the first token stands in their places.
+    /// They are not shared with other sequences. [`Session::tokens`] has token 0 in their places.
     ///
     /// # Errors
-    /// As [`Session::feed`]; no whole vectors, or a group of more rows than are computed together.
+    /// As [`Session::feed`]; an incomplete vector, or a group of more rows than are computed together.
     pub fn feed_vectors(&mut self, vectors: &[f32], is_group: bool) -> Result<&[f32], ModelError> {
         let hidden = self.model().spec().hidden_size;
         if !vectors.len().is_multiple_of(hidden) {
@@ -190,9 +187,8 @@ impl<'m> Session<'m> {
         self.append(tokens, LogitRows::Nothing, &mut |_, _| {})
     }
 
-    /// Appends `tokens` of a prompt and calls `f(i, logits)` with the logits `[vocab]` of what follows
-    /// `tokens[i]`, for every `i` in order. If an error is returned, `f` may have been called for
-    /// some of them.
+    /// Appends `tokens` of a prompt and calls `f(i, logits)` with the logits `[vocab]` for the position after `tokens[i]`, for every `i` in order. If
+    /// an error is returned, `f` may have been called for some of them.
     ///
     /// # Errors
     /// As [`Session::feed`].
@@ -204,7 +200,7 @@ impl<'m> Session<'m> {
         self.append(tokens, LogitRows::All, f)
     }
 
-    /// Appends a token that was generated and returns the logits `[vocab]` of what follows it.
+    /// Appends a generated token and returns the logits `[vocab]` for the position after it.
     ///
     /// # Errors
     /// As [`Session::feed`].
@@ -214,8 +210,8 @@ impl<'m> Session<'m> {
         Ok(self.logits())
     }
 
-    /// Appends a generated token that is computed only if something is fed after it: the last token of an
-    /// answer costs nothing if no other turn follows.
+    /// Appends a generated token that is computed only if something is fed after it: the last token of an answer costs nothing if no other turn
+    /// follows.
     ///
     /// # Errors
     /// As [`Session::feed`].
@@ -226,8 +222,8 @@ impl<'m> Session<'m> {
         Ok(())
     }
 
-    /// Computes the pending token, and the logits of what follows it and each token of a draft of up to `most` tokens. After an error the
-    /// token is not in the sequence.
+    /// Computes the pending token and a draft of up to `most` tokens, with the logits after each of them. After an error the token is not in the
+    /// sequence.
     pub(super) fn decode_pending(&mut self, most: usize) -> Result<(), ModelError> {
         self.runner.end_draft(&mut self.sequence);
         let n = self.position();
@@ -239,10 +235,10 @@ impl<'m> Session<'m> {
         })
     }
 
-    /// Computes the pending token; all others are computed.
+    /// Computes the pending token; all others are already computed.
     fn run_pending(&mut self, want: LogitRows, most: usize) -> Result<(), ModelError> {
         if most > 0 {
-            // What comes after may have to be taken back.
+            // The tokens computed next may have to be taken back.
             self.keep_states(false);
         }
         let Session { runner, sequence, .. } = self;
@@ -251,7 +247,7 @@ impl<'m> Session<'m> {
         let wanted = if want == LogitRows::Nothing { 0 } else { rows };
         let done = runner.run(wanted).and_then(|_| match wanted {
             0 => Ok(()),
-            // Those of a draft count if they are asked for; one that is no number has no other after it that is.
+            // The logits of a draft count only when they are used; after one row that is not a number, no later row is a number either.
             _ => runner.check_numbers(0, sequence.computed() - 1),
         });
         if done.is_err() {
@@ -263,7 +259,7 @@ impl<'m> Session<'m> {
         done
     }
 
-    /// Begins to draft, where there is memory for it.
+    /// Begins to draft, if there is memory for it.
     pub(super) fn begin_drafts(&mut self, speculate: Speculate) {
         let wanted = speculate != Speculate::Off && self.runner.get_ready_for_drafts(0).is_ok();
         self.sequence.drafter = wanted.then(|| {
@@ -273,19 +269,19 @@ impl<'m> Session<'m> {
         });
     }
 
-    /// Ends drafting: what has not come of a draft is taken out of the sequence.
+    /// Ends drafting: draft tokens that were not accepted are removed from the sequence.
     pub(super) fn end_drafts(&mut self) {
         self.runner.end_draft(&mut self.sequence);
         self.sequence.drafter = None;
     }
 
-    /// True if the token that was chosen last has to be computed, and was not as one of a draft.
+    /// Returns true if the token chosen last has yet to be computed, because it was not part of a draft.
     pub(super) fn needs_step(&self) -> bool {
         self.sequence.is_pending()
     }
 
-    /// Chooses the token that follows, by the logits of the last call or of what has come of its draft, and hands it out. Returns why the
-    /// answer ends, if it does.
+    /// Chooses the next token, by the logits of the last call or of the accepted part of its draft, and hands it out. Returns why the answer ends, if
+    /// it does.
     ///
     /// # Errors
     /// The logits are not numbers, or a constraint has no mask.
@@ -304,7 +300,7 @@ impl<'m> Session<'m> {
         choice.next(sequence, generated, runner.logits(*row), on_token)
     }
 
-    /// Appends tokens of a prompt, and calls `each` with the logits of those that are wanted all.
+    /// Appends tokens of a prompt, and calls `each` with their logits if all of them are requested.
     fn append(
         &mut self,
         tokens: &[u32],
@@ -334,9 +330,9 @@ impl<'m> Session<'m> {
         })
     }
 
-    /// Does what a call has to compute. If it fails, the sequence goes back to its first `before` tokens, or further; and if some of it
-    /// came from a file, which may have what no model has computed, all of it is computed once more, unless something has been handed out
-    /// already, which `compute` tells.
+    /// Runs `compute` for a call. If it fails, the sequence goes back to its first `before` tokens, or fewer. If part of the sequence came from a
+    /// file, whose contents may not be the output of a model, everything is first computed once more, unless `compute` has reported through its flag
+    /// that something was already handed out.
     fn call(
         &mut self,
         before: usize,
@@ -356,7 +352,7 @@ impl<'m> Session<'m> {
         done
     }
 
-    /// Goes back to the first `n` tokens, or further, after a step that has failed: states have tokens in them that the sequence has not.
+    /// Goes back to the first `n` tokens, or fewer, after a failed step: recurrent states contain tokens that the sequence no longer has.
     fn go_back(&mut self, n: usize) {
         let Session { runner, sequence, .. } = self;
         let computed = sequence.computed();
@@ -369,8 +365,8 @@ impl<'m> Session<'m> {
         sequence.truncate(left);
     }
 
-    /// Reads what is unread of a prompt. Of the tokens from `from` on those logits are computed that are wanted; `each(i, logits)` is
-    /// called for token `from + i`, if all are.
+    /// Computes the uncomputed tokens of a prompt, with the requested logits for tokens from `from` on; calls `each(i, logits)` for token `from + i`
+    /// if the logits of all of them are requested.
     fn read(
         &mut self,
         from: usize,
@@ -390,7 +386,7 @@ impl<'m> Session<'m> {
         Ok(())
     }
 
-    /// Reads some of what is unread.
+    /// Computes one batch of the uncomputed tokens.
     fn read_part(
         &mut self,
         from: usize,
@@ -423,10 +419,10 @@ impl<'m> Session<'m> {
         Ok(())
     }
 
-    /// Computes what is not computed yet, in a sequence that will have `n` tokens.
+    /// Computes all tokens that are not computed yet, in a sequence that will have `n` tokens.
     ///
     /// # Errors
-    /// As [`Session::feed`]; the sequence may be shorter then.
+    /// As [`Session::feed`]; the sequence may then be shorter.
     fn settle(&mut self, n: usize) -> Result<(), ModelError> {
         let all = self.position();
         let mut done = self.set_length(n);
@@ -439,7 +435,7 @@ impl<'m> Session<'m> {
         done
     }
 
-    /// Computes the sequence again if the model rotates one of `n` tokens in another way than it was.
+    /// Recomputes the sequence if a length of `n` tokens makes the model rotate positions differently than before.
     fn set_length(&mut self, n: usize) -> Result<(), ModelError> {
         if !self.sequence.set_length(n) {
             return Ok(());
@@ -448,7 +444,7 @@ impl<'m> Session<'m> {
         self.read(0, LogitRows::Nothing, &mut |_, _| {})
     }
 
-    /// Keeps recurrent states if `now` or if it was long ago that they were.
+    /// Saves the recurrent states if `now`, or if the last snapshot is too old.
     fn keep_states(&mut self, now: bool) {
         let position = self.sequence.computed();
         let states = &mut self.runner.cache.sequences[0].states;
@@ -457,7 +453,7 @@ impl<'m> Session<'m> {
         }
     }
 
-    /// Refuses what cannot be fed.
+    /// Rejects tokens that cannot be fed.
     fn admit(&self, tokens: &[u32]) -> Result<(), ModelError> {
         admit(self.model(), tokens, self.position(), [self.context(), self.batch])
     }
@@ -486,19 +482,19 @@ impl<'m> Session<'m> {
         self.runner.proposers.first_mut()?.mtp()
     }
 
-    /// How many tokens the sequence has.
+    /// The number of tokens in the sequence.
     pub fn position(&self) -> usize {
         self.sequence.len()
     }
 
-    /// How many it may have.
+    /// The maximum number of tokens of the sequence.
     pub fn context(&self) -> usize {
         self.runner.context()
     }
 
-    /// Forgets everything from position `n` on; nothing if the sequence is not as long. Returns how many tokens are left:
-    /// `n`, or fewer within a group of vectors, which is forgotten as a whole, and if the model has recurrent layers, whose states cannot be cut. Then the sequence goes back to the
-    /// latest snapshot of them, and what lies between has to be fed again. It costs nothing else.
+    /// Forgets everything from position `n` on; nothing if the sequence is shorter. Returns the number of tokens left: `n`, or fewer if `n` is within
+    /// a group of vectors, which is forgotten as a whole, or if the model has recurrent layers, whose states cannot be truncated. The sequence then
+    /// goes back to their latest snapshot, and the tokens after it have to be fed again. It costs nothing else.
     pub fn truncate(&mut self, n: usize) -> usize {
         let Session { runner, sequence, .. } = self;
         let states = &mut runner.cache.sequences[0].states;
@@ -511,7 +507,7 @@ impl<'m> Session<'m> {
         self.position()
     }
 
-    /// The model that it runs on.
+    /// The session's model.
     pub fn model(&self) -> &'m Model {
         self.runner.model
     }

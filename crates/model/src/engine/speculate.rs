@@ -1,40 +1,40 @@
-//! How long drafts are. Drafts are tokens that may come next, computed together with the token that does. They change no answer: each
-//! position is sampled by the ordinary sampler, from logits that have the bits that they have without drafts, and what it does not
-//! agree with is forgotten.
+//! The length of drafts. A draft is a guess at the next tokens, computed together with the pending token. Drafts change no answer: each position is
+//! sampled by the ordinary sampler, from logits that are bit-identical to those without drafts, and tokens that the sampler does not agree with are
+//! dropped.
 //!
-//! Whether a draft is worth computing follows from two things that are measured: how often what was proposed has come, computed or
-//! not ([`Acceptance`]), and what a step takes by the number of its rows ([`StepPlanner`]).
+//! Two measurements decide if a draft is worth computing: the share of proposed tokens that were accepted, whether computed or not ([`Acceptance`]),
+//! and the duration of a step by its number of rows ([`StepPlanner`]).
 
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Most tokens of a draft, so that a step has as many rows more.
+/// Maximum number of tokens of a draft, and so of additional rows in a step.
 pub(crate) const MAX_DRAFT: usize = 7;
-/// A draft of a sequence that is alone is computed if tokens are expected so much faster: what was measured is not exact.
+/// A draft of a lone sequence is computed if tokens are expected to be faster by this factor: measurements are not exact.
 const MIN_GAIN: f64 = 1.15;
-/// Lengths of drafts that are tried.
+/// Draft lengths that are considered.
 const LENGTHS: [usize; 3] = [1, 3, MAX_DRAFT];
-/// What a further row adds to a step of one row, as a part of it, while nothing was measured.
+/// Cost of a further row relative to a step of one row, until it has been measured.
 const ROW: f64 = 0.4;
-/// What was measured so many steps ago is measured again: the machine may have been busy, or the model cold.
+/// Measurements older than this number of steps are repeated: the machine may have been busy, or the model cold.
 const STALE: u64 = 256;
 
-/// Whether to draft.
+/// When to draft.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Speculate {
-    /// Where it pays, by what was measured.
+    /// Where it pays, according to measurements.
     #[default]
     Auto,
     /// Never.
     Off,
-    /// Always, up to so many tokens (7 at most).
+    /// Always, with up to this number of tokens (7 at most).
     Tokens(usize),
 }
 
 impl FromStr for Speculate {
     type Err = String;
 
-    /// `auto`, `off` or a number.
+    /// Parses `auto`, `off` or a number.
     fn from_str(text: &str) -> Result<Speculate, String> {
         match (text, text.parse()) {
             ("auto", _) => Ok(Speculate::Auto),
@@ -45,16 +45,16 @@ impl FromStr for Speculate {
     }
 }
 
-/// A mean of what was lately: of everything at first, then of some ten values.
+/// A running mean: of all values at first, then of roughly the last ten.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mean {
     value: f64,
-    /// How many values it is of.
+    /// The number of values.
     count: u32,
 }
 
 impl Mean {
-    /// A guess, which counts as so many values.
+    /// A guess with the weight of `count` values.
     pub(super) fn guess(value: f64, count: u32) -> Mean {
         Mean { value, count }
     }
@@ -63,7 +63,7 @@ impl Mean {
         self.value
     }
 
-    /// How many values it is of, some of which may be a guess.
+    /// The number of values, which may include a guess.
     pub(super) fn count(&self) -> u32 {
         self.count
     }
@@ -74,12 +74,12 @@ impl Mean {
     }
 }
 
-/// How often proposed tokens of one sequence come.
+/// The share of proposed tokens of one sequence that are accepted.
 #[derive(Debug)]
 pub(super) struct Acceptance {
-    /// How many proposed tokens have come, one after the other.
+    /// The number of consecutive accepted tokens.
     run: usize,
-    /// How often a proposed token has come lately, after none, a short run, and a long one.
+    /// The share of proposed tokens accepted recently: after no run, a short run, and a long one.
     by_run: [Mean; 3],
 }
 
@@ -88,7 +88,7 @@ impl Acceptance {
         Acceptance { run: 0, by_run: [0.2, 0.6, 0.9].map(|share| Mean::guess(share, 3)) }
     }
 
-    /// Which kind of run it is.
+    /// The kind of the current run.
     fn kind(&self) -> usize {
         match self.run {
             0 => 0,
@@ -97,12 +97,12 @@ impl Acceptance {
         }
     }
 
-    /// How often the next proposed token is expected to come.
+    /// The expected probability that the next proposed token is accepted.
     pub(super) fn expected(&self) -> f64 {
         self.by_run[self.kind()].value()
     }
 
-    /// Remembers whether a proposed token has come, if one was proposed.
+    /// Records whether a proposed token was accepted, if one was proposed.
     pub(super) fn proposed(&mut self, came: Option<bool>) {
         if let Some(came) = came {
             let kind = self.kind();
@@ -112,30 +112,29 @@ impl Acceptance {
     }
 }
 
-/// What steps take in which nothing but decoding is done, by the number of their rows; and what the next one will compute, while drafts
-/// are added to it.
+/// The duration of steps that only decode, by their number of rows; and the contents of the next step, while drafts are added to it.
 #[derive(Debug)]
 pub(super) struct StepPlanner {
-    /// Seconds of steps with `i + 1` rows, and when they were measured.
+    /// Seconds of steps with `i + 1` rows, and the step at which they were measured.
     by_rows: Vec<(Mean, u64)>,
-    /// Steps that were measured.
+    /// Number of measured steps.
     steps: u64,
     /// Rows of the next step.
     rows: usize,
-    /// How many tokens are expected of it.
+    /// The number of tokens expected from it.
     tokens: f64,
-    /// Seconds that draft models take for it.
+    /// Seconds that draft models need for it.
     drafting: f64,
 }
 
 impl StepPlanner {
-    /// Of steps of up to `most` rows.
+    /// Creates a planner for steps of up to `most` rows.
     pub(super) fn new(most: usize) -> StepPlanner {
         let by_rows = vec![(Mean::default(), 0); most];
         StepPlanner { by_rows, steps: 0, rows: 0, tokens: 0.0, drafting: 0.0 }
     }
 
-    /// Remembers what a step of `rows` rows has taken.
+    /// Records the duration of a step of `rows` rows.
     pub(super) fn took(&mut self, rows: usize, took: Duration) {
         self.steps += 1;
         let steps = self.steps;
@@ -147,7 +146,7 @@ impl StepPlanner {
         *when = steps;
     }
 
-    /// Seconds that a step of `rows` rows takes; `None` if nothing is known of any.
+    /// The expected seconds of a step of `rows` rows; `None` if nothing was measured.
     fn seconds(&self, rows: usize) -> Option<f64> {
         let measured = |rows: usize| {
             let (mean, when) = self.by_rows.get(rows - 1)?;
@@ -172,8 +171,8 @@ impl StepPlanner {
         (self.rows, self.tokens, self.drafting) = (sequences, sequences as f64, 0.0);
     }
 
-    /// How many tokens a draft should have of which each comes with a probability of `accepted` and takes `seconds` to find; not known:
-    /// `None`.
+    /// Returns the number of tokens that a draft should have, if each is accepted with a probability of `accepted` and takes `seconds` to find
+    /// (`None`: unknown).
     pub(super) fn length(
         &self,
         speculate: Speculate,
@@ -193,14 +192,14 @@ impl StepPlanner {
                 let Some(plain) = rate(0) else { return 0 };
                 let gains = LENGTHS.into_iter().filter_map(|n| Some((n, rate(n)? / plain)));
                 let best = gains.max_by(|(_, a), (_, b)| a.total_cmp(b));
-                // The gain of one of several sequences is a part of that of all.
+                // The gain of one of several sequences is only a part of the total.
                 let least = 1.0 + (MIN_GAIN - 1.0) / self.tokens;
                 best.filter(|(_, gain)| *gain > least).map_or(0, |(n, _)| n)
             }
         }
     }
 
-    /// Adds a draft of `n` tokens of which each comes with a probability of `accepted`, and took `seconds` to find.
+    /// Adds a draft of `n` tokens, each of which is accepted with a probability of `accepted` and took `seconds` to find.
     pub(super) fn add(&mut self, n: usize, accepted: f64, seconds: f64) {
         self.rows += n;
         self.tokens += expected(accepted, n);
@@ -208,7 +207,7 @@ impl StepPlanner {
     }
 }
 
-/// How many of the `n` tokens of a draft come.
+/// The expected number of accepted tokens of a draft of `n`.
 fn expected(accepted: f64, n: usize) -> f64 {
     (1..=n).map(|i| accepted.powi(i as i32)).sum()
 }
@@ -258,7 +257,7 @@ mod tests {
         let mut sequence = Acceptance::new();
         (0..60).for_each(|_| sequence.proposed(Some(true)));
         let mut planner = StepPlanner::new(40);
-        // Rows are cheap up to eight of them, and dear from there on.
+        // Rows are cheap up to the eighth, and expensive from there on.
         for rows in 1..=40 {
             planner
                 .took(rows, MS(100 + 5 * rows.min(8) as u64 + 60 * rows.saturating_sub(8) as u64));
@@ -266,7 +265,7 @@ mod tests {
         assert_eq!(length(&mut planner, 1, &sequence), MAX_DRAFT);
         assert_eq!(length(&mut planner, 4, &sequence), 3, "up to eight rows");
         assert_eq!(length(&mut planner, 12, &sequence), 0);
-        // The draft of one of two leaves no room for another.
+        // The draft of one of two sequences leaves no capacity for another.
         planner.begin(2);
         planner.add(6, sequence.expected(), 0.0);
         assert_eq!(planner.length(Speculate::Auto, 0.5, Some(0.0)), 0);
@@ -290,7 +289,7 @@ mod tests {
         };
         near(&planner, 4, 0.22);
         near(&planner, 3, 0.18);
-        // A step that took long while the machine was busy is forgotten at last.
+        // The measurement of a step that was slow because the machine was busy expires eventually.
         planner.took(8, MS(5000));
         near(&planner, 8, 5.0);
         (0..STALE).for_each(|_| planner.took(1, MS(100)));

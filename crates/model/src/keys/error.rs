@@ -1,21 +1,21 @@
-//! Why metadata describes no network that can be run.
+//! The reasons for which metadata describes no network that can be run.
 
 use alight_formats::gguf::GgufError;
 use thiserror::Error;
 
-/// Which key is the reason, what it says, and what it may say.
+/// The key that is the reason, its value, and the values it may have.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum SpecError {
     /// A key is missing or of the wrong type.
     #[error(transparent)]
     Header(#[from] GgufError),
-    /// An architecture that there is no code for.
+    /// An architecture that is not implemented.
     #[error("architecture \"{}\" is not supported; supported are {supported}", found.escape_debug())]
     Architecture {
         /// The file's name for it.
         found: String,
-        /// The names that are.
+        /// The names that are supported.
         supported: String,
     },
     /// A value that no model can have.
@@ -25,17 +25,17 @@ pub enum SpecError {
         key: String,
         /// Its value.
         found: String,
-        /// What it may be.
+        /// The values it may have.
         expected: String,
     },
-    /// A feature that is known and not built yet.
+    /// A known feature that is not implemented yet.
     #[error("metadata \"{key}\" is {found}: {what} is not supported yet")]
     Unsupported {
-        /// The key that asks for it.
+        /// The key that requests it.
         key: String,
         /// Its value.
         found: String,
-        /// What it would be.
+        /// The feature.
         what: &'static str,
     },
 }

@@ -20,29 +20,29 @@ pub(crate) struct Keys<'g, 'a> {
 }
 
 impl<'a> Keys<'_, 'a> {
-    /// A factor that is 1 where the file does not say otherwise; some files say 0 for that.
+    /// Reads a factor, which is 1 unless the file states otherwise; some files have 0 for that.
     pub(crate) fn factor(&self, key: &str) -> Result<f32, SpecError> {
         let found = self.float(key, 0.0..1e9, "a number that is not negative")?;
         Ok(found.filter(|factor| *factor != 0.0).unwrap_or(1.0))
     }
 
-    /// The full name of a key.
+    /// Returns the full name of a key.
     pub(crate) fn name(&self, key: &str) -> String {
         format!("{}.{key}", self.prefix)
     }
 
-    /// The value of a key, if it is there.
+    /// Returns the value of a key, if it is present.
     pub(crate) fn get<T: FromValue<'a>>(&self, key: &str) -> Result<Option<T>, SpecError> {
         Ok(self.gguf.value(&self.name(key))?)
     }
 
-    /// A whole number from 1 to `most` that has to be there.
+    /// Reads a required whole number from 1 to `most`.
     pub(crate) fn dimension(&self, key: &str, most: usize) -> Result<usize, SpecError> {
         self.optional_dimension(key, most)?.ok_or_else(|| self.missing(key))
     }
 
-    /// A whole number from 1 to `most`. Some writers give an array with one value per layer; it
-    /// is taken if all are equal.
+    /// Reads a whole number from 1 to `most`. Some writers store an array with one value per layer;
+    /// it is accepted if all are equal.
     pub(crate) fn optional_dimension(
         &self,
         key: &str,
@@ -69,7 +69,7 @@ impl<'a> Keys<'_, 'a> {
         }
     }
 
-    /// A whole number from 1 to `most` for each layer: the file's list, or one for all.
+    /// Reads a whole number from 1 to `most` for each layer: the file's list, or one for all.
     pub(crate) fn per_layer(
         &self,
         key: &str,
@@ -79,7 +79,7 @@ impl<'a> Keys<'_, 'a> {
         self.per_layer_in(key, layers, 1..=most)
     }
 
-    /// A whole number in `range` for each layer: the file's list, or one for all.
+    /// Reads a whole number in `range` for each layer: the file's list, or one for all.
     pub(crate) fn per_layer_in(
         &self,
         key: &str,
@@ -107,7 +107,7 @@ impl<'a> Keys<'_, 'a> {
         values.into_iter().map(checked).collect::<Result<Vec<_>, _>>().map(Some)
     }
 
-    /// The flags of the layers in the array that `key` has.
+    /// Returns the flags of the layers from the array of `key`.
     pub(crate) fn flags(
         &self,
         key: &str,
@@ -127,7 +127,7 @@ impl<'a> Keys<'_, 'a> {
         Ok(flags)
     }
 
-    /// A width that is 0 or not there if there is no such part.
+    /// Reads a width; 0 or no value means that there is no such part.
     pub(crate) fn width_or_none(&self, key: &str) -> Result<Option<usize>, SpecError> {
         match self.get::<u64>(key)? {
             None | Some(0) => Ok(None),
@@ -135,7 +135,7 @@ impl<'a> Keys<'_, 'a> {
         }
     }
 
-    /// A finite float in `range` (the start included), if the key is there.
+    /// Reads a finite float in `range` (the start included), if the key is present.
     pub(crate) fn float(
         &self,
         key: &str,

@@ -1,7 +1,7 @@
-//! Mapping a file that is cached before it is known what is in it.
+//! Maps a cached file before its contents are known.
 //!
-//! A second processor has nothing to do while the header is read, and mapping takes as long as a tenth of a short prompt. So it begins with
-//! the first byte of the file, and continues until the plan of the load is known, which has a better order.
+//! A second processor is idle while the header is read, and mapping takes as long as a tenth of a short prompt. So mapping starts with the first byte
+//! of the file, and continues until the plan of the load is known, which has a better order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use alight_pages::{Facts, LoadRequest, Map, Prefetch, ReadMethod, choose};
 
 use super::{Load, Repack};
 
-/// Bytes that are mapped between two looks at whether to go on: some 50 µs, the most that a file which is refused waits for.
+/// Bytes that are mapped between two checks of the stop flag: some 50 µs, the maximum delay when a file is rejected.
 const STEP: usize = 1 << 20;
 
 /// A thread that maps a file from front to back. It ends when this is dropped.
@@ -21,8 +21,8 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// Starts it, if all of the file is cached and its weights are going to be used from the map whatever the header says. `None`: it is not,
-    /// or the system gives no more threads.
+    /// Starts the thread, if all of the file is cached and its weights will be used from the map regardless of the header. `None`: they will not, or
+    /// the system provides no more threads.
     pub(crate) fn of(
         map: &Arc<Map>,
         facts: &Facts,
@@ -41,7 +41,7 @@ impl Ahead {
         let (map, stopped) = (Arc::clone(map), Arc::clone(&stop));
         let thread = std::thread::Builder::new().name("alight-ahead".into()).spawn(move || {
             for at in (0..map.len()).step_by(STEP) {
-                // An error is seen by who reads the page later.
+                // An error is reported to the next reader of the page.
                 if stopped.load(Ordering::Relaxed) || map.touch(at..at + STEP).is_err() {
                     return;
                 }
@@ -91,7 +91,7 @@ mod tests {
         assert!(!starts(&partly, Load::Auto, Repack::Auto, None));
     }
 
-    /// A call that refuses a file takes nothing with it that still uses the map.
+    /// Rejecting a file leaves no thread that still uses the map.
     #[test]
     fn no_thread_outlives_it() {
         let (_file, map, facts) = cached();

@@ -1,4 +1,4 @@
-//! Carrying out a plan: the threads that read, touch and pack.
+//! Carries out a plan: the threads that read, touch and pack.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,11 +13,11 @@ use super::Shared;
 use super::plan::{Job, LoadMethod, Plan, Work};
 use crate::store::LoadError;
 
-/// If so many more pieces were read again and came in small pages than in huge ones, there are no huge pages to be had.
+/// If the pieces read again in small pages outnumber those in huge pages by this, huge pages are not available.
 const MAX_IN_VAIN: i32 = 16;
 
 impl Shared {
-    /// Does all of `plan`, in order; returns when it is done, has failed, or was stopped.
+    /// Carries out `plan`, in order; returns when it is done, has failed, or was stopped.
     pub(super) fn carry_out(&self, plan: &Plan, methods: &[LoadMethod]) -> Result<(), LoadError> {
         let lane = |job: &Job| (job.shard, methods[job.shard].read);
         for jobs in plan.jobs.chunk_by(|a, b| lane(a) == lane(b)) {
@@ -36,18 +36,17 @@ impl Shared {
         Ok(())
     }
 
-    /// Jobs of one file whose bytes come through its map.
+    /// Carries out jobs of one file whose bytes come through its map.
     fn by_map(&self, plan: &Plan, jobs: &[Job], method: LoadMethod) -> Result<(), LoadError> {
         let packs = jobs.iter().any(|job| matches!(job.work, Work::Pack { .. }));
         let readers = match method.prefetch {
             Prefetch::ReadThreads(n) => {
-                // The page cache keeps what it has read in the pages in which it was read. In small
-                // ones the file would be slow to map ever after (3B, warm: 140 ms against 4). Where
-                // huge ones cannot be had, small ones will do.
+                // The page cache keeps data in the pages in which it was read. In small ones the file would be slow to map from then on (3B, warm:
+                // 140 ms compared with 4). Where huge pages are not available, small ones suffice.
                 if let Some(first) = jobs.first() {
                     let map = &self.store.maps()[first.shard];
                     match method.prefetch_chosen {
-                        // A fault in what is left out, larger than memory as it is, should not bring a huge page.
+                        // The weights left out exceed memory, so a fault in them should not load a huge page.
                         Prefetch::None => jobs.iter().for_each(|job| {
                             let _ = map.advise(job.source.clone(), Advice::HugePages);
                         }),
@@ -67,10 +66,10 @@ impl Shared {
             }
             match job.work {
                 Work::Pack { ty, cols, to } => {
-                    // Populating all of it at once is cheaper than faults, and touches no page beyond it.
+                    // Populating the whole piece at once is cheaper than faults, and touches no page beyond it.
                     map.populate(job.source.clone())?;
                     self.pack(ty, cols, &map.bytes()[job.source.clone()], to);
-                    // If the file has been cut short, these are zeros: an error.
+                    // If the file has been truncated, these are zeros: an error.
                     map.check()?;
                     if let Some(reclaim) = &self.reclaim[job.shard] {
                         reclaim.done(map, job.source.clone());
@@ -80,10 +79,10 @@ impl Shared {
                     let range = job.source.clone();
                     let loaded = match method.prefetch {
                         Prefetch::ReadThreads(_) => map.populate(range),
-                        // It is cached, and meanwhile other threads read the vocabulary and make the buffers of a sequence.
+                        // It is cached, and in the meantime other threads read the vocabulary and create the buffers of a sequence.
                         Prefetch::Populate | Prefetch::None => map.touch(range),
                     };
-                    // What no section waits for may fail: reading the page later shows the error.
+                    // Pieces that no section waits for may fail: the error appears when the page is read later.
                     if job.section.is_some() {
                         loaded?;
                     }
@@ -97,8 +96,8 @@ impl Shared {
         })
     }
 
-    /// Experts that were chosen before they came after the rest were read in small pages. Now that all is there, what holds them is read
-    /// again, while nobody waits for a disk: a process that decodes from huge pages is faster, and so is the start of the next one.
+    /// Experts that were chosen before they were loaded in the background were read in small pages. Once everything is loaded, their ranges are read
+    /// again, while no step waits for the disk: decoding from huge pages is faster, and so is the start of the next process.
     pub(super) fn read_anew(&self) {
         let mut in_vain = 0;
         for (map, asked) in self.store.maps().iter().zip(self.store.asked()) {
@@ -112,7 +111,7 @@ impl Shared {
         }
     }
 
-    /// Jobs of one file that is read.
+    /// Carries out jobs of one file that is read.
     fn by_transfer(&self, jobs: &[Job], method: Method) -> Result<(), LoadError> {
         let Some(first) = jobs.first() else { return Ok(()) };
         let map = &self.store.maps()[first.shard];
@@ -122,8 +121,8 @@ impl Shared {
             .map(|job| match (job.work, self.store.image(job.shard)) {
                 (Work::Copy, Some(image)) => {
                     assert!(job.source.end <= image.len());
-                    // SAFETY: within the image, which lives as long as the store. Pieces of a plan are
-                    // disjoint, and nothing reads one before it is counted as arrived.
+                    // SAFETY: within the image, which lives as long as the store. Pieces of a plan are disjoint, and nothing reads one before it is
+                    // counted as arrived.
                     unsafe {
                         let address = image.as_mut_ptr().add(job.source.start);
                         Piece::at(range(&job.source), address)
@@ -159,8 +158,7 @@ impl Shared {
         self.repacked.fetch_add(source.len() as u64, Ordering::Relaxed);
     }
 
-    /// Runs `f(i)` for every `i` below `count`, about in order, on `threads` threads, this one
-    /// included. The first error ends it.
+    /// Runs `f(i)` for every `i` below `count`, approximately in order, on `threads` threads, this one included. The first error ends it.
     fn crew(
         &self,
         threads: usize,
@@ -188,7 +186,7 @@ impl Shared {
         };
         thread::scope(|scope| {
             for _ in 1..threads {
-                // With fewer threads than wanted it takes longer.
+                // With fewer threads than requested it takes longer.
                 let _ = thread::Builder::new().name("alight-load".into()).spawn_scoped(scope, work);
             }
             work();

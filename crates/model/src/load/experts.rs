@@ -1,4 +1,4 @@
-//! Experts of a model that memory cannot hold: whether they come into slots when they are chosen, and which pieces they are.
+//! Experts of a model that does not fit into memory: decides if they are loaded into slots on demand, and lists their pieces.
 
 use std::sync::Arc;
 
@@ -15,28 +15,28 @@ use crate::store::{InSlots, LoadError, Storage};
 use crate::tensors::MatrixRef;
 use crate::weights::Weights;
 
-/// Experts that will be in slots.
+/// Experts that will be loaded into slots.
 pub(super) struct Planned {
     pub(super) groups: Groups,
-    /// Bytes that the slots may take.
+    /// Maximum memory of the slots in bytes.
     pub(super) budget: u64,
-    /// Bytes that are expected to be needed for all else.
+    /// Expected memory of everything else in bytes.
     pub(super) sequence_bytes: u64,
     /// How they are read.
     pub(super) options: SlotOptions,
 }
 
-/// Of the memory that a control group has left, the part that weights may take beside slots. The rest of the machine is kept from harm by
-/// the group itself, and what a sequence takes is counted already: this is for what nobody has counted.
+/// The share of a control group's remaining memory that weights may use alongside slots. The group itself protects the rest of the machine, and the
+/// memory of a sequence is already counted: this reserves memory for everything uncounted.
 const GROUP_SHARE: f64 = 0.95;
 
-/// Reads are aligned to so much at most, as far as one knows before the file is open for them.
+/// Maximum alignment of reads, as far as is known before the file is opened for them.
 const ALIGN: usize = 4096;
 
-/// Decides whether experts come into slots; if so, marks their matrices and changes how the other weights are read.
+/// Decides if experts are loaded into slots; if so, marks their matrices and changes how the other weights are read.
 ///
 /// # Errors
-/// The user has set a limit, and the experts of a layer do not fit into it.
+/// The user has set a limit, and the experts of a layer do not fit.
 pub(super) fn plan(
     report: &mut LoadReport,
     weights: &mut Weights,
@@ -61,7 +61,7 @@ pub(super) fn plan(
     };
     let warm = wanted.memory.is_none() && facts.cached_share() >= WARM_SHARE;
     let in_memory = facts.filesystem.kind == Kind::Memory;
-    // Who wants all weights locked, and sets no limit, is told that they do not fit.
+    // A user who requests all weights locked, without a limit, gets an error if they do not fit.
     let all_locked = wanted.lock && wanted.memory.is_none();
     let all: u64 = weights.matrices().map(MatrixRef::len).sum();
     let fits = all + wanted.sequence_bytes <= enough;
@@ -79,16 +79,16 @@ pub(super) fn plan(
     let room = budget.saturating_sub(always);
     let copied = |file: &FileReport, copied| {
         let request = LoadRequest { load: Load::Auto, copied, weights: file.weights };
-        // What is cached of it will not stay: the memory is spoken for.
+        // The cached part of it will not stay: the memory is reserved for other data.
         choose(&Facts { cached: 0, ..file.facts.clone() }, &request)
     };
     let direct = report.files.iter().all(|file| copied(file, true).method == ReadMethod::Direct);
     let direct = direct && wanted.slots.direct;
-    // What another process has of the page cache is not to be had twice; what it has of its own it gives back when it notices.
+    // The part of the page cache that another process uses is not available a second time; it gives its own memory back when it notices.
     let others = || maps.iter().any(|map| is_marked_by_others(map.file()));
     let shared = direct && (wanted.slots.shared || others());
     if least > room && !shared {
-        // Without a limit the map does, as well as it can.
+        // Without a limit, the map is used as well as possible.
         let Some(_) = wanted.memory else { return Ok(None) };
         let path = report.files[0].path.clone();
         return Err(LoadError::TooFewSlots { path, least, always, budget, limit });
@@ -121,20 +121,20 @@ pub(super) fn plan(
             "Experts stay in the file's order, and so do the other weights: an answer is the same with any memory.".into();
     }
     let options = SlotOptions { direct, shared, ..wanted.slots };
-    // A slot in the page cache takes no memory until it has an expert, and as many have one as there is room for at the moment.
+    // A slot in the page cache uses no memory until it holds an expert, and the number of slots in use follows the available memory.
     let budget = if shared && wanted.memory.is_none() { u64::MAX } else { room.max(least) };
     Ok(Some(Planned { groups, budget, sequence_bytes: wanted.sequence_bytes, options }))
 }
 
-/// Matrices of a layer whose experts can be in slots, and how many experts there are.
+/// Returns the matrices of a layer whose experts can be in slots, and the number of experts.
 pub(super) fn in_slots<'w>(matrices: &[&'w MatrixRef]) -> Option<(Vec<&'w MatrixRef>, usize)> {
     let some: Vec<_> = matrices.iter().copied().filter(|matrix| matrix.fits_slots()).collect();
     let experts = some.iter().map(|matrix| matrix.count()).min()?;
     Some((some, experts))
 }
 
-/// The spans of an expert, and for each of `matrices` which of them its bytes are in, and where in it. What lies side by side in the
-/// file is one span. This is so for all experts of a layer or for none: what does not lie side by side is a page apart at least.
+/// Returns the spans of an expert, and for each of `matrices` the span that has its bytes, and the offset in it. Adjacent bytes of the file are one
+/// span. This is the same for all experts of a layer: bytes that are not adjacent are at least a page apart.
 fn spans(
     matrices: &[&MatrixRef],
     expert: usize,
@@ -148,7 +148,7 @@ fn spans(
     join(&matrices.iter().map(part).collect::<Vec<_>>(), PART_ALIGNMENT)
 }
 
-/// The pieces of every layer that has experts: of each expert its bytes of all matrices.
+/// Returns the pieces of every layer that has experts: for each expert its bytes of all matrices.
 fn groups(weights: &Weights) -> Groups {
     let layers = weights.layers.iter().filter_map(|layer| in_slots(&layer.matrices()));
     let group = |(matrices, experts): (Vec<&MatrixRef>, usize)| {
@@ -162,7 +162,7 @@ fn mark(weights: &mut Weights) {
     let mut group = 0;
     for layer in &mut weights.layers {
         let Some((some, experts)) = in_slots(&layer.matrices()) else { continue };
-        // Those of all experts are alike.
+        // All experts have the same layout.
         let (_, places) = spans(&some, 0, experts);
         let some = layer.matrices_mut().into_iter().filter(|matrix| matrix.fits_slots());
         for ((span, at), matrix) in places.into_iter().zip(some) {
@@ -175,7 +175,7 @@ fn mark(weights: &mut Weights) {
     }
 }
 
-/// The slots of a plan, and how they share memory with all else.
+/// Creates the slots of a plan, and the budget that they share with everything else.
 pub(super) fn slots(
     planned: &Planned,
     maps: &[Arc<Map>],
@@ -185,19 +185,19 @@ pub(super) fn slots(
     Ok((slots.map_err(named)?, Arc::new(MemoryBudget::new(planned.budget, planned.sequence_bytes))))
 }
 
-/// What a report says of them.
+/// The slots part of a load report.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct SlotsReport {
-    /// How many there are.
+    /// The number and sizes of the slots.
     pub sizes: SlotSizes,
     /// True if they are in the page cache, which another process of this model shares.
     pub shared: bool,
-    /// What has happened.
+    /// Statistics so far.
     pub counts: alight_pages::slots::SlotCounts,
 }
 
-/// For each layer with experts, how many it has, and where its matrices of experts begin: file and byte.
+/// For each layer with experts, the number of experts, and the start of each matrix of experts: file and byte.
 pub(crate) fn layers_with_experts(
     weights: &Weights,
 ) -> impl Iterator<Item = (usize, Vec<(usize, usize)>)> {

@@ -1,19 +1,16 @@
 //! Loads weights in the background, while the forward pass follows.
 //!
-//! For each file the policy of `pages` decides from the facts how it is read. A [`Plan`] says where
-//! each matrix will be and which pieces of the files are loaded in which order; a thread of its own
-//! (and its helpers) carries it out; [`Arrival`] tells the forward pass which sections are ready, and
-//! lets it wait for the others. The forward pass does not wait for weights in a warm map: they come by
-//! the page tables being filled ahead, or by faults. It does not wait for experts of a cold map either, unless it has chosen most of a
-//! layer's: it asks for those that are missing, their reads come first ([`Store::priority`]), and all others are brought after.
+//! For each file the policy of `pages` decides from the facts how it is read. A [`Plan`] assigns memory to each matrix, and orders the pieces of the
+//! files to be loaded; a separate thread (and its helpers) carries it out; [`Arrival`] reports to the forward pass which sections are ready, and lets
+//! it wait for the others. The forward pass does not wait for weights in a warm map: the page tables are filled ahead, or by faults. Nor does it wait
+//! for experts of a cold map, unless it has chosen most of a layer's: it requests the missing ones, which are read with priority
+//! ([`Store::priority`]), and all others are loaded afterwards.
 //!
 //! Invariants:
 //! - A weight is in memory once: in the map, in an image of the file, or packed. While weights are
 //!   packed from a map, its pages are given back piece by piece.
-//! - A piece is written by one thread, once, before it is counted; it is read only when its section is
-//!   ready.
-//! - A load that fails is an error of the next step, and of every one after that. Dropping a
-//!   [`Loader`] ends the load within a few pieces.
+//! A piece is written once, by one thread, before it is counted; it is read only when its section is ready.
+//! A failed load is an error of the next step, and of every later one. Dropping a [`Loader`] ends the load within a few pieces.
 
 mod ahead;
 mod bring;
@@ -48,12 +45,11 @@ use crate::store::{Arrival, LoadError, Loading, Storage, Store, StoreSizes};
 use crate::tensors::MatrixRef;
 use crate::weights::Weights;
 
-/// Whether matrices are packed on their way into memory: another order of the same bits, which the
-/// kernels read faster, in memory of this process.
+/// When matrices are packed on their way into memory: a different order of the same bits, which the kernels read faster, in memory of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Repack {
-    /// Where a copy was asked for ([`Load::Direct`] and [`Load::Read`]). What is cached at the moment, or where a file lies, decides how it is
-    /// read and not how it is computed with: sums of packed weights are rounded in another order.
+    /// If a copy was requested ([`Load::Direct`] and [`Load::Read`]). Caching and the location of a file decide how it is read, but must not affect
+    /// the computation: sums of packed weights are rounded in another order.
     #[default]
     Auto,
     /// Always.
@@ -63,10 +59,10 @@ pub enum Repack {
 }
 
 impl Repack {
-    /// Every choice.
+    /// All variants.
     pub const ALL: [Repack; 3] = [Repack::Auto, Repack::On, Repack::Off];
 
-    /// As on the command line.
+    /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Repack::Auto => "auto",
@@ -87,18 +83,18 @@ impl FromStr for Repack {
     }
 }
 
-/// What the caller asks of a load.
+/// The caller's options for a load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) load: Load,
     pub(crate) repack: Repack,
     /// Give the pages of a map back once their contents have been packed.
     pub(crate) reclaim: bool,
-    /// Lock what a step reads.
+    /// Lock the weights that a step reads.
     pub(crate) lock: bool,
-    /// Bytes of memory that may be used.
+    /// Limit on the memory to be used, in bytes.
     pub(crate) memory: Option<u64>,
-    /// How experts are read that are read when they are chosen.
+    /// How experts that are loaded on demand are read.
     pub(crate) slots: SlotOptions,
     /// Approximate memory of one sequence in bytes, without weights.
     pub(crate) sequence_bytes: u64,
@@ -118,18 +114,18 @@ struct Shared {
     repacked: AtomicU64,
     /// By file: the offset of its first weights.
     headers: Vec<usize>,
-    /// True if experts are brought after what every token reads, so that those which are chosen need not be asked for once all have come.
+    /// True if experts are loaded after the weights that every token reads, so that chosen ones need not be requested once all have been loaded.
     brings_behind: bool,
-    /// What to lock when everything is loaded.
+    /// Matrices to lock when everything is loaded.
     lock: Vec<MatrixRef>,
     report: Mutex<LoadReport>,
 }
 
 impl Loader {
-    /// Decides where the weights go, records that in `weights`, and starts to load them. What maps a file ahead ends when the load begins.
+    /// Assigns memory to the weights, records that in `weights`, and starts to load them. Threads that map a file ahead end when the load begins.
     ///
     /// # Errors
-    /// A file cannot be looked at, or there is no memory for a copy.
+    /// The facts about a file cannot be read, or there is no memory for a copy.
     pub(crate) fn start(
         maps: Vec<Arc<Map>>,
         facts: Vec<Facts>,
@@ -191,7 +187,7 @@ impl Loader {
             theirs.bring(&its_plan, &its_methods);
         });
         if thread.is_err() {
-            // The system gives no more threads, so the load runs here, before this call returns.
+            // The system provides no more threads, so the load runs here, before this call returns.
             shared.bring(&plan, &methods);
         }
         Ok((store, Loader { shared, thread: thread.ok() }))
@@ -202,17 +198,17 @@ impl Loader {
         self.shared.store.arrival().wait_over()
     }
 
-    /// How far it has come, as long as something is missing that the forward pass waits for.
+    /// The progress of the load, while weights are missing that the forward pass waits for.
     pub(crate) fn loading(&self) -> Option<Loading> {
         self.shared.store.arrival().loading()
     }
 
-    /// True if it still brings what no step waits for.
+    /// Returns true if weights that no step waits for are still being loaded.
     pub(crate) fn brings_behind(&self) -> bool {
         self.shared.brings_behind && !self.shared.store.arrival().is_over()
     }
 
-    /// What was decided, and what has happened so far.
+    /// The decisions, and the progress so far.
     pub(crate) fn report(&self) -> LoadReport {
         let shared = &self.shared;
         let report = shared.report().clone();
@@ -229,8 +225,7 @@ impl Loader {
         }
     }
 
-    /// Gives back the pages of the headers of files whose weights were copied: nothing reads them any
-    /// more.
+    /// Gives back the pages of the headers of files whose weights were copied: they are no longer read.
     pub(crate) fn give_back_headers(&self) {
         for (shard, map) in self.shared.store.maps().iter().enumerate() {
             if !self.shared.store.in_use(shard) {
@@ -239,22 +234,22 @@ impl Loader {
         }
     }
 
-    /// For files that are read around the page cache and of which nothing was cached before: takes out
-    /// of the page cache what reading headers and vectors brought into it, read-ahead included.
+    /// For files that are read around the page cache and of which nothing was cached before: evicts from the page cache the pages that were read for
+    /// headers and vectors, read-ahead included.
     pub(crate) fn leave_as_found(&self) {
         let report = self.shared.report();
         for (map, file) in self.shared.store.maps().iter().zip(&report.files) {
             if file.choice.method == ReadMethod::Direct && file.facts.cached == 0 {
                 map.give_back(0..map.len());
-                // Where the system has no such call the pages stay, which is all that happens.
+                // Where the system does not support it, the pages stay, which does no other harm.
                 let _ = alight_pages::give_up(map.file());
             }
         }
     }
 }
 
-/// How a file is read. Of a model with experts, what every token reads comes first; experts come when they are chosen, and after the
-/// rest if all fit into memory. The report says so.
+/// How a file is read. In a model with experts, the weights that every token reads come first; experts are loaded when they are chosen, and after the
+/// rest if all fit into memory. The report includes this.
 fn method(file: &mut FileReport, weights: &Weights) -> LoadMethod {
     let Choice { method: read, prefetch: all, .. } = file.choice;
     let mut method = LoadMethod { read, prefetch: all, prefetch_chosen: all };
@@ -264,7 +259,7 @@ fn method(file: &mut FileReport, weights: &Weights) -> LoadMethod {
     if chosen && read == ReadMethod::Mmap && all == Prefetch::None {
         let request = LoadRequest { load: Load::Mmap, copied: false, weights: always };
         method.prefetch = match choose(&file.facts, &request).prefetch {
-            // Its pages are cached, and nothing was to be done all the same.
+            // Its pages are cached, and the choice was still not to load ahead.
             Prefetch::Populate => Prefetch::None,
             prefetch => prefetch,
         };
@@ -282,14 +277,14 @@ fn method(file: &mut FileReport, weights: &Weights) -> LoadMethod {
     method
 }
 
-/// What is known of a file. Call it before anything of the file is read, because reading changes it.
+/// The facts about a file. Call it before anything of the file is read, because reading changes them.
 pub(crate) fn facts(map: &Map) -> Result<Facts, LoadError> {
     let of = |source| LoadError::Facts { path: map.path().into(), source };
     Facts::of(map.file()).map_err(of)
 }
 
-/// Checks that the copies of weights, and what is to be locked, fit into the available memory. Nothing
-/// has been read yet; a load that went on without enough memory would be killed half way.
+/// Checks that the copies of weights, and the locked memory, fit into the available memory. Nothing has been read yet; a load that continued without
+/// enough memory would be killed half way.
 fn check_memory(report: &LoadReport, weights: &Weights, lock: bool) -> Result<(), LoadError> {
     let Some(first) = report.files.first() else { return Ok(()) };
     let (mut copied, mut mapped) = (0, 0);
@@ -297,7 +292,7 @@ fn check_memory(report: &LoadReport, weights: &Weights, lock: bool) -> Result<()
         match matrix.storage() {
             Storage::Map => mapped += matrix.len(),
             Storage::Image | Storage::Tiles(_) => copied += matrix.len(),
-            // They take what is left.
+            // They use the memory that remains.
             Storage::Slots(_) => {}
         }
     }
@@ -305,7 +300,7 @@ fn check_memory(report: &LoadReport, weights: &Weights, lock: bool) -> Result<()
     if lock {
         check_lock(copied + mapped).map_err(lock_error)?;
     }
-    // Pages that are cached have their memory already, and locking takes no other.
+    // Cached pages already have their memory, and locking uses no more.
     let cached: u64 = report.files.iter().map(|file| file.facts.cached).sum();
     let locked = if lock { mapped.saturating_sub(cached) } else { 0 };
     let needed = copied + locked;
@@ -369,7 +364,7 @@ fn decide(maps: &[Arc<Map>], facts: Vec<Facts>, weights: &Weights, wanted: Wante
     }
 }
 
-/// Marks a load as finished when it is dropped, whatever ended the load.
+/// Marks a load as finished when it is dropped, however the load ended.
 struct FinishOnDrop<'a>(&'a Arrival);
 
 impl Drop for FinishOnDrop<'_> {
@@ -382,7 +377,7 @@ impl Drop for FinishOnDrop<'_> {
 }
 
 impl Shared {
-    /// What the thread does: carries out the plan, locks, and records how it went.
+    /// Runs on the load thread: carries out the plan, locks, and records the outcome.
     fn bring(&self, plan: &Plan, methods: &[LoadMethod]) {
         let began = Instant::now();
         let arrival = self.store.arrival();
@@ -394,7 +389,7 @@ impl Shared {
         }
         let result = brought.and_then(|()| self.lock_all());
         match result {
-            // What was locked is counted already.
+            // Locked bytes have already been counted.
             Ok(()) => plan.sealed.into_iter().for_each(|section| arrival.arrived(section, 0)),
             Err(error) => arrival.fail(error),
         }
@@ -402,14 +397,14 @@ impl Shared {
         drop(finish);
     }
 
-    /// Locks what a step reads, if the caller asked for that.
+    /// Locks the weights that a step reads, if the caller requested it.
     fn lock_all(&self) -> Result<(), LoadError> {
         let mut bytes = 0;
         for matrix in &self.lock {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(LoadError::Stopped);
             }
-            // Slots change their contents; what every token reads is locked.
+            // The contents of slots change; the weights that every token reads are locked.
             if matches!(matrix.storage(), Storage::Slots(_)) {
                 continue;
             }

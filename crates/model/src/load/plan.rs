@@ -1,5 +1,4 @@
-//! What a load has to do: pieces of the files, in the order in which the forward pass reads them,
-//! and which memory will hold each matrix.
+//! The work of a load: pieces of the files, in the order in which the forward pass reads them, and the memory that will hold each matrix.
 
 use std::ops::Range;
 
@@ -11,14 +10,14 @@ use crate::store::{Storage, StoreSizes, arrival};
 use crate::tensors::MatrixRef;
 use crate::weights::Weights;
 
-/// Bytes of cached pages that are asked for at a time; between two of them a load can be stopped.
+/// Bytes of cached pages that are touched at a time; a load can be stopped in between.
 const WARM_STEP: usize = 16 << 20;
-/// Bytes that one of the threads ahead of a cold map reads at a time: as much as the read-ahead of
-/// the disk that this was measured on (3B, cold, 4 threads: 1.16 s, and 1.54 s with 2 MiB).
+/// Bytes that each of the threads that read a cold map ahead reads at a time: the read-ahead of the disk that this was measured on (3B, cold, 4
+/// threads: 1.16 s, and 1.54 s with 2 MiB).
 const COLD_STEP: usize = 8 << 20;
 /// Bytes that are read at a time into an image of the file.
 const COPY_STEP: usize = 2 << 20;
-/// Bytes that are packed at a time, about: whole tiles.
+/// Approximate bytes that are packed at a time: whole tiles.
 const PACK_STEP: usize = 1 << 20;
 /// Alignment of packed matrices in their region: pairs of cache lines.
 const ALIGN: usize = 128;
@@ -27,60 +26,60 @@ const ALIGN: usize = 128;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadMethod {
     pub(super) read: ReadMethod,
-    /// What is done to the map, if weights stay in it.
+    /// The prefetch of the map, if weights stay in it.
     pub(super) prefetch: Prefetch,
     /// The same where a token reads only some of the weights (experts).
     pub(super) prefetch_chosen: Prefetch,
 }
 
-/// A piece of a file and what becomes of it.
+/// A piece of a file and its processing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Job {
-    /// Which file.
+    /// The index of the file.
     pub(super) shard: usize,
-    /// Which bytes of it.
+    /// The range of bytes in it.
     pub(super) source: Range<usize>,
     /// The section that it belongs to; `None`: nothing waits for it.
     pub(super) section: Option<usize>,
     pub(super) work: Work,
 }
 
-/// What becomes of a piece.
+/// The processing of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     /// It stays in the map; its pages are loaded.
     Touch,
-    /// It goes to the same offset in the image of its file.
+    /// It is copied to the same offset in the image of its file.
     Copy,
-    /// Whole tiles of a matrix: packed, they go to this offset in the region of tiles.
+    /// Whole tiles of a matrix, which are packed to this offset in the region of tiles.
     Pack { ty: WeightType, cols: usize, to: usize },
 }
 
-/// A load.
+/// The plan of a load.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// In order of use; experts that come after what every step waits for are last.
+    /// In order of use; experts that are loaded after the weights that every step waits for are last.
     pub(super) jobs: Vec<Job>,
-    /// Pieces of each section.
+    /// Number of pieces of each section.
     pub(super) missing: Vec<u32>,
-    /// The first section of what comes after the rest, for which not every step waits.
+    /// The first section of the experts that are loaded after the rest, for which not every step waits.
     pub(super) first_behind: usize,
     /// Bytes of the region of packed matrices.
     pub(super) tiles: usize,
-    /// Matrices that are packed.
+    /// Number of matrices that are packed.
     pub(super) packed: usize,
     /// By file: the ranges that stay in its map.
     pub(super) kept: Vec<Vec<Range<usize>>>,
-    /// Which files need an image.
+    /// By file: true if it needs an image.
     pub(super) images: Vec<bool>,
-    /// Section holding the output matrix.
+    /// The section of the output matrix.
     pub(super) output_section: usize,
     /// This section has one piece that is not a job: locking all memory.
     pub(super) sealed: Option<usize>,
 }
 
 impl Plan {
-    /// Decides which memory will hold every matrix, and records that in `weights`. `methods`: one for each file.
+    /// Assigns memory to every matrix, and records it in `weights`. `methods`: one for each file.
     pub(super) fn new(weights: &mut Weights, methods: &[LoadMethod], repack: bool) -> Plan {
         let layers = weights.layers.len();
         let mut plan = Plan {
@@ -91,10 +90,9 @@ impl Plan {
             output_section: arrival::output(layers),
             ..Plan::default()
         };
-        // The embedding is copied first, because the first token needs a row of it. An embedding that
-        // stays in the map comes last: no section waits for the few rows that are needed. An embedding
-        // that is not the output too is not packed: rows of tiles are slower to read, and nothing else
-        // reads it.
+        // The embedding is copied first, because the first token needs a row of it. An embedding that stays in the map comes last: no section waits
+        // for the few rows that are needed. An embedding that is not also the output is not packed: rows are slower to read from tiles, and nothing
+        // else reads it.
         let tied = weights.tied;
         plan.settle(&mut weights.embed, methods, repack && tied);
         let embedding_in_map = weights.embed.storage() == Storage::Map;
@@ -102,7 +100,7 @@ impl Plan {
             plan.section(&[&weights.embed], methods, Some(arrival::EMBEDDING), None);
         }
         if let Some(inputs) = &mut weights.token_inputs {
-            // Of the table a token reads a row: it stays in the map, and nothing of it is brought.
+            // A token reads only a row of the table: it stays in the map, and none of it is loaded.
             let (shard, bytes) = inputs.table.file_range();
             plan.kept[shard].push(bytes);
             plan.settle(&mut inputs.projection.matrix, methods, repack);
@@ -136,7 +134,7 @@ impl Plan {
                 false => plan.output_section = arrival::EMBEDDING,
             }
         }
-        // Stable: of each kind, in order of use.
+        // The sort is stable: each kind stays in order of use.
         let first_behind = plan.first_behind;
         plan.jobs.sort_by_key(|job| job.section.is_some_and(|section| section >= first_behind));
         if embedding_in_map && !tied {
@@ -145,13 +143,13 @@ impl Plan {
         plan
     }
 
-    /// The memory that it needs.
+    /// The memory needed by the plan.
     pub(super) fn store_sizes(&self) -> StoreSizes {
         let in_use = self.kept.iter().map(|kept| !kept.is_empty()).collect();
         StoreSizes { images: self.images.clone(), tiles: self.tiles, in_use, asks_ahead: false }
     }
 
-    /// True if a piece is brought after what every step waits for.
+    /// Returns true if a piece is loaded after the pieces that every step waits for.
     pub(super) fn is_behind(&self, job: &Job) -> bool {
         job.section.is_none_or(|section| section >= self.first_behind)
     }
@@ -165,15 +163,14 @@ impl Plan {
             .sum()
     }
 
-    /// All memory will be locked at the end. The last layer becomes ready after that, so that every
-    /// step sees it if locking fails.
+    /// All memory will be locked at the end. The last layer becomes ready only after that, so that every step fails if locking fails.
     pub(super) fn seal(&mut self) {
         let last = self.first_behind - 2;
         self.missing[last] += 1;
         self.sealed = Some(last);
     }
 
-    /// Decides which memory will hold one matrix.
+    /// Assigns memory to one matrix.
     fn settle(&mut self, matrix: &mut MatrixRef, methods: &[LoadMethod], repack: bool) {
         let (shard, bytes) = matrix.file_range();
         if matches!(matrix.storage(), Storage::Slots(_)) {
@@ -193,7 +190,7 @@ impl Plan {
         }
     }
 
-    /// Adds the pieces of the matrices of one section, and of their experts, if these come after.
+    /// Adds the pieces of the matrices of one section, and of their experts, if these come later.
     fn section(
         &mut self,
         matrices: &[&MatrixRef],
@@ -207,7 +204,7 @@ impl Plan {
             (false, method) => method.prefetch,
             (true, method) => method.prefetch_chosen,
         };
-        // A cold disk has better to do than to read experts that nobody has chosen, while somebody waits.
+        // While a request is waiting, a cold disk should not be busy with experts that have not been chosen.
         let is_behind =
             |m: &MatrixRef| m.fits_slots() && matches!(prefetch(m), Prefetch::ReadThreads(_));
         for later in [false, true] {
@@ -222,8 +219,8 @@ impl Plan {
                 self.cut(shard, run, step, section, Work::Touch);
             }
         }
-        // Here the gaps are left out: they might be part of another piece, and nothing may be written twice. Experts that lie side by
-        // side are one run, since their ranges overlap.
+        // Here the gaps are left out: they might be part of another piece, and nothing may be written twice. Adjacent experts are one run, since
+        // their ranges overlap.
         let mut copied: Vec<_> = at(Storage::Image).map(|m| m.file_range()).collect();
         copied.sort_by_key(|(shard, bytes)| (*shard, bytes.start));
         for (shard, run) in runs(copied.into_iter(), 0) {
@@ -250,7 +247,7 @@ impl Plan {
         }
     }
 
-    /// Cuts a run at multiples of `step` in the file.
+    /// Splits a run at multiples of `step` in the file.
     fn cut(
         &mut self,
         shard: usize,
@@ -268,7 +265,7 @@ impl Plan {
     }
 }
 
-/// Joins ranges of one file that overlap, follow one another, or have less than `near` bytes between them.
+/// Merges ranges of one file that overlap, are contiguous, or have a gap of less than `near` bytes.
 fn runs(
     ranges: impl Iterator<Item = (usize, Range<usize>)>,
     near: usize,
@@ -300,7 +297,7 @@ mod tests {
         let near = 64 << 10;
         let ranges = [(0, 100..200), (0, 232..300), (0, far..far + 5), (1, 0..50)];
         assert_eq!(runs(ranges.into_iter(), near), [(0, 100..300), (0, far..far + 5), (1, 0..50)]);
-        // Files that list a layer's tensors in another order than they are used.
+        // Files that store a layer's tensors in an order other than that of use.
         let ranges = [(0, 500..600), (0, 400..500), (0, 300..400)];
         assert_eq!(runs(ranges.into_iter(), near), [(0, 300..600)]);
         let ranges = [(0, 100..200), (0, 200..300), (0, 304..400), (0, 50..100)];
@@ -315,7 +312,7 @@ mod tests {
         assert_eq!(ranges, [100..1000, 1000..2000, 2000..2500]);
     }
 
-    /// Experts are left to the moment at which they are chosen, and are brought after the rest if all fit.
+    /// Experts are loaded when they are chosen, and after the rest only if all fit.
     #[test]
     fn experts_are_brought_behind_the_rest_and_only_if_all_fit() {
         let (first, last) = (3400, 3400 + 8 * 34 * 4096);
@@ -340,7 +337,7 @@ mod tests {
         }
     }
 
-    /// Threads write the pieces of a copy beside one another.
+    /// Threads write neighbouring pieces of a copy.
     #[test]
     fn no_byte_of_experts_side_by_side_is_copied_twice() {
         let (part, step, stride) = (2040, 2048, 8192);
@@ -354,7 +351,7 @@ mod tests {
             all
         };
         let [gate, up, down] = [0, 1, 2].map(experts);
-        // What all tokens go through is used between gate and down.
+        // The weights that all tokens use are read between gate and down.
         let mut shared = MatrixRef::made_up(0..3400, 1, 1);
         shared.set_storage(Storage::Image);
         let prefetch = Prefetch::None;

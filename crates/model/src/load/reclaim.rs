@@ -1,8 +1,7 @@
-//! Giving back the pages of a map after threads have copied from them.
+//! Returns the pages of a map to the system after threads have copied from them.
 //!
-//! Only whole pages can be given back, and pieces end anywhere: so contiguous pieces are joined
-//! first, and a page that two pieces share is given back when the second of them is done. What is
-//! not read through the map (padding, vectors, other tensors) counts as done from the start.
+//! Only whole pages can be given back, and pieces end anywhere: so contiguous pieces are merged first, and a page that two pieces share is given back
+//! when the second of them is done. Bytes that are not read through the map (padding, vectors, other tensors) count as done from the start.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,17 +11,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use alight_pages::Map;
 use alight_pages::fault::page_size;
 
-/// The ranges of one map that are not needed any more.
+/// The ranges of one map that are no longer needed.
 pub(super) struct Reclaim {
-    /// Starts and ends of disjoint ranges that do not touch.
+    /// Starts and ends of disjoint, non-adjacent ranges.
     done: Mutex<BTreeMap<usize, usize>>,
     /// Bytes given back.
     given: AtomicU64,
 }
 
 impl Reclaim {
-    /// `pending` is what will be copied and `kept` what stays, of a map of `len` bytes. What comes
-    /// before all of that is the header, which stays.
+    /// Creates the state for a map of `len` bytes; `pending` are the ranges to be copied, and `kept` those that stay in use. The bytes before all of
+    /// them are the header, which stays.
     pub(super) fn new(
         pending: impl Iterator<Item = Range<usize>>,
         kept: &[Range<usize>],
@@ -44,17 +43,17 @@ impl Reclaim {
         Reclaim { done: Mutex::new(done), given: AtomicU64::new(0) }
     }
 
-    /// `range` has been copied: gives back the pages that are not needed any more because of that.
+    /// Called when `range` has been copied: gives back the pages that are no longer needed.
     pub(super) fn done(&self, map: &Map, range: Range<usize>) {
         let joined = self.join(range.clone());
-        // The ranges that it was joined with were given back before, except for the pages at the borders.
+        // The ranges that it was merged with were given back before, except for the pages at the borders.
         let page = page_size();
         let start = joined.start.max(range.start / page * page);
         let end = joined.end.min(range.end.next_multiple_of(page));
         self.given.fetch_add(map.give_back(start..end) as u64, Ordering::Relaxed);
     }
 
-    /// Adds a range and returns it with all that touches it.
+    /// Adds a range and returns it merged with its neighbours.
     fn join(&self, range: Range<usize>) -> Range<usize> {
         let mut done = self.lock();
         let (mut start, mut end) = (range.start, range.end);
@@ -71,8 +70,7 @@ impl Reclaim {
         start..end
     }
 
-    /// Gives everything back again: faults beside a piece map pages around them, also such as were
-    /// given back before.
+    /// Gives everything back again: faults near a piece map surrounding pages, including pages that were given back before.
     pub(super) fn sweep(&self, map: &Map) {
         for (&start, &end) in self.lock().iter() {
             map.give_back(start..end);
@@ -122,7 +120,7 @@ mod tests {
                 map.populate(piece.clone()).unwrap();
                 reclaim.done(&map, piece);
             }
-            // What was a gap from the start is swept, not counted.
+            // Gaps are done from the start: they are swept, but not counted.
             let gaps = reclaim.lock().clone();
             assert_eq!(
                 gaps.into_iter().collect::<Vec<_>>(),

@@ -1,4 +1,4 @@
-//! How the weights were loaded, and why in that way.
+//! How the weights were loaded, and the reasons.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,13 +16,13 @@ pub struct FileReport {
     pub path: PathBuf,
     /// Bytes of it that are weights of this model.
     pub weights: u64,
-    /// What was known when it was opened.
+    /// The facts known when it was opened.
     pub facts: Facts,
-    /// What was decided.
+    /// The decision.
     pub choice: Choice,
 }
 
-/// How the weights are loaded: what was decided, and what has happened so far.
+/// How the weights are loaded: the decisions, and the progress so far.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LoadReport {
@@ -30,7 +30,7 @@ pub struct LoadReport {
     pub files: Vec<FileReport>,
     /// True if matrices are packed while they are loaded.
     pub repack: bool,
-    /// Why, or why not, in one sentence.
+    /// The reason, in one sentence.
     pub repack_reason: String,
     /// Matrices that are packed while they are loaded.
     pub packed: usize,
@@ -42,33 +42,32 @@ pub struct LoadReport {
     pub bytes_read: u64,
     /// Bytes that are locked in memory.
     pub bytes_locked: u64,
-    /// What issued the reads; `None`: nothing is read, or not yet.
+    /// The engine that issued the reads; `None`: nothing was read (yet).
     pub engine: Option<Engine>,
     /// True if all reads went around the page cache.
     pub direct: bool,
     /// Methods that were not available, and why.
     pub fallbacks: Vec<Fallback>,
-    /// From the start of the load to its end; `None` while it continues.
+    /// Time from the start of the load to its end; `None` while it continues.
     pub took: Option<Duration>,
-    /// How long steps had to wait for weights.
+    /// The time that steps waited for weights.
     pub waited: Duration,
-    /// Experts that are brought when they are chosen, if there are any.
+    /// Experts that are loaded on demand, if there are any.
     pub slots: Option<SlotsReport>,
 }
 
 impl LoadReport {
-    /// How the first file is read. The others are read in the same way unless the facts about them
-    /// differ.
+    /// How the first file is read. The others are read in the same way unless the facts about them differ.
     pub fn method(&self) -> ReadMethod {
         self.files.first().map_or(ReadMethod::Mmap, |file| file.choice.method)
     }
 
-    /// Why, in one sentence.
+    /// The reason, in one sentence.
     pub fn reason(&self) -> &str {
         self.files.first().map_or("", |file| &file.choice.reason)
     }
 
-    /// Adds how a transfer went.
+    /// Adds the outcome of a transfer.
     pub(super) fn add(&mut self, report: &Report) {
         self.direct = report.direct && self.engine.is_none_or(|_| self.direct);
         self.engine = Some(report.engine);

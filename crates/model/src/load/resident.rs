@@ -1,4 +1,4 @@
-//! Which weights memory holds now, part by part: as the page cache, a load in the background, and the slots of experts say.
+//! The weights that memory holds now, by part: according to the page cache, a load in the background, and the slots of experts.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::weights::Weights;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PartName {
-    /// The embedding, and what else is made of tokens before the first layer.
+    /// The embedding, and other inputs made from tokens before the first layer.
     Embedding,
     /// The layer of this index.
     Layer(usize),
@@ -28,13 +28,13 @@ pub struct ResidentPart {
     pub part: PartName,
     /// Bytes of its matrices.
     pub bytes: u64,
-    /// How many of them are in memory: in the page cache, if they are used from the map. `None`: the system does not tell.
+    /// The number of them in memory: in the page cache, if they are used from the map. `None`: the system does not report it.
     pub resident: Option<u64>,
-    /// Of each expert of a layer the share that is there, 0 to 1. Empty: the layer has no experts, or the system does not tell.
+    /// The share of each expert of a layer that is in memory, 0 to 1. Empty: the layer has no experts, or the system does not report it.
     pub experts: Vec<f32>,
 }
 
-/// What is known of every part, in the order in which a token reads them. Nothing is read for it, and nothing touched.
+/// The residency of every part, in the order in which a token reads them. Nothing is read or touched for it.
 pub(crate) fn resident(weights: &Weights, store: &Store) -> Vec<ResidentPart> {
     let mut all = Vec::with_capacity(weights.layers.len() + 2);
     let mut known = Known { store, groups: HashMap::new() };
@@ -49,10 +49,10 @@ pub(crate) fn resident(weights: &Weights, store: &Store) -> Vec<ResidentPart> {
     all
 }
 
-/// What was asked already.
+/// Query results so far.
 struct Known<'s> {
     store: &'s Store,
-    /// Of each group of slots, which of its pieces are there.
+    /// For each group of slots, which of its pieces are resident.
     groups: HashMap<u32, Vec<bool>>,
 }
 
@@ -61,7 +61,7 @@ impl Known<'_> {
         let bytes = matrices.iter().map(|matrix| matrix.len()).sum();
         let count = in_slots(matrices).map_or(1, |(_, experts)| experts);
         let mut resident = Some(0);
-        // Of each expert: its bytes, and those that are there.
+        // For each expert: its bytes, and those that are resident.
         let mut experts: Option<Vec<[u64; 2]>> = Some(Vec::new());
         for matrix in matrices {
             let pieces = if matrix.fits_slots() { count } else { 1 };
@@ -85,7 +85,7 @@ impl Known<'_> {
         ResidentPart { part, bytes, resident, experts }
     }
 
-    /// Bytes of one of the pieces of a matrix that are in memory.
+    /// The resident bytes of one of the pieces of a matrix.
     fn there(
         &mut self,
         matrix: &MatrixRef,
@@ -100,10 +100,10 @@ impl Known<'_> {
             Storage::Map => {
                 let range = bytes.start as u64..bytes.end as u64;
                 let found = residency(self.store.maps()[shard].file(), range);
-                // Pages at the ends are in part of other weights.
+                // Pages at the ends partly belong to other weights.
                 found.ok().map(|found| (found.share() * len as f64).round() as u64)
             }
-            // A copy is in memory once it has been written. Of one that is being written, nothing is said to be there.
+            // A copy is in memory once it has been written. One that is being written counts as absent.
             Storage::Image | Storage::Tiles(_) => {
                 Some(if self.store.arrival().is_ready(section) { len as u64 } else { 0 })
             }

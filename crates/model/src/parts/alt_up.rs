@@ -1,13 +1,13 @@
-//! AltUp (Baykal et al. 2023), as Gemma 3n has it: each token has four residual streams, of which a layer computes the first. The
-//! layer begins with predictions of all four, and what it has made of the first corrects all of them.
+//! AltUp (Baykal et al. 2023), as in Gemma 3n: each token has four residual streams, of which a layer computes the first. The
+//! layer begins with predictions of all four, and its result for the first corrects all of them.
 //!
 //! With `m(x) = tanh(router · norm(x) / hidden)`, and streams `s`:
 //! ```text
-//! p[i] = s[i] + Σj (predict · m(s[0]))[4i + j] · s[j]        the layer takes p[0] and makes y of it
+//! p[i] = s[i] + Σj (predict · m(s[0]))[4i + j] · s[j]        the layer computes y from p[0]
 //! s[i] = p[i] + (1 + (correct · m(y))[i]) · (y − p[0])
 //! ```
-//! The other streams begin as projections of the first that are as long as it is. In the end they are projected back, brought to
-//! its length, and the mean of all is taken.
+//! The other streams begin as projections of the first, scaled to its length. At the end they are projected back and scaled to
+//! the length of the first, and the mean of all is taken.
 
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::Rows;
@@ -18,18 +18,18 @@ use crate::norm::Norm;
 use crate::parts::step::Step;
 use crate::tensors::{Finder, LayerFinder, LinearView, MatrixRef, WeightError};
 
-/// Streams of a token. The first is the residual stream as other networks have it.
+/// Streams of a token. The first is the residual stream of other networks.
 const STREAMS: usize = 4;
 
-/// The others.
+/// The streams other than the first.
 const OTHERS: usize = STREAMS - 1;
 
-/// f32 elements of a row of the buffer of streams: the others, then what is kept of the first.
+/// f32 elements of a row of the buffer of streams: the others, then the kept prediction of the first.
 pub(crate) fn row_len(hidden: usize) -> usize {
     STREAMS * hidden
 }
 
-/// What makes the other streams, and what joins them in the end.
+/// The projections that make the other streams, and those that join them at the end.
 #[derive(Debug)]
 pub(crate) struct AltUp {
     /// `[OTHERS][hidden, hidden]`
@@ -55,7 +55,7 @@ impl AltUp {
         [&mut self.projections, &mut self.unembeddings]
     }
 
-    /// Makes the other streams of the first.
+    /// Makes the other streams from the first.
     pub(crate) fn begin(&self, step: &mut Step<'_>) {
         let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows());
         let formats = ActivationFormats::of([self.projections.kind()]);
@@ -104,7 +104,7 @@ impl AltUp {
     }
 }
 
-/// Brings `y` to the length of `x`.
+/// Scales `y` to the length of `x`.
 fn to_length_of(isa: Isa, x: &[f32], y: &mut [f32]) {
     let length = |row: &[f32]| vec::dot(isa, row, row).sqrt();
     let scale = length(x) / length(y).max(f32::MIN_POSITIVE);
@@ -122,7 +122,7 @@ pub(crate) struct AltUpWeights {
     predict: Vec<f32>,
     /// `[STREAMS, STREAMS]`
     correct: Vec<f32>,
-    /// `[hidden]`, of the first stream, for what the layer takes from the token.
+    /// `[hidden]`, of the first stream, for the matrices of the token's own input.
     correct_scale: Vec<f32>,
 }
 
@@ -142,7 +142,7 @@ impl AltUpWeights {
         })
     }
 
-    /// Mixes streams by products of `coefficients` `[N, STREAMS]` with what the router makes of `x`.
+    /// Mixes streams by products of `coefficients` `[N, STREAMS]` with the router's output for `x`.
     fn mixture<const N: usize>(
         &self,
         isa: Isa,
@@ -161,7 +161,7 @@ impl AltUpWeights {
         })
     }
 
-    /// Makes predictions of the streams. That of the first is kept.
+    /// Predicts the streams. The prediction of the first is kept.
     pub(crate) fn predict(&self, step: &mut Step<'_>) {
         let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows());
         let b = &mut *step.buffers;
@@ -171,7 +171,7 @@ impl AltUpWeights {
             let mixed: [f32; STREAMS * STREAMS] = self.mixture(isa, x, &self.predict, room);
             let (others, kept) = streams.split_at_mut(OTHERS * hidden);
             kept.copy_from_slice(x);
-            // Of each element of all streams, since all are made of all.
+            // Element by element over all streams, since each depends on all.
             for (e, (x, first)) in x.iter_mut().zip(kept).enumerate() {
                 let old: [f32; STREAMS] =
                     std::array::from_fn(|j| if j == 0 { *x } else { others[(j - 1) * hidden + e] });
@@ -185,7 +185,7 @@ impl AltUpWeights {
         });
     }
 
-    /// Carries out the layer's last contribution to the first stream, and corrects all by it.
+    /// Applies the layer's last contribution to the first stream, and corrects all streams by it.
     pub(crate) fn correct(&self, pending: Option<Contribution<'_>>, step: &mut Step<'_>) {
         let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows());
         let b = &mut *step.buffers;
@@ -197,7 +197,7 @@ impl AltUpWeights {
             }
             let factors: [f32; STREAMS] = self.mixture(isa, x, &self.correct, &mut scratch.row);
             let (others, predicted) = streams.split_at_mut(OTHERS * hidden);
-            // What the layer has added to its prediction, in `y`.
+            // The difference between the layer's result and its prediction, in `y`.
             y.copy_from_slice(x);
             vec::add_times(isa, y, predicted, -1.0);
             for (other, factor) in others.chunks_exact_mut(hidden).zip(&factors[1..]) {
@@ -208,7 +208,7 @@ impl AltUpWeights {
         });
     }
 
-    /// Packs the first stream for what takes the token's own input.
+    /// Packs the first stream for the matrices of the token's own input.
     pub(crate) fn pack_scaled(&self, formats: ActivationFormats, step: &mut Step<'_>) {
         let (hidden, n) = (step.hidden, step.rows());
         let b = &mut *step.buffers;
@@ -221,7 +221,7 @@ impl AltUpWeights {
         });
     }
 
-    /// Adds a part's output, normed, to the other streams.
+    /// Adds a part's normed output to the other streams.
     pub(crate) fn add_to_others(norm: &Norm, step: &mut Step<'_>) {
         let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows());
         let b = &mut *step.buffers;

@@ -1,8 +1,8 @@
 //! Softmax attention with grouped queries: biases, norms per head, rotary positions, sliding windows, soft caps.
 //!
-//! Few tokens (a decode step) are cut along the positions, as Flash-Decoding does, so that one token of a model with one
-//! key/value head still occupies all threads; partial results are merged. Many tokens are cut into tiles of tokens, as in
-//! FlashAttention. Neither cut depends on the number of threads.
+//! Few tokens (a decode step) are split along the positions, as in Flash-Decoding, so that one token of a model with one
+//! key/value head still occupies all threads; partial results are merged. Many tokens are split into tiles of tokens, as in
+//! FlashAttention. Neither split depends on the number of threads.
 
 use std::ops::Range;
 
@@ -37,52 +37,52 @@ pub struct AttentionSpec {
     pub scale: f32,
     /// Soft cap of the scores.
     pub softcap: Option<f32>,
-    /// Which positions a token sees.
+    /// The positions that a token sees.
     pub mask: Mask,
-    /// Which of the model's rotary embeddings turns queries and keys; `None`: they are not turned.
+    /// The index of the model's rotary embedding that rotates queries and keys; `None`: they are not rotated.
     pub rope: Option<usize>,
-    /// Which elements of a head rotate together.
+    /// The elements of a head that are rotated together.
     pub pairing: RopePairing,
-    /// Which elements of queries and keys are normed together.
+    /// The elements of queries and keys that are normed together.
     pub qk_norm: QkNorm,
-    /// True if that happens after they are rotated, and not before.
+    /// True if the norm is applied after the rotation, and not before.
     pub norm_after_rope: bool,
-    /// What the file calls the sink of each query head, if they have one: a score of its own that is of no position, so
-    /// that weights sum to less than 1.
+    /// The file's name for the sink of each query head, if they have one: a score that belongs to no position, so that weights
+    /// sum to less than 1.
     pub sinks: Option<&'static str>,
-    /// What the file calls the output projection.
+    /// The file's name for the output projection.
     pub output: &'static str,
-    /// What queries are multiplied by at distant positions.
+    /// A factor on queries at distant positions.
     pub temperature: Option<Temperature>,
     /// True if values are normed per head, without weights.
     pub value_norm: bool,
-    /// True if values are the keys, before these are normed and rotated, where the file has no `attn_v`.
+    /// True if the keys, before their norm and rotation, are also the values where the file has no `attn_v`.
     pub keys_as_values: bool,
-    /// The layer whose keys and values it attends to; `None`: its own.
+    /// The layer whose keys and values it uses; `None`: its own.
     pub kv_layer: Option<usize>,
-    /// True if what a head attends to is multiplied by the sigmoid of a gate, which `attn_q` makes beside the query; values
-    /// are as long as keys then.
+    /// True if a head's output is multiplied by the sigmoid of a gate, which `attn_q` computes in addition to the query; values
+    /// then have the length of keys.
     pub output_gate: bool,
 }
 
-/// Which positions a token of a layer sees.
+/// The positions that a token of a layer sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mask {
-    /// All up to its own.
+    /// All positions up to its own.
     #[default]
     Causal,
-    /// Its own and those before it, this number in all.
+    /// Its own position and those before it, this number in all.
     Window(usize),
-    /// Those up to its own of the chunk of this length that it is in.
+    /// The positions up to its own, within its chunk of this length.
     Chunk(usize),
-    /// All of its sequence.
+    /// All positions of its sequence.
     Bidirectional,
-    /// Those of its sequence that are at most this number of positions away, on either side.
+    /// The positions of its sequence that are at most this number away, on either side.
     Around(usize),
 }
 
 impl Mask {
-    /// The same with a window, if there is one: of positions up to a token's own, or half of it on either side.
+    /// Returns this mask with a window, if there is one: of positions up to a token's own, or half of it on either side.
     pub(crate) fn with_window(self, window: Option<usize>) -> Mask {
         match (self.is_bidirectional(), window) {
             (_, None) => self,
@@ -91,7 +91,7 @@ impl Mask {
         }
     }
 
-    /// The most positions that a token sees of those up to its own, where that is fewer than all.
+    /// Returns the maximum number of positions up to its own that a token sees, if that is fewer than all.
     pub fn window(self) -> Option<usize> {
         match self {
             Mask::Causal | Mask::Bidirectional => None,
@@ -100,12 +100,12 @@ impl Mask {
         }
     }
 
-    /// True if a token sees positions after its own.
+    /// Returns true if a token sees positions after its own.
     pub fn is_bidirectional(self) -> bool {
         matches!(self, Mask::Bidirectional | Mask::Around(_))
     }
 
-    /// The same for the kernels, to which positions ahead are given by [`Ahead`](alight_kernels::attention::Ahead).
+    /// Returns the window for the kernels, which are given the positions ahead as [`Ahead`](alight_kernels::attention::Ahead).
     fn kernel(self) -> Option<Window> {
         match self {
             Mask::Causal | Mask::Bidirectional => None,
@@ -119,9 +119,9 @@ impl Mask {
 /// A factor on queries that grows with their position: `1 + scale · ln(1 + ⌊(position + offset) / length⌋)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Temperature {
-    /// How fast it grows.
+    /// The rate of growth.
     pub scale: f32,
-    /// Positions over which it stays the same.
+    /// The number of positions over which it is constant.
     pub length: usize,
     /// Added to positions.
     pub offset: usize,
@@ -133,24 +133,24 @@ impl Temperature {
     }
 }
 
-/// Which elements of queries and of keys a norm works on together.
+/// The elements of queries and keys that are normed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
     /// They are not normed.
     None,
-    /// Those of a head. All heads have the same weights, `[key_dim]`.
+    /// The elements of a head. All heads have the same weights, `[key_dim]`.
     Heads,
-    /// Those of a head, without weights.
+    /// The elements of a head, without weights.
     Unweighted,
-    /// As `Heads`, where the file has the weights; otherwise not.
+    /// As `Heads` if the file has the weights; otherwise none.
     HeadsIfThere,
-    /// Those of a head, where the file has the weights. Each head has its own, `[heads, key_dim]`.
+    /// The elements of a head, if the file has the weights. Each head has its own, `[heads, key_dim]`.
     OwnHeadsIfThere,
-    /// Those of all heads: the weights are `[heads · key_dim]`, and `[kv_heads · key_dim]` of keys.
+    /// The elements of all heads: the weights are `[heads · key_dim]`, and `[kv_heads · key_dim]` for keys.
     Whole,
 }
 
-/// The length of a head by that key, or a share of the hidden size.
+/// Returns the length of a head: the value of `key`, or the hidden size divided by `heads`.
 fn head_dim(keys: &Keys<'_, '_>, key: &str, heads: usize) -> Result<usize, SpecError> {
     let hidden = keys.dimension("embedding_length", MAX_WIDTH)?;
     match keys.optional_dimension(key, MAX_WIDTH)? {
@@ -164,10 +164,10 @@ fn head_dim(keys: &Keys<'_, '_>, key: &str, heads: usize) -> Result<usize, SpecE
 }
 
 impl AttentionSpec {
-    /// The key that says whether tokens see none after them.
+    /// The key that is false if tokens also see those after them.
     pub(crate) const CAUSAL: &'static str = "attention.causal";
 
-    /// Reads its keys: full attention with the model's first rotary embedding, interleaved pairs, and `1/√key_dim`.
+    /// Reads its keys: full attention with the model's first rotary embedding, interleaved pairs, and a scale of `1/√key_dim`.
     ///
     /// # Errors
     /// A size that no model can have.
@@ -176,7 +176,7 @@ impl AttentionSpec {
         AttentionSpec::read_with(keys, kv_heads)
     }
 
-    /// As [`AttentionSpec::read`] for each layer of a network of which only those have attention that have heads of keys.
+    /// As [`AttentionSpec::read`], for each layer of a network in which only layers with key/value heads have attention.
     ///
     /// # Errors
     /// A size that no model can have.
@@ -194,7 +194,7 @@ impl AttentionSpec {
         each.collect()
     }
 
-    /// The length of a key.
+    /// Reads the length of a key.
     ///
     /// # Errors
     /// A length that no model can have.
@@ -219,7 +219,7 @@ impl AttentionSpec {
                 return Err(keys.value(key, dim, format!("at most {most} for {heads} heads")));
             }
         }
-        // Where a file says so, a causal network was made an encoder.
+        // A file with this flag set to false holds a causal network that was turned into an encoder.
         let mask = match keys.get::<bool>(AttentionSpec::CAUSAL)? {
             Some(false) => Mask::Bidirectional,
             Some(true) | None => Mask::Causal,
@@ -227,7 +227,8 @@ impl AttentionSpec {
         Ok(AttentionSpec { mask, ..AttentionSpec::new([heads, kv_heads], [key_dim, value_dim]) })
     }
 
-    /// Full attention of those heads, query heads first, and lengths of keys and values, as [`AttentionSpec::read`] has it.
+    /// Returns full attention with these heads, query heads first, and these lengths of keys and values, as
+    /// [`AttentionSpec::read`] does.
     pub(crate) fn new([heads, kv_heads]: [usize; 2], [key_dim, value_dim]: [usize; 2]) -> Self {
         AttentionSpec {
             heads,
@@ -251,12 +252,12 @@ impl AttentionSpec {
         }
     }
 
-    /// Query heads per key/value head.
+    /// Returns the number of query heads per key/value head.
     pub fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
 
-    /// Widths of queries, keys, values and outputs of all heads.
+    /// Returns the widths of queries, keys, values and outputs of all heads.
     fn widths(&self) -> [usize; 4] {
         let (heads, kv_heads) = (self.heads, self.kv_heads);
         [
@@ -267,13 +268,13 @@ impl AttentionSpec {
         ]
     }
 
-    /// The shape of a page of its keys and values.
+    /// Returns the shape of a page of its keys and values.
     pub(crate) fn page_shape(&self) -> KvShape {
         let (kv_heads, k_dim, v_dim) = (self.kv_heads, self.key_dim, self.value_dim);
         KvShape { kv_heads, k_dim, v_dim, capacity: POSITIONS, shared: false, ty: KvType::F16 }
     }
 
-    /// Makes row `from` of what is needed after the cache is filled row `to`.
+    /// Copies row `from` of the data that is needed after the cache is filled to row `to`.
     fn keep_row(&self, b: &mut Buffers, from: usize, to: usize) {
         let [q, ..] = self.widths();
         Rows::new(&mut b.q, q).copy(from, to);
@@ -329,7 +330,7 @@ impl MixerSpec for AttentionSpec {
     }
 }
 
-/// Its tensors.
+/// The tensors of an attention part.
 #[derive(Debug)]
 pub(crate) struct Attention {
     spec: AttentionSpec,
@@ -341,7 +342,7 @@ pub(crate) struct Attention {
     v: Option<Linear>,
     /// `[hidden, heads · value_dim]`
     o: Linear,
-    /// One of `[key_dim]` for all heads, one for each head, or one of `[heads · key_dim]`; or none.
+    /// One `[key_dim]` for all heads, one for each head, or one `[heads · key_dim]`; or none.
     q_norm: Vec<Norm>,
     /// Likewise; `[kv_heads · key_dim]`.
     k_norm: Vec<Norm>,
@@ -351,8 +352,8 @@ pub(crate) struct Attention {
     sinks: Option<Vec<f32>>,
 }
 
-/// Queries, keys and values, which the file has apart or as the rows of one matrix; `None`: another layer's keys or values
-/// are used, or keys as values.
+/// Finds queries, keys and values, which are separate in the file or the rows of one matrix; `None`: another layer's keys or
+/// values are used, or keys as values.
 fn qkv(
     find: &LayerFinder<'_, '_, '_>,
     spec: &AttentionSpec,
@@ -361,7 +362,7 @@ fn qkv(
     let [q, k, v, _] = spec.widths();
     let one = |name, width| find.linear(name, hidden, width);
     if spec.kv_layer.is_some() {
-        // Some files have them nevertheless.
+        // Some files contain them nevertheless.
         for what in ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"] {
             find.ignore(what);
         }
@@ -412,7 +413,7 @@ impl Attention {
         })
     }
 
-    /// Norms and rotation of queries and keys; keys and values go into the cache.
+    /// Norms and rotates queries and keys, and stores keys and values in the cache.
     fn rope_and_store_kv(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
         let isa = step.compute.isa;
@@ -437,7 +438,7 @@ impl Attention {
         });
     }
 
-    /// The same of queries alone, where keys and values are another layer's.
+    /// Norms and rotates only queries, where keys and values belong to another layer.
     fn finish_queries(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
         let isa = step.compute.isa;
@@ -450,7 +451,7 @@ impl Attention {
         });
     }
 
-    /// Norm, rotation and temperature of row `row` of the queries, which is at that position.
+    /// Applies norm, rotation and temperature to row `row` of the queries, which is at `position`.
     fn finish_query(&self, isa: Isa, angles: &Angles, [row, position]: [usize; 2], q: &mut [f32]) {
         let spec = &self.spec;
         finish(isa, spec, angles, row, &self.q_norm, q);
@@ -459,8 +460,8 @@ impl Attention {
         }
     }
 
-    /// Attends the step's rows, whose keys and values are in the cache: `q` `[rows, heads, key_dim]` gives `heads_out`
-    /// `[rows, heads, value_dim]`.
+    /// Computes attention of the step's rows, whose keys and values are in the cache: `q` `[rows, heads, key_dim]` yields
+    /// `heads_out` `[rows, heads, value_dim]`.
     fn attend(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
         let layer = spec.kv_layer.unwrap_or(step.layer);
@@ -547,7 +548,7 @@ impl Part for Attention {
     }
 }
 
-/// Parts `[rows, heads, 2, key_dim]` in the buffer `gate` into queries in `q` and gates, which lie together at the beginning
+/// Splits `[rows, heads, 2, key_dim]` in the buffer `gate` into queries in `q` and gates, which are contiguous at the beginning
 /// of their rows.
 fn split_gate(spec: &AttentionSpec, step: &mut Step<'_>) {
     let ([width, ..], dim) = (spec.widths(), spec.key_dim);
@@ -558,13 +559,13 @@ fn split_gate(spec: &AttentionSpec, step: &mut Step<'_>) {
         for (head, q) in q.chunks_exact_mut(dim).enumerate() {
             let at = 2 * head * dim;
             q.copy_from_slice(&both[at..at + dim]);
-            // To where no gate is that was not moved yet.
+            // The target holds no gate that is still to be moved.
             both.copy_within(at + dim..at + 2 * dim, head * dim);
         }
     });
 }
 
-/// Norm and rotation of all heads of a row of queries or keys.
+/// Applies norm and rotation to all heads of a row of queries or keys.
 fn finish(
     isa: Isa,
     spec: &AttentionSpec,
@@ -575,7 +576,7 @@ fn finish(
 ) {
     let norm = |x: &mut [f32]| {
         if let Some(first) = norms.first() {
-            // As many elements as there are weights: a head, or the whole row.
+            // Each part has as many elements as there are weights: a head, or the whole row.
             let parts = x.chunks_exact_mut(first.weight.len());
             parts.zip(norms.iter().cycle()).for_each(|(part, norm)| norm.apply(isa, part));
         }

@@ -1,24 +1,24 @@
 //! The rows that are computed together: tokens of sequences, each with its position and its role.
 //!
-//! Invariant: what is computed of a row follows from its token, its position, its role, and what its sequence has computed
-//! before. Rows beside it change nothing.
+//! Invariant: the result for a row depends only on its token, its position, its role, and the earlier state of its sequence.
+//! Other rows of the batch do not affect it.
 
 use std::ops::Range;
 
 use alight_kernels::attention::Ahead;
 use alight_kernels::matmul::{Precision, RowCounts};
 
-/// What a row is computed for. It decides how the row is computed, which its sequence has to be able to rely on: one row more
-/// or less beside it changes nothing.
+/// The purpose for which a row is computed. It decides how the row is computed, which its sequence must be able to rely on: other
+/// rows of the batch do not affect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// A token that was generated: activations of 16 bits, and attention that is cut along the positions.
+    /// A generated token: activations of 16 bits, and attention that is split along the positions.
     Decode,
     /// A token of a prompt: activations of the batch's precision for prompts, and attention in tiles of tokens.
     Prompt,
 }
 
-/// The rows of a span whose logits will be asked for.
+/// The rows of a span whose logits will be requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogitRows {
     Nothing,
@@ -26,43 +26,43 @@ pub(crate) enum LogitRows {
     All,
 }
 
-/// The beginning of a row.
+/// The initial value of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum RowInput<'a> {
     /// The embedding of a token.
     Token(u32),
-    /// `[hidden]`: what stands in its place, as a patch of a picture does.
+    /// `[hidden]`: a vector in place of an embedding, such as a patch of a picture.
     Vector(&'a [f32]),
 }
 
-/// The sequence that rows are of, and how they are computed.
+/// The sequence of some rows, and how they are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SequenceRows {
-    /// Which sequence of the cache.
+    /// The index of the sequence in the cache.
     pub(crate) sequence: usize,
     pub(crate) role: Role,
-    /// True if it is long to a model that rotates long sequences in another way.
+    /// True if the sequence is long, for a model that rotates long sequences differently.
     pub(crate) long: bool,
 }
 
 /// Rows of one sequence that follow one another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Which sequence of the cache.
+    /// The index of the sequence in the cache.
     pub(crate) sequence: usize,
     pub(crate) role: Role,
     /// The position of its first row.
     pub(crate) position: usize,
-    /// Which rows of the batch they are.
+    /// Its rows in the batch.
     pub(crate) rows: Range<usize>,
-    /// The position after its last row, those that are not wanted included.
+    /// The position after its last row, including rows that are not wanted.
     pub(crate) end: usize,
-    /// Which row of a draft it is, if states of recurrent layers are kept after it.
+    /// Its row in a draft, if states of recurrent layers are kept after it.
     pub(crate) draft_row: Option<usize>,
     pub(crate) want: LogitRows,
 }
 
-/// Where a row is.
+/// The place of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     sequence: usize,
@@ -70,35 +70,35 @@ struct Place {
     long: bool,
 }
 
-/// The rows of a call. Nothing is allocated once it is made.
+/// The rows of a call. Nothing is allocated after it is created.
 pub(crate) struct Batch {
-    /// How activations of prompts are rounded.
+    /// The precision of activations of prompts.
     prompt: Precision,
     tokens: Vec<u32>,
-    /// Rows that begin with a vector, in their order, and the vectors `[rows, hidden]`.
+    /// Rows that begin with a vector, in order, and the vectors `[rows, hidden]`.
     vector_rows: Vec<usize>,
     vectors: Vec<f32>,
     /// By row.
     places: Vec<Place>,
-    /// By row: the position after the last one that it sees where attention is causal: its own, or the last of a group of rows that see each
+    /// By row: the position after the last one that it sees with causal attention: its own, or the last of a group of rows that see each
     /// other.
     ends: Vec<usize>,
     /// True if there is such a group.
     has_groups: bool,
-    /// Those that decode come first.
+    /// Decode spans come first.
     spans: Vec<Span>,
     counts: RowCounts,
 }
 
 impl Default for Batch {
-    /// Without room.
+    /// Creates a batch without capacity.
     fn default() -> Batch {
         Batch::new(0, Precision::Bits8)
     }
 }
 
 impl Batch {
-    /// An empty batch with room for `most` rows.
+    /// Creates an empty batch with capacity for `most` rows.
     pub(crate) fn new(most: usize, prompt: Precision) -> Batch {
         Batch {
             prompt,
@@ -113,7 +113,7 @@ impl Batch {
         }
     }
 
-    /// Forgets all rows.
+    /// Removes all rows.
     pub(crate) fn clear(&mut self) {
         self.tokens.clear();
         self.vector_rows.clear();
@@ -125,11 +125,11 @@ impl Batch {
         self.counts = RowCounts::default();
     }
 
-    /// Adds tokens that follow the first `position` ones of a sequence. With `states`, those of a draft are spans of their own, after
-    /// each of which states of recurrent layers can be kept.
+    /// Adds tokens that follow the first `position` ones of a sequence. With `states`, each token of a draft is its own span, so that
+    /// states of recurrent layers can be kept after it.
     ///
     /// # Panics
-    /// If tokens to decode follow those of a prompt.
+    /// Panics if tokens to decode follow those of a prompt.
     pub(crate) fn push(
         &mut self,
         of: SequenceRows,
@@ -173,14 +173,14 @@ impl Batch {
         self.counts = counts;
     }
 
-    /// The last rows that were added, one for each of `vectors` `[rows, hidden]` from row `first` on, begin with these instead of their tokens.
+    /// Replaces the embeddings of the last rows added, from row `first` on, by `vectors` `[rows, hidden]`.
     pub(crate) fn set_vectors(&mut self, first: usize, vectors: &[f32], hidden: usize) {
         debug_assert!(self.vector_rows.last().is_none_or(|last| *last < first), "in order");
         self.vector_rows.extend(first..first + vectors.len() / hidden);
         self.vectors.extend_from_slice(vectors);
     }
 
-    /// The beginning of a row that was added.
+    /// Returns the initial value of a row.
     pub(crate) fn input(&self, row: usize) -> RowInput<'_> {
         match self.vector_rows.binary_search(&row) {
             Ok(i) => {
@@ -191,10 +191,10 @@ impl Batch {
         }
     }
 
-    /// Rows of a prompt that were added see each other, as those of a picture do, and not only what is before them.
+    /// Makes rows of a prompt see each other, as those of a picture do, and not only the rows before them.
     ///
     /// # Panics
-    /// If they are not all of one span.
+    /// Panics if they are not all of one span.
     pub(crate) fn group(&mut self, rows: Range<usize>) {
         let whole = |span: &Span| span.rows.start <= rows.start && rows.end <= span.rows.end;
         assert!(self.spans(Role::Prompt).any(whole), "rows of one prompt");
@@ -203,7 +203,7 @@ impl Batch {
         self.has_groups = true;
     }
 
-    /// The positions after their own that the rows of a span of a prompt see, in a layer of that kind.
+    /// Returns the positions after their own that the rows of a prompt's span see, in a layer that is `bidirectional` or not.
     pub(crate) fn ahead(&self, span: &Span, bidirectional: bool) -> Ahead<'_> {
         match bidirectional {
             true => Ahead::To(span.end),
@@ -212,47 +212,47 @@ impl Batch {
         }
     }
 
-    /// The tokens of all rows that were added.
+    /// Returns the tokens of all rows.
     pub(crate) fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// The sequence of a row, and its position.
+    /// Returns the sequence of a row, and its position.
     pub(crate) fn place(&self, row: usize) -> (usize, usize) {
         let Place { sequence, position, .. } = self.places[row];
         (sequence, position)
     }
 
-    /// True if the sequence of a row is long.
+    /// Returns true if the sequence of a row is long.
     pub(crate) fn is_long(&self, row: usize) -> bool {
         self.places[row].long
     }
 
-    /// The spans of a role.
+    /// Returns the spans of a role.
     pub(crate) fn spans(&self, role: Role) -> impl Iterator<Item = &Span> {
         self.spans.iter().filter(move |span| span.role == role)
     }
 
-    /// All spans.
+    /// Returns all spans.
     pub(crate) fn all_spans(&self) -> &[Span] {
         &self.spans
     }
 
-    /// The first position, if all rows follow one another in one sequence.
+    /// Returns the first position, if all rows follow one another in one sequence.
     pub(crate) fn following(&self) -> Option<usize> {
         let [span] = &self.spans[..] else { return None };
         Some(span.position)
     }
 
-    /// How many rows there are of each precision.
+    /// Returns the number of rows of each precision.
     pub(crate) fn counts(&self) -> RowCounts {
         self.counts
     }
 
-    /// How many of the first `n` rows there are of each precision.
+    /// Returns the number of rows of each precision among the first `n`.
     ///
     /// # Panics
-    /// If a span is cut by it.
+    /// Panics if `n` divides a span.
     pub(crate) fn counts_of_first(&self, n: usize) -> RowCounts {
         let mut counts = RowCounts::default();
         for span in self.spans.iter().filter(|span| span.rows.start < n) {
@@ -262,7 +262,7 @@ impl Batch {
         counts
     }
 
-    /// Where rows of a role are counted.
+    /// Returns the counter for rows of a role.
     fn counted<'c>(&self, counts: &'c mut RowCounts, role: Role) -> &'c mut usize {
         match role {
             Role::Prompt if self.prompt == Precision::Bits8 => &mut counts.bits8,
@@ -270,7 +270,7 @@ impl Batch {
         }
     }
 
-    /// Leaves only the rows that are wanted: `keep(from, to)` is called for each that moves, in their order.
+    /// Keeps only the wanted rows: `keep(from, to)` is called for each row that moves, in order.
     pub(crate) fn keep_wanted(&mut self, mut keep: impl FnMut(usize, usize)) {
         self.counts = RowCounts::default();
         let mut next = 0;

@@ -1,7 +1,7 @@
-//! Everything that a session's forward pass writes to, allocated once.
+//! All buffers that a session's forward pass writes to, allocated once.
 //!
-//! Large buffers come from the allocator as zero pages, which take no memory until they are touched: a batch of 512 that
-//! never comes is not paid for.
+//! Large buffers come from the allocator as zero pages, which use no memory until they are touched: a batch of 512 that never
+//! occurs costs nothing.
 
 use std::ops::Range;
 
@@ -17,25 +17,25 @@ use crate::parts::latent_attention::{LatentBuffers, LatentWork};
 use crate::store::{MemoryShare, Store};
 use crate::threads::PerThread;
 
-/// What the parts of a layer write to: elements per token of each buffer, and the sizes of attention's scratch.
+/// The sizes of the buffers that a layer's parts write to: elements per token, and the sizes of attention's scratch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WorkSize {
     /// Queries, keys, and values of all heads.
     pub(crate) q: usize,
     pub(crate) k: usize,
     pub(crate) v: usize,
-    /// What all heads attend to.
+    /// The outputs of attention of all heads.
     pub(crate) heads_out: usize,
     /// Queries, keys and values of a recurrent layer after its convolution, or queries before they are absorbed.
     pub(crate) mixed: usize,
-    /// The gate, and what it is multiplied with where both are needed as a whole.
+    /// The gate and the values it is multiplied with, where both are needed as a whole.
     pub(crate) gate: usize,
     pub(crate) up: usize,
     /// The widest input of a matrix, except for the hidden size.
     pub(crate) widest_input: usize,
-    /// What the last matrix of a dense feed-forward part is multiplied with, or of a mixture's shared network.
+    /// The input of the last matrix of a dense feed-forward part, or of a mixture's shared network.
     pub(crate) activated: usize,
-    /// Most query rows of one call of attention, and the lengths of keys and values.
+    /// Maximum number of query rows of one call of attention, and the lengths of keys and values.
     pub(crate) attention_rows: usize,
     pub(crate) key_dim: usize,
     pub(crate) value_dim: usize,
@@ -44,13 +44,13 @@ pub(crate) struct WorkSize {
 }
 
 impl WorkSize {
-    /// f32 elements of the buffer in which a thread keeps products.
+    /// Returns the f32 elements of the buffer in which a thread keeps products.
     fn room_for_products(&self, batch: usize) -> usize {
-        // A dense part keeps those of two matrices for each token, and a mixture that of each slot and of its shared network.
+        // A dense part keeps the products of two matrices for each token, a mixture those of each slot and of its shared network.
         parallel::room_for_products((2 * batch).max(self.experts.slots(batch) + batch))
     }
 
-    /// What either of two parts needs.
+    /// Returns the sizes sufficient for either of two parts.
     pub(crate) fn max(self, other: WorkSize) -> WorkSize {
         WorkSize {
             q: self.q.max(other.q),
@@ -71,9 +71,9 @@ impl WorkSize {
     }
 }
 
-/// What one thread may write to.
+/// The memory that one thread may write to.
 pub(crate) struct Scratch {
-    /// A normed row, `[hidden]`, or two; what layers take from a token, or a row of weights as floats.
+    /// A normed row, `[hidden]`, or two; the inputs that layers get from a token, or a row of weights as floats.
     pub(crate) row: Vec<f32>,
     pub(crate) matmul: MatmulScratch,
     /// Products that are kept until they are summed or packed.
@@ -83,7 +83,7 @@ pub(crate) struct Scratch {
 
 /// Cosines and sines of each row, for each of the model's rotary embeddings: `[rows, Σ 2 · pairs]`.
 pub(crate) struct Angles {
-    /// Pairs of each rotary embedding, and where its cosines begin in a row; its sines follow.
+    /// The number of pairs of each rotary embedding, and the index of its first cosine in a row; its sines follow.
     ropes: Vec<(usize, usize)>,
     pub(crate) width: usize,
     pub(crate) values: Vec<f32>,
@@ -101,20 +101,20 @@ impl Angles {
         Angles { ropes, width, values: vec![0.0; batch * width] }
     }
 
-    /// Cosines and sines of rotary embedding `rope` in a row of [`Angles::values`].
+    /// Returns the ranges of cosines and sines of rotary embedding `rope` in a row of [`Angles::values`].
     pub(crate) fn parts(&self, rope: usize) -> [Range<usize>; 2] {
         let (pairs, first) = self.ropes[rope];
         [first..first + pairs, first + pairs..first + 2 * pairs]
     }
 
-    /// Cosines and sines, `[pairs]` each, of row `row` for rotary embedding `rope`.
+    /// Returns cosines and sines, `[pairs]` each, of row `row` for rotary embedding `rope`.
     pub(crate) fn of(&self, row: usize, rope: usize) -> (&[f32], &[f32]) {
         let row = &self.values[row * self.width..][..self.width];
         let [cos, sin] = self.parts(rope);
         (&row[cos], &row[sin])
     }
 
-    /// Where the tables write in a row: each with its cosines and sines.
+    /// Returns the ranges in a row that the tables write to: those of the cosines and sines of each.
     pub(crate) fn places<'t>(
         &self,
         tables: &'t [RopeTable],
@@ -129,7 +129,7 @@ pub(crate) struct Buffers {
     pub(crate) batch: Batch,
     /// The residual stream, `[batch, hidden]`.
     pub(crate) x: Vec<f32>,
-    /// What a part adds to it, `[batch, hidden]`.
+    /// The output of a part, which is added to it, `[batch, hidden]`.
     pub(crate) y: Vec<f32>,
     /// `[batch, heads · key_dim]`
     pub(crate) q: Vec<f32>,
@@ -145,18 +145,18 @@ pub(crate) struct Buffers {
     pub(crate) gate: Vec<f32>,
     /// `[batch, intermediate]`
     pub(crate) up: Vec<f32>,
-    /// What layers take from the tokens: `[batch, layers · width]`.
+    /// The inputs that layers get from the tokens: `[batch, layers · width]`.
     pub(crate) token_inputs: Vec<f32>,
     /// Elements of a row of `token_inputs`.
     pub(crate) token_input_width: usize,
-    /// The other residual streams of a token and what is kept of the first, or a state that its embedding is joined with:
+    /// The other residual streams of a token and the kept prediction of the first, or a state that its embedding is joined with:
     /// `[batch, streams]`.
     pub(crate) streams: Vec<f32>,
     /// Elements of a row of `streams`.
     pub(crate) stream_width: usize,
     /// The packed input of the next matrices.
     pub(crate) acts: Activations,
-    /// The packed input of the last matrix of a dense feed-forward part, which is made while `acts` is read.
+    /// The packed input of the last matrix of a dense feed-forward part, which is written while `acts` is read.
     pub(crate) activated: Activations,
     pub(crate) angles: Angles,
     /// Partial results of attention.
@@ -164,40 +164,40 @@ pub(crate) struct Buffers {
     pub(crate) threads: PerThread<Scratch>,
     pub(crate) experts: ExpertsBuffers,
     pub(crate) latent: LatentBuffers,
-    /// The most rows that a call may have.
+    /// The maximum number of rows of a call.
     batch_size: usize,
-    /// The most rows that a call has had.
+    /// The largest number of rows that a call has had.
     rows_used: usize,
-    /// The memory of these buffers and of the cache beside them, which experts in slots do not get.
+    /// The memory of these buffers and of the cache, which is not available to experts in slots.
     taken: MemoryShare,
 }
 
-/// What the sizes of buffers follow from.
+/// The quantities that determine the sizes of buffers.
 pub(crate) struct BufferSizes<'s> {
-    /// Most rows of a call.
+    /// Maximum number of rows of a call.
     pub(crate) batch: usize,
-    /// How activations of prompts are rounded.
+    /// The precision of activations of prompts.
     pub(crate) prompt: Precision,
     pub(crate) threads: usize,
     pub(crate) hidden_size: usize,
     /// The model's rotary embeddings.
     pub(crate) ropes: &'s [RopeParams],
-    /// The most that a layer's parts need.
+    /// The maximum that a layer's parts need.
     pub(crate) work: WorkSize,
     /// True if experts are read when they are chosen.
     pub(crate) experts_read: bool,
-    /// What all layers take from a token.
+    /// Elements of the inputs that all layers get from a token.
     pub(crate) token_inputs: usize,
     /// f32 elements of the other residual streams of a token.
     pub(crate) streams: usize,
-    /// Length of a row that joins the embedding of a token with a state; 0: none does.
+    /// Length of a row that joins the embedding of a token with a state; 0 if there is none.
     pub(crate) joined: usize,
     /// f32 elements for the partial results of attention.
     pub(crate) partials: usize,
 }
 
 impl Buffers {
-    /// Buffers of these sizes. `taken` has nothing yet.
+    /// Creates buffers of these sizes. `taken` is still empty.
     pub(crate) fn new(sizes: &BufferSizes<'_>, taken: MemoryShare) -> Buffers {
         let BufferSizes { batch, threads, hidden_size, ropes, work, .. } = *sizes;
         let BufferSizes { token_inputs, streams, joined, .. } = *sizes;
@@ -243,16 +243,16 @@ impl Buffers {
         }
     }
 
-    /// Says how much memory this takes and the cache beside it, for the rows that are computed now, before they are.
+    /// Reports the memory of these buffers and of the cache for the current rows, before they are computed.
     pub(crate) fn take(&mut self, store: &Store, cache: &Cache) {
         let Some(slots) = store.slots() else { return };
         self.rows_used = self.rows_used.max(self.batch.counts().all());
-        // The system gives the memory of a row when it is first used.
+        // The system provides the memory of a row when it is first used.
         let rows = self.bytes() / self.batch_size.max(1) * self.rows_used;
         self.taken.set((cache.touched() + rows) as u64, slots);
     }
 
-    /// Bytes that it takes, about, when all rows have been used.
+    /// Returns the approximate bytes in use when all rows have been used.
     fn bytes(&self) -> usize {
         let rows = [&self.x, &self.y, &self.q, &self.k, &self.v, &self.heads_out, &self.mixed];
         let rows =
@@ -262,8 +262,8 @@ impl Buffers {
         rows * size_of::<f32>() + packed + self.experts.bytes()
     }
 
-    /// Leaves only the wanted rows of the residual stream, `[batch, hidden]`, and of all that is beside it: `keep(buffers, from, to)`
-    /// makes row `from` row `to` of something else.
+    /// Keeps only the wanted rows of the residual stream, `[batch, hidden]`, and of the other buffers with a row for each token:
+    /// `keep(buffers, from, to)` copies row `from` of any further buffer to row `to`.
     pub(crate) fn keep_wanted(&mut self, hidden: usize, keep: impl Fn(&mut Buffers, usize, usize)) {
         let widths = [self.token_input_width, self.angles.width, self.stream_width];
         let mut batch = std::mem::take(&mut self.batch);

@@ -1,5 +1,5 @@
-//! Kernels over the threads of the pool: [`alight_kernels::parallel`], which cuts the work, with the pool as its
-//! threads. Nothing here allocates.
+//! Kernels on the threads of the pool: [`alight_kernels::parallel`], which divides the work, with the pool as its threads.
+//! Nothing here allocates.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub(crate) struct Compute<'m> {
     pub(crate) isa: Isa,
 }
 
-/// The threads of the pool, each with memory of its own.
+/// The threads of the pool, each with its own memory.
 pub(crate) struct PoolThreads<'a> {
     pool: &'a Pool,
     scratch: &'a PerThread<Scratch>,
@@ -48,19 +48,19 @@ unsafe impl Threads for PoolThreads<'_> {
 }
 
 impl KernelScratch for Scratch {
-    /// The buffer was made for the largest calls of the model.
+    /// The buffer is large enough for the largest calls of the model.
     fn with_products(&mut self, count: usize, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
         f(&mut self.matmul, &mut self.products[..count]);
     }
 
-    /// It was made for the largest calls of the model.
+    /// The buffer is large enough for the largest calls of the model.
     fn with_attention(&mut self, _: AttentionLimits, f: impl FnOnce(&mut AttentionScratch)) {
         f(&mut self.attention);
     }
 }
 
 impl<'m> Compute<'m> {
-    /// The pool's threads with their memory.
+    /// Returns the pool's threads with their memory.
     pub(crate) fn threads<'t>(&self, scratch: &'t PerThread<Scratch>) -> PoolThreads<'t>
     where
         'm: 't,
@@ -79,8 +79,8 @@ impl<'m> Compute<'m> {
         parallel::each_row(&mut self.threads(threads), n, Cut::default(), buffers, f);
     }
 
-    /// Packs `n` rows of `cols` activations for the matrices that will be multiplied with them: `f` makes each row of
-    /// its rows in the buffers, and hands it to its last argument.
+    /// Packs `n` rows of `cols` activations for the matrices that will be multiplied with them: `f` computes each row from its
+    /// rows in the buffers, and passes it to its last argument.
     #[allow(clippy::too_many_arguments)] // Sizes, inputs, output, and what it is done with.
     pub(crate) fn pack<const N: usize>(
         &self,
@@ -96,7 +96,7 @@ impl<'m> Compute<'m> {
         parallel::pack(threads, self.isa, (n, cols), buffers, (acts, formats), f);
     }
 
-    /// Packs `n` rows as they are in a buffer.
+    /// Packs `n` rows of a buffer unchanged.
     pub(crate) fn pack_rows(
         &self,
         n: RowCounts,
@@ -110,7 +110,7 @@ impl<'m> Compute<'m> {
     }
 
     /// Multiplies the packed activations with groups of projections, in one region. A unit computes the same rows of all
-    /// projections of a group, which have equally many, and then calls `then` on what it has computed for each token.
+    /// projections of a group, which have the same number of rows, and then calls `then` on its results for each token.
     pub(crate) fn multiply<const G: usize, const M: usize>(
         &self,
         groups: [[&LinearView<'_>; M]; G],
@@ -134,8 +134,8 @@ impl<'m> Compute<'m> {
         parallel::multiply(threads, &products, acts, then);
     }
 
-    /// Multiplies the packed activations with projections that have equally many rows, joins the products, and packs what the first have
-    /// become.
+    /// Multiplies the packed activations with projections that have the same number of rows, joins the products, and packs the result, which
+    /// replaces the first products.
     pub(crate) fn multiply_and_pack<const M: usize>(
         &self,
         linears: [&LinearView<'_>; M],
@@ -168,8 +168,8 @@ impl<'m> Compute<'m> {
         parallel::multiply_and_pack(threads, matrices, acts, &join, to);
     }
 
-    /// Stores keys and values of the rows of a batch in the pages of their sequences, where queries, keys and values are first made by
-    /// `prepare(row, [q, k, v])`.
+    /// Stores keys and values of the rows of a batch in the pages of their sequences, after `prepare(row, [q, k, v])` has computed
+    /// queries, keys and values.
     pub(crate) fn store_rows(
         &self,
         cache: &mut Cache,
@@ -187,8 +187,8 @@ impl<'m> Compute<'m> {
         };
         let count = (batch.counts().all(), batch.following());
         let threads = &mut self.threads(threads);
-        // SAFETY: a batch has each position of a sequence once, sequences write into pages of their own (those that they share are full),
-        // and the cache is borrowed exclusively.
+        // SAFETY: a batch has each position of a sequence once, sequences write only into their own pages (shared pages are full), and
+        // the cache is borrowed exclusively.
         unsafe { parallel::store_rows(threads, self.isa, &target, count, rows, prepare) };
     }
 
@@ -204,8 +204,8 @@ impl<'m> Compute<'m> {
     }
 }
 
-/// The products `[tokens, rank]` of the first factors of all adapters of some projections with the packed activations, one after the other.
-/// Nothing is allocated where there are no adapters.
+/// Returns the products `[tokens, rank]` of the first factors of all adapters of some projections with the packed activations, in order.
+/// Nothing is allocated if there are no adapters.
 fn corrections<'l>(
     linears: impl Iterator<Item = &'l LinearView<'l>>,
     acts: &Activations,
@@ -220,7 +220,7 @@ fn corrections<'l>(
     products.collect()
 }
 
-/// The additions of adapters to each projection, from their [`corrections`]; nothing at all where there are none.
+/// Returns the additions of adapters to each projection, from their [`corrections`]; empty if there are none.
 fn low_rank<'l>(
     linears: impl Iterator<Item = &'l LinearView<'l>>,
     corrections: &'l [Vec<f32>],

@@ -1,18 +1,18 @@
-//! The causal depthwise convolution that recurrent mixers begin with. Its part of a mixer's state is the inputs of the last
-//! tokens before the present one.
+//! The causal depthwise convolution with which recurrent mixers begin. Its part of a mixer's state is the inputs of the last
+//! tokens before the current one.
 
 use alight_kernels::Isa;
 use alight_kernels::recurrent::{Filter, convolve};
 
 use crate::tensors::{LayerFinder, WeightError};
 
-/// Most tokens that a convolution looks at.
+/// Maximum number of tokens that a convolution looks at.
 pub(super) const MAX_TAPS: usize = 8;
 
 /// The weights of a convolution.
 #[derive(Debug)]
 pub(super) struct Convolution {
-    /// `[tokens, channels]`, the present token's last.
+    /// `[tokens, channels]`; the current token is last.
     taps: Vec<f32>,
     /// `[channels]`
     bias: Option<Vec<f32>>,
@@ -31,7 +31,7 @@ pub(super) struct Columns<'a> {
 }
 
 impl Convolution {
-    /// That of the tensor `what.weight` `[taps, channels]` and its bias, if the file has one.
+    /// Finds the convolution of the tensor `what.weight` `[taps, channels]` and its bias, if the file has one.
     pub(super) fn find(
         find: &LayerFinder<'_, '_, '_>,
         what: &str,
@@ -44,7 +44,7 @@ impl Convolution {
         Ok(Convolution { taps: by_tap.collect(), bias, channels, silu })
     }
 
-    /// f32 elements of its part of a state: `[taps − 1, channels]`.
+    /// Returns the f32 elements of its part of a state: `[taps − 1, channels]`.
     pub(super) fn state_len([taps, channels]: [usize; 2]) -> usize {
         (taps - 1) * channels
     }
@@ -59,7 +59,7 @@ impl Convolution {
         out: &mut [f32],
     ) {
         let (width, taps) = (self.channels, self.taps.len() / self.channels);
-        // Row `j` of all inputs: the state's come first.
+        // Row `j` of all inputs: those of the state come first.
         let row = |j: usize| match j.checked_sub(taps - 1) {
             Some(token) => inputs.of(token, width),
             None => &before[j * width..][..width],
@@ -69,12 +69,13 @@ impl Convolution {
         convolve(isa, out, &rows[..taps], filter);
     }
 
-    /// Makes the state that of the last of a call's `n` tokens.
+    /// Sets the state to the state after the last of a call's `n` tokens.
     pub(super) fn keep(&self, state: &mut [f32], inputs: Columns<'_>, n: usize) {
         let width = self.channels;
         let before = state.len() / width;
         for i in 0..before {
-            // The row of all inputs that is row `i` now; of the state's rows only later ones, which are still as they were.
+            // The row of all inputs that becomes row `i`. Of the state's rows only later ones are read, which are still
+            // unchanged.
             match (n + i).checked_sub(before) {
                 Some(token) => {
                     state[i * width..][..width].copy_from_slice(inputs.of(token, width));
@@ -86,7 +87,7 @@ impl Convolution {
 }
 
 impl Columns<'_> {
-    /// The `width` columns of a token.
+    /// Returns the `width` columns of a token.
     fn of(&self, token: usize, width: usize) -> &[f32] {
         &self.rows[token * self.stride + self.first..][..width]
     }

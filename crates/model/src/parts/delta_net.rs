@@ -1,8 +1,8 @@
-//! The gated delta net (Yang, Kautz and Hatamizadeh 2024), as Qwen3-Next and Qwen3.5 have it: a short causal convolution of
-//! queries, keys and values, the gated delta rule on a matrix for each value head, and a norm of its output behind a gate.
+//! The gated delta net (Yang, Kautz and Hatamizadeh 2024), as in Qwen3-Next and Qwen3.5: a short causal convolution of queries,
+//! keys and values, the gated delta rule on a matrix for each value head, and a norm of its output followed by a gate.
 //!
-//! Its state, in f32, has the inputs of the convolution's last tokens and the matrices. Every token is computed in the same
-//! order of operations whether it comes alone or in a batch.
+//! Its state, in f32, holds the inputs of the convolution's last tokens and the matrices. Every token is computed in the same
+//! order of operations, alone or in a batch.
 
 use alight_kernels::gate::silu_mul;
 use alight_kernels::matmul::ActivationFormats;
@@ -20,7 +20,7 @@ use crate::parts::step::Step;
 use crate::parts::{MixerSpec, Part, PartSpec};
 use crate::tensors::{LayerFinder, Linear, WeightError};
 
-/// Longest head, far above any model's: a state grows with its square.
+/// Maximum length of a head, far above any model's: a state grows with its square.
 const MAX_HEAD: usize = 1024;
 
 /// A gated delta net.
@@ -32,18 +32,18 @@ pub struct DeltaNetSpec {
     pub value_heads: usize,
     /// Length of a query, a key and a value.
     pub head_dim: usize,
-    /// Tokens that the convolution looks at, the present one included.
+    /// Number of tokens that the convolution looks at, including the current one.
     pub taps: usize,
-    /// True if neighbouring value heads share a key head, and the file has what makes rates and decays in one tensor, key head
-    /// by key head. If not, value head `h` has key head `h mod key_heads`, and there are two tensors.
+    /// True if neighbouring value heads share a key head, and the file has the projections for rates and decays in one tensor,
+    /// key head by key head. Otherwise value head `h` has key head `h mod key_heads`, and there are two tensors.
     pub neighbours: bool,
 }
 
 impl DeltaNetSpec {
-    /// Reads its keys; value heads share key heads as Qwen3.5's files have them.
+    /// Reads its keys; value heads share key heads as in Qwen3.5's files.
     ///
     /// # Errors
-    /// A size that no model can have, or that there is no code for.
+    /// A size that no model can have, or that is not implemented.
     pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<DeltaNetSpec, SpecError> {
         let taps = keys.dimension("ssm.conv_kernel", MAX_TAPS)?;
         let head_dim = keys.dimension("ssm.state_size", MAX_HEAD)?;
@@ -67,12 +67,12 @@ impl DeltaNetSpec {
         Ok(DeltaNetSpec { key_heads, value_heads, head_dim, taps, neighbours: false })
     }
 
-    /// Width of all values, and of the output.
+    /// Returns the width of all values, and of the output.
     fn inner(&self) -> usize {
         self.value_heads * self.head_dim
     }
 
-    /// Width of queries, keys and values.
+    /// Returns the width of queries, keys and values.
     fn mixed(&self) -> usize {
         2 * self.key_heads * self.head_dim + self.inner()
     }
@@ -87,8 +87,8 @@ impl PartSpec for DeltaNetSpec {
         Ok(Box::new(DeltaNet::find(find, self, hidden)?))
     }
 
-    /// The buffers that it writes to: queries, keys and values before the convolution in `q` and after it in `mixed`, the gate of the
-    /// output in `k`, decays in `v`, rates in `gate`; what makes both, where it is one product, in `heads_out`, which is not
+    /// Returns the sizes of its buffers: queries, keys and values before the convolution in `q` and after it in `mixed`, the gate of
+    /// the output in `k`, decays in `v`, rates in `gate`; their common product, where there is one, in `heads_out`, which is not
     /// needed yet. Where all inputs are one product, it is in `mixed` first.
     fn work(&self, _hidden: usize) -> WorkSize {
         WorkSize {
@@ -105,14 +105,14 @@ impl PartSpec for DeltaNetSpec {
 }
 
 impl MixerSpec for DeltaNetSpec {
-    /// f32 elements of its state: `[taps − 1, mixed]`, then what [`DeltaRule::state_len`] says.
+    /// Returns the f32 elements of its state: `[taps − 1, mixed]`, then [`DeltaRule::state_len`].
     fn state_len(&self) -> usize {
         Convolution::state_len([self.taps, self.mixed()])
             + DeltaRule::state_len(self.value_heads, self.head_dim)
     }
 }
 
-/// Its tensors.
+/// The tensors of a gated delta net.
 #[derive(Debug)]
 pub(crate) struct DeltaNet {
     spec: DeltaNetSpec,
@@ -124,13 +124,13 @@ pub(crate) struct DeltaNet {
     convolution: Convolution,
     /// `[value_heads]`
     dt_bias: Vec<f32>,
-    /// The logarithms' rates of decay, at most 0: `[value_heads]`.
+    /// Rates of decay of the logarithms, at most 0: `[value_heads]`.
     a: Vec<f32>,
     /// `[head_dim]`
     norm: Norm,
 }
 
-/// What makes queries, keys, values and the gate of the output (z).
+/// The projections for queries, keys, values and the gate of the output (z).
 #[derive(Debug)]
 enum Inputs {
     /// Queries, keys and values, `[mixed, hidden]`; the gate, `[inner, hidden]`.
@@ -155,7 +155,7 @@ impl Inputs {
     }
 }
 
-/// What makes decays (alpha) and rates (beta).
+/// The projections for decays (alpha) and rates (beta).
 #[derive(Debug)]
 enum Rates {
     /// Alpha and beta, `[value_heads, hidden]` each.
@@ -212,8 +212,8 @@ impl DeltaNet {
         })
     }
 
-    /// Queries, keys and values into `q`, the gate of the output into `k`, and what decays and rates are made of into `v` and
-    /// `gate`.
+    /// Computes queries, keys and values into `q`, the gate of the output into `k`, and the inputs of decays and rates into `v`
+    /// and `gate`.
     fn project(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
         let store = step.store;
@@ -255,8 +255,8 @@ impl DeltaNet {
         }
     }
 
-    /// The convolution, the norms of queries and keys, decays and rates; the convolution's part of the state becomes that
-    /// of the last row.
+    /// Applies the convolution and the norms of queries and keys, and computes decays and rates; the convolution's part of the
+    /// state becomes that of the last row.
     fn mix(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
         let (isa, eps, width) = (step.compute.isa, step.norm_eps, spec.mixed());
@@ -336,7 +336,7 @@ impl Part for DeltaNet {
     }
 }
 
-/// What makes rates and decays, key head by key head in `heads_out`, into `gate` and `v`.
+/// Splits the inputs of rates and decays, key head by key head in `heads_out`, into `gate` and `v`.
 fn split_rates(spec: &DeltaNetSpec, step: &mut Step<'_>) {
     let (heads, group) = (spec.value_heads, spec.value_heads / spec.key_heads);
     let (n, b) = (step.rows().all(), &mut *step.buffers);
@@ -352,7 +352,7 @@ fn split_rates(spec: &DeltaNetSpec, step: &mut Step<'_>) {
     });
 }
 
-/// Queries, keys, values and gates of the output, key head by key head in `mixed`, into `q` and `k`.
+/// Splits queries, keys, values and gates of the output, key head by key head in `mixed`, into `q` and `k`.
 fn split_inputs(spec: &DeltaNetSpec, step: &mut Step<'_>) {
     let (dim, width) = (spec.head_dim, spec.mixed() + spec.inner());
     let values = spec.inner() / spec.key_heads;
@@ -373,7 +373,7 @@ fn split_inputs(spec: &DeltaNetSpec, step: &mut Step<'_>) {
     });
 }
 
-/// Brings each head of `dim` elements to a length: `x · length / √(Σx² + eps)`.
+/// Scales each head of `dim` elements to a length: `x · length / √(Σx² + eps)`.
 fn to_length(isa: Isa, x: &mut [f32], dim: usize, length: f32, eps: f32) {
     for head in x.chunks_exact_mut(dim) {
         let scale = length / (vec::dot(isa, head, head) + eps).sqrt();
@@ -381,7 +381,7 @@ fn to_length(isa: Isa, x: &mut [f32], dim: usize, length: f32, eps: f32) {
     }
 }
 
-/// The delta rule over the rows: `[rows, inner]` into `heads_out`.
+/// Applies the delta rule to the rows: `[rows, inner]` into `heads_out`.
 fn recur(spec: &DeltaNetSpec, step: &mut Step<'_>) {
     let b = &mut *step.buffers;
     for span in b.batch.all_spans() {

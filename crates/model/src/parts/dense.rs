@@ -14,14 +14,14 @@ use crate::parts::step::Step;
 use crate::parts::{FeedForwardSpec, Part, PartSpec};
 use crate::tensors::{LayerFinder, Linear, WeightError};
 
-/// The function that is applied to the gate, or to what there is where there is none.
+/// The function that is applied to the gate, or to the only projection if there is no gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// x · sigmoid(x).
     Silu,
     /// GELU in its tanh form.
     GeluTanh,
-    /// x · sigmoid(1.702 x) of x that is at most 7, times what is gated plus 1, which is clamped to ±7 before.
+    /// x · sigmoid(1.702 x) with x at most 7, times the other projection plus 1, which is first clamped to ±7.
     ClampedSilu,
     /// The square of x, or 0 where x is negative.
     ReluSquared,
@@ -32,9 +32,9 @@ pub enum Activation {
 pub enum InputMatrices {
     /// `ffn_gate` and `ffn_up`.
     GateAndUp,
-    /// Both in one, `ffn_up`, the gate's rows first.
+    /// Both in one tensor, `ffn_up`, the gate's rows first.
     Fused,
-    /// `ffn_up` alone: there is no gate.
+    /// `ffn_up` only, without a gate.
     Up,
 }
 
@@ -43,12 +43,12 @@ pub enum InputMatrices {
 pub struct DenseSpec {
     /// Width between the two projections.
     pub intermediate_size: usize,
-    /// Applied to the gate, or to what there is where there is none.
+    /// Applied to the gate, or to the only projection if there is no gate.
     pub activation: Activation,
-    /// What the input is multiplied with.
+    /// The matrices that the input is multiplied with.
     pub inputs: InputMatrices,
-    /// Only gates count that are more than so many standard deviations above the mean of a token's; what is above is their
-    /// value.
+    /// Gates count only if they exceed the mean of a token's gates by more than this number of standard deviations; the excess is
+    /// their value.
     pub deviations: Option<f32>,
 }
 
@@ -87,7 +87,7 @@ impl DenseSpec {
         DenseSpec::read_beside_experts(keys)
     }
 
-    /// As [`DenseSpec::read`], for a network of which other layers are mixtures of experts.
+    /// As [`DenseSpec::read`], for a network in which other layers are mixtures of experts.
     ///
     /// # Errors
     /// A size that no model can have.
@@ -101,10 +101,10 @@ impl DenseSpec {
         })
     }
 
-    /// Checks that the network is no mixture of experts.
+    /// Checks that the network is not a mixture of experts.
     ///
     /// # Errors
-    /// It is.
+    /// The network is one.
     pub(crate) fn refuse_experts(keys: &Keys<'_, '_>) -> Result<(), SpecError> {
         for key in ["expert_count", "expert_used_count"] {
             if let Some(found) = keys.get::<u64>(key)?.filter(|n| *n > 0) {
@@ -137,8 +137,8 @@ impl FeedForwardSpec for DenseSpec {
     }
 }
 
-/// What of each number is above the mean by more than so many standard deviations, or 0. (Of all numbers, as Gemma 3n's makers
-/// compute it.)
+/// Replaces each number by its excess over the mean plus `deviations` standard deviations, or by 0. (The standard deviation is
+/// that of the whole population, as Gemma 3n's authors compute it.)
 fn keep_above(x: &mut [f32], deviations: f32) {
     let n = x.len() as f32;
     let mean = x.iter().sum::<f32>() / n;
@@ -147,7 +147,7 @@ fn keep_above(x: &mut [f32], deviations: f32) {
     x.iter_mut().for_each(|x| *x = (*x - least).max(0.0));
 }
 
-/// Its tensors.
+/// The tensors of a dense part.
 #[derive(Debug)]
 pub(crate) struct Dense {
     spec: DenseSpec,
@@ -159,10 +159,10 @@ pub(crate) struct Dense {
     down: Linear,
 }
 
-/// What the file calls its gate, up and down.
+/// The file's names for its gate, up and down.
 const NAMES: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
 
-/// What it calls those of the network that all tokens of a mixture of experts go through.
+/// The file's names for those of a mixture's shared network, which all tokens go through.
 pub(super) const SHARED_NAMES: [&str; 3] = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
 
 impl Dense {
@@ -174,7 +174,7 @@ impl Dense {
         Dense::find_named(find, spec, hidden, NAMES)
     }
 
-    /// Finds gate, up and down by those names.
+    /// Finds gate, up and down by these names.
     pub(super) fn find_named(
         find: &LayerFinder<'_, '_, '_>,
         spec: &DenseSpec,
@@ -196,7 +196,7 @@ impl Dense {
         Ok(Dense { spec: spec.clone(), gate, up, down: find.linear(down_name, width, hidden)? })
     }
 
-    /// What its input is multiplied with.
+    /// Returns the matrices that the input is multiplied with.
     pub(super) fn inputs(&self) -> impl Iterator<Item = &Linear> {
         self.gate.iter().chain([&self.up])
     }
@@ -224,7 +224,7 @@ impl Part for Dense {
         let b = &mut *step.buffers;
         let (compute, acts, threads) = (step.compute, &b.acts, &b.threads);
         let to = (&mut b.activated, ActivationFormats::of(self.down.kinds()));
-        // The values of a token are packed with the products that they come from, unless they depend on all of its products.
+        // The values of a token are packed together with their products, unless they depend on all products of the token.
         match (gate, spec.deviations) {
             (None, _) => {
                 let activate = |_: Range<usize>, [up]: [&mut [f32]; 1]| {

@@ -1,8 +1,8 @@
-//! A dense feed-forward part and a mixture of experts beside each other (Gemma 4's mixture): their outputs are normed, each by
-//! its own norm, and added.
+//! A dense feed-forward part and a mixture of experts next to each other (Gemma 4's mixture): the output of each is normed by its
+//! own norm, and both are added.
 //!
-//! `y = dense_norm(dense(input)) + experts_norm(experts(experts_input_norm(x)))`, where the router takes
-//! `rms(x) / √hidden ⊙ scale`. `input` is what the layer's norm has made of the residual stream `x`.
+//! `y = dense_norm(dense(input)) + experts_norm(experts(experts_input_norm(x)))`, with `rms(x) / √hidden ⊙ scale` as the router's
+//! input. `input` is the residual stream `x`, normed by the layer's norm.
 
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::Rows;
@@ -34,7 +34,7 @@ impl PartSpec for DenseAndExpertsSpec {
         Ok(Box::new(DenseAndExperts::find(find, self, hidden)?))
     }
 
-    /// The buffers that it writes to: the dense part's output is kept in `q`.
+    /// Returns the sizes of its buffers: the dense part's output is kept in `q`.
     fn work(&self, hidden: usize) -> WorkSize {
         let kept = WorkSize { q: hidden, ..WorkSize::default() };
         kept.max(self.dense.work(hidden)).max(self.experts.work(hidden))
@@ -51,7 +51,7 @@ impl FeedForwardSpec for DenseAndExpertsSpec {
     }
 }
 
-/// Their tensors.
+/// The tensors of both.
 #[derive(Debug)]
 pub(crate) struct DenseAndExperts {
     dense: Dense,

@@ -1,22 +1,22 @@
 //! Latent attention (MLA: DeepSeek-V2, 2024): keys and values of all heads are projections of one short row per token, and the
-//! cache keeps nothing but that row, `[latent | rotated]`: `rank` elements that are normed, and `rotated` ones that carry the
-//! position and are the same for all heads.
+//! cache keeps only that row, `[latent | rotated]`: `rank` elements that are normed, and `rotated` ones that carry the position
+//! and are the same for all heads.
 //!
-//! Keys and values are never made of it. Each head's query goes through the transpose of its key projection instead (it
-//! is *absorbed*), so that it can be multiplied with the row as it is; what a head attends to is a sum of latent rows, which its
-//! value projection makes short. So it is attention with one key head of `rank + rotated` elements, whose beginning is
-//! the value, for single tokens and for prompts alike:
+//! Keys and values are never computed from it. Instead, each head's query goes through the transpose of its key projection (it is
+//! *absorbed*), so that it can be multiplied with the row directly; a head's result is a sum of latent rows, which its value
+//! projection shortens. So this is attention with one key head of `rank + rotated` elements, whose beginning is the value, for
+//! single tokens and for prompts alike:
 //! ```text
 //! score(h, j) = scale · (Kₕᵀ qₕ · latent_j + rotated qₕ · rotated_j)
 //! out(h)      = Vₕ Σⱼ softmax(score)ⱼ latent_j
 //! ```
-//! For a token and a position before it that is `2 · rank + rotated` products in a head, where keys and values made of the
-//! rows would take `key_dim + value_dim`: 1088 against 320 of DeepSeek's. But making them takes `rank · (unrotated +
-//! value_dim)` products for each position and head, 131072, and again in each batch, unless they are kept, which takes nine
-//! times the memory. A batch of 512 rows would gain by it (557 thousand products against 295), and the last row of a prompt
-//! that is cached would have to wait for the keys and values of all that is before it (232 billion products at position 4096
-//! of DeepSeek-V2-Lite, half a second). Choosing by the number of rows is no way out: what a row gets must not depend on how
-//! the prompt was cut, or what is cached would change answers.
+//! For a token and an earlier position this takes `2 · rank + rotated` products per head, while keys and values computed from the
+//! rows would take `key_dim + value_dim`: 1088 against 320 for DeepSeek. But computing them takes
+//! `rank · (unrotated + value_dim)` products for each position and head, 131072, and again in each batch, unless they are kept,
+//! which takes nine times the memory. A batch of 512 rows would gain by it (557 thousand products against 295), but the last row
+//! of a cached prompt would have to wait for the keys and values of everything before it (232 billion products at position 4096
+//! of DeepSeek-V2-Lite, half a second). Choosing by the number of rows is not possible: the result for a row must not depend on
+//! how the prompt was split, or the contents of the cache would change answers.
 
 use alight_kernels::attention::{AttentionParams, KvShape, KvType, tile_tokens};
 use alight_kernels::matmul::{ActivationFormats, Activations, Matrix, RowCounts};
@@ -34,7 +34,7 @@ use crate::parts::{Attended, MixerSpec, Part, PartSpec};
 use crate::positions::POSITIONS;
 use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
 
-/// Products that a thread adds in a nanosecond, about, where rows of weights are made first.
+/// Approximate number of products that a thread adds per nanosecond, if rows of weights are dequantised first.
 const PRODUCTS_PER_NS: usize = 2;
 
 /// Attention over latent rows.
@@ -42,7 +42,7 @@ const PRODUCTS_PER_NS: usize = 2;
 pub struct LatentAttentionSpec {
     /// Query heads.
     pub heads: usize,
-    /// Width between the two projections that make queries; `None`: it is one projection.
+    /// Width between the two projections for queries; `None`: there is only one projection.
     pub query_rank: Option<usize>,
     /// Elements of a latent row.
     pub rank: usize,
@@ -54,12 +54,12 @@ pub struct LatentAttentionSpec {
     pub value_dim: usize,
     /// Factor on the scores.
     pub scale: f32,
-    /// What queries are multiplied by at distant positions.
+    /// A factor on queries at distant positions.
     pub temperature: Option<Temperature>,
 }
 
 impl LatentAttentionSpec {
-    /// Reads its keys, as files have them since April 2025 (`key_length_mla`) and before.
+    /// Reads its keys, in the form that files have since April 2025 (`key_length_mla`) or the earlier one.
     ///
     /// # Errors
     /// A size that no model can have.
@@ -102,17 +102,17 @@ impl LatentAttentionSpec {
         })
     }
 
-    /// Length of a query before it is absorbed.
+    /// Returns the length of a query before it is absorbed.
     fn key_dim(&self) -> usize {
         self.unrotated + self.rotated
     }
 
-    /// Elements that the cache keeps of a token.
+    /// Returns the number of elements that the cache keeps of a token.
     fn row(&self) -> usize {
         self.rank + self.rotated
     }
 
-    /// The shape of a page of its keys and values.
+    /// Returns the shape of a page of its keys and values.
     pub(crate) fn page_shape(&self) -> KvShape {
         let (k_dim, v_dim) = (self.row(), self.rank);
         KvShape { kv_heads: 1, k_dim, v_dim, capacity: POSITIONS, shared: true, ty: KvType::F16 }
@@ -128,8 +128,8 @@ impl PartSpec for LatentAttentionSpec {
         Ok(Box::new(LatentAttention::find(find, self, hidden)?))
     }
 
-    /// The buffers that it writes to: queries in `mixed`, and absorbed in `q`; the rows of the cache in `k`; what makes queries, where
-    /// that is two projections, in `v`; sums of latent rows and then what heads put out in `heads_out`.
+    /// Returns the sizes of its buffers: queries in `mixed`, and absorbed in `q`; the rows of the cache in `k`; the result of the
+    /// first projection for queries, if there are two, in `v`; sums of latent rows and then the heads' outputs in `heads_out`.
     fn work(&self, _hidden: usize) -> WorkSize {
         let heads = self.heads;
         WorkSize {
@@ -167,7 +167,7 @@ impl MixerSpec for LatentAttentionSpec {
     }
 }
 
-/// What the sizes of [`LatentBuffers`] follow from.
+/// The quantities that determine the sizes of [`LatentBuffers`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LatentWork {
     heads: usize,
@@ -177,7 +177,7 @@ pub(crate) struct LatentWork {
 }
 
 impl LatentWork {
-    /// The longest row of a head's matrix.
+    /// Returns the longest row of a head's matrix.
     pub(crate) fn longest(&self) -> usize {
         self.input
     }
@@ -191,7 +191,7 @@ impl LatentWork {
     }
 }
 
-/// What products with a matrix for each head write to: a slot for each head and token ([`HeadSlots`]).
+/// The buffers for products with a matrix for each head: a slot for each head and token ([`HeadSlots`]).
 pub(crate) struct LatentBuffers {
     /// The heads.
     places: Vec<Place>,
@@ -212,7 +212,7 @@ impl LatentBuffers {
     }
 }
 
-/// Its tensors.
+/// The tensors of latent attention.
 #[derive(Debug)]
 pub(crate) struct LatentAttention {
     spec: LatentAttentionSpec,
@@ -226,7 +226,7 @@ pub(crate) struct LatentAttention {
     o: Linear,
 }
 
-/// What makes the queries of all heads, `[heads · key_dim]`.
+/// The projections for the queries of all heads, `[heads · key_dim]`.
 #[derive(Debug)]
 enum Queries {
     /// `[heads · key_dim, hidden]`
@@ -238,9 +238,9 @@ enum Queries {
 /// The projections of each head.
 #[derive(Debug)]
 enum Heads {
-    /// `[heads][rank, unrotated]` of keys, which is their transpose, and `[heads][value_dim, rank]` of values.
+    /// `[heads][rank, unrotated]` for keys, which is their transpose, and `[heads][value_dim, rank]` for values.
     Apart { keys: MatrixRef, values: MatrixRef },
-    /// `[heads][unrotated + value_dim, rank]`, as files before April 2025 have them.
+    /// `[heads][unrotated + value_dim, rank]`, as in files before April 2025.
     Together(MatrixRef),
 }
 
@@ -265,7 +265,7 @@ impl LatentAttention {
             let rows = unrotated + value_dim;
             Heads::Together(find.parts_of_rows(together, [rank, rows], [unrotated, heads])?)
         } else {
-            // Some files have both forms.
+            // Some files contain both forms.
             find.ignore(&format!("{together}.weight"));
             Heads::Apart {
                 keys: find.experts("attn_k_b", [unrotated, rank, heads], 1, heads)?,
@@ -282,7 +282,7 @@ impl LatentAttention {
         })
     }
 
-    /// Queries into `mixed`, and the rows of the cache into `k`.
+    /// Computes queries into `mixed`, and the rows of the cache into `k`.
     fn project(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
         let width = spec.heads * spec.key_dim();
@@ -313,7 +313,7 @@ impl LatentAttention {
         }
     }
 
-    /// The norm of the latent rows, rotation and temperature; rows go into the cache.
+    /// Applies the norm of the latent rows, rotation and temperature, and stores the rows in the cache.
     fn rotate_and_store(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
         let isa = step.compute.isa;
@@ -339,7 +339,7 @@ impl LatentAttention {
         });
     }
 
-    /// Queries `[rows, heads, key_dim]` in `mixed` become `[rows, heads, rank + rotated]` in `q`.
+    /// Turns queries `[rows, heads, key_dim]` in `mixed` into `[rows, heads, rank + rotated]` in `q`.
     fn absorb(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
         let LatentAttentionSpec { heads, rank, unrotated, .. } = *spec;
@@ -370,8 +370,8 @@ impl LatentAttention {
         });
     }
 
-    /// Each head's query with the transpose of its key projection: the sum of its rows, each times an element of the query.
-    /// Returns where the products are.
+    /// Multiplies each head's query with the transpose of its key projection: the sum of its rows, each times an element of the
+    /// query. Returns the slots of the products.
     fn multiply_transposed(&self, both: &MatrixRef, step: &mut Step<'_>) -> HeadSlots {
         let spec = &self.spec;
         let LatentAttentionSpec { heads, rank, unrotated, .. } = *spec;
@@ -397,7 +397,7 @@ impl LatentAttention {
         HeadSlots { heads, bits16: n, bits8: 0 }
     }
 
-    /// Sums of latent rows `[rows, heads, rank]` in `heads_out` become values `[rows, heads, value_dim]` there.
+    /// Turns sums of latent rows `[rows, heads, rank]` in `heads_out` into values `[rows, heads, value_dim]` there.
     fn make_values(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
         let LatentAttentionSpec { heads, rank, unrotated, value_dim, .. } = *spec;
@@ -498,19 +498,19 @@ impl Part for LatentAttention {
     }
 }
 
-/// The slots of heads and tokens: a head has those of its tokens of 16 bits together, and those of 8 bits, which follow the
-/// others of all heads.
+/// The slots of heads and tokens: those of a head's tokens of 16 bits are contiguous, as are those of 8 bits, which follow the
+/// 16-bit slots of all heads.
 #[derive(Clone, Copy)]
 struct HeadSlots {
     heads: usize,
-    /// Slots of a head for tokens of 16 bits: as many as there are.
+    /// Slots of a head for tokens of 16 bits: one for each.
     bits16: usize,
     /// Slots of a head for tokens of 8 bits: whole blocks.
     bits8: usize,
 }
 
 impl HeadSlots {
-    /// The slot of a head and a token.
+    /// Returns the slot of a head and a token.
     fn slot(&self, head: usize, token: usize) -> usize {
         match token.checked_sub(self.bits16) {
             None => head * self.bits16 + token,
@@ -518,7 +518,7 @@ impl HeadSlots {
         }
     }
 
-    /// The head and the token of a slot; the token may be none.
+    /// Returns the head and the token of a slot; the token may not exist.
     fn of(&self, slot: usize) -> (usize, usize) {
         match slot.checked_sub(self.heads * self.bits16) {
             None => (slot / self.bits16, slot % self.bits16),
@@ -527,8 +527,8 @@ impl HeadSlots {
     }
 }
 
-/// Multiplies each head's part of every row with the head's matrix: `input` `[rows, heads, distance]`, of which the first
-/// `cols` elements count, into slots of `rows` elements. Returns where they are.
+/// Multiplies each head's part of every row with the head's matrix: `input` `[rows, heads, distance]`, of which the first `cols`
+/// elements are used, into slots of `rows` elements. Returns the slots.
 fn multiply_heads<'m>(
     step: &mut Step<'_>,
     (input, distance): (&[f32], usize),
@@ -566,7 +566,7 @@ fn multiply_heads<'m>(
     slot_of
 }
 
-/// `q` `[rows, heads, rank + rotated]` gives sums of latent rows, `[rows, heads, rank]`, in `heads_out`.
+/// Turns `q` `[rows, heads, rank + rotated]` into sums of latent rows, `[rows, heads, rank]`, in `heads_out`.
 fn attend(spec: &LatentAttentionSpec, step: &mut Step<'_>) {
     let params = AttentionParams { scale: spec.scale, softcap: None, window: None };
     let widths = [spec.row(), spec.rank].map(|width| spec.heads * width);

@@ -1,7 +1,7 @@
-//! A mixture of experts that work on a shorter row than the residual stream (Nemotron 3 Super), beside a network for all tokens
+//! A mixture of experts that work on a shorter row than the residual stream (Nemotron 3 Super), next to a network for all tokens
 //! that works on the whole one.
 //!
-//! `y = latent_up(experts(latent_down(input))) + shared(input)`. The router takes the whole input.
+//! `y = latent_up(experts(latent_down(input))) + shared(input)`. The input of the router is the whole input.
 
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::Rows;
@@ -17,7 +17,7 @@ use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
 /// A mixture of experts on a shorter row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatentExpertsSpec {
-    /// Length of what the experts take in and put out; at most the hidden size.
+    /// Length of the experts' inputs and outputs; at most the hidden size.
     pub latent_size: usize,
     /// The mixture, without a shared network.
     pub experts: ExpertsSpec,
@@ -34,7 +34,7 @@ impl PartSpec for LatentExpertsSpec {
         Ok(Box::new(LatentExperts::find(find, self, hidden)?))
     }
 
-    /// The buffers that it writes to: the experts' input in `k`, the shared network's output in `q`.
+    /// Returns the sizes of its buffers: the experts' input in `k`, the shared network's output in `q`.
     fn work(&self, hidden: usize) -> WorkSize {
         let own = WorkSize { q: hidden, k: self.latent_size, ..WorkSize::default() };
         let shared = self.shared.as_ref().map(|shared| shared.work(hidden)).unwrap_or_default();
@@ -48,7 +48,7 @@ impl FeedForwardSpec for LatentExpertsSpec {
     }
 }
 
-/// Its tensors.
+/// The tensors of a mixture on a shorter row.
 #[derive(Debug)]
 pub(crate) struct LatentExperts {
     spec: LatentExpertsSpec,

@@ -1,5 +1,5 @@
-//! LAuReL (Menghani, Kumar and Kumar 2024), as Gemma 3n has it: beside the mixer, its normed input and a projection of that through
-//! a short row are added to the residual stream, which is divided by √2 with the mixer's output.
+//! LAuReL (Menghani, Kumar and Kumar 2024), as in Gemma 3n: in addition to the mixer's output, its normed input and a projection of
+//! that through a short row are added to the residual stream, and the sum is divided by √2.
 //!
 //! `x = (x + mixer_output + n + norm(right · left · n)) / √2`, `n` being the mixer's input.
 
@@ -12,7 +12,7 @@ use crate::parts::buffers::WorkSize;
 use crate::parts::step::{Order, Step};
 use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
 
-/// What a layer writes to whose short row has `rank` elements; 0: it has none.
+/// Returns the sizes of the buffers of a layer whose short row has `rank` elements; 0: it has none.
 pub(crate) fn work(rank: usize) -> WorkSize {
     WorkSize { k: rank, widest_input: rank, ..WorkSize::default() }
 }
@@ -53,7 +53,7 @@ impl LaurelWeights {
         [&mut self.left.matrix, &mut self.right.matrix]
     }
 
-    /// Packs the residual stream, normed by `input`, for the mixer's matrices, and adds what goes past the mixer.
+    /// Packs the residual stream, normed by `input`, for the mixer's matrices, and adds the terms that bypass the mixer.
     pub(crate) fn forward(&self, input: &Norm, formats: ActivationFormats, step: &mut Step<'_>) {
         let [left, right] = self.linears().map(|matrix| matrix.view(step.store));
         let (isa, hidden, rank) = (step.compute.isa, step.hidden, self.left.rows());

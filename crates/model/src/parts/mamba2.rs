@@ -1,8 +1,8 @@
 //! Mamba-2 (Dao and Gu 2024): a short causal convolution of inputs, keys and queries, a state for each head that decays by a
-//! factor of the token's own, and a norm of its output behind a gate.
+//! factor that depends on the token, and a norm of its output followed by a gate.
 //!
-//! Its state, in f32, has the inputs of the convolution's last tokens and the matrices. Every token is computed in the same
-//! order of operations whether it comes alone or in a batch.
+//! Its state, in f32, holds the inputs of the convolution's last tokens and the matrices. Every token is computed in the same
+//! order of operations, alone or in a batch.
 
 use alight_kernels::gate::silu_mul;
 use alight_kernels::matmul::ActivationFormats;
@@ -19,7 +19,7 @@ use crate::parts::step::Step;
 use crate::parts::{MixerSpec, Part, PartSpec};
 use crate::tensors::{LayerFinder, Linear, WeightError};
 
-/// Longest key, far above any model's.
+/// Maximum length of a key, far above any model's.
 const MAX_LEN: usize = 4096;
 
 /// A Mamba-2 mixer.
@@ -33,7 +33,7 @@ pub struct Mamba2Spec {
     pub head_dim: usize,
     /// Length of a key and a query.
     pub key_len: usize,
-    /// Tokens that the convolution looks at, the present one included.
+    /// Number of tokens that the convolution looks at, including the current one.
     pub taps: usize,
 }
 
@@ -41,7 +41,7 @@ impl Mamba2Spec {
     /// Reads its keys.
     ///
     /// # Errors
-    /// A size that no model can have, or that there is no code for.
+    /// A size that no model can have, or that is not implemented.
     pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<Mamba2Spec, SpecError> {
         let taps = keys.dimension("ssm.conv_kernel", MAX_TAPS)?;
         let key_len = keys.dimension("ssm.state_size", MAX_LEN)?;
@@ -72,22 +72,22 @@ impl Mamba2Spec {
         Ok(Mamba2Spec { heads, groups, head_dim, key_len, taps })
     }
 
-    /// Width of all heads' inputs, and of the output.
+    /// Returns the width of all heads' inputs, and of the output.
     fn inner(&self) -> usize {
         self.heads * self.head_dim
     }
 
-    /// Width of inputs, keys and queries.
+    /// Returns the width of inputs, keys and queries.
     fn mixed(&self) -> usize {
         self.inner() + 2 * self.groups * self.key_len
     }
 
-    /// Width of what the input is projected to: gate, inputs, keys, queries, and the lengths of steps.
+    /// Returns the width of the input projection: gate, inputs, keys, queries, and step lengths.
     fn projected(&self) -> usize {
         self.inner() + self.mixed() + self.heads
     }
 
-    /// f32 elements of the convolution's state, `[taps − 1, mixed]`.
+    /// Returns the f32 elements of the convolution's state, `[taps − 1, mixed]`.
     fn convolved_len(&self) -> usize {
         Convolution::state_len([self.taps, self.mixed()])
     }
@@ -102,8 +102,8 @@ impl PartSpec for Mamba2Spec {
         Ok(Box::new(Mamba2::find(find, self, hidden)?))
     }
 
-    /// The buffers that it writes to: what the input is projected to in `q`, what is convolved in `mixed`, decays in `v`, the lengths of
-    /// steps in `gate`.
+    /// Returns the sizes of its buffers: the input projection in `q`, the result of the convolution in `mixed`, decays in `v`, step
+    /// lengths in `gate`.
     fn work(&self, _hidden: usize) -> WorkSize {
         WorkSize {
             q: self.projected(),
@@ -118,13 +118,13 @@ impl PartSpec for Mamba2Spec {
 }
 
 impl MixerSpec for Mamba2Spec {
-    /// f32 elements of its state: the convolution's, then what [`StateSpace::state_len`] says.
+    /// Returns the f32 elements of its state: the convolution's, then [`StateSpace::state_len`].
     fn state_len(&self) -> usize {
         self.convolved_len() + StateSpace::state_len(self.heads, self.head_dim, self.key_len)
     }
 }
 
-/// Its tensors.
+/// The tensors of a Mamba-2 mixer.
 #[derive(Debug)]
 pub(crate) struct Mamba2 {
     spec: Mamba2Spec,
@@ -138,7 +138,7 @@ pub(crate) struct Mamba2 {
     dt_bias: Vec<f32>,
     /// Rates of decay, at most 0: `[heads]`.
     a: Vec<f32>,
-    /// Factors on what goes past the states, `[heads]`.
+    /// Factors on the inputs that bypass the states, `[heads]`.
     d: Vec<f32>,
     /// Of each group, `[inner / groups]`.
     norms: Vec<Norm>,
@@ -164,7 +164,8 @@ impl Mamba2 {
         })
     }
 
-    /// The convolution, decays and lengths of steps; the convolution's part of the state becomes that of the last row.
+    /// Applies the convolution, and computes decays and step lengths; the convolution's part of the state becomes that of the
+    /// last row.
     fn mix(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
         let (isa, heads, all) = (step.compute.isa, spec.heads, spec.projected());
@@ -195,7 +196,7 @@ impl Mamba2 {
         }
     }
 
-    /// The recurrence over the rows: `[rows, inner]` into `heads_out`.
+    /// Applies the recurrence to the rows: `[rows, inner]` into `heads_out`.
     fn recur(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
         let b = &mut *step.buffers;

@@ -1,9 +1,8 @@
-//! The parts that layers are made of. One file holds all of a part: what describes it and how that is read from the
-//! metadata, which tensors it has, what it writes to, and how it computes.
+//! The parts of layers. Each part has one file, with its description and how that is read from the metadata, its tensors, its
+//! buffers, and its computation.
 //!
-//! A part computes from the packed input that the layer's norm has made, and leaves its output in the buffer `y`,
-//! unapplied: bias, norm, scale and the addition to the residual stream are a [`Contribution`], which is carried out
-//! together with the next norm.
+//! A part computes on the packed input from the layer's norm, and leaves its output in the buffer `y`, unapplied: bias, norm,
+//! scale and the addition to the residual stream are a [`Contribution`], which is applied together with the next norm.
 
 pub(crate) mod alt_up;
 pub(crate) mod attention;
@@ -51,7 +50,7 @@ pub enum Mixer {
     Attention(AttentionSpec),
     /// A gated delta net, which carries a state from token to token.
     DeltaNet(DeltaNetSpec),
-    /// Softmax attention over one short row in the cache, of which all heads make keys and values.
+    /// Softmax attention over one short row in the cache, from which keys and values of all heads are derived.
     LatentAttention(LatentAttentionSpec),
     /// A short convolution, which carries its last inputs from token to token.
     ShortConv(ShortConvSpec),
@@ -59,7 +58,7 @@ pub enum Mixer {
     Mamba2(Mamba2Spec),
 }
 
-/// What a token and one position that it attends to cost in a layer.
+/// The cost in a layer of a token and one position that it attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attended {
     /// A token sees itself and the `window − 1` positions before it.
@@ -79,7 +78,7 @@ pub enum FeedForward {
     Experts(ExpertsSpec),
     /// A few of many networks for each token, which work on a shorter row than the residual stream.
     LatentExperts(LatentExpertsSpec),
-    /// A dense part and experts, next to each other.
+    /// A dense part and a mixture of experts, next to each other.
     Both(DenseAndExpertsSpec),
 }
 
@@ -106,7 +105,7 @@ pub(crate) struct Contribution<'m> {
 }
 
 impl Contribution<'_> {
-    /// Adds one row, `[hidden]` each. `y` is used up.
+    /// Adds one row, `[hidden]` each. `y` is overwritten.
     pub(crate) fn add_to(&self, isa: Isa, x: &mut [f32], y: &mut [f32]) {
         if let Some(norm) = self.norm {
             norm.apply(isa, y);
@@ -121,96 +120,96 @@ impl Contribution<'_> {
     }
 }
 
-/// A part of a layer, ready to compute: what describes it, and its tensors.
+/// A part of a layer, ready to compute: its description and its tensors.
 pub(crate) trait Part: Debug + Send + Sync {
-    /// Its projections of rows, in the order of use.
+    /// Returns its projections of rows, in the order of use.
     fn linears(&self) -> Vec<&Linear>;
 
-    /// The same, to change them.
+    /// Returns the same for modification.
     fn linears_mut(&mut self) -> Vec<&mut Linear>;
 
-    /// All of its matrices, in the order of use: those of its projections, and what is multiplied in another way.
+    /// Returns all of its matrices, in the order of use: those of its projections, and those multiplied in another way.
     fn matrices(&self) -> Vec<&MatrixRef> {
         self.linears().into_iter().map(|linear| &linear.matrix).collect()
     }
 
-    /// The same, to change them.
+    /// Returns the same for modification.
     fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
         self.linears_mut().into_iter().map(|linear| &mut linear.matrix).collect()
     }
 
-    /// The formats of activations in which its input is packed.
+    /// Returns the formats of activations in which its input is packed.
     fn input_formats(&self) -> ActivationFormats;
 
-    /// The mixture of experts that it is, if their choice can be guessed from the input of an earlier layer.
+    /// Returns its mixture of experts, if the choice can be guessed from the input of an earlier layer.
     fn experts(&self) -> Option<&Experts> {
         None
     }
 
-    /// Computes it on the step's packed input, into `y`. A mixer in the last layer leaves only the rows that are wanted; if
-    /// there are none, it stops when the cache is filled.
+    /// Computes it on the step's packed input, into `y`. A mixer in the last layer keeps only the wanted rows; if there are none,
+    /// it stops when the cache is filled.
     fn forward(&self, step: &mut Step<'_>);
 }
 
-/// What describes a part.
+/// The description of a part.
 pub(crate) trait PartSpec {
-    /// The part, with its tensors.
+    /// Finds the tensors of the part.
     ///
     /// # Errors
-    /// One that is missing, or of the wrong shape or type.
+    /// A tensor is missing, or of the wrong shape or type.
     fn find(
         &self,
         find: &LayerFinder<'_, '_, '_>,
         hidden: usize,
     ) -> Result<Box<dyn Part>, WeightError>;
 
-    /// What it writes to, in addition to a residual stream of `hidden` elements.
+    /// Returns the sizes of its buffers, in addition to a residual stream of `hidden` elements.
     fn work(&self, hidden: usize) -> WorkSize;
 }
 
-/// What describes a part that looks at other positions.
+/// The description of a part that looks at other positions.
 pub(crate) trait MixerSpec: PartSpec {
-    /// The shape of a page of its keys and values, if it stores any.
+    /// Returns the shape of a page of its keys and values, if it stores any.
     fn kv_shape(&self) -> Option<KvShape> {
         None
     }
 
-    /// f32 elements of its state; 0: it has none.
+    /// Returns the f32 elements of its state; 0 if it has none.
     fn state_len(&self) -> usize {
         0
     }
 
-    /// f32 elements that its partial results can take for a row that decodes, in a sequence of up to `context` tokens.
+    /// Returns the maximum f32 elements of its partial results for a row that decodes, in a sequence of up to `context` tokens.
     fn most_partials(&self, _context: usize) -> usize {
         0
     }
 
-    /// What a token and one position that it attends to cost, if it attends to some.
+    /// Returns the cost of a token and one position that it attends to, if it attends to any.
     fn attended(&self) -> Option<Attended> {
         None
     }
 
-    /// True if it stores something that later tokens need.
+    /// Returns true if it stores data that later tokens need.
     fn fills_cache(&self) -> bool {
         self.kv_shape().is_some() || self.state_len() > 0
     }
 }
 
-/// What describes a part that works on each position alone.
+/// The description of a part that works on each position alone.
 pub(crate) trait FeedForwardSpec: PartSpec {
-    /// The network that all tokens go through, if it has one (next to experts, or instead of them).
+    /// Returns the network that all tokens go through, if there is one (next to experts, or instead of them).
     fn dense(&self) -> Option<&DenseSpec> {
         None
     }
 
-    /// The mixture of experts that is in it.
+    /// Returns its mixture of experts, if there is one.
     fn experts(&self) -> Option<&ExpertsSpec> {
         None
     }
 }
 
 impl Mixer {
-    /// Here mixers are registered.
+    /// Returns its description. Mixers are registered here.
     pub(crate) fn spec(&self) -> &dyn MixerSpec {
         match self {
             Mixer::Attention(spec) => spec,
@@ -223,7 +222,7 @@ impl Mixer {
 }
 
 impl FeedForward {
-    /// Here feed-forward parts are registered.
+    /// Returns its description. Feed-forward parts are registered here.
     pub(crate) fn spec(&self) -> &dyn FeedForwardSpec {
         match self {
             FeedForward::Dense(spec) => spec,

@@ -1,9 +1,9 @@
-//! The choice of experts: the one function of every mixture, from the router's logits to experts and weights.
+//! The choice of experts: the one function for all mixtures, from the router's logits to experts and weights.
 
 use crate::keys::Keys;
 use crate::keys::SpecError;
 
-/// What makes probabilities of a router's logits. The numbers are those of the key `expert_gating_func`.
+/// The function that turns a router's logits into probabilities. The numbers are those of the key `expert_gating_func`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gating {
     /// 1: softmax over all experts.
@@ -19,15 +19,15 @@ pub enum Gating {
 /// How experts are chosen and weighted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Routing {
-    /// Experts.
+    /// The number of experts.
     pub experts: usize,
-    /// Experts that each token goes through.
+    /// The number of experts that each token goes through.
     pub used: usize,
-    /// What makes probabilities of logits.
+    /// The function that turns logits into probabilities.
     pub gating: Gating,
-    /// Groups of experts that follow one another, all of the same size, and how many of them experts are chosen from.
+    /// The number of groups of consecutive experts, all of the same size.
     pub groups: usize,
-    /// See `groups`.
+    /// The number of groups from which experts are chosen.
     pub groups_used: usize,
     /// True if the weights of the chosen experts are divided by their sum.
     pub normalise: bool,
@@ -38,28 +38,28 @@ pub struct Routing {
 /// Limit far above any model: DeepSeek-V3 has 256 experts, Qwen3-Next 512.
 const MAX_EXPERTS: usize = 1 << 14;
 
-/// The key of what makes probabilities of a router's logits.
+/// The key of the function that turns a router's logits into probabilities.
 const GATING: &str = "expert_gating_func";
 
-/// The key of how many experts a token goes through.
+/// The key of the number of experts that a token goes through.
 pub(crate) const USED: &str = "expert_used_count";
 
-/// No sum of weights is taken as smaller. (2⁻¹⁴, the smallest normal f16: llama.cpp's.)
+/// The lower bound on sums of weights. (2⁻¹⁴, the smallest normal f16, as in llama.cpp.)
 const MIN_SUM: f32 = 6.103_515_6e-5;
 
 impl Routing {
-    /// Reads its keys. Where the file does not say otherwise, it is a softmax over all experts without groups, and
-    /// `normalise` says whether weights are normalised.
+    /// Reads its keys. The default is a softmax over all experts without groups; `normalise` is the default for normalising
+    /// weights.
     ///
     /// # Errors
-    /// A value that no model can have, or a gating that is not known.
+    /// A value that no model can have, or an unknown gating.
     pub(crate) fn read(keys: &Keys<'_, '_>, normalise: bool) -> Result<Routing, SpecError> {
         let experts = Routing::experts(keys)?;
         let used = keys.dimension(USED, experts)?;
         Routing::read_used(keys, used, normalise)
     }
 
-    /// How many experts there are.
+    /// Reads the number of experts.
     ///
     /// # Errors
     /// A number that no model can have.
@@ -67,10 +67,10 @@ impl Routing {
         keys.dimension("expert_count", MAX_EXPERTS)
     }
 
-    /// As [`Routing::read`], for a layer whose tokens go through `used` experts, at most as many as there are.
+    /// As [`Routing::read`], for a layer whose tokens go through `used` experts, at most the number of experts.
     ///
     /// # Errors
-    /// A value that no model can have, or a gating that is not known.
+    /// A value that no model can have, or an unknown gating.
     pub(crate) fn read_used(
         keys: &Keys<'_, '_>,
         used: usize,
@@ -98,7 +98,7 @@ impl Routing {
         })
     }
 
-    /// The same with the experts' sigmoids as probabilities, where the file does not say what makes them.
+    /// Returns the same with the experts' sigmoids as probabilities, unless the file states another function.
     ///
     /// # Errors
     /// A key of the wrong type.
@@ -109,9 +109,9 @@ impl Routing {
         }
     }
 
-    /// Chooses experts for one token. `logits` `[experts]` become probabilities, `scores` is as long and what the choice
-    /// is made by; `bias` `[experts]` counts for the choice alone. `chosen` `[2 · used]` gets the experts, the best first
-    /// (of equals the one with the lower number), as whole numbers, and then their weights.
+    /// Chooses experts for one token. `logits` `[experts]` become probabilities; `scores`, of the same length, decide the choice;
+    /// `bias` `[experts]` affects only the choice. `chosen` `[2 · used]` receives the experts, best first (the lower number first
+    /// among equals), as whole numbers, and then their weights.
     pub(crate) fn choose(
         &self,
         logits: &mut [f32],
@@ -124,7 +124,7 @@ impl Routing {
         if let Some(bias) = bias {
             scores.iter_mut().zip(bias).for_each(|(score, bias)| *score += bias);
         }
-        // Not a number would be neither better nor worse than another; the logits will show it.
+        // NaN would be neither better nor worse than another score; the logits will show it.
         scores.iter_mut().filter(|score| score.is_nan()).for_each(|s| *s = f32::NEG_INFINITY);
         if self.groups > 1 {
             self.leave_groups_out(scores);
@@ -146,8 +146,8 @@ impl Routing {
         }
     }
 
-    /// The experts that [`Routing::choose`] has chosen by these scores, and how far the score of each is above the best that was not chosen, in
-    /// classes: √2 times as far is one class more. An expert that is far above is chosen by scores that differ a little, too.
+    /// Returns the experts that [`Routing::choose`] has chosen by these scores, and by how much the score of each exceeds the best that was not
+    /// chosen, in classes: √2 times as much is one class more. An expert with a large margin is also chosen by slightly different scores.
     pub(crate) fn sureness<'s>(
         &self,
         scores: &'s [f32],
@@ -158,7 +158,7 @@ impl Routing {
         let next = others.map(|(_, score)| *score).fold(f32::NEG_INFINITY, f32::max);
         chosen.iter().map(move |expert| {
             let expert = *expert as usize;
-            // A distance of 2⁻¹² or less is of class 0: smaller ones do not matter between probabilities. So is one that is no number.
+            // A margin of at most 2⁻¹² is class 0: smaller ones do not matter between probabilities. So is NaN.
             let class = 2.0 * (scores[expert] - next).log2() + 24.0;
             (expert, class as u8)
         })
@@ -175,7 +175,7 @@ impl Routing {
         }
     }
 
-    /// Leaves only the experts of the best groups: those whose two best experts have the largest sum of scores.
+    /// Keeps only the experts of the best groups: those whose two best experts have the largest sum of scores.
     fn leave_groups_out(&self, scores: &mut [f32]) {
         let size = self.experts / self.groups;
         let value = |group: &[f32]| {
@@ -189,8 +189,8 @@ impl Routing {
             }
             if size == 1 { best[0] } else { best[0] + best[1] }
         };
-        // There are few groups: each counts those that are better than it. One that is left out is no better than any
-        // afterwards, and those that leave others out stay as they are.
+        // There are few groups: each counts those that are better than it. A removed group is no better than any
+        // other afterwards, and the selected groups stay unchanged.
         for group in 0..self.groups {
             let own = value(&scores[group * size..][..size]);
             let before = (0..self.groups).filter(|&other| {
@@ -209,7 +209,7 @@ pub(super) fn softplus(x: f32) -> f32 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
-/// The weight of a shared expert with a gate of its own.
+/// The weight of a shared expert that has its own gate.
 pub(super) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
@@ -245,7 +245,7 @@ fn softmax(x: &mut [f32]) {
     x.iter_mut().for_each(|x| *x /= sum);
 }
 
-/// The indices of the largest numbers, as many as `found` has room for, largest first.
+/// Finds the indices of the largest numbers, as many as fit in `found`, largest first.
 fn best(scores: &[f32], found: &mut [f32]) {
     let mut count = 0;
     for (index, &score) in scores.iter().enumerate() {
@@ -319,10 +319,10 @@ mod tests {
         let scores = [0.5, 4.25, 0.25, 0.75, 1.25, -1.0];
         let (mut logits, mut sorted, mut chosen) = (scores, [0.0; 6], [0.0; 6]);
         routing.choose(&mut logits, None, &mut sorted, &mut chosen);
-        // Above 0.5: by 3.75, 0.75 and 0.25.
+        // Above 0.5, by 3.75, 0.75 and 0.25.
         let found: Vec<_> = routing.sureness(&sorted, &chosen).collect();
         assert_eq!(found, [(1, 27), (4, 23), (3, 20)]);
-        // All are chosen; none is a number; all are the same.
+        // All are chosen; all are NaN; all are equal.
         let sure = |scores: &[f32], used| {
             let routing = Routing { experts: scores.len(), used, ..routing.clone() };
             let (mut logits, mut own) = (scores.to_vec(), scores.to_vec());
@@ -350,7 +350,7 @@ mod tests {
         let normed = Routing { normalise: true, scale: 2.5, ..plain.clone() };
         let found = choose(&normed, &[0.0, 0.0, -9.0, -9.0], None).1;
         close(&found, &[1.25, 1.25]);
-        // Both weights are e^-20: their sum is far below the least.
+        // Both weights are e^-20: their sum is far below the lower bound.
         let found = choose(&Routing { normalise: true, ..plain }, &[-20.0; 4], None).1;
         let one = (-20f64).exp() / f64::from(MIN_SUM);
         assert!((f64::from(found[0]) / one - 1.0).abs() < 1e-5, "{found:?}");
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn groups_go_by_the_sum_of_their_two_best() {
-        // Group 0 has the best expert, group 2 the best two; 1 equals 3 and comes first.
+        // Group 0 has the best expert, group 2 the best two; groups 1 and 3 are equal, so 1 comes first.
         let scores = [0.9, 0.0, 0.0, 0.5, 0.5, 0.1, 0.8, 0.7, 0.0, 0.5, 0.5, 0.4];
         let logits = scores.map(|p: f32| (p / (1.0 - p)).max(1e-6).ln());
         let grouped = Routing { groups: 4, groups_used: 2, ..routing(12, 4, Gating::Sigmoid) };

@@ -19,7 +19,7 @@ use crate::tensors::{LayerFinder, Linear, WeightError};
 pub struct ShortConvSpec {
     /// Channels: the hidden size.
     pub channels: usize,
-    /// Tokens that it looks at, the present one included.
+    /// Number of tokens that it looks at, including the current one.
     pub taps: usize,
 }
 
@@ -45,7 +45,7 @@ impl PartSpec for ShortConvSpec {
         Ok(Box::new(ShortConv::find(find, self, hidden)?))
     }
 
-    /// The buffers that it writes to: B and then B ⊙ X in `q`, C in `k`, X in `v`, the convolution in `mixed`.
+    /// Returns the sizes of its buffers: B and then B ⊙ X in `q`, C in `k`, X in `v`, the convolution in `mixed`.
     fn work(&self, _hidden: usize) -> WorkSize {
         let width = self.channels;
         WorkSize { q: width, k: width, v: width, mixed: width, ..WorkSize::default() }
@@ -53,13 +53,13 @@ impl PartSpec for ShortConvSpec {
 }
 
 impl MixerSpec for ShortConvSpec {
-    /// f32 elements of its state: `[taps − 1, channels]`.
+    /// Returns the f32 elements of its state: `[taps − 1, channels]`.
     fn state_len(&self) -> usize {
         Convolution::state_len([self.taps, self.channels])
     }
 }
 
-/// Its tensors.
+/// The tensors of a short convolution.
 #[derive(Debug)]
 pub(crate) struct ShortConv {
     spec: ShortConvSpec,

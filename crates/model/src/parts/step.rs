@@ -1,4 +1,4 @@
-//! What a part of a layer reads and writes while it computes, except for its own weights.
+//! The data that a part of a layer reads and writes while it computes, except for its own weights.
 
 use alight_kernels::attention::AttentionParams;
 use alight_kernels::matmul::{ActivationFormats, RowCounts};
@@ -13,17 +13,17 @@ use crate::parts::Contribution;
 use crate::parts::experts::Experts;
 use crate::store::Store;
 
-/// The rows that are computed now, and everything that a part reads and writes but its own weights.
+/// The current rows, and all data that a part reads and writes except for its own weights.
 pub(crate) struct Step<'s> {
     pub(crate) compute: Compute<'s>,
     pub(crate) store: &'s Store,
     pub(crate) hidden: usize,
     pub(crate) norm_eps: f32,
-    /// Which layer it is.
+    /// The index of the layer.
     pub(crate) layer: usize,
-    /// The next layer that has experts, and these, if those of the model come when they are chosen.
+    /// The next layer with experts, and its experts, if the model's experts are read when they are chosen.
     pub(crate) next_experts: Option<(usize, &'s Experts)>,
-    /// True if it is the last layer that stores something: rows that are not wanted are left out when the cache is filled.
+    /// True if it is the last layer that stores data: rows that are not wanted are dropped when the cache is filled.
     pub(crate) last: bool,
     pub(crate) buffers: &'s mut Buffers,
     pub(crate) cache: &'s mut Cache,
@@ -32,17 +32,17 @@ pub(crate) struct Step<'s> {
 /// The query heads of a layer's attention.
 pub(crate) struct QueryHeads<'a> {
     pub(crate) params: AttentionParams,
-    /// Query heads on each key/value head.
+    /// Query heads per key/value head.
     pub(crate) group: usize,
     /// The sink of each query head, if they have any.
     pub(crate) sinks: Option<&'a [f32]>,
     /// Elements of a row of queries, and of a row of outputs.
     pub(crate) widths: [usize; 2],
-    /// Tokens of a prompt see those after them.
+    /// True if tokens of a prompt also see those after them.
     pub(crate) bidirectional: bool,
 }
 
-/// Whether the part that comes next takes what the part before has added, or runs parallel to it.
+/// The order of a part's norm and the previous part's contribution: the part sees the contribution, or runs parallel to it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     AddThenNorm,
@@ -50,12 +50,12 @@ pub(crate) enum Order {
 }
 
 impl Step<'_> {
-    /// How many rows there are of each precision.
+    /// Returns the number of rows of each precision.
     pub(crate) fn rows(&self) -> RowCounts {
         self.buffers.batch.counts()
     }
 
-    /// Carries out a pending contribution, and packs the residual stream for the next matrices, normed if there is a norm.
+    /// Applies a pending contribution, and packs the residual stream for the next matrices, normed if there is a norm.
     pub(crate) fn pack_normed(
         &mut self,
         pending: Option<Contribution<'_>>,
@@ -90,8 +90,8 @@ impl Step<'_> {
         });
     }
 
-    /// Attends the rows, whose keys and values are in the cache of `layer`: `q` `[rows, heads, key_dim]` gives `heads_out`
-    /// `[rows, heads, value_dim]`.
+    /// Computes attention of the rows, whose keys and values are in the cache of `layer`: `q` `[rows, heads, key_dim]` yields
+    /// `heads_out` `[rows, heads, value_dim]`.
     pub(crate) fn attend(&mut self, layer: usize, heads: &QueryHeads<'_>) {
         let QueryHeads { params, group, sinks, widths: [q_width, out_width], bidirectional } =
             *heads;
@@ -120,8 +120,9 @@ impl Step<'_> {
         }
     }
 
-    /// In the last layer that stores something, keeps only the wanted rows of `x` and of what the mixer still needs: `keep(buffers,
-    /// from, to)` makes row `from` row `to`. A mixer calls it when the cache is filled. Returns whether there are any such rows.
+    /// In the last layer that stores data, keeps only the wanted rows of `x` and of the data that the mixer still needs:
+    /// `keep(buffers, from, to)` copies row `from` to row `to`. A mixer calls it when the cache is filled. Returns true if there
+    /// are any such rows.
     pub(crate) fn keep_wanted_rows(&mut self, keep: impl Fn(&mut Buffers, usize, usize)) -> bool {
         if self.last {
             self.buffers.keep_wanted(self.hidden, keep);

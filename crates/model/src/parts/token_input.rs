@@ -1,8 +1,8 @@
-//! What a layer takes from the token itself, beside the residual stream (Gemma 3n and 4): a row of a table with a slice for
-//! each layer, joined with a projection of the token's embedding.
+//! The input that a layer gets from the token itself, in addition to the residual stream (Gemma 3n and 4): a row of a table with
+//! a slice for each layer, joined with a projection of the token's embedding.
 //!
-//! `y = projection(gelu(gate(x)) ⊙ input)`. The table is of several gigabytes: it stays in the map, and only the rows of
-//! tokens that come are read.
+//! `y = projection(gelu(gate(x)) ⊙ input)`. The table has several gigabytes: it stays in the map, and only the rows of tokens
+//! that occur are read.
 
 use alight_kernels::gate::gelu_tanh_mul;
 use alight_kernels::matmul::ActivationFormats;
@@ -13,7 +13,7 @@ use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
 use crate::tensors::{Finder, LayerFinder, Linear, MatrixRef, WeightError};
 
-/// The weights that make the inputs of all layers.
+/// The weights from which the inputs of all layers are computed.
 #[derive(Debug)]
 pub(crate) struct TokenInputs {
     /// `[vocab, layers · width]`
@@ -25,10 +25,10 @@ pub(crate) struct TokenInputs {
 }
 
 impl TokenInputs {
-    /// Finds them for so many layers and tokens.
+    /// Finds them for this number of layers and tokens.
     ///
     /// # Errors
-    /// One is missing, or of the wrong shape or type.
+    /// A tensor is missing, or of the wrong shape or type.
     pub(crate) fn find(
         find: &Finder<'_, '_>,
         width: usize,
@@ -43,7 +43,7 @@ impl TokenInputs {
     }
 }
 
-/// What a layer with `width` inputs writes to.
+/// Returns the sizes of the buffers of a layer with `width` inputs.
 pub(crate) fn work(width: usize) -> WorkSize {
     WorkSize { gate: width, widest_input: width, ..WorkSize::default() }
 }

@@ -1,8 +1,8 @@
-//! The format of a prompt file, see `docs/reference/prompt-cache.md`: a header with all tokens, then pages of keys and values as they are in memory,
-//! then states of recurrent layers.
+//! The format of a prompt file, see `docs/reference/prompt-cache.md`: a header with all tokens, then pages of keys and values in their in-memory
+//! layout, then states of recurrent layers.
 //!
-//! Invariant: no length, offset or token is taken from the file before the header's checksum and its limits have been checked; what
-//! comes after the header is only computed with.
+//! Invariant: no length, offset or token is taken from the file before the header's checksum and its limits have been checked; the data after the
+//! header is only used in computations.
 
 use std::io::{self, Write};
 use std::ops::Range;
@@ -18,72 +18,72 @@ const MAGIC: &[u8; 8] = b"ALIGHTPC";
 const VERSION: u32 = 1;
 /// Bytes of the header before the name.
 const FIXED: usize = 112;
-/// A header is not longer: some eight million tokens.
+/// Maximum size of a header: some eight million tokens.
 const MAX_HEADER: usize = 64 << 20;
-/// Pages begin at a multiple of this, which all page sizes divide.
+/// Alignment of pages, a multiple of all system page sizes.
 const ALIGNMENT: u64 = 64 << 10;
 
-/// What a prompt was computed by and in which shape: another model, another arithmetic or another salt has another one.
+/// Identifies the computation and the shape of a prompt: another model, another arithmetic or another salt yields another key.
 pub(crate) type Key = [u8; 32];
 
-/// Why a prompt file is of no use.
+/// Why a prompt file is unusable.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PromptFileError {
-    /// It cannot be opened, or was cut short in use. Names the file.
+    /// It cannot be opened, or was truncated while in use. Names the file.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// It is something else.
+    /// It is not a prompt file.
     #[error("it is not a prompt file: it begins with {found:02x?} instead of \"ALIGHTPC\"")]
     Magic {
         /// The first bytes.
         found: Vec<u8>,
     },
-    /// It was written by a later or an earlier program.
+    /// It was written by a later or an earlier version of the program.
     #[error("it has version {found} of the format, and this program reads version {VERSION}")]
     Version {
         /// The version.
         found: u32,
     },
-    /// Its parts do not fit together, or a checksum is wrong.
+    /// Its parts are inconsistent, or a checksum is wrong.
     #[error("it is damaged: {what}")]
     Damaged {
         /// The mistake.
         what: String,
     },
-    /// It has another model's numbers, or those of another build, precision or SIMD level.
+    /// It was computed by another model, or by another build, precision or SIMD level.
     #[error("it was computed by another model, program, precision or SIMD level")]
     Foreign,
 }
 
-/// A prompt file is not added to what is kept of prompts.
+/// A prompt file could not be added to the cached prompts.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RestoreError {
-    /// It is of no use.
+    /// It is unusable.
     #[error(transparent)]
     File(#[from] PromptFileError),
-    /// All sequences are busy, or nothing is kept.
+    /// All sequences are busy, or prompts are not cached.
     #[error("there is no room for it now: every sequence is busy, or nothing is kept of prompts")]
     NoRoom,
 }
 
-/// A prompt file cannot be written. Nothing is lost but the time that it would have saved.
+/// A prompt file cannot be written. Only the time that it would have saved is lost.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PromptWriteError {
-    /// Its folder cannot be made or read.
+    /// Its folder cannot be created or read.
     #[error("{}: {source}", path.display())]
     Folder {
         /// The folder.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// It cannot be written. Names the file.
     #[error(transparent)]
     Replace(#[from] ReplaceError),
-    /// Something else has its name: a link, or a file that is no prompt file.
+    /// Another file has its name: a link, or a file that is not a prompt file.
     #[error("{}: it is no prompt file, and stays: prompts replace prompt files alone, and follow no link", path.display())]
     NotOurs {
         /// The file.
@@ -94,7 +94,7 @@ pub enum PromptWriteError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -103,16 +103,16 @@ pub enum PromptWriteError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct StatesAt {
     bytes: Range<u64>,
-    /// How many tokens are in them.
+    /// The number of tokens in them.
     after: u64,
     crc: u32,
 }
 
-/// What a prompt file says of itself.
+/// The header of a prompt file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) key: Key,
-    /// The model's name, for people.
+    /// The model's name, for the user.
     pub(crate) name: String,
     pub(crate) tokens: Vec<u32>,
     /// Bytes of a page.
@@ -123,20 +123,20 @@ pub(crate) struct Header {
     states: Option<StatesAt>,
 }
 
-/// A prompt file that is open.
+/// An open prompt file.
 pub(crate) struct PromptFile {
     pub(crate) map: Arc<Map>,
     pub(crate) header: Header,
 }
 
-/// What is written.
+/// The contents of a file to be written.
 pub(crate) struct Contents<'c> {
     pub(crate) key: Key,
     pub(crate) name: &'c str,
     pub(crate) tokens: &'c [u32],
-    /// Of as many bytes each.
+    /// All of the same size.
     pub(crate) pages: Vec<&'c [u8]>,
-    /// The states of recurrent layers, and how many tokens are in them.
+    /// The states of recurrent layers, and the number of tokens in them.
     pub(crate) states: Option<(&'c [u8], usize)>,
 }
 
@@ -163,7 +163,7 @@ impl Fields<'_> {
 }
 
 impl Header {
-    /// Reads the header of a file of `len` bytes; `read(to, at)` says whether it could fill `to`.
+    /// Reads the header of a file of `len` bytes; `read(to, at)` returns whether it could fill `to`.
     ///
     /// # Errors
     /// See [`PromptFileError`].
@@ -198,7 +198,7 @@ impl Header {
         Header::parse(&bytes, len)
     }
 
-    /// A whole header.
+    /// Parses a complete header.
     fn parse(bytes: &[u8], len: u64) -> Result<Header, PromptFileError> {
         let f = Fields(bytes);
         let end = bytes.len() - 4;
@@ -248,7 +248,7 @@ impl Header {
 }
 
 impl Contents<'_> {
-    /// The header, and where the pages begin.
+    /// Builds the header, and returns it with the offset of the pages.
     fn header(&self) -> (Vec<u8>, u64) {
         let len = FIXED + self.name.len() + 4 * (self.tokens.len() + self.pages.len()) + 4;
         let pages_at = (len as u64).next_multiple_of(ALIGNMENT);
@@ -280,7 +280,7 @@ impl Contents<'_> {
         (header, pages_at)
     }
 
-    /// Bytes of the file.
+    /// The size of the file in bytes.
     pub(crate) fn len(&self) -> u64 {
         let stride = self.pages.first().map_or(0, |page| page.len());
         let header = FIXED + self.name.len() + 4 * (self.tokens.len() + self.pages.len()) + 4;
@@ -288,7 +288,7 @@ impl Contents<'_> {
         (header as u64).next_multiple_of(ALIGNMENT) + (stride * self.pages.len() + states) as u64
     }
 
-    /// Writes the file, which is there as a whole or not at all, and which only this user may read.
+    /// Writes the file atomically; only this user may read it.
     ///
     /// # Errors
     /// See [`PromptWriteError`].
@@ -296,7 +296,7 @@ impl Contents<'_> {
         use std::os::unix::fs::PermissionsExt;
         let (header, pages_at) = self.header();
         let write_error = |source| PromptWriteError::Write { path: path.into(), source };
-        // A folder may be one into which others can write.
+        // Other users may be able to write to the folder.
         let dest = Destination::unfollowed(path)?;
         if dest.look()?.is_some() && !dest.begins_with(MAGIC).map_err(write_error)? {
             return Err(PromptWriteError::NotOurs { path: path.into() });
@@ -327,10 +327,10 @@ impl PromptFile {
         Ok(PromptFile { map: Arc::new(map), header: header? })
     }
 
-    /// Checks that the file has what a cache with pages and states of so many bytes holds.
+    /// Checks that the file matches a cache with pages and states of these sizes in bytes.
     ///
     /// # Errors
-    /// [`PromptFileError::Foreign`], if it is of another shape; and pages that this machine's pages do not divide cannot be mapped.
+    /// [`PromptFileError::Foreign`] if its shape differs, or if its page size is not a multiple of the system's, so that its pages cannot be mapped.
     pub(crate) fn check_shape(&self, stride: usize, states: usize) -> Result<(), PromptFileError> {
         let h = &self.header;
         let own = h.states.as_ref().map_or(0, |s| s.bytes.end - s.bytes.start);
@@ -339,18 +339,18 @@ impl PromptFile {
         if fits { Ok(()) } else { Err(PromptFileError::Foreign) }
     }
 
-    /// Where the first `count` pages are in the file.
+    /// The range of the first `count` pages in the file.
     pub(crate) fn pages(&self, count: usize) -> Range<usize> {
         let start = self.header.pages_at as usize;
         start..start + count * self.header.stride as usize
     }
 
-    /// True if page `i` is what was written.
+    /// Returns true if the checksum of page `i` is correct.
     pub(crate) fn is_page(&self, i: usize, bytes: &[u8]) -> bool {
         crc32fast::hash(bytes) == self.header.crcs[i]
     }
 
-    /// How many tokens of a prompt can be taken from this file, if recurrent states are needed or not.
+    /// The number of tokens of a prompt that can be reused from this file, depending on whether recurrent states are needed.
     pub(crate) fn usable(&self, tokens: &[u32], recurrent: bool) -> usize {
         let most = crate::positions::common(&self.header.tokens, tokens);
         let after = self.header.states.as_ref().map_or(0, |states| states.after as usize);
@@ -361,10 +361,10 @@ impl PromptFile {
         }
     }
 
-    /// The states of recurrent layers, if there are some and they are what was written.
+    /// Reads the states of recurrent layers, if there are any and their checksum is correct.
     ///
     /// # Errors
-    /// They are not.
+    /// The checksum is wrong, or the file cannot be read.
     pub(crate) fn read_states(&self, to: &mut [u8]) -> Result<(), PromptFileError> {
         let Some(states) = &self.header.states else { return Ok(()) };
         self.map.read(to, states.bytes.start)?;
@@ -455,7 +455,7 @@ mod tests {
                 bytes[at..at + len].copy_from_slice(&number.to_le_bytes()[..len]);
                 let crc = crc32fast::hash(&bytes[..header_len - 4]);
                 bytes[header_len - 4..header_len].copy_from_slice(&crc.to_le_bytes());
-                // States may be after any number of its tokens, but none.
+                // States may be after any number of its tokens, except none.
                 let right = at == 96 && (1..=70).contains(&number);
                 let same = bytes[at..at + len] == before[..];
                 assert!(same || right || read(&bytes).is_err(), "{number} at {at}");

@@ -1,8 +1,7 @@
-//! Prompts in files: what was computed of a prompt is written once and mapped ever after, by any number of processes.
+//! Prompts in files: a computed prompt is written once and then mapped by any number of processes.
 //!
-//! A folder has a file for each prompt, named after what computed it and what it begins with, so that most files need not be opened to
-//! see that they are of no use. A file that is short, damaged, foreign or of another version is ignored, and the caller is told why;
-//! the prompt is computed then.
+//! A folder has a file for each prompt, named after its key and its first tokens, so that most unusable files can be skipped without opening them. A
+//! file that is truncated, damaged, foreign or of another version is ignored, and the reason is reported to the caller; the prompt is then computed.
 
 mod file;
 
@@ -20,32 +19,32 @@ use sha2::{Digest, Sha256};
 use crate::positions::POSITIONS;
 
 const EXTENSION: &str = "prompt";
-/// A prompt with fewer tokens is computed sooner than looked up.
+/// A shorter prompt is computed faster than it is looked up.
 pub(crate) const MIN_TOKENS: usize = POSITIONS;
 
 /// A folder of prompt files.
 ///
-/// Only its owner may read the files and go into the folder: they are the conversation.
+/// Only its owner may read the files and enter the folder: they contain conversations.
 #[derive(Clone, Debug)]
 pub struct PromptFolder {
     path: PathBuf,
     limit: u64,
 }
 
-/// A prompt file that was found and not used.
+/// A prompt file that was found but not used.
 #[derive(Debug)]
 pub struct IgnoredPrompt {
     /// The file.
     pub path: PathBuf,
-    /// Why.
+    /// The reason.
     pub why: PromptFileError,
 }
 
 impl IgnoredPrompt {
-    /// A file that is damaged is removed, so that the prompt can be written again.
+    /// Removes a damaged file, so that the prompt can be written again.
     pub(crate) fn new(path: PathBuf, why: PromptFileError) -> IgnoredPrompt {
         if matches!(why, PromptFileError::Damaged { .. } | PromptFileError::Magic { .. }) {
-            // Where it cannot be removed, it is ignored the next time as well.
+            // If it cannot be removed, it is ignored again the next time.
             let _ = fs::remove_file(&path);
         }
         IgnoredPrompt { path, why }
@@ -57,34 +56,34 @@ impl IgnoredPrompt {
 pub struct ListedPrompt {
     /// The file.
     pub path: PathBuf,
-    /// Its bytes.
+    /// Its size in bytes.
     pub bytes: u64,
     /// When it was last used or written.
     pub used: SystemTime,
-    /// The model's name and the prompt's tokens; or why it is of no use.
+    /// The model's name and the prompt's tokens; or why the file is unusable.
     pub prompt: Result<(String, Vec<u32>), PromptFileError>,
 }
 
-/// What was found for a prompt.
+/// The prompt file found for a prompt.
 pub(crate) struct FoundPrompt {
     pub(crate) file: PromptFile,
-    /// How many tokens it has of the prompt.
+    /// The number of tokens of the prompt that it has.
     pub(crate) positions: usize,
 }
 
 impl PromptFolder {
-    /// The folder at `path`, which is made when a prompt is written. Its files have up to `limit` bytes together: those that were
-    /// not used for longest go.
+    /// The folder at `path`, which is created when a prompt is written. Its files have at most `limit` bytes in total: the least recently used ones
+    /// are removed.
     pub fn new(path: impl Into<PathBuf>, limit: u64) -> PromptFolder {
         PromptFolder { path: path.into(), limit }
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The prompt files in it, with their bytes and times, those first that were last used; none if there is no folder.
+    /// The prompt files in it, with their sizes and times, most recently used first; none if the folder does not exist.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -96,7 +95,7 @@ impl PromptFolder {
         let mut files = Vec::new();
         for entry in entries.flatten() {
             let path = entry.path();
-            // Of a link itself: a link is nothing that this program has made.
+            // Metadata of a link itself: this program never creates links.
             let Ok(metadata) = entry.metadata() else { continue };
             if metadata.is_file() && path.extension().is_some_and(|e| e == EXTENSION) {
                 let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -107,7 +106,7 @@ impl PromptFolder {
         Ok(files)
     }
 
-    /// The files in it, those first that were last used.
+    /// The files in it, most recently used first.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -119,10 +118,10 @@ impl PromptFolder {
         Ok(listed.collect())
     }
 
-    /// Removes all prompt files, and returns how many and how many bytes. What processes have mapped stays valid for them.
+    /// Removes all prompt files, and returns their number and total bytes. Existing mappings stay valid.
     ///
     /// # Errors
-    /// The folder cannot be read, or a file not be removed.
+    /// The folder cannot be read, or a file cannot be removed.
     pub fn clear(&self) -> io::Result<(usize, u64)> {
         let (mut count, mut all) = (0, 0);
         for (path, bytes, _) in self.files()? {
@@ -132,8 +131,8 @@ impl PromptFolder {
         Ok((count, all))
     }
 
-    /// The file that has most of the beginning of `tokens`, if one has more than `least` of them, for a cache with pages and states
-    /// of so many bytes; and files that should have been of use and are not.
+    /// Returns the file with the longest beginning of `tokens`, if it has more than `least` of them, for a cache with pages and states of these sizes
+    /// in bytes; and the files that should have been usable and are not.
     pub(crate) fn find(
         &self,
         key: &Key,
@@ -143,7 +142,7 @@ impl PromptFolder {
     ) -> (Option<FoundPrompt>, Vec<IgnoredPrompt>) {
         let (mut best, mut ignored) = (None, Vec::<IgnoredPrompt>::new());
         let mut most = least;
-        // What another user has put there may be anything.
+        // Files written by another user cannot be trusted.
         if tokens.len() < MIN_TOKENS || alight_pages::belongs_to_others(&self.path) {
             return (best, ignored);
         }
@@ -174,14 +173,14 @@ impl PromptFolder {
             }
         }
         if let Some(found) = &best {
-            // For what goes first; a folder that may not be written to is of use all the same.
+            // For the eviction order; a read-only folder is still usable.
             let _ = found.file.map.file().set_modified(SystemTime::now());
         }
         (best, ignored)
     }
 
-    /// Writes a prompt, if it is not there, and removes what was not used for longest. Returns its file; `None` if it is larger than
-    /// all files may be.
+    /// Writes a prompt, unless it already exists, and removes the least recently used files. Returns its file; `None` if it exceeds the size limit of
+    /// the folder.
     ///
     /// # Errors
     /// See [`PromptWriteError`].
@@ -220,7 +219,7 @@ impl PromptFolder {
                 Some(left) if other != path => room = left,
                 Some(_) => {}
                 None => {
-                    // Another process may have removed it.
+                    // Another process may have already removed it.
                     let _ = fs::remove_file(other);
                 }
             }
@@ -230,7 +229,7 @@ impl PromptFolder {
     }
 }
 
-/// How what is computed of a prompt is rounded.
+/// How the results of a prompt are rounded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rounding {
     /// Activations.
@@ -239,7 +238,7 @@ pub(crate) struct Rounding {
     pub(crate) cache: KvType,
 }
 
-/// Makes a folder, with those above it, into which only its owner may go.
+/// Creates a folder, with its parents, which only its owner may enter.
 fn make_private(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     if path.is_dir() {
@@ -255,7 +254,7 @@ fn make_private(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A hash of tokens that tells nothing of them to those who do not have the key.
+/// A hash that reveals nothing about the tokens without the key.
 fn hash_of(key: &Key, tokens: &[u32]) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(key);
@@ -263,12 +262,12 @@ fn hash_of(key: &Key, tokens: &[u32]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// The first eight bytes in hexadecimal.
+/// The first eight bytes, in hexadecimal.
 fn short(bytes: &[u8; 32]) -> String {
     bytes[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What the names of files begin with that may have the beginning of `tokens`, at least a page of them.
+/// The prefix of the names of files that may have the beginning of `tokens`, which has at least a page.
 fn beginning(key: &Key, tokens: &[u32]) -> String {
     format!("{}-{}", short(key), short(&hash_of(key, &tokens[..MIN_TOKENS])))
 }

@@ -1,9 +1,8 @@
-//! What a network is, as data: its layers, each with its parts, read from the metadata and checked.
+//! A network as data: its layers, each with its parts, read from the metadata and checked.
 //!
-//! A [`ModelSpec`] that exists is one that the forward pass can run: every dimension is positive and bounded, heads
-//! divide as they must, and every float is finite and of the right sign. An architecture (`arch`) is one file that
-//! makes a `ModelSpec` of the metadata; the parts that it may use are in `parts`, each with the reading of its
-//! own keys.
+//! The forward pass can run every [`ModelSpec`] that exists: dimensions are positive and bounded, heads divide as they must, and
+//! floats are finite and of the right sign. An architecture (`arch`) is one file that builds a `ModelSpec` from the metadata; the
+//! parts that it may use are in `parts`, each of which reads its own keys.
 
 pub(crate) mod arch;
 pub(crate) mod rope;
@@ -31,10 +30,10 @@ pub use crate::parts::short_conv::ShortConvSpec;
 pub use crate::parts::{Attended, FeedForward, Mixer};
 use crate::parts::{laurel, token_input};
 
-/// A network: sizes, layers, and what comes before and after them.
+/// A network: its sizes, its layers, and the steps before and after them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
-    /// What `general.architecture` calls it.
+    /// The name in `general.architecture`.
     pub architecture: &'static str,
     /// Width of the residual stream.
     pub hidden_size: usize,
@@ -42,25 +41,25 @@ pub struct ModelSpec {
     pub vocab: usize,
     /// Positions that the model was trained for.
     pub context: usize,
-    /// What all norms have in common.
+    /// The properties shared by all norms.
     pub norm: NormSpec,
-    /// What the file calls the norm before the output.
+    /// The name in the file of the norm before the output.
     pub output_norm: &'static str,
     /// Factor on the rows of the embedding.
     pub embedding_scale: f32,
     /// The layers, in order.
     pub layers: Vec<LayerSpec>,
-    /// True if a token has several residual streams, of which a layer computes one and predicts the others.
+    /// True if a token has several residual streams; a layer computes one of them and predicts the others.
     pub alt_up: bool,
     /// The rotary embeddings that layers refer to by their index. If the file has a `rope_freqs` tensor, its factors
     /// are in the first.
     pub ropes: Vec<RopeParams>,
-    /// What is different where the sequence is longer than the original context.
+    /// The differences in sequences longer than the original context.
     pub long_context: LongContext,
-    /// How many layers follow in the file that predict further tokens.
+    /// The number of layers that follow in the file and predict further tokens.
     pub draft_layers: usize,
-    /// The one that predicts the token after the next (multi-token prediction), where it is known what that computes. It proposes
-    /// what may come next, and is part of no answer.
+    /// The layer that predicts the token after the next (multi-token prediction), if its computation is known. It proposes tokens
+    /// that may come next; it never contributes to an answer.
     pub mtp_layer: Option<LayerSpec>,
     /// Factor on the logits.
     pub logit_scale: f32,
@@ -68,42 +67,41 @@ pub struct ModelSpec {
     pub logit_softcap: Option<f32>,
 }
 
-/// What becomes of the first rotary embedding in long sequences (LongRoPE: Phi 3 and 4, MiniCPM): the file has two lists of
-/// factors.
+/// The first rotary embedding in long sequences (LongRoPE: Phi 3 and 4, MiniCPM): the file has two lists of factors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LongContext {
-    /// Longer sequences are long.
+    /// Sequences longer than this are long.
     pub original: usize,
-    /// What cosines and sines are multiplied by, in short sequences too.
+    /// Factor on cosines and sines, in short sequences too.
     pub magnitude: f32,
-    /// True if the keys say that the file has factors.
+    /// True if the keys announce factors in the file.
     pub announced: bool,
-    /// The first rotary embedding in long sequences; `None`: the file has no factors, and all sequences are alike.
+    /// The first rotary embedding in long sequences; `None`: the file has no factors, and long sequences are not different.
     pub rope: Option<RopeParams>,
 }
 
-/// A layer: `x += residual_scale · norm(mixer(norm(x)))`, then the same with the feed-forward part. Which of the norms there
-/// are is said by `norms`. It has at least one of the two parts.
+/// A layer: `x += residual_scale · norm(mixer(norm(x)))`, then the same with the feed-forward part. `norms` lists the norms that
+/// are present. A layer has at least one of the two parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// What exchanges information between positions; `None`: the layer is a feed-forward part alone.
+    /// The part that exchanges information between positions; `None`: the layer is only a feed-forward part.
     pub mixer: Option<Mixer>,
-    /// What computes on each position by itself; `None`: the layer is a mixer alone.
+    /// The part that computes on each position by itself; `None`: the layer is only a mixer.
     pub feed_forward: Option<FeedForward>,
     /// The norms of the layer.
     pub norms: Norms,
-    /// True if the feed-forward part takes the residual stream as the mixer took it, before the mixer's output is added.
+    /// True if the feed-forward part has the same input as the mixer: the residual stream before the mixer's output is added.
     pub parallel: bool,
     /// Factor on both outputs before they are added.
     pub residual_scale: f32,
-    /// How many numbers a third part takes from the token itself; 0: there is no such part.
+    /// Width of a third part's input from the token itself; 0: there is no such part.
     pub token_input: usize,
-    /// Length of the short row through which the mixer's input goes past it; 0: it does not.
+    /// Length of the short row in the path of the mixer's input around the mixer; 0: there is no such path.
     pub laurel: usize,
 }
 
 impl LayerSpec {
-    /// What its parts write to.
+    /// The buffer sizes that its parts need.
     pub(crate) fn work(&self, hidden: usize) -> WorkSize {
         let mixer = self.mixer.as_ref().map(|part| part.spec().work(hidden));
         let feed_forward = self.feed_forward.as_ref().map(|part| part.spec().work(hidden));
@@ -113,38 +111,38 @@ impl LayerSpec {
     }
 }
 
-/// Which norms a layer has, by what the file calls their weights; `None`: there is no such norm. `post_attention_norm` is
-/// the norm before the feed-forward part in some architectures, and the norm of the mixer's output in others.
+/// The norms of a layer, by the names of their weights in the file; `None`: there is no such norm. `post_attention_norm` is the
+/// norm before the feed-forward part in some architectures, and the norm of the mixer's output in others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Norms {
-    /// Of the mixer's input.
+    /// Norm of the mixer's input.
     pub mixer: Option<&'static str>,
-    /// Of the mixer's output, before it is added.
+    /// Norm of the mixer's output, before it is added.
     pub mixer_output: Option<&'static str>,
-    /// Of the feed-forward part's input.
+    /// Norm of the feed-forward part's input.
     pub feed_forward: Option<&'static str>,
-    /// Of the feed-forward part's output, before it is added.
+    /// Norm of the feed-forward part's output, before it is added.
     pub feed_forward_output: Option<&'static str>,
 }
 
 impl Norms {
-    /// Of both inputs, as Llama has them.
+    /// Norms of both inputs, as in Llama.
     pub const INPUTS: Norms = Norms {
         mixer: Some("attn_norm"),
         mixer_output: None,
         feed_forward: Some("ffn_norm"),
         feed_forward_output: None,
     };
-    /// Of the mixer's input, from which the feed-forward part takes its own, as Cohere has it.
+    /// A norm of the mixer's input, which is also the input of the feed-forward part, as in Cohere's models.
     pub const SHARED: Norms = Norms { feed_forward: Norms::INPUTS.mixer, ..Norms::INPUTS };
-    /// Of both outputs, as OLMo 2 has them.
+    /// Norms of both outputs, as in OLMo 2.
     pub const OUTPUTS: Norms = Norms {
         mixer: None,
         mixer_output: Some("post_attention_norm"),
         feed_forward: None,
         feed_forward_output: Some("post_ffw_norm"),
     };
-    /// Of both inputs and both outputs, as Gemma has them.
+    /// Norms of both inputs and both outputs, as in Gemma.
     pub const BOTH: Norms = Norms {
         mixer_output: Norms::OUTPUTS.mixer_output,
         feed_forward_output: Norms::OUTPUTS.feed_forward_output,
@@ -156,8 +154,8 @@ impl ModelSpec {
     /// Reads and checks the metadata of a model.
     ///
     /// # Errors
-    /// The first key that is missing, of the wrong type, or has a value that no model can have; an architecture or a
-    /// feature that there is no code for.
+    /// The first key that is missing, of the wrong type, or has a value that no model can have; an architecture or a feature that
+    /// is not implemented.
     pub fn from_gguf(gguf: &Gguf<'_>) -> Result<ModelSpec, SpecError> {
         let architecture = arch::named(gguf.require("general.architecture")?)?;
         let keys = Keys { gguf, prefix: architecture.name };
@@ -178,7 +176,7 @@ impl ModelSpec {
         Ok(spec)
     }
 
-    /// Gives the first layers of a network of mixtures a dense part: as many as the key says.
+    /// Gives the first layers of a network of mixtures a dense part; a key states their number.
     ///
     /// # Errors
     /// A size that no model can have.
@@ -196,7 +194,7 @@ impl ModelSpec {
         Ok(())
     }
 
-    /// The same network, whose layer that predicts the token after the next is like its last layer of attention.
+    /// Adds the layer that predicts the token after the next, which is like the last layer with attention.
     pub(crate) fn with_mtp(mut self) -> ModelSpec {
         if self.draft_layers == 1 {
             let attends = |layer: &&LayerSpec| {
@@ -221,12 +219,12 @@ impl ModelSpec {
         })
     }
 
-    /// True if tokens see those after them. Such a network reads a text as a whole, and does not continue it.
+    /// True if tokens see later ones. Such a network reads a text as a whole, and does not continue it.
     pub fn is_bidirectional(&self) -> bool {
         self.attention_layers().any(|attention| attention.mask.is_bidirectional())
     }
 
-    /// The attention parts, to change them.
+    /// The attention parts, mutable.
     pub(crate) fn attention_layers_mut(&mut self) -> impl Iterator<Item = &mut AttentionSpec> {
         self.layers.iter_mut().filter_map(|layer| match &mut layer.mixer {
             Some(Mixer::Attention(attention)) => Some(attention),
@@ -234,12 +232,12 @@ impl ModelSpec {
         })
     }
 
-    /// What attention costs in the layers that have any.
+    /// The cost of attention in each layer that has it.
     pub fn attended(&self) -> impl Iterator<Item = Attended> {
         self.mixers().filter_map(|(_, mixer)| mixer.spec().attended())
     }
 
-    /// Bytes of keys and values that a position takes in the cache, of each layer that stores any.
+    /// Bytes of keys and values per position in the cache, for each layer that stores any.
     pub fn stored_per_position(&self) -> impl Iterator<Item = usize> + Clone {
         self.layers.iter().filter_map(|layer| {
             let spec = layer.mixer.as_ref()?.spec();

@@ -8,7 +8,7 @@ use crate::keys::{Keys, MAX_CONTEXT, MAX_WIDTH};
 /// The rotary embedding of heads of `key_dim` elements in a model that was trained for `context` positions.
 ///
 /// # Errors
-/// A value that cannot be computed with, or a scaling that there is no code for.
+/// A value that cannot be computed with, or a scaling that is not implemented.
 pub(crate) fn rope(
     keys: &Keys<'_, '_>,
     key_dim: usize,
@@ -17,16 +17,16 @@ pub(crate) fn rope(
     rope_with(keys, key_dim, context, magnitude)
 }
 
-/// The key of how much of YaRN's magnitude is in the scale of attention.
+/// The key of the share of YaRN's magnitude that is in the scale of attention.
 pub(crate) const LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
 
-/// YaRN's magnitude for a context that is stretched by `factor`, where the logarithm is multiplied.
+/// YaRN's magnitude for a context stretched by `factor`, with `multiplier` on the logarithm.
 pub(crate) fn magnitude(multiplier: f32, factor: f32) -> f32 {
     1.0 + 0.1 * multiplier * factor.ln().max(0.0)
 }
 
-/// As [`rope`], where `counted(multiplier, factor)` is the part of YaRN's magnitude that makers have put into the scale of
-/// attention.
+/// As [`rope`], where `counted(multiplier, factor)` is the part of YaRN's magnitude that the model's makers have put into the
+/// scale of attention.
 ///
 /// # Errors
 /// As [`rope`].
@@ -60,8 +60,8 @@ pub(crate) fn rope_with(
             if base <= 1.0 {
                 return Err(keys.value("rope.freq_base", base, "above 1 for YaRN".into()));
             }
-            // Either a factor on YaRN's own magnitude, or (Hugging Face's `attention_factor`, which
-            // llama.cpp writes and leaves unread) the magnitude itself.
+            // Either a factor on YaRN's own magnitude, or the magnitude itself (Hugging Face's `attention_factor`, which
+            // llama.cpp writes and does not read).
             let attn_factor = match positive("rope.scaling.yarn_attn_factor", 1e-6..1e6)? {
                 Some(magnitude) => magnitude / yarn_magnitude(f64::from(factor)) as f32,
                 None => positive("rope.scaling.attn_factor", 1e-6..1e6)?.unwrap_or(1.0),
@@ -83,7 +83,7 @@ pub(crate) fn rope_with(
     Ok(RopeParams { dims, base, scaling })
 }
 
-/// The keys of LongRoPE of a model that was trained for `context` positions; its factors are tensors.
+/// The keys of LongRoPE, for a model that was trained for `context` positions; its factors are tensors.
 ///
 /// # Errors
 /// A value that cannot be computed with.

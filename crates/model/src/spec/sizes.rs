@@ -1,4 +1,4 @@
-//! What every architecture has: sizes, and layers that are all alike until an architecture changes them.
+//! The sizes of every architecture, and layers that are uniform until the architecture changes them.
 
 use alight_formats::gguf::Array;
 use alight_kernels::rope::RopeParams;
@@ -24,7 +24,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Reads them, for a network whose norms are RMSNorm.
+    /// Reads the sizes, for a network whose norms are RMSNorm.
     ///
     /// # Errors
     /// A size that is missing, or that no model can have.
@@ -32,7 +32,7 @@ impl Sizes {
         Sizes::read_with(keys, NormKind::Rms)
     }
 
-    /// Reads them, for a network with norms of that kind.
+    /// Reads the sizes, for a network with norms of kind `norm`.
     ///
     /// # Errors
     /// A size that is missing, or that no model can have.
@@ -65,8 +65,8 @@ impl Sizes {
         })
     }
 
-    /// A network whose layers all have the same attention, with the rotary embedding `rope`, and the same feed-forward
-    /// part. What an architecture does differently it changes afterwards.
+    /// A network whose layers all have the same attention, with the rotary embedding `rope`, and the same feed-forward part. An
+    /// architecture then changes the parts that differ.
     pub(crate) fn uniform(
         self,
         keys: &Keys<'_, '_>,
@@ -77,7 +77,7 @@ impl Sizes {
         self.of_layers(keys, Mixer::Attention(attention), feed_forward, rope)
     }
 
-    /// The same with another mixer in all layers.
+    /// The same with `mixer` in all layers.
     pub(crate) fn of_layers(
         self,
         keys: &Keys<'_, '_>,
@@ -89,8 +89,7 @@ impl Sizes {
         self.of_mixers(keys, mixers, &feed_forward.into(), rope)
     }
 
-    /// A network of layers with these mixers, whose attention has the rotary embedding `rope`, and the same feed-forward
-    /// part.
+    /// A network of layers with these mixers, whose attention has the rotary embedding `rope`, and the same feed-forward part.
     pub(crate) fn of_mixers(
         self,
         keys: &Keys<'_, '_>,
@@ -110,7 +109,7 @@ impl Sizes {
         self.network(keys, layers.collect(), vec![rope])
     }
 
-    /// A network of those layers and rotary embeddings.
+    /// A network of these layers and rotary embeddings.
     pub(crate) fn network(
         self,
         keys: &Keys<'_, '_>,

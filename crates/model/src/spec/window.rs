@@ -7,10 +7,10 @@ use alight_kernels::rope::RopeParams;
 use super::{ModelSpec, SpecError};
 use crate::keys::Keys;
 
-/// The width of the sliding window, `default` where the file does not say; 0 is none.
+/// Returns the width of the sliding window, `default` if the file does not state it; 0 means none.
 ///
 /// # Errors
-/// A value that is no width.
+/// A value that is not a width.
 pub(crate) fn window(keys: &Keys<'_, '_>, default: usize) -> Result<Option<usize>, SpecError> {
     let window = match keys.get::<u64>("attention.sliding_window")? {
         None => default,
@@ -20,7 +20,7 @@ pub(crate) fn window(keys: &Keys<'_, '_>, default: usize) -> Result<Option<usize
     Ok(Some(window).filter(|window| *window > 0))
 }
 
-/// Gives the attention of the layers with a flag the window, and the rotary embedding `rope`, which becomes the model's
+/// Gives the attention of the layers flagged in `windowed` the window and the rotary embedding `rope`, which becomes the model's
 /// last.
 pub(crate) fn set_windows(
     spec: &mut ModelSpec,
@@ -36,10 +36,11 @@ pub(crate) fn set_windows(
     }
 }
 
-/// Which layers have a sliding window: the file's list of flags, or all but the last of its period (0: all layers).
+/// Returns a flag for each layer, true if it has a sliding window: the file's list of flags, or all but the last layer of each
+/// period (0: all layers).
 ///
 /// # Errors
-/// A list that is not one flag per layer.
+/// A list that does not have one flag per layer.
 pub(crate) fn windowed_layers(
     keys: &Keys<'_, '_>,
     layers: usize,

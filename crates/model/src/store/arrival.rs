@@ -1,13 +1,12 @@
-//! Readiness: which weights a load in the background has brought, and waiting for the others.
+//! Readiness: tracks the weights that a load in the background has brought, and waits for the others.
 //!
-//! The weights are cut into sections (the embedding, each layer, the output). A section is ready
-//! when none of its pieces is missing; the forward pass waits, parked, for a section that is not
-//! ready, and pays one atomic load per section once everything is loaded.
+//! The weights are split into sections (the embedding, each layer, the output). A section is ready when none of its pieces is
+//! missing; the forward pass parks until a section is ready, and pays one atomic load per section once everything is loaded.
 //!
 //! Invariants:
 //! - A thread that has waited for a section sees every byte of it: pieces are counted after they are
 //!   written.
-//! - A failure wakes all waiting threads and stays: no thread waits for what will not come.
+//! - A failure wakes all waiting threads and is permanent: no thread waits for pieces that will not arrive.
 //! - Neither waiting nor counting allocates.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -17,12 +16,12 @@ use std::time::{Duration, Instant};
 use super::error::LoadError;
 use crate::threads::Parking;
 
-/// How far a load has come, of what the forward pass waits for.
+/// The progress of a load, for the weights that every step waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loading {
     /// Bytes that have arrived.
     pub done: u64,
-    /// Bytes in all.
+    /// Bytes in total.
     pub total: u64,
 }
 
@@ -34,41 +33,42 @@ pub(crate) fn layer(index: usize) -> usize {
     1 + index
 }
 
-/// The section of the output matrix, where it is not the embedding.
+/// The section of the output matrix, if it is not the embedding.
 pub(crate) fn output(layers: usize) -> usize {
     1 + layers
 }
 
-/// The section of the experts of layer `index`, where they come after what every token reads. A step waits for it only if it has
-/// chosen most of them.
+/// The section of the experts of layer `index`, if they are loaded after the weights that every token reads. A step waits for it
+/// only if it has chosen most of them.
 pub(crate) fn experts(layers: usize, index: usize) -> usize {
     output(layers) + 1 + index
 }
 
-/// Counts the pieces that are missing, by section.
+/// Counts the missing pieces, by section.
 pub(crate) struct Arrival {
-    /// Set when no piece is missing any more that every step waits for.
+    /// Set once every piece that all steps wait for has arrived.
     complete: AtomicBool,
     missing: Box<[AtomicU32]>,
-    /// The first section that not every step waits for.
+    /// The first of the sections that only some steps wait for.
     awaited: usize,
-    /// Of the sections before it.
+    /// Missing pieces of the sections before it.
     missing_in_all: AtomicU32,
-    /// Bytes of their pieces that have arrived, and of all.
+    /// Bytes of their pieces that have arrived, and the total.
     bytes: AtomicU64,
     total: u64,
-    /// Why the missing pieces will not come.
+    /// The reason that the missing pieces will not arrive.
     failure: OnceLock<Arc<LoadError>>,
     /// Set when the load has ended, complete or not.
     over: AtomicBool,
     /// Changes when a section becomes ready, and when the load ends.
     bell: Parking,
-    /// Nanoseconds that callers of [`Arrival::wait`] were parked.
+    /// Nanoseconds for which callers of [`Arrival::wait`] were parked.
     waited: AtomicU64,
 }
 
 impl Arrival {
-    /// A load that brings `missing[section]` pieces. Every step waits for those of the first `awaited` sections, which have `total` bytes.
+    /// Creates the state of a load that brings `missing[section]` pieces. Every step waits for the first `awaited` sections,
+    /// whose pieces have `total` bytes.
     pub(crate) fn new(missing: &[u32], awaited: usize, total: u64) -> Arrival {
         let all = missing[..awaited].iter().sum();
         Arrival {
@@ -85,7 +85,7 @@ impl Arrival {
         }
     }
 
-    /// Returns when `section`, for which every step waits, is ready; at once if all of those are.
+    /// Returns when `section`, which every step waits for, is ready; at once if all such sections are.
     ///
     /// # Errors
     /// The load has failed.
@@ -98,7 +98,7 @@ impl Arrival {
         self.wait_while(|| !self.is_ready(section))
     }
 
-    /// Returns when the experts of a layer are there, if they come after what every token reads.
+    /// Returns when the experts of a layer are ready, for experts that are loaded after the weights that every token reads.
     ///
     /// # Errors
     /// The load has failed.
@@ -111,7 +111,7 @@ impl Arrival {
         self.missing[section].load(Ordering::Acquire) == 0
     }
 
-    /// True if everything is ready that every step waits for.
+    /// True if all sections that every step waits for are ready.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Acquire)
     }
@@ -121,7 +121,7 @@ impl Arrival {
         self.over.load(Ordering::Acquire)
     }
 
-    /// How far the load has come; `None` when nothing is missing any more, or nothing more will come.
+    /// The progress of the load; `None` when nothing is missing any more, or no more pieces will arrive.
     pub(crate) fn loading(&self) -> Option<Loading> {
         if self.is_complete() || self.failure.get().is_some() {
             return None;
@@ -132,7 +132,7 @@ impl Arrival {
     /// Returns when the load has ended.
     ///
     /// # Errors
-    /// It has failed.
+    /// The load has failed.
     pub(crate) fn wait_over(&self) -> Result<(), Arc<LoadError>> {
         self.wait_while(|| !self.is_over())
     }
@@ -141,7 +141,7 @@ impl Arrival {
     fn wait_while(&self, missing: impl Fn() -> bool) -> Result<(), Arc<LoadError>> {
         let mut began = None;
         let result = loop {
-            // Read before the state: a change after that changes the bell, so the wait returns.
+            // Read before the state: a later change also changes the bell, so the wait returns.
             let bell = self.bell.word.load(Ordering::Acquire);
             if let Err(error) = self.check() {
                 break Err(error);
@@ -158,10 +158,10 @@ impl Arrival {
         result
     }
 
-    /// Whether the load has failed.
+    /// Checks that the load has not failed.
     ///
     /// # Errors
-    /// It has.
+    /// It has failed.
     pub(crate) fn check(&self) -> Result<(), Arc<LoadError>> {
         match self.failure.get() {
             Some(error) => Err(Arc::clone(error)),
@@ -169,9 +169,9 @@ impl Arrival {
         }
     }
 
-    /// Counts a piece of `section` of so many bytes, which has been written.
+    /// Counts a piece of `section` of `bytes` bytes, which has been written.
     pub(crate) fn arrived(&self, section: usize, bytes: usize) {
-        // AcqRel: the thread that counts the last piece publishes what the others wrote before theirs.
+        // AcqRel: the thread that counts the last piece publishes what the others wrote before counting theirs.
         let last_of_section = self.missing[section].fetch_sub(1, Ordering::AcqRel) == 1;
         if section < self.awaited {
             self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -184,19 +184,19 @@ impl Arrival {
         }
     }
 
-    /// The load ends here, and the missing pieces will not come. The first reason counts.
+    /// Ends the load with an error: the missing pieces will not arrive. The first error is kept.
     pub(crate) fn fail(&self, error: LoadError) {
         let _ = self.failure.set(Arc::new(error));
         self.ring();
     }
 
-    /// The load has ended.
+    /// Marks the load as ended.
     pub(crate) fn end(&self) {
         self.over.store(true, Ordering::Release);
         self.ring();
     }
 
-    /// How long the forward pass waited in all.
+    /// The total time that the forward pass waited.
     pub(crate) fn waited(&self) -> Duration {
         Duration::from_nanos(self.waited.load(Ordering::Relaxed))
     }
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn the_time_that_was_waited_is_counted() {
-        // On a busy machine the other thread may begin when all has arrived, and is then no proof of anything.
+        // On a busy machine the other thread may start after everything has arrived, which proves nothing.
         let counted = [1, 30, 1000].into_iter().any(|patience| {
             let arrival = Arrival::new(&[1], 1, 0);
             thread::scope(|scope| {
@@ -278,7 +278,7 @@ mod tests {
             }
             assert!(over.join().unwrap().is_err());
         });
-        // What has arrived before is no better: the model cannot be used.
+        // Sections that arrived earlier fail too: the model cannot be used.
         assert!(arrival.wait(0).is_err() && arrival.check().is_err());
         assert_eq!(arrival.loading(), None);
     }

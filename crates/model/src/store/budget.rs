@@ -1,27 +1,27 @@
-//! The memory that experts in slots share with what is computed: keys and values, states, and buffers. A plan leaves memory for what a
-//! sequence of the usual length needs. Where there is more than that (many sequences, long ones, prompts that are kept, large batches), slots
-//! are closed, so that all of it stays within the budget.
+//! The memory that experts in slots share with everything else that is computed: keys and values, states, and buffers. A plan
+//! leaves memory for a sequence of the usual length. If more is needed (many sequences, long ones, prompts that are kept, large
+//! batches), slots are closed, so that the total stays within the budget.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use alight_pages::slots::Slots;
 
-/// Bytes that a program has anyway.
+/// Bytes that a program uses in any case.
 pub(crate) const PROGRAM: u64 = 96 << 20;
 
-/// How the budget is divided.
+/// The division of the budget.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
-    /// Bytes for slots, if no more is computed than was expected.
+    /// Bytes for slots, if everything else uses no more than expected.
     slots: u64,
-    /// Bytes for all else.
+    /// Expected bytes of everything else.
     expected: u64,
-    /// Bytes that all else has.
+    /// Bytes that everything else uses.
     taken: AtomicU64,
 }
 
-/// What a session or an engine has of it, until it is dropped.
+/// The share of a session or an engine, until it is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryShare {
     of: Option<Arc<MemoryBudget>>,
@@ -29,12 +29,12 @@ pub(crate) struct MemoryShare {
 }
 
 impl MemoryBudget {
-    /// With so many bytes for slots, and for all else.
+    /// Creates a budget with `slots` bytes for slots and `expected` bytes for everything else.
     pub(crate) fn new(slots: u64, expected: u64) -> MemoryBudget {
         MemoryBudget { slots, expected, taken: AtomicU64::new(PROGRAM) }
     }
 
-    /// Nothing of it.
+    /// An empty share.
     pub(crate) fn nothing(self: &Arc<MemoryBudget>) -> MemoryShare {
         MemoryShare { of: Some(Arc::clone(self)), bytes: 0 }
     }
@@ -47,18 +47,18 @@ impl MemoryBudget {
 }
 
 impl MemoryShare {
-    /// It has so many bytes now.
+    /// Sets the share to `bytes`, and the budget of `slots` to the rest.
     pub(crate) fn set(&mut self, bytes: u64, slots: &Slots) {
         if let Some(left) = self.change(bytes) {
             slots.set_budget(left);
         }
     }
 
-    /// Bytes that are left for slots, if that has changed.
+    /// Changes the share. Returns the bytes that are left for slots, if the share has changed.
     fn change(&mut self, bytes: u64) -> Option<u64> {
         let before = std::mem::replace(&mut self.bytes, bytes);
         let budget = self.of.as_ref().filter(|_| before != bytes)?;
-        // It wraps where it is less, and the sum is right.
+        // The difference wraps if the share shrinks; the sum is still correct.
         budget.taken.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
         Some(budget.left())
     }
@@ -66,7 +66,7 @@ impl MemoryShare {
 
 impl Drop for MemoryShare {
     fn drop(&mut self) {
-        // The slots learn of it when somebody takes something.
+        // The slots are updated when another share changes.
         if let Some(budget) = &self.of {
             budget.taken.fetch_sub(self.bytes, Ordering::Relaxed);
         }

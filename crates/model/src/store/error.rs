@@ -1,4 +1,4 @@
-//! Why weights could not be loaded. Every message names the file or the limit that it is about.
+//! The errors of loading weights. Every message names the file or the limit that it is about.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use alight_pages::transfer::TransferError;
 use alight_pages::{LimitSource, LockError, MapError, RegionError};
 use thiserror::Error;
 
-/// Why a load failed. The first step that needs a missing weight returns it, and every step after that.
+/// The error of a failed load. The first step that needs a missing weight returns it, and every step after that.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -22,7 +22,7 @@ pub enum LoadError {
     /// Experts could not be read when they were chosen.
     #[error(transparent)]
     Slots(Arc<TransferError>),
-    /// There is no memory for the experts that one layer needs at the same time.
+    /// Memory cannot hold the experts that one layer needs at the same time.
     #[error(
         "{}: the experts of one layer take {least} bytes and what every token reads takes {always}, and {budget} may be used \
          ({limit}): raise --memory, free some memory, or use a smaller model",
@@ -35,33 +35,33 @@ pub enum LoadError {
         least: u64,
         /// Bytes of everything else.
         always: u64,
-        /// Bytes of memory that weights may take.
+        /// Bytes of memory that weights may use.
         budget: u64,
-        /// What limits it.
+        /// The source of the limit.
         limit: String,
     },
-    /// There are no slots for experts.
+    /// The slots for experts could not be created.
     #[error("{}: {source}", path.display())]
     NoSlots {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: SlotsError,
     },
-    /// The system does not give the facts about a file.
+    /// The system does not report the facts about a file.
     #[error("{}: cannot look at it: {source}", path.display())]
     Facts {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is no memory for a copy of the weights.
+    /// Memory for a copy of the weights could not be reserved.
     #[error("{}: {source}; --load mmap --repack off needs no copy", path.display())]
     Memory {
         /// The file.
         path: PathBuf,
-        /// Bytes that were to be reserved.
+        /// The number of bytes to reserve, and the system's error.
         source: RegionError,
     },
     /// Copies of the weights, or locked weights, do not fit into the available memory.
@@ -73,11 +73,11 @@ pub enum LoadError {
     NotEnoughMemory {
         /// The file.
         path: PathBuf,
-        /// Bytes that copies and locked pages would take.
+        /// Bytes that copies and locked pages would use.
         needed: u64,
-        /// Bytes that are available, with what could be swapped out.
+        /// Bytes that are available, including memory that could be swapped out.
         available: u64,
-        /// What limits it.
+        /// The source of the limit.
         limit: LimitSource,
     },
     /// The weights cannot be kept in memory.
@@ -85,10 +85,10 @@ pub enum LoadError {
     Lock {
         /// The file.
         path: PathBuf,
-        /// How much was to be locked, the limit, and what to do.
+        /// The number of bytes to lock, the limit, and the remedy.
         source: LockError,
     },
-    /// The load has ended without loading everything: the model is being dropped, or a bug of ours.
+    /// The load has ended without loading everything: the model is being dropped, or there is a bug.
     #[error("the load was stopped")]
     Stopped,
 }

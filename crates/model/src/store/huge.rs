@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use alight_pages::HUGE_PAGE;
 
-/// Huge pages of a file, by their number. Any thread may add some; nothing is allocated for it.
+/// Huge pages of a file, by their number. Any thread may add pages; this does not allocate.
 pub(crate) struct HugePages {
     bits: Box<[AtomicU64]>,
 }
 
 impl HugePages {
-    /// None, of a file of so many bytes.
+    /// Creates an empty set for a file of `len` bytes.
     pub(crate) fn of(len: usize) -> HugePages {
         let words = len.div_ceil(HUGE_PAGE).div_ceil(64);
         HugePages { bits: (0..words).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Adds those that have some of `range`.
+    /// Adds the pages that overlap `range`.
     pub(crate) fn mark(&self, range: Range<usize>) {
         for page in range.start / HUGE_PAGE..range.end.div_ceil(HUGE_PAGE) {
             if let Some(word) = self.bits.get(page / 64) {
@@ -26,7 +26,7 @@ impl HugePages {
         }
     }
 
-    /// Empties the set: the bytes of each page, in order.
+    /// Empties the set, and returns the bytes of each page, in order.
     pub(crate) fn take(&self) -> impl Iterator<Item = Range<usize>> {
         self.bits.iter().enumerate().flat_map(|(word, bits)| {
             let bits = bits.swap(0, Ordering::Relaxed);

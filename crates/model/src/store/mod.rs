@@ -1,4 +1,4 @@
-//! The memory that holds weights: which of it holds which, what of it is there already, and who reads first.
+//! The memory that holds weights: the location of each matrix, the parts already loaded, and the order of reads.
 
 pub(crate) mod arrival;
 pub(crate) mod budget;
@@ -25,7 +25,7 @@ use self::priority::Priority;
 use self::trace::Recorder;
 pub use self::trace::{ExpertTrace, TraceError};
 
-/// Which memory holds one matrix.
+/// The memory that holds one matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Storage {
     /// In the map of its file.
@@ -34,63 +34,63 @@ pub(crate) enum Storage {
     Image,
     /// At this offset in the region of packed matrices.
     Tiles(usize),
-    /// Its matrices come when they are chosen, into slots.
+    /// Its matrices are read into slots when they are chosen.
     Slots(InSlots),
 }
 
-/// Which pieces in slots the matrices of a stack are.
+/// The location of a stack's matrices in the pieces in slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InSlots {
     /// The group of the layer, which has a piece for each expert.
     pub(crate) group: u32,
-    /// Which span of each piece has those of the stack.
+    /// The span of each piece that has the matrices of the stack.
     pub(crate) span: u16,
-    /// Where they begin in it.
+    /// Their offset in the span.
     pub(crate) at: usize,
-    /// How many there are in it, one after the other.
+    /// The number of them in the span; they are contiguous.
     pub(crate) per_piece: u16,
 }
 
-/// The experts of a layer that are chosen now. They stay where they are until it is dropped.
+/// The chosen experts of a layer. They stay where they are until this is dropped.
 pub(crate) struct Chosen<'s> {
     store: &'s Store,
     held: Option<Held<'s>>,
 }
 
 impl Chosen<'_> {
-    /// True if all of an expert is there.
+    /// True if an expert is completely in memory.
     pub(crate) fn is_here(&self, expert: usize) -> bool {
         self.held.as_ref().is_none_or(|held| held.is_here(expert))
     }
 
-    /// True if all experts are.
+    /// True if all chosen experts are in memory.
     pub(crate) fn all_here(&self) -> bool {
         self.held.as_ref().is_none_or(Held::all_here)
     }
 
-    /// How many of them were there when they were chosen; `None` where there are no slots.
+    /// The number of experts that were in memory when they were chosen; `None` if there are no slots.
     pub(crate) fn found(&self) -> Option<Found> {
         self.held.as_ref().map(Held::found)
     }
 
-    /// Returns when more experts are there than before.
+    /// Returns when more experts are in memory than before.
     pub(crate) fn wait_for_more(&mut self) {
         self.held.iter_mut().for_each(Held::wait_for_more);
     }
 
-    /// True if it would be of use to say what may be chosen next.
+    /// True if guesses of the next experts would be of use.
     pub(crate) fn may_guess(&mut self) -> bool {
         self.held.as_mut().is_some_and(Held::may_guess)
     }
 
-    /// Says which experts of a later layer may be chosen, the likeliest first, and how sure that is.
+    /// Passes on which experts of a later layer may be chosen, the likeliest first, and the confidence in each.
     pub(crate) fn guess(&mut self, place: InSlots, experts: impl Iterator<Item = (usize, u8)>) {
         if let Some(held) = &mut self.held {
             held.guess(place.group as usize, experts);
         }
     }
 
-    /// Has experts of the next layer read after those of this one.
+    /// Requests reads of experts of the next layer, after those of this layer.
     pub(crate) fn read_ahead(
         &mut self,
         place: InSlots,
@@ -101,7 +101,7 @@ impl Chosen<'_> {
         }
     }
 
-    /// The bytes of matrix `index` of a stack in slots, each of which has `one`.
+    /// The bytes of matrix `index` of a stack in slots whose matrices have `one` bytes each.
     pub(crate) fn bytes(&self, place: InSlots, index: usize, one: usize) -> &[u8] {
         let held = self.held.as_ref().expect("the experts of a layer in slots");
         let per_piece = usize::from(place.per_piece);
@@ -118,37 +118,37 @@ impl Chosen<'_> {
 /// The memory that a store needs.
 #[derive(Debug, Default)]
 pub(crate) struct StoreSizes {
-    /// By file: whether it needs an image.
+    /// By file: true if it needs an image.
     pub(crate) images: Vec<bool>,
     /// Bytes of the region of packed matrices.
     pub(crate) tiles: usize,
-    /// By file: whether weights stay in its map.
+    /// By file: true if weights stay in its map.
     pub(crate) in_use: Vec<bool>,
     /// True if experts stay in maps, and may be chosen before they have been read.
     pub(crate) asks_ahead: bool,
 }
 
-/// All memory that holds weights, and which of them have been loaded.
+/// All memory that holds weights, and the state of their load.
 pub(crate) struct Store {
     maps: Vec<Arc<Map>>,
-    /// By file: memory that mirrors it, where weights were copied as they are. The parts that no weight
-    /// needs are never touched and take no memory.
+    /// By file: memory that mirrors it, for weights that were copied unchanged. The parts that no weight needs are never touched
+    /// and use no memory.
     images: Vec<Option<Region>>,
     /// Packed matrices, in order of use.
     tiles: Option<Region>,
-    /// By file: whether weights stay in its map.
+    /// By file: true if weights stay in its map.
     in_use: Vec<bool>,
-    /// Experts of a model that memory cannot hold, and what memory they share with all else.
+    /// The slots of experts, if the model does not fit into memory, and the budget that they share with everything else.
     slots: Option<(Slots, Arc<MemoryBudget>)>,
     arrival: Arrival,
     output_section: usize,
-    /// Which experts are chosen, if somebody wants to know.
+    /// Records the chosen experts on request.
     recorder: Recorder,
-    /// True if the system is asked for experts that are chosen, since they may not have been read.
+    /// True if the system is asked to read chosen experts, which may not be in memory yet.
     asks_ahead: AtomicBool,
-    /// By file: which parts it was asked for.
+    /// By file: the parts that the system was asked to read.
     asked: Vec<HugePages>,
-    /// What the forward pass needs is read before what a load in the background brings.
+    /// Reads of the forward pass come before those of a load in the background.
     priority: Priority,
 }
 
@@ -192,43 +192,44 @@ impl Store {
         self.tiles.is_some()
     }
 
-    /// Which experts are chosen, if somebody wants to know.
+    /// The recorder of chosen experts.
     pub(crate) fn recorder(&self) -> &Recorder {
         &self.recorder
     }
 
-    /// True if it is of use to ask the system for experts that are chosen.
+    /// True if it is useful to ask the system to read chosen experts.
     pub(crate) fn asks_ahead(&self) -> bool {
         self.asks_ahead.load(Ordering::Relaxed)
     }
 
-    /// All experts are in memory, and stay there.
+    /// Stops these requests: all experts are in memory, and stay there.
     pub(crate) fn stop_asking(&self) {
         self.asks_ahead.store(false, Ordering::Relaxed);
     }
 
-    /// Asks the system to read a range of the map of file `shard`, and does not wait for that. Whether some of it may be missing.
+    /// Asks the system to read a range of the map of file `shard`, without waiting for it. Returns true if some of it may be
+    /// missing.
     pub(crate) fn ask_ahead(&self, shard: usize, range: Range<usize>) -> bool {
         let map = &self.maps[shard];
         let cached = is_cached(map.file(), range.start as u64..range.end as u64);
         if cached == Some(true) {
             return false;
         }
-        // That it is refused costs time only.
+        // A refusal costs only time.
         let _ = map.advise(range.clone(), Advice::WillNeed);
-        // Where the system does not tell, it may have come in huge pages.
+        // If the system does not report what is cached, the range may have been read in huge pages.
         if cached == Some(false) {
             self.asked[shard].mark(range);
         }
         true
     }
 
-    /// By file: which parts have been asked for, and were missing.
+    /// By file: the parts that the system was asked to read because they were missing.
     pub(crate) fn asked(&self) -> &[HugePages] {
         &self.asked
     }
 
-    /// What the forward pass needs is read before what a load in the background brings.
+    /// The order of reads: the forward pass comes before a load in the background.
     pub(crate) fn priority(&self) -> &Priority {
         &self.priority
     }
@@ -251,19 +252,19 @@ impl Store {
         self.in_use[shard]
     }
 
-    /// Readiness of each section.
+    /// The readiness of each section.
     pub(crate) fn arrival(&self) -> &Arrival {
         &self.arrival
     }
 
-    /// Section holding the output matrix.
+    /// The section of the output matrix.
     pub(crate) fn output_section(&self) -> usize {
         self.output_section
     }
 
     /// The bytes `range` of file `shard`, in the memory that holds them.
     pub(crate) fn bytes(&self, shard: usize, range: Range<usize>, storage: Storage) -> &[u8] {
-        // A region that a matrix is in exists: the plan that put the matrix there made it.
+        // The region of a matrix exists: it was reserved by the plan that put the matrix there.
         match storage {
             Storage::Map => &self.maps[shard].bytes()[range],
             Storage::Image => &self.images[shard].as_ref().expect("an image").bytes()[range],
@@ -274,17 +275,17 @@ impl Store {
         }
     }
 
-    /// Slots of experts, if there are any.
+    /// The slots of experts, if there are any.
     pub(crate) fn slots(&self) -> Option<&Slots> {
         self.slots.as_ref().map(|(slots, _)| slots)
     }
 
-    /// For a session or an engine that has no memory yet.
+    /// An empty share of the budget, for a session or an engine.
     pub(crate) fn nothing_taken(&self) -> MemoryShare {
         self.slots.as_ref().map_or(MemoryShare::default(), |(_, budget)| budget.nothing())
     }
 
-    /// Chooses experts of the layer whose weights are at `place`. Those in slots that are not there are read from now on.
+    /// Chooses experts of the layer whose weights are at `place`, and starts reading those in slots that are missing.
     pub(crate) fn choose(
         &self,
         place: Storage,
@@ -297,7 +298,7 @@ impl Store {
         Chosen { store: self, held }
     }
 
-    /// Whether the maps that weights stay in are whole. A file that was copied may change.
+    /// Checks that the maps that weights stay in are intact. A file that was copied may change.
     ///
     /// # Errors
     /// A file in use has become shorter or could not be read.
@@ -306,7 +307,7 @@ impl Store {
         used.try_for_each(|(map, _)| map.check())
     }
 
-    /// Whether all experts have come that were chosen.
+    /// Checks that all chosen experts could be read.
     ///
     /// # Errors
     /// A file has become shorter or could not be read.

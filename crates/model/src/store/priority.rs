@@ -1,12 +1,12 @@
-//! Which reads come first: what the forward pass waits for, before what a load brings in the background.
+//! The order of reads: the forward pass comes before a load in the background.
 
 use std::sync::atomic::Ordering;
 
 use crate::threads::Parking;
 
-/// Lets those who read ahead pause while somebody needs other bytes now. Neither side allocates.
+/// Pauses reads ahead while other bytes are needed now. Neither side allocates.
 pub(crate) struct Priority {
-    /// How many need something now.
+    /// The number of callers that need bytes now.
     needed: Parking,
 }
 
@@ -15,14 +15,14 @@ impl Priority {
         Priority { needed: Parking::new(0) }
     }
 
-    /// Reads that begin now come first, until the result is dropped.
+    /// Gives reads that begin now precedence, until the result is dropped.
     pub(crate) fn take(&self) -> First<'_> {
-        // Threads read this count to decide who reads the disk first. No other memory depends on it, so the order is Relaxed.
+        // Threads read this count to decide which reads come first. No other memory depends on it, so the order is Relaxed.
         self.needed.word.fetch_add(1, Ordering::Relaxed);
         First(self)
     }
 
-    /// Returns when nobody needs anything now.
+    /// Returns when no caller needs bytes now.
     pub(crate) fn let_pass(&self) {
         loop {
             let needed = self.needed.word.load(Ordering::Relaxed);
@@ -34,7 +34,7 @@ impl Priority {
     }
 }
 
-/// As long as it lives, its owner's reads come first.
+/// While this is alive, its owner's reads come first.
 pub(crate) struct First<'p>(&'p Priority);
 
 impl Drop for First<'_> {

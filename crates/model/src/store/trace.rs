@@ -1,7 +1,7 @@
-//! Which experts were chosen in a run, so that it can be replayed with any memory.
+//! The experts that were chosen in a run, so that it can be replayed with memory of any size.
 //!
-//! As text it is a line that says what it is, a line of how many experts each layer with some has, and a line for each visit of a layer:
-//! the layer, counted among those, and the experts that its rows chose.
+//! As text, it is a header line, a line with the number of experts of each layer that has any, and a line for each visit of a
+//! layer: the index of the layer among those with experts, and the experts that its rows chose.
 //! ```text
 //! alight experts 1
 //! 128 128 128
@@ -21,36 +21,36 @@ use thiserror::Error;
 /// The first line.
 const HEADER: &str = "alight experts 1";
 
-/// More experts than any layer has.
+/// Above the number of experts of any layer.
 const MAX_EXPERTS: usize = 1 << 16;
 
 /// The experts that were chosen in a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpertTrace {
-    /// How many experts each layer has that has some.
+    /// The number of experts of each layer that has any.
     layers: Vec<usize>,
     visits: Vec<Visited>,
-    /// By visit, how many of its experts were in memory; empty if all experts are.
+    /// By visit, the number of its experts that were in memory; empty if all experts are.
     found: Vec<Found>,
 }
 
-/// A text that is no trace.
+/// The error for text that is not a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}: found '{found}', expected {expected}")]
 pub struct TraceError {
-    /// Which line, from 1 on.
+    /// The number of the line, starting with 1.
     line: usize,
     found: String,
     expected: String,
 }
 
 impl ExpertTrace {
-    /// An empty one, of layers with so many experts each.
+    /// Creates an empty trace, for layers with these numbers of experts.
     pub(crate) fn new(layers: Vec<usize>) -> ExpertTrace {
         ExpertTrace { layers, ..ExpertTrace::default() }
     }
 
-    /// Adds what a visit of a layer has chosen. An expert may be named twice.
+    /// Adds the experts chosen in a visit of a layer. An expert may appear twice.
     pub(crate) fn add(&mut self, group: usize, experts: impl Iterator<Item = usize>) {
         let mut wanted: Vec<usize> = experts.collect();
         wanted.sort_unstable();
@@ -58,29 +58,29 @@ impl ExpertTrace {
         self.visits.push(Visited { group, wanted });
     }
 
-    /// By visit, in their order: the layer, counted among those with experts, and how many of the experts that it chose were in
-    /// memory. Nothing if all experts are there; a text does not say it.
+    /// For each visit, in order: the index of the layer among those with experts, and the number of its chosen experts that were
+    /// in memory. Empty if all experts are in memory; the text form does not contain it.
     pub fn found(&self) -> impl Iterator<Item = (usize, Found)> {
         self.visits.iter().zip(&self.found).map(|(visit, found)| (visit.group, *found))
     }
 
-    /// How many experts all layers have.
+    /// The total number of experts of all layers.
     pub fn experts(&self) -> usize {
         self.layers.iter().sum()
     }
 
-    /// How many visits of layers there are.
+    /// The number of visits.
     pub fn visits(&self) -> usize {
         self.visits.len()
     }
 
-    /// The most experts that a visit has chosen: that many need memory.
+    /// The largest number of experts that a visit has chosen: they must fit into memory at the same time.
     pub fn most_at_once(&self) -> usize {
         self.visits.iter().map(|visit| visit.wanted.len()).max().unwrap_or(0)
     }
 
-    /// Replays the visits with a memory of `capacity` experts and this eviction policy. Visits before `first` fill the memory, and do not
-    /// count for the result. `None`: a visit chose more than `capacity` experts.
+    /// Replays the visits with memory for `capacity` experts and this eviction policy. Visits before `first` fill the memory, and
+    /// do not count in the result. `None`: a visit chose more than `capacity` experts.
     pub fn replay(&self, capacity: usize, rule: Rule, first: usize) -> Option<Replayed> {
         let enough = self.most_at_once() <= capacity;
         enough.then(|| replay(&self.layers, &self.visits, capacity, rule, first))
@@ -145,7 +145,7 @@ impl FromStr for ExpertTrace {
     }
 }
 
-/// Records what is chosen while somebody wants to know.
+/// Records chosen experts while it is on.
 #[derive(Default)]
 pub(crate) struct Recorder {
     on: AtomicBool,
@@ -155,13 +155,13 @@ pub(crate) struct Recorder {
 #[derive(Default)]
 struct Recording {
     trace: ExpertTrace,
-    /// By file and first byte of a layer's last matrix of experts: which of the layers with experts it is.
+    /// The index of a layer among those with experts, by file and first byte of each of its matrices of experts.
     groups: HashMap<(usize, usize), usize>,
 }
 
 impl Recorder {
-    /// Records from now on; what was recorded before is forgotten. `layers` are those with experts: how many each has, and its matrices of
-    /// experts by file and first byte.
+    /// Starts a recording, and discards the previous one. `layers` are those with experts: the number of experts, and the file
+    /// and first byte of each matrix of experts.
     pub(crate) fn begin(&self, layers: impl Iterator<Item = (usize, Vec<(usize, usize)>)>) {
         let mut recording = Recording::default();
         for (group, (experts, matrices)) in layers.enumerate() {
@@ -172,13 +172,13 @@ impl Recorder {
         self.on.store(true, Ordering::Relaxed);
     }
 
-    /// What was recorded. Nothing is from now on.
+    /// Stops the recording and returns it.
     pub(crate) fn end(&self) -> ExpertTrace {
         self.on.store(false, Ordering::Relaxed);
         std::mem::take(&mut *self.trace.lock().unwrap_or_else(PoisonError::into_inner)).trace
     }
 
-    /// A visit of the layer with the matrix that begins at this byte of this file, and what it found in slots.
+    /// Records a visit of the layer that has the matrix at this first byte of this file, with the experts found in slots.
     pub(crate) fn add(
         &self,
         matrix: (usize, usize),

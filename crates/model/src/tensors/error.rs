@@ -1,12 +1,12 @@
-//! Why a tensor cannot be used.
+//! The errors of tensors that cannot be used.
 
 use thiserror::Error;
 
-/// Which tensor is the reason, what was found, and what was expected.
+/// The tensor, what was found, and what was expected.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum WeightError {
-    /// It is not there.
+    /// The tensor is missing.
     #[error("tensor \"{name}\" is missing, expected {expected}")]
     Missing {
         /// Its name.
@@ -14,14 +14,14 @@ pub enum WeightError {
         /// Its shape, innermost first.
         expected: String,
     },
-    /// It has another shape.
+    /// The tensor has the wrong shape.
     #[error("tensor \"{name}\" has shape {found}, expected {expected}")]
     Shape {
         /// Its name.
         name: String,
         /// The shape in the file, innermost first.
         found: String,
-        /// The shape that the hyper-parameters ask for.
+        /// The shape that the hyper-parameters require.
         expected: String,
     },
     /// There are no kernels for its type.
@@ -31,10 +31,10 @@ pub enum WeightError {
         name: String,
         /// The type in the file.
         found: &'static str,
-        /// The types that would do.
+        /// The supported types.
         expected: String,
     },
-    /// Nothing would be computed with it.
+    /// The network has no use for the tensor.
     #[error(
         "tensor \"{}\" has no place in architecture \"{architecture}\": the network that it is of \
          computes something else, for which there is no code",
@@ -43,19 +43,19 @@ pub enum WeightError {
     Stray {
         /// Its name.
         name: String,
-        /// The architecture that the file says it is of.
+        /// The architecture that the file declares.
         architecture: &'static str,
     },
-    /// Experts in an old form.
+    /// Experts in an old format.
     #[error(
         "tensor \"{name}\" is one expert by itself, as in files that were made before April 2024; convert the model again, \
          or fetch a newer file of it, in which all experts of a layer are one tensor"
     )]
     OneByOne {
-        /// The first expert's.
+        /// The name of the first expert's tensor.
         name: String,
     },
-    /// What is needed in one run is not.
+    /// A tensor that must be contiguous is not.
     #[error(
         "tensor \"{name}\" lies side by side with others, matrix by matrix, expected in one run: only experts lie so; pack the original \
          again"
@@ -82,11 +82,11 @@ pub enum WeightError {
     Value {
         /// The tensor.
         name: String,
-        /// Which element.
+        /// The index of the element.
         index: usize,
         /// Its value.
         found: f32,
-        /// What it may be.
+        /// The allowed values.
         expected: &'static str,
     },
 }

@@ -1,4 +1,4 @@
-//! Finding tensors in a catalog: each is checked for its shape and type, and a tensor of the file that nothing asks for is an error.
+//! Finds tensors in a catalog and checks their shapes and types. A tensor of the file that is never requested is an error.
 //!
 //! Shapes are innermost first, as GGUF writes them: a matrix of `[rows, cols]` is `[cols, rows]`.
 
@@ -19,22 +19,22 @@ use super::{Linear, MatrixRef, WeightError};
 use crate::norm::NormSpec;
 use crate::norm::{Norm, NormKind};
 
-/// Tensors that are of no use for text: heads that classify it or make vectors of it.
+/// Tensors that text generation does not use: heads that classify text or turn it into vectors.
 const OTHER_HEADS: [&str; 2] = ["cls.", "dense_"];
 
-/// Beside a matrix `NAME.weight`: what its products are multiplied with, one number, or one for each expert.
+/// Suffix of the factor on the products of a matrix `NAME.weight`: one number, or one for each expert.
 const SCALE: &str = ".scale";
 
-/// Beside a matrix: the scale that other programs round activations with, which are not rounded so here.
+/// Suffix of the scale with which other programs round the activations of a matrix; here they are not rounded with it.
 const INPUT_SCALE: &str = ".input_scale";
 
-/// Looks tensors up by name, checks their shape and type, and remembers which ones were asked for.
+/// Looks up tensors by name, checks their shape and type, and remembers which ones were requested.
 pub(crate) struct Finder<'c, 'a> {
     pub(crate) catalog: &'c Catalog<'a>,
     pub(crate) maps: &'c [&'c Map],
-    /// What all norms have in common.
+    /// The properties shared by all norms.
     pub(crate) norms: NormSpec,
-    /// The tensors that were asked for.
+    /// The tensors that were requested.
     pub(crate) found: RefCell<HashSet<*const Placed<'a>>>,
 }
 
@@ -71,14 +71,13 @@ impl Finder<'_, '_> {
         Ok(MatrixRef { scales: self.scales(name, 1)?, ..matrix })
     }
 
-    /// What products with the matrix `name` are multiplied with, or with each of its experts; nothing if the file has
-    /// no such numbers.
+    /// The factors on the products of the matrix `name`, or of each of its experts; empty if the file has none.
     pub(crate) fn scales(&self, name: &str, count: usize) -> Result<Box<[f32]>, WeightError> {
         let stem = name.strip_suffix(".weight").unwrap_or(name);
         Ok(self.optional(&format!("{stem}{SCALE}"), count)?.unwrap_or_default().into())
     }
 
-    /// A matrix of that shape, or several that follow one another. Their products are not scaled.
+    /// A matrix of this shape, or several contiguous ones. Their products are not scaled.
     fn matrix_of(&self, name: &str, shape: &[usize]) -> Result<MatrixRef, WeightError> {
         let matrix = self.matrices_of(name, shape)?;
         match matrix.stride {
@@ -87,7 +86,7 @@ impl Finder<'_, '_> {
         }
     }
 
-    /// A matrix of that shape, or several, which need not follow one another if they are experts'.
+    /// A matrix of this shape, or several, which need not be contiguous if they are experts.
     fn matrices_of(&self, name: &str, shape: &[usize]) -> Result<MatrixRef, WeightError> {
         let (shard, info) = self.tensor(name, shape)?;
         let (cols, rows) = (shape[0], shape[1..].iter().product());
@@ -104,7 +103,7 @@ impl Finder<'_, '_> {
         Ok(MatrixRef { stride, ..MatrixRef::mapped(shard, bytes, layout, ty, [cols, rows]) })
     }
 
-    /// Matrices that follow one another `[cols, rows, count]`, all of which a token reads.
+    /// Contiguous matrices `[cols, rows, count]`, all of which a token reads.
     pub(crate) fn matrices(
         &self,
         name: &str,
@@ -114,7 +113,7 @@ impl Finder<'_, '_> {
         Ok(MatrixRef { rows, count, used: count, ..all })
     }
 
-    /// As [`Finder::matrix`], with a row per token, which is read as it is.
+    /// As [`Finder::matrix`], with a row per token, which is read unscaled.
     pub(crate) fn embedding(
         &self,
         name: &str,
@@ -135,7 +134,7 @@ impl Finder<'_, '_> {
         self.floats(name, &[len])
     }
 
-    /// Finite numbers of that shape, copied as f32.
+    /// Finite numbers of this shape, copied as f32.
     fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
         let (shard, info) = self.tensor(name, shape)?;
         let len = shape.iter().product();
@@ -146,8 +145,8 @@ impl Finder<'_, '_> {
             expected: "F32, F16 or BF16".into(),
         })?;
         let mut out = vec![0.0; len];
-        // Read, not mapped: a fault would bring the neighbourhood in as well, of each of a hundred
-        // vectors of a file that may not be in the page cache. Where that fails, the map says why.
+        // Read, not mapped: a fault would also read the surroundings of each of a hundred vectors, in a file that may not be in
+        // the page cache. If the read fails, the map reports the reason.
         let (map, range) = (&self.maps[shard], info.range());
         let mut bytes = vec![0; range.len()];
         if map.file().read_exact_at(&mut bytes, range.start as u64).is_err() {
@@ -162,8 +161,8 @@ impl Finder<'_, '_> {
         Ok(out)
     }
 
-    /// The norm of rows of `len` elements with the weights `what.weight`, and with the bias `what.bias` where norms can
-    /// have one and the file has it.
+    /// The norm of rows of `len` elements with the weights `what.weight`, and with the bias `what.bias` if the norm can have one
+    /// and the file has it.
     pub(crate) fn norm(&self, what: &str, len: usize) -> Result<Norm, WeightError> {
         let bias = match self.norms.kind {
             NormKind::Rms => None,
@@ -173,7 +172,7 @@ impl Finder<'_, '_> {
         Ok(Norm { spec: self.norms, weight, bias })
     }
 
-    /// Whether every tensor of the file was asked for, except for those of layers that predict further tokens.
+    /// Checks that every tensor of the file was requested, except for those of layers that predict further tokens.
     pub(crate) fn all_found(
         &self,
         architecture: &'static str,
@@ -197,7 +196,7 @@ impl Finder<'_, '_> {
         }
     }
 
-    /// As [`Finder::vector`], for a tensor that need not be there.
+    /// As [`Finder::vector`], for an optional tensor.
     pub(crate) fn optional(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>, WeightError> {
         match self.catalog.get(name) {
             Some(_) => self.vector(name, len).map(Some),
@@ -206,7 +205,7 @@ impl Finder<'_, '_> {
     }
 }
 
-/// [`Finder`] for the tensors of one layer, by what they are called within it.
+/// [`Finder`] for the tensors of one layer, by their names within it.
 pub(crate) struct LayerFinder<'f, 'c, 'a> {
     pub(crate) all: &'f Finder<'c, 'a>,
     pub(crate) layer: usize,
@@ -227,7 +226,7 @@ impl LayerFinder<'_, '_, '_> {
         self.all.matrix(&self.name(&format!("{what}.weight")), cols, rows)
     }
 
-    /// The projection `[rows, cols]` of that name, with its bias where the file has one.
+    /// The projection `[rows, cols]` called `what`, with its bias if the file has one.
     pub(crate) fn linear(
         &self,
         what: &str,
@@ -237,7 +236,7 @@ impl LayerFinder<'_, '_, '_> {
         Ok(Linear::from(self.matrix(what, cols, rows)?).with_bias(self.bias(what, rows)?))
     }
 
-    /// As [`LayerFinder::linear`], of a router. Its products are not scaled: what has that name is a scale of its input.
+    /// As [`LayerFinder::linear`], for a router. Its products are not scaled: the tensor with that name scales its input.
     pub(crate) fn router(
         &self,
         what: &str,
@@ -272,12 +271,12 @@ impl LayerFinder<'_, '_, '_> {
         Ok(MatrixRef { bytes, rows: rows.len(), ..matrix })
     }
 
-    /// The vector of that whole name within the layer.
+    /// The vector with this full name within the layer.
     pub(crate) fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, WeightError> {
         self.all.vector(&self.name(name), len)
     }
 
-    /// The experts' matrices `what.weight` `[cols, rows, experts]`, of whose rows every second one belongs together. A token
+    /// The experts' matrices `what.weight` `[cols, rows, experts]`, in which every second row belongs to the same matrix. A token
     /// reads those of `used` experts.
     pub(crate) fn interleaved(
         &self,
@@ -295,7 +294,7 @@ impl LayerFinder<'_, '_, '_> {
         Ok(MatrixRef { stays_rows: true, ..all })
     }
 
-    /// The experts' matrices `what.weight` `[cols, rows, experts]`, each of which is `parts` matrices of equally many
+    /// The experts' matrices `what.weight` `[cols, rows, experts]`, each of which is `parts` matrices with an equal number of
     /// rows. A token reads those of `used` experts.
     pub(crate) fn experts(
         &self,
@@ -306,7 +305,7 @@ impl LayerFinder<'_, '_, '_> {
     ) -> Result<MatrixRef, WeightError> {
         let name = self.name(&format!("{what}.weight"));
         let all = self.all.matrices_of(&name, &[cols, rows, experts])?;
-        // Those of heads, which a token reads all of, may be looked at in one run.
+        // The matrices of heads, all of which a token reads, may be viewed as one contiguous matrix.
         if all.stride.is_some() && !what.ends_with("_exps") {
             return Err(WeightError::SideBySide { name });
         }
@@ -319,8 +318,8 @@ impl LayerFinder<'_, '_, '_> {
         Ok(MatrixRef { rows, count: parts * experts, used: parts * used, scales, ..all })
     }
 
-    /// The matrices `what.weight` `[cols, rows]` of `count` heads, one after the other, each of which is a matrix of `first`
-    /// rows and one of the others. They stay rows. Their products are not scaled.
+    /// The contiguous matrices `what.weight` `[cols, rows]` of `count` heads, each of which is a matrix of `first` rows and one
+    /// of the other rows. They stay rows. Their products are not scaled.
     pub(crate) fn parts_of_rows(
         &self,
         what: &str,
@@ -337,7 +336,7 @@ impl LayerFinder<'_, '_, '_> {
         Ok(MatrixRef { rows, count, used: count, stays_rows: true, ..all })
     }
 
-    /// The experts' biases `what.bias` `[len, experts]`, if the file has them: a row for each, of F32.
+    /// The experts' biases `what.bias` `[len, experts]`, if the file has them: a row of F32 for each.
     pub(crate) fn experts_bias(
         &self,
         what: &str,
@@ -357,19 +356,19 @@ impl LayerFinder<'_, '_, '_> {
         Ok(Some(MatrixRef { rows: 1, count: experts, used, ..all }))
     }
 
-    /// A tensor of that whole name within the layer is of no use, if there is one.
+    /// Marks the tensor with this full name within the layer as unused, if there is one.
     pub(crate) fn ignore(&self, what: &str) {
         if let Some(placed) = self.all.catalog.get(&self.name(what)) {
             self.all.found.borrow_mut().insert(placed);
         }
     }
 
-    /// A vector of that whole name within the layer, if the file has it.
+    /// The vector with this full name within the layer, if the file has it.
     pub(crate) fn optional(&self, what: &str, len: usize) -> Result<Option<Vec<f32>>, WeightError> {
         self.all.optional(&self.name(what), len)
     }
 
-    /// Checks that experts are not a tensor each, as they were in files of before April 2024.
+    /// Checks that experts are not one tensor each, as in files from before April 2024.
     ///
     /// # Errors
     /// They are.
@@ -405,7 +404,7 @@ impl LayerFinder<'_, '_, '_> {
         Ok(weights.chunks_exact(len).map(norm).collect())
     }
 
-    /// A small table `[rows, cols]` of that whole name within the layer, copied as f32.
+    /// A small table `[rows, cols]` with this full name within the layer, copied as f32.
     pub(crate) fn table(
         &self,
         what: &str,

@@ -6,12 +6,12 @@ use alight_kernels::{Layout, WeightType};
 use super::matrix::MatrixRef;
 use crate::store::Store;
 
-/// `y = scale · W x + bias`, and what adapters add. The scale is the matrix's own.
+/// `y = scale · W x + bias`, plus the adapters. The scale is the matrix's own.
 #[derive(Debug)]
 pub(crate) struct Linear {
     /// `[rows, cols]`
     pub(crate) matrix: MatrixRef,
-    /// `[rows]`, where the file has it.
+    /// `[rows]`, if the file has it.
     pub(crate) bias: Option<Vec<f32>>,
     /// Each adds to the products, in this order.
     pub(crate) adapters: Vec<Adapter>,
@@ -49,12 +49,12 @@ impl<'m> From<Matrix<'m>> for LinearView<'m> {
 }
 
 impl Linear {
-    /// The same with a bias, if there is one.
+    /// Adds a bias, if there is one.
     pub(crate) fn with_bias(self, bias: Option<Vec<f32>>) -> Linear {
         Linear { bias, ..self }
     }
 
-    /// Borrowed view of its weights. The caller must have waited for the section of the matrix.
+    /// Borrowed view of the weights. The caller must have waited for the section of the matrix.
     pub(crate) fn view<'m>(&'m self, store: &'m Store) -> LinearView<'m> {
         LinearView {
             matrix: self.matrix.view(store),
@@ -63,7 +63,7 @@ impl Linear {
         }
     }
 
-    /// Type and layout of all that its input is multiplied with, which decide the activation formats that it needs.
+    /// Type and layout of everything that multiplies the input, which decide the activation formats that it needs.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = (WeightType, Layout)> {
         let adapters = self.adapters.iter().map(|_| (WeightType::F32, Layout::Rows));
         [self.matrix.kind()].into_iter().chain(adapters)
@@ -97,7 +97,7 @@ mod tests {
         Model::open(path, &OpenOptions { threads: Some(2), ..OpenOptions::default() }).unwrap()
     }
 
-    /// Gives every projection of a model's layers an adapter. Returns how many those are.
+    /// Gives every projection of a model's layers an adapter. Returns their number.
     fn adapt(model: &mut Model, scale: f32, each: &mut dyn FnMut(&Linear)) -> usize {
         let mut count = 0;
         for layer in &mut model.weights_mut().layers {
@@ -114,7 +114,7 @@ mod tests {
         count
     }
 
-    /// The logits of a prompt in parts of `batch` tokens, and of a few tokens after it, which are decoded.
+    /// The logits of a prompt in parts of `batch` tokens, and of a few decoded tokens after it.
     fn logits(model: &Model, batch: usize) -> Vec<f32> {
         let options = SessionOptions { batch, ..SessionOptions::default() };
         let mut session = Session::new(model, &options).unwrap();
@@ -164,7 +164,7 @@ mod tests {
             let found = logits(&model, 64);
             let size = expected.iter().fold(0f32, |m, x| m.max(x.abs()));
             let [off, moved] = [&found, &base].map(|other| distance(&expected, other) / size);
-            // Sums of f32 in another order, which the thresholds of Gemma 3n's gates make larger.
+            // Sums of f32 in another order; the thresholds of Gemma 3n's gates amplify the difference.
             let near = off < 1e-3 && moved > 0.02 && off < moved / 300.0;
             assert!(near, "{}: {off:e}, and without {moved}", spec.arch);
         }

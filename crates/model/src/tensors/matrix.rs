@@ -7,29 +7,28 @@ use alight_kernels::{Layout, WeightType, tiles};
 
 use crate::store::{Chosen, Storage, Store};
 
-/// A matrix, or several of the same shape (experts), which follow one another or lie side by side with those of other references:
-/// which bytes of which file, and which memory holds them.
+/// A matrix, or several of the same shape (experts), which are contiguous or alternate with those of other references: their
+/// bytes in a file, and the memory that holds them.
 #[derive(Clone, Debug)]
 pub(crate) struct MatrixRef {
     pub(crate) shard: usize,
-    /// From the first of its bytes to the last. Where it has a stride, bytes of others are in between.
+    /// From its first byte to its last. With a stride, bytes of other matrices are in between.
     pub(crate) bytes: Range<usize>,
-    /// Bytes from an expert's matrices to the next's, and how many experts there are, where others' lie in between.
+    /// Bytes from an expert's matrices to the next expert's, and the number of experts, if other matrices are in between.
     pub(crate) stride: Option<Stride>,
     pub(crate) storage: Storage,
-    /// How the weights are arranged in that memory.
+    /// The arrangement of the weights in that memory.
     pub(crate) layout: Layout,
     pub(crate) ty: WeightType,
-    /// Of each.
+    /// Rows of each matrix.
     pub(crate) rows: usize,
     pub(crate) cols: usize,
-    /// How many matrices there are, and how many of them a token reads.
+    /// The number of matrices, and the number of them that a token reads.
     pub(crate) count: usize,
     pub(crate) used: usize,
-    /// True if it is read in another way than as rows that follow one another, so that it is not packed into tiles.
+    /// True if it is read as anything but contiguous rows, so that it is not packed into tiles.
     pub(crate) stays_rows: bool,
-    /// What products are multiplied with: one number, or one for each expert, whose matrices follow one another; none
-    /// where the file has none.
+    /// Factors on products: one number, or one for each expert, whose matrices are contiguous; empty if the file has none.
     pub(crate) scales: Box<[f32]>,
 }
 
@@ -65,7 +64,7 @@ impl MatrixRef {
         }
     }
 
-    /// Borrowed view of one of several matrices.
+    /// Borrowed view of matrix `index`.
     pub(crate) fn part<'m>(&self, index: usize, store: &'m Store) -> Matrix<'m> {
         let Some(Stride { experts, .. }) = self.stride else {
             let rows = index * self.rows..(index + 1) * self.rows;
@@ -79,14 +78,14 @@ impl MatrixRef {
         self.scaled_part(index, self.one(data))
     }
 
-    /// The bytes of the file that the matrices of one of `experts` are in.
+    /// The bytes of the file that hold the matrices of one of `experts` experts.
     pub(crate) fn expert_range(&self, expert: usize, experts: usize) -> Range<usize> {
         let one = self.bytes_of_matrices() / experts;
         let start = self.bytes.start + expert * self.stride.map_or(one, |stride| stride.bytes);
         start..start + one
     }
 
-    /// Bytes of all matrices, without what is in between.
+    /// Bytes of all matrices, without the bytes in between.
     fn bytes_of_matrices(&self) -> usize {
         match self.stride {
             None => self.bytes.len(),
@@ -101,7 +100,7 @@ impl MatrixRef {
             .expect("a checked matrix")
     }
 
-    /// [`MatrixRef::part`] of one that was chosen.
+    /// [`MatrixRef::part`] of a chosen expert.
     pub(crate) fn chosen<'m>(&self, index: usize, chosen: &'m Chosen<'_>) -> Matrix<'m> {
         let Storage::Slots(place) = self.storage else { return self.part(index, chosen.store()) };
         let bytes = chosen.bytes(place, index, self.bytes_of_matrices() / self.count);
@@ -115,40 +114,40 @@ impl MatrixRef {
         }
     }
 
-    /// Asks the system to read, of `experts` that follow one another, the matrices of one, if they are in the map. Whether some of it may be
-    /// missing.
+    /// Asks the system to read the matrices of one of `experts` experts, if they are in the map. Returns true if some of them may
+    /// be missing.
     pub(crate) fn ask_ahead(&self, expert: usize, experts: usize, store: &Store) -> bool {
         self.storage == Storage::Map
             && store.ask_ahead(self.shard, self.expert_range(expert, experts))
     }
 
-    /// True if its matrices may be in slots: a token reads some of them, and they are more than a row, which biases are.
+    /// True if its matrices may be in slots: a token reads only some of them, and each has more than one row, unlike biases.
     pub(crate) fn fits_slots(&self) -> bool {
         self.is_chosen_from() && self.rows > 1
     }
 
-    /// True if others' matrices lie between those of its experts.
+    /// True if other matrices are stored between those of its experts.
     pub(crate) fn is_side_by_side(&self) -> bool {
         self.stride.is_some()
     }
 
-    /// How many matrices there are.
+    /// The number of matrices.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Borrowed view of all rows, which follow one another. The caller must have waited for the section of this matrix.
+    /// Borrowed view of all rows, which are contiguous. The caller must have waited for the section of this matrix.
     pub(crate) fn view<'m>(&self, store: &'m Store) -> Matrix<'m> {
         assert!(self.stride.is_none(), "experts side by side are looked at one by one");
         let data = store.bytes(self.shard, self.bytes.clone(), self.storage);
-        // The parser has checked that rows are whole blocks, and the length follows from the
-        // shape; a mistake here would be ours, not the file's.
+        // The parser has checked that rows are whole blocks, and the length follows from the shape; an error here would be a bug,
+        // not a fault of the file.
         Matrix::with_layout(self.layout, self.ty, data, self.all_rows(), self.cols)
             .expect("a checked matrix")
             .scaled(if self.count == 1 { self.scales.first().copied().unwrap_or(1.0) } else { 1.0 })
     }
 
-    /// Matrices of Q8_0 that follow one another at these bytes of the first file, of which a token reads `used`.
+    /// Contiguous matrices of Q8_0 at these bytes of the first file, of which a token reads `used`.
     #[cfg(test)]
     pub(crate) fn made_up(bytes: Range<usize>, count: usize, used: usize) -> MatrixRef {
         let rows = bytes.len() / count / 34;
@@ -156,7 +155,7 @@ impl MatrixRef {
         MatrixRef { count, used, ..one }
     }
 
-    /// The same, of experts with so many bytes from one to the next.
+    /// The same, with `bytes` bytes from one expert to the next.
     #[cfg(test)]
     pub(crate) fn with_stride(self, bytes: usize) -> MatrixRef {
         let stride = Some(Stride { bytes, experts: self.count });
@@ -186,12 +185,12 @@ impl MatrixRef {
             && tiles::packable(self.ty, self.rows, self.cols)
     }
 
-    /// True if a token reads only some of it.
+    /// True if a token reads only some of the matrices.
     pub(crate) fn is_chosen_from(&self) -> bool {
         self.used < self.count
     }
 
-    /// Type and layout, which decide the activation formats that it needs.
+    /// Type and layout, which decide the activation formats that its input needs.
     pub(crate) fn kind(&self) -> (WeightType, Layout) {
         (self.ty, self.layout)
     }
@@ -201,7 +200,7 @@ impl MatrixRef {
         self.count * self.rows
     }
 
-    /// Rows of each.
+    /// Rows of each matrix.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
@@ -224,12 +223,12 @@ impl MatrixRef {
         }
     }
 
-    /// Which file it is in, and its first byte there.
+    /// The file that it is in, and its first byte there.
     pub(crate) fn first_byte(&self) -> (usize, usize) {
         (self.shard, self.bytes.start)
     }
 
-    /// Its bytes in the files: shard and range. Where others' lie in between, these are in the range as well.
+    /// Its bytes in the files: shard and range. Matrices in between are part of the range.
     pub(crate) fn file_range(&self) -> (usize, Range<usize>) {
         (self.shard, self.bytes.clone())
     }

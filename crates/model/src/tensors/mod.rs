@@ -1,5 +1,5 @@
-//! Tensors of a model's files, each found by its name and checked for its shape and type: matrices as references into the files, vectors
-//! as copies.
+//! Tensors of a model's files, found by name and checked for shape and type: matrices are references into the files, vectors are
+//! copies.
 
 mod error;
 mod find;

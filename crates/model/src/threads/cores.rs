@@ -1,19 +1,19 @@
-//! How many cores this process may use.
+//! The number of cores that this process may use.
 
-/// The physical cores within the scheduler affinity, bounded by the cgroup's CPU quota; at least
-/// 1. Where the system does not say, logical processors are counted.
+/// The physical cores within the scheduler affinity, bounded by the cgroup's CPU quota; at least 1. If the system does not report
+/// physical cores, logical processors are counted.
 pub(super) fn available() -> usize {
-    // The standard library respects affinity and both versions of cgroup quotas, but counts
-    // hardware threads: two of those on one core share its vector units, which are the limit here.
+    // The standard library respects affinity and both versions of cgroup quotas, but counts hardware threads: two on one core
+    // share its vector units, which are the limit here.
     let logical = std::thread::available_parallelism().map_or(1, |n| n.get());
     physical().map_or(logical, |cores| cores.min(logical)).max(1)
 }
 
 #[cfg(target_os = "linux")]
 fn physical() -> Option<usize> {
-    // SAFETY: cpu_set_t is plain bits, for which all zeros is a value.
+    // SAFETY: cpu_set_t is plain bits, for which all zeros is a valid value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes at most the size given into the set, which is alive.
+    // SAFETY: the kernel writes at most the given size into the set, which is alive.
     let rc = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
     if rc != 0 {
         return None;

@@ -1,24 +1,23 @@
 //! A pool of threads for regions of microseconds.
 //!
-//! One token of a small model is a few hundred parallel regions of 5–50 µs each, so the cost of
-//! starting and ending a region, and what happens when a thread is not running, decide the speed.
+//! One token of a small model is a few hundred parallel regions of 5–50 µs each, so speed depends on the cost of starting and
+//! ending a region, and on the behaviour when a thread is not running.
 //!
 //! How it works:
-//! - A region is a number of *units* and a function of a range of units. Units are handed out by
-//!   compare-and-swap on one word, in parts that shrink with what is left (guided
-//!   self-scheduling): the first parts are long enough to stream through memory, the last ones
-//!   short enough that no thread waits long for another. The caller works too.
-//! - A thread that is slow or descheduled costs what it holds and no more.
-//! - A thread that waits (a worker for the next region, the caller for the last units) spins for a
-//!   few microseconds and then parks on a futex. Parking is what makes a busy neighbour bearable: it
-//!   gives the core away, to which the kernel then moves the descheduled thread.
+//! - A region is a number of *units* and a function of a range of units. Units are handed out by compare-and-swap on one word, in
+//!   parts that shrink with the remaining units (guided self-scheduling): the first parts are long enough to stream through
+//!   memory, the last ones short enough that no thread waits long for another. The caller works too.
+//! - A slow or descheduled thread delays only the units that it holds.
+//! - A thread that waits (a worker for the next region, the caller for the last units) spins for a few microseconds and then
+//!   parks on a futex. Parking limits the damage of a busy neighbour: it releases the core, and the kernel then moves the
+//!   descheduled thread there.
 //!
 //! Invariants:
 //! - A unit is run exactly once. [`Pool::run`] returns after every unit has been run; a panic in a
 //!   unit continues in the caller once no unit is running any more.
 //! - No call allocates (except to carry a panic). With one thread there is no synchronisation.
-//! - At most one region is in flight. A region started while another is, from inside a unit or
-//!   from another thread, runs on its caller alone, as thread 0.
+//! - At most one region is in flight. A region started during another, from inside a unit or from another thread, runs only on
+//!   its caller, as thread 0.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -37,19 +36,19 @@ mod per_thread;
 pub(crate) use park::Parking;
 pub(crate) use per_thread::PerThread;
 
-/// What runs a range of units on a thread (0 is the caller, workers count from 1).
+/// Runs a range of units on a thread (0 is the caller, workers count from 1).
 type Job = dyn Fn(Range<usize>, usize) + Sync;
 
-/// More threads than this are never made: units would be too few for them.
+/// The maximum number of threads: there would be too few units for more.
 pub const MAX_THREADS: usize = 256;
 
-/// The bounds between which a waiting thread's patience adapts before it parks.
+/// The bounds for the adaptive time that a waiting thread spins before it parks.
 const SPIN_MIN: Duration = Duration::from_micros(4);
 const SPIN_MAX: Duration = Duration::from_micros(50);
-/// How long the caller sleeps at a time while the last units are late.
+/// The duration of each sleep of the caller while the last units are late.
 const NAP: Duration = Duration::from_micros(250);
 
-/// A value alone on its cache lines (two, because x86 prefetches lines in pairs).
+/// A value with cache lines of its own (two, because x86 prefetches lines in pairs).
 #[repr(align(128))]
 struct Alone<T>(T);
 
@@ -81,7 +80,7 @@ unsafe impl Sync for Shared {}
 // SAFETY: as above; the pointed-to closure is Sync, so it may be called from any thread.
 unsafe impl Send for Shared {}
 
-/// Threads for regions of microseconds. See the module's text.
+/// Threads for regions of microseconds. See the module's documentation.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -90,9 +89,9 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of `threads` threads in all, the caller included; at least 1, at most [`MAX_THREADS`].
+    /// Creates a pool of `threads` threads in total, including the caller; at least 1, at most [`MAX_THREADS`].
     ///
-    /// If the system refuses to start a thread, the pool is that much smaller.
+    /// The pool is smaller if the system refuses to start a thread.
     pub fn new(threads: usize) -> Pool {
         let threads = threads.clamp(1, MAX_THREADS);
         let shared = Arc::new(Shared {
@@ -120,30 +119,30 @@ impl Pool {
         Pool { shared, workers, wanted: threads, busy: AtomicBool::new(false) }
     }
 
-    /// The number of threads a pool should have here: the physical cores that this process may
-    /// run on (scheduler affinity), no more than its cgroup's CPU quota allows.
+    /// The default number of threads: the physical cores that this process may run on (scheduler affinity), at most as many as
+    /// its cgroup's CPU quota allows.
     pub fn default_threads() -> usize {
         cores::available()
     }
 
-    /// How many threads run units, the caller included.
+    /// The number of threads that run units, including the caller.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// How many it was to have: more than [`Pool::threads`] if the system gave no more.
+    /// The requested number of threads: more than [`Pool::threads`] if the system refused some.
     pub fn wanted(&self) -> usize {
         self.wanted
     }
 
-    /// Runs `f(range, thread)` over disjoint ranges that together cover `0..units`, none longer
-    /// than `max_take`, on all threads, and returns when every unit has been run.
+    /// Runs `f(range, thread)` on all threads, over disjoint ranges that together cover `0..units`, none longer than `max_take`,
+    /// and returns when every unit has been run.
     ///
     /// `thread` is below [`Pool::threads`], and no two calls with the same `thread` overlap in
     /// time (within one call of `run`): it can index per-thread scratch.
     ///
     /// # Panics
-    /// With the payload of a unit that panicked; no unit is running then.
+    /// Resumes with the payload of a unit that panicked; no unit is running then.
     pub fn run(&self, units: usize, max_take: usize, f: &(dyn Fn(Range<usize>, usize) + Sync)) {
         if units == 0 {
             return;
@@ -162,9 +161,8 @@ impl Pool {
         let shared = &*self.shared;
         shared.done.0.word.store(0, Ordering::Relaxed);
         shared.max_take.store(max_take.max(1), Ordering::Relaxed);
-        // SAFETY: no units are handed out, so no worker reads the cell, and `busy` keeps other
-        // callers out. The lifetime that the cast takes away is kept by waiting below until every
-        // unit is done: nothing calls through the pointer after that.
+        // SAFETY: no units are handed out, so no worker reads the cell, and `busy` keeps other callers out. The cast removes the
+        // lifetime; waiting below until every unit is done upholds it: nothing calls through the pointer after that.
         unsafe { *shared.job.get() = erase(f) };
         shared.work.0.store((units as u64) << 32, Ordering::SeqCst);
         shared.epoch.0.word.fetch_add(1, Ordering::SeqCst);
@@ -188,11 +186,11 @@ impl Pool {
     }
 }
 
-/// Takes the lifetime off a job's reference.
+/// Removes the lifetime from a job's reference.
 fn erase<'a>(f: &'a (dyn Fn(Range<usize>, usize) + Sync + 'a)) -> *const Job {
     let pointer: *const (dyn Fn(Range<usize>, usize) + Sync + 'a) = f;
-    // SAFETY: only the lifetime bound of the trait object changes, not the pointer's layout; code
-    // that dereferences it answers for the lifetime.
+    // SAFETY: only the lifetime bound of the trait object changes, not the pointer's layout; the code that dereferences it is
+    // responsible for the lifetime.
     unsafe {
         std::mem::transmute::<*const (dyn Fn(Range<usize>, usize) + Sync + 'a), *const Job>(pointer)
     }
@@ -223,8 +221,8 @@ impl Shared {
             let take = (left / (2 * self.threads))
                 .clamp(1, self.max_take.load(Ordering::Relaxed))
                 .min(left) as u64;
-            // Success means units of the region in flight now, whatever was seen before: the
-            // word says which units are left, and the job is read only afterwards.
+            // Success means that the units belong to the region in flight now, even if the word was read during an earlier one:
+            // the word states which units are left, and the job is read only afterwards.
             match self.work.0.compare_exchange_weak(
                 seen,
                 seen + take,
@@ -237,8 +235,7 @@ impl Shared {
         }
     }
 
-    /// Runs units until none is left to take; returns how many it ran. They are not counted in
-    /// `done` yet.
+    /// Runs units until none is left to take; returns the number it ran. They are not counted in `done` yet.
     fn work_on(&self, thread: usize) -> u32 {
         let mut ran = 0;
         while let Some(range) = self.take() {
@@ -272,29 +269,29 @@ impl Shared {
                 break;
             }
         }
-        // The last holder is late: most likely it is not running. Give this core away.
+        // The last units are late: most likely their thread is not running. Release this core.
         self.caller_parked.store(true, Ordering::SeqCst);
         loop {
             let now = done.word.load(Ordering::SeqCst);
             if now == units {
                 break;
             }
-            // Linux pulls a waiting thread over to a core when that core falls idle, but not one
-            // that ran there less than half a millisecond ago: so fall idle again and again.
+            // Linux moves a waiting thread to a core that becomes idle, but not a thread that ran there less than half a
+            // millisecond ago: so become idle repeatedly.
             done.wait(now, Some(NAP));
         }
         self.caller_parked.store(false, Ordering::Relaxed);
     }
 
-    /// What a worker does until the pool ends.
+    /// Runs a worker until the pool ends.
     fn serve(&self, thread: usize) {
         let mut patience = SPIN_MAX;
         loop {
             let ran = self.work_on(thread);
             if ran > 0 {
                 self.done.0.word.fetch_add(ran, Ordering::SeqCst);
-                // The caller parks only after this flag is up and re-reads the count then, so
-                // either it sees our units or we see its flag.
+                // The caller sets this flag before it parks, and then reads the count again, so either it sees our units or we
+                // see its flag.
                 if self.caller_parked.load(Ordering::SeqCst) {
                     self.done.0.wake(1);
                 }
@@ -316,7 +313,7 @@ impl Shared {
         (seen & 0xffff_ffff) < (seen >> 32)
     }
 
-    /// Spins until there is work or `patience` is over; says whether there is work.
+    /// Spins until there is work or `patience` has elapsed; returns true if there is work.
     fn spin_for_work(&self, patience: Duration) -> bool {
         let began = Instant::now();
         loop {
@@ -333,8 +330,8 @@ impl Shared {
     }
 
     fn park_for_work(&self) {
-        // The order matters: announce, read the epoch, look for work, sleep if the epoch is still
-        // that. A region started after the look changes the epoch; one started before it is seen.
+        // The order matters: announce, read the epoch, look for work, sleep if the epoch has not changed. A region started after
+        // the look changes the epoch; one started before it is seen.
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         loop {
             let epoch = self.epoch.0.word.load(Ordering::SeqCst);

@@ -20,16 +20,15 @@ impl Parking {
         }
     }
 
-    /// Sleeps while the word is `expected`, until woken or until the time is over; may return
-    /// early for no reason.
+    /// Sleeps while the word is `expected`, until woken or until the time has elapsed; may wake spuriously.
     #[cfg(target_os = "linux")]
     pub(crate) fn wait(&self, expected: u32, time: Option<Duration>) {
         let time = time.map(|time| libc::timespec {
             tv_sec: time.as_secs() as libc::time_t,
             tv_nsec: time.subsec_nanos() as libc::c_long,
         });
-        // SAFETY: the word and the time are alive and aligned for the length of the call; a null
-        // time means no end. Every outcome is a return to the caller's loop.
+        // SAFETY: the word and the time are alive and aligned for the duration of the call; a null time means no timeout. Every
+        // outcome is a return to the caller's loop.
         unsafe {
             libc::syscall(
                 libc::SYS_futex,
@@ -41,7 +40,7 @@ impl Parking {
         }
     }
 
-    /// Wakes at most `count` threads that wait on the word.
+    /// Wakes at most `count` threads waiting on the word.
     #[cfg(target_os = "linux")]
     pub(crate) fn wake(&self, count: u32) {
         // SAFETY: waking touches only the kernel's queue for this address.
@@ -55,8 +54,8 @@ impl Parking {
         }
     }
 
-    /// Sleeps while the word is `expected`, until woken; may return early for no reason. It does
-    /// not need the time: it is woken in any case.
+    /// Sleeps while the word is `expected`, until woken; may wake spuriously. It does not need the time: it is
+    /// always woken.
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn wait(&self, expected: u32, _time: Option<Duration>) {
         use std::sync::{PoisonError, atomic::Ordering};
@@ -66,7 +65,7 @@ impl Parking {
         }
     }
 
-    /// Wakes all threads that wait on the word.
+    /// Wakes all threads waiting on the word.
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn wake(&self, _count: u32) {
         use std::sync::PoisonError;

@@ -5,8 +5,8 @@ use std::cell::UnsafeCell;
 /// Values indexed by the thread number that a region hands to its units.
 pub(crate) struct PerThread<T>(Vec<UnsafeCell<T>>);
 
-// SAFETY: values are reached through `&self` only by `get`, whose callers promise that no two of
-// them hold the same one; a value may move between threads, so it has to be Send.
+// SAFETY: values are reached through `&self` only by `get`, whose callers promise that no two of them hold the same one; a value
+// may move between threads, so it must be Send.
 unsafe impl<T: Send> Sync for PerThread<T> {}
 
 impl<T> PerThread<T> {
@@ -17,8 +17,8 @@ impl<T> PerThread<T> {
     /// The value of `thread`.
     ///
     /// # Safety
-    /// Within a region, only the unit that was handed this thread number may call it, and it lets
-    /// go of the value before it ends. No two regions over the same values may be in flight.
+    /// Within a region, only the unit that was given this thread number may call it, and it must release the value before it
+    /// ends. No two regions over the same values may be in flight.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn get(&self, thread: usize) -> &mut T {
         // SAFETY: exclusive by the caller's promise.

@@ -1,5 +1,5 @@
-//! The weights of a model as references into its files: every tensor that the network calls for, with its shape and type
-//! checked. Matrices stay in the files; vectors are copied as f32.
+//! The weights of a model as references into its files: every tensor that the network needs, with its shape and type checked.
+//! Matrices stay in the files; vectors are copied as f32.
 
 mod mtp;
 mod suspect;
@@ -24,15 +24,15 @@ use crate::tensors::{Finder, LayerFinder, Linear, MatrixRef, WeightError};
 /// The weights of a part and of the norms around it.
 #[derive(Debug)]
 pub(crate) struct Branch {
-    /// `[hidden]`, of the norm of its input, where there is one.
+    /// `[hidden]`, the norm of its input, if there is one.
     pub(crate) norm: Option<Norm>,
     pub(crate) part: Box<dyn Part>,
-    /// `[hidden]`, of the norm of its output, where there is one.
+    /// `[hidden]`, the norm of its output, if there is one.
     pub(crate) output_norm: Option<Norm>,
 }
 
 impl Branch {
-    /// The branch of a layer whose norms have those names.
+    /// Finds the norms of a part, which have these names.
     fn find(
         find: &LayerFinder<'_, '_, '_>,
         part: Box<dyn Part>,
@@ -87,7 +87,7 @@ impl LayerWeights {
         })
     }
 
-    /// The layer's matrices, in the order in which they are used.
+    /// The layer's matrices, in order of use.
     pub(crate) fn matrices(&self) -> Vec<&MatrixRef> {
         let laurel = self.laurel.iter().flat_map(LaurelWeights::matrices);
         let mixer = self.mixer.iter().flat_map(|mixer| mixer.part.matrices());
@@ -117,7 +117,7 @@ pub(crate) struct Weights {
     pub(crate) layers: Vec<LayerWeights>,
     /// `[hidden]`.
     pub(crate) output_norm: Norm,
-    /// `[vocab, hidden]`: the embedding itself where the file has no other.
+    /// `[vocab, hidden]`: the embedding itself if the file has no other.
     pub(crate) output: Linear,
     /// True if the output is the embedding.
     pub(crate) tied: bool,
@@ -125,11 +125,11 @@ pub(crate) struct Weights {
     pub(crate) mtp: Option<Box<MtpWeights>>,
 }
 
-/// What a network computes with.
+/// The weights that a network computes with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NetWeights<'w> {
     pub(crate) embed: &'w MatrixRef,
-    /// What joins the embedding of a token with a state.
+    /// Joins the embedding of a token with a state.
     pub(crate) join: Option<&'w Join>,
     pub(crate) token_inputs: Option<&'w TokenInputs>,
     pub(crate) alt_up: Option<&'w AltUp>,
@@ -139,7 +139,7 @@ pub(crate) struct NetWeights<'w> {
 }
 
 impl Weights {
-    /// What the model computes with.
+    /// The weights that the model computes with.
     pub(crate) fn net(&self) -> NetWeights<'_> {
         NetWeights {
             embed: &self.embed,
@@ -159,14 +159,14 @@ impl Weights {
         [&self.embed].into_iter().chain(self.inputs()).chain(layers).chain(output)
     }
 
-    /// The matrices beside the embedding that a token passes before the first layer.
+    /// The matrices, in addition to the embedding, that a token passes before the first layer.
     pub(crate) fn inputs(&self) -> impl Iterator<Item = &MatrixRef> {
         let inputs = self.token_inputs.iter().map(|inputs| &inputs.projection.matrix);
         inputs.chain(self.alt_up.iter().flat_map(AltUp::matrices))
     }
 
-    /// Bytes of the matrices that one decoded token reads: all layers and the output, not the embedding
-    /// (of which it reads one row).
+    /// Bytes of the matrices that one decoded token reads: all layers and the output, but not the embedding (of which it reads
+    /// one row).
     pub(crate) fn decode_bytes(&self) -> u64 {
         let layers = self.layers.iter().flat_map(|layer| layer.matrices());
         layers.map(|m| m.bytes_per_token()).sum::<u64>() + self.output.matrix.len()
@@ -178,11 +178,11 @@ impl Weights {
         layers.map(|m| m.macs()).sum()
     }
 
-    /// Finds and checks every tensor; puts the factors of `rope_freqs` into `spec`.
+    /// Finds and checks every tensor; stores the factors of `rope_freqs` in `spec`.
     ///
     /// # Errors
-    /// The first tensor that is missing or of the wrong shape or type, or that nothing is computed with: a network that
-    /// has more than we know of is another one.
+    /// The first tensor that is missing or of the wrong shape or type, or that is not used in any computation: a network with
+    /// unknown tensors is a different one.
     pub(crate) fn load<M: Borrow<Map>>(
         spec: &mut ModelSpec,
         catalog: &Catalog<'_>,
@@ -226,7 +226,7 @@ impl Weights {
     }
 }
 
-/// Puts the factors of short and of long sequences into `spec`, if the file has any.
+/// Stores the factors of short and of long sequences in `spec`, if the file has any.
 fn find_long_context(find: &Finder<'_, '_>, spec: &mut ModelSpec) -> Result<(), WeightError> {
     let [short, long] = ["rope_factors_short.weight", "rope_factors_long.weight"];
     if find.catalog.get(long).is_none() && !spec.long_context.announced {
@@ -244,7 +244,7 @@ fn find_long_context(find: &Finder<'_, '_>, spec: &mut ModelSpec) -> Result<(), 
     Ok(())
 }
 
-/// Joins the factors of the tensor `name` with a scaling that the metadata asks for.
+/// Joins the factors of the tensor `name` with the scaling that the metadata requires.
 fn with_factors(
     name: &str,
     scaling: &RopeScaling,

@@ -1,24 +1,24 @@
 //! The weights of a layer that predicts the token after the next one (multi-token prediction, MTP; DeepSeek-AI, "DeepSeek-V3
-//! Technical Report", 2024, section 2.2), as files have them after the layers of the network.
+//! Technical Report", 2024, section 2.2). In the file they follow the layers of the network.
 
 use super::{LayerWeights, NetWeights, Weights};
 use crate::norm::Norm;
 use crate::spec::ModelSpec;
 use crate::tensors::{Finder, LayerFinder, Linear, MatrixRef, WeightError};
 
-/// A network of one layer, whose input is a token and what the model has made of the tokens before it.
+/// A network of one layer, whose input is a token and the model's state at the tokens before it.
 #[derive(Debug)]
 pub(crate) struct MtpWeights {
     pub(crate) spec: ModelSpec,
     pub(crate) join: Join,
     layer: [LayerWeights; 1],
-    /// Those of its own, where it does not share the model's.
+    /// Its own weights, where it does not share the model's.
     embed: Option<MatrixRef>,
     output_norm: Option<Norm>,
     output: Option<Linear>,
 }
 
-/// What makes one row of the token's embedding `e` and of the state `h` that the model ends with at the token before:
+/// Makes one row of the token's embedding `e` and the model's final state `h` at the token before:
 /// `projection([norm(e); norm(h)])`.
 #[derive(Debug)]
 pub(crate) struct Join {
@@ -31,7 +31,7 @@ pub(crate) struct Join {
 }
 
 impl MtpWeights {
-    /// Those of the model `spec`, if the file has them.
+    /// Finds the weights of the layer for the model `spec`, if the file has them.
     ///
     /// # Errors
     /// A tensor of the layer that is missing or of the wrong shape or type.
@@ -70,7 +70,7 @@ impl MtpWeights {
         }))
     }
 
-    /// What the layer computes with, where `model` has what is not its own.
+    /// The weights that the layer computes with; `model` has those that are not its own.
     pub(crate) fn net<'w>(&'w self, model: &'w Weights) -> NetWeights<'w> {
         NetWeights {
             embed: self.embed.as_ref().unwrap_or(&model.embed),

@@ -5,8 +5,8 @@ use alight_kernels::tiles::{self, TILE_ROWS};
 use alight_kernels::{WeightType, dequantize_row};
 use alight_pages::Map;
 
-/// The name of the first tensor of `files` with a weight that is not a finite number; `None` if there is none, or the
-/// files cannot be read any more. Reads all of them, in memory of sixteen rows.
+/// The name of the first tensor of `files` with a weight that is not a finite number; `None` if there is none, or the files can
+/// no longer be read. Reads all files, in memory of sixteen rows.
 pub(crate) fn not_finite<'m>(mut files: impl Iterator<Item = &'m Map>) -> Option<String> {
     files.find_map(|map| {
         let copy = alight_files::copy(map);
@@ -20,7 +20,7 @@ pub(crate) fn not_finite<'m>(mut files: impl Iterator<Item = &'m Map>) -> Option
 fn is_finite(map: &Map, tensor: &TensorInfo<'_>) -> bool {
     let Some(ty) = WeightType::from_gguf(tensor.ty.id()) else { return true };
     let (cols, row) = (tensor.ne[0] as usize, tensor.row_bytes() as usize);
-    // As many rows are read at a time as a tile interleaves.
+    // The number of rows read at a time is that of a tile.
     let mut stored = vec![0; row * TILE_ROWS];
     let mut rows = vec![0; row * TILE_ROWS];
     let mut weights = vec![0.0; cols];

@@ -1,4 +1,4 @@
-//! The layer beside an ordinary network of one layer, whose embeddings are what the layer's input should be.
+//! Compares the layer with an ordinary network of one layer, whose embeddings are the inputs that the layer should have.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn rms_norm(row: &[f32], weight: &[f32], eps: f32) -> Vec<f64> {
     row.iter().zip(weight).map(|(x, w)| f64::from(*x) * scale * f64::from(*w)).collect()
 }
 
-/// `eh_proj · [enorm(embedding); hnorm(state)]`, in 64 bits.
+/// Returns `eh_proj · [enorm(embedding); hnorm(state)]`, in 64 bits.
 fn joined(spec: &Spec, weights: &Weights, token: u32, state: &[f32]) -> Vec<f32> {
     let (width, layer) = (spec.embd, spec.layers);
     let of = |name: &str| &weights[&format!("blk.{layer}.nextn.{name}.weight")];
@@ -29,7 +29,7 @@ fn joined(spec: &Spec, weights: &Weights, token: u32, state: &[f32]) -> Vec<f32>
     products.map(sum).collect()
 }
 
-/// Writes the layer as an ordinary network, in which the embeddings of those tokens are those rows.
+/// Writes the layer as an ordinary network, in which the embeddings of the tokens of `rows` are the vectors of `rows`.
 fn ordinary(spec: &Spec, weights: &Weights, rows: &[(u32, Vec<f32>)], path: &Path) {
     let mut one = Spec { layers: 1, mtp: false, tied: false, ..spec.clone() };
     one.recurrent = one.recurrent.map(|(kind, _)| (kind, 1));
@@ -55,7 +55,7 @@ fn ordinary(spec: &Spec, weights: &Weights, rows: &[(u32, Vec<f32>)], path: &Pat
     one.write_as(path, one.arch, tensors.collect());
 }
 
-/// The logits after all tokens, and the final state.
+/// Returns the logits after all tokens, and the final state.
 fn last_of(model: &Model, tokens: &[u32]) -> (Vec<f32>, Vec<f32>) {
     let mut session = Session::new(model, &SessionOptions::default()).unwrap();
     let logits = session.feed(tokens).unwrap().to_vec();
@@ -70,7 +70,7 @@ fn drafts_are_those_of_an_ordinary_layer_on_joined_rows() {
         let spec = Spec { mtp: true, ..spec };
         let (path, weights) = spec.write(folder.path());
         let model = Model::open(&path, &OpenOptions::default()).unwrap();
-        // All different: each has an embedding of its own.
+        // All different, so that each has its own embedding.
         let tokens: Vec<u32> = (0..90).map(|i| 3 + i * 7 % 290).collect();
         let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
         assert!(session.draft_with_mtp().unwrap());
@@ -104,7 +104,7 @@ fn drafts_are_those_of_an_ordinary_layer_on_joined_rows() {
             let (logits, own) = last_of(&one, &tokens[..=80 + i]);
             let (most, found) =
                 (logits.iter().fold(0f32, |m, x| m.max(x.abs())), distance(&logits, head.logits()));
-            // Keys and values have 16 bits, and rows of prompts and of answers are summed in another order.
+            // Keys and values have 16 bits, and rows of prompts and of answers are summed in different orders.
             assert!(found < 2e-3 * most, "{}, token {i} of a draft: {found} of {most}", spec.arch);
             state = own;
         }

@@ -1,4 +1,4 @@
-//! Experts that are asked for before they are needed: those that were chosen and are missing, and those that the next layer may choose.
+//! Requests experts before they are needed: chosen ones that are missing, and those that the next layer may choose.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,13 +11,13 @@ use crate::store::{Chosen, First, Storage, Store, arrival};
 use crate::tensors::Linear;
 
 impl Experts {
-    /// Asks the system to read those of the chosen experts that are missing in the map. Until they are computed these reads come first:
-    /// they come while they are.
+    /// Requests reads of the chosen experts in the map that are not in memory. Until these experts are computed, their reads have
+    /// priority: they complete meanwhile.
     pub(super) fn ask_for_chosen<'s>(&self, step: &Step<'s>) -> Option<First<'s>> {
         let (store, places) = (step.store, &step.buffers.experts.places);
         if 2 * places.len() > self.spec.routing.experts {
-            // In the order of the file they come faster, in huge pages, and nothing is read twice. That the load has failed is seen
-            // at the end of the step.
+            // In file order they are read faster, in huge pages, and nothing is read twice. A failed load is detected at the end of
+            // the step.
             let _ = store.arrival().wait_for_experts(step.layer);
         }
         let first = store.priority().take();
@@ -30,23 +30,23 @@ impl Experts {
         missing.into_inner().then_some(first)
     }
 
-    /// Asks the system to read an expert that is in the map, and not in memory: faults would bring it in small pieces, and its
-    /// neighbours with it. Whether some of it may be missing.
+    /// Requests reads of an expert that is in the map but not in memory: page faults would read it in small pieces, along with
+    /// its neighbours. Returns true if some of it may be missing.
     fn ask_ahead(&self, expert: usize, store: &Store) -> bool {
         let spec = &self.spec;
         let matrices = self.gate_up.matrices().chain([&self.down]);
         let asked = matrices
             .filter(|matrix| matrix.fits_slots())
             .map(|matrix| matrix.ask_ahead(expert, spec.routing.experts, store));
-        // Every one is asked for.
+        // No short circuit: every matrix is requested.
         asked.fold(false, |some, missing| some | missing)
     }
 
-    /// Has experts read that the next layer may choose: those that its router chooses on this layer's input, which is much like its own.
-    /// The tokens of a longer prompt choose most experts, so these are read after those of this layer, each once. Of a few tokens'
-    /// experts some are guessed while the disk has nothing else to do.
+    /// Requests experts that the next layer may choose: those that its router chooses on this layer's input, which is similar to its
+    /// own. The tokens of a longer prompt choose most experts, so these are read after those of this layer, each once. For a few tokens,
+    /// some experts are guessed while the disk is idle.
     ///
-    /// What this layer has chosen is of no use any more, unless its inputs are weighed.
+    /// Overwrites this layer's choice. Does nothing if the inputs are weighted, which needs that choice later.
     pub(super) fn look_ahead(&self, step: &mut Step<'_>, chosen: &mut Chosen<'_>) {
         let spec = &self.spec;
         let Some((layer, next)) = step.next_experts else { return };
@@ -59,7 +59,7 @@ impl Experts {
         let arrival = step.store.arrival();
         let few = rows <= MAX_GUESSING;
         let Routing { experts, used, .. } = next.spec.routing;
-        // Where a guess that is wrong would keep the disk from what is chosen, or from what every token reads, there is none.
+        // No guess if a wrong one would keep the disk from the chosen experts, or from weights that every token reads.
         let suits = match few {
             true => arrival.is_complete() && chosen.may_guess(),
             false => arrival.is_ready(arrival::layer(layer)) && rows * used >= experts,

@@ -9,7 +9,7 @@ use super::ExpertsSpec;
 use crate::parts::routing::{Routing, sigmoid};
 use crate::store::Chosen;
 
-/// What the sizes of [`ExpertsBuffers`] follow from.
+/// The quantities that determine the sizes of [`ExpertsBuffers`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ExpertsWork {
     pub(super) experts: usize,
@@ -26,22 +26,22 @@ impl ExpertsWork {
         }
     }
 
-    /// The most places that `batch` tokens need: chosen experts.
+    /// Returns the maximum number of places that `batch` tokens need: chosen experts.
     pub(super) fn places(&self, batch: usize) -> usize {
         (2 * self.experts).min(batch * self.used)
     }
 
-    /// The most slots that they need: places begin at whole blocks of tokens.
+    /// Returns the maximum number of slots that they need: places begin at whole blocks of tokens.
     pub(crate) fn slots(&self, batch: usize) -> usize {
         batch * self.used + self.places(batch) * (ActivationFormats::MAX_BLOCK_TOKENS - 1)
     }
 }
 
-/// What mixtures of experts write to.
+/// The buffers that mixtures of experts write to.
 pub(crate) struct ExpertsBuffers {
     /// Logits of the router, then probabilities: `[batch, experts]`.
     pub(super) logits: Vec<f32>,
-    /// What experts are chosen by, `[batch, experts]`.
+    /// The scores by which experts are chosen, `[batch, experts]`.
     pub(super) scores: Vec<f32>,
     /// Experts and weights of each token: `[batch, 2 · used]`.
     pub(super) chosen: Vec<f32>,
@@ -49,28 +49,28 @@ pub(crate) struct ExpertsBuffers {
     pub(super) shared: Vec<f32>,
     /// The chosen experts, by number.
     pub(super) places: Vec<Place>,
-    /// Those of them that are computed now, and those that are being read.
+    /// The places that are computed now, and those whose experts are being read.
     pub(super) wave: Vec<Place>,
     pub(super) coming: Vec<Place>,
-    /// By expert: how many slots it has, then which is the next. `[experts]`
+    /// By expert: its number of slots, then its next slot. `[experts]`
     pub(super) next: Vec<usize>,
     /// By slot: the token, `None` between places.
     pub(super) token_of: Vec<Option<usize>>,
     /// Slots and weights of each token, in the router's order, then the shared network's: `[batch, used + 1]` at most.
     pub(super) terms: Vec<Term>,
-    /// Of slots of 16 bits: `[slots, intermediate]`.
+    /// For slots of 16 bits: `[slots, intermediate]`.
     pub(super) gate: Vec<f32>,
     /// The packed input of the experts' first matrices, a token for each slot.
     pub(super) packed: Activations,
-    /// That of their last ones.
+    /// The packed input of their last matrices.
     pub(super) activated: Activations,
-    /// Where experts are read when they are chosen, what they put out, of all slots and then of the shared network for each token:
+    /// If experts are read when they are chosen: the outputs of all slots, then of the shared network for each token,
     /// `[slots + batch, hidden]`.
     pub(super) apart: Option<Vec<f32>>,
 }
 
 impl ExpertsBuffers {
-    /// For experts that are `read` when they are chosen, or are all in memory.
+    /// Creates the buffers for experts that are `read` when they are chosen, or are all in memory.
     pub(crate) fn new(
         work: &ExpertsWork,
         batch: usize,
@@ -96,7 +96,7 @@ impl ExpertsBuffers {
         }
     }
 
-    /// Bytes that it takes, about, when there have been as many tokens as there is room for.
+    /// Returns the approximate bytes in use once a batch has been full.
     pub(crate) fn bytes(&self) -> usize {
         let apart = self.apart.as_ref().map_or(0, Vec::len);
         let floats = [&self.logits, &self.scores, &self.gate].map(Vec::len);
@@ -104,8 +104,8 @@ impl ExpertsBuffers {
         floats * size_of::<f32>() + self.packed.usual_bytes() + self.activated.usual_bytes()
     }
 
-    /// Gives each pair of a token and one of its experts a slot: those of tokens of 16 bits first, then those of 8 bits, whose
-    /// places begin at multiples of `block` among them. Returns how many slots there are of each.
+    /// Assigns a slot to each pair of a token and one of its experts: first those of tokens of 16 bits, then those of 8 bits,
+    /// whose places begin at multiples of `block` among them. Returns the number of slots of each.
     pub(super) fn sort(&mut self, spec: &ExpertsSpec, rows: RowCounts, block: usize) -> RowCounts {
         let [bits16, bits8] = rows.ranges();
         self.places.clear();
@@ -122,19 +122,19 @@ impl ExpertsBuffers {
         RowCounts { bits16: wide, bits8: end - wide }
     }
 
-    /// Begins with the places whose experts are here; the others are coming.
+    /// Begins with the places whose experts are in memory; the others follow when they are loaded.
     pub(super) fn begin_waves(&mut self, chosen: &Chosen<'_>) {
         self.coming.clone_from(&self.places);
         self.next_wave(chosen);
     }
 
-    /// Takes the places whose experts have come from those that are coming.
+    /// Moves the places whose experts have been loaded from `coming` to `wave`.
     pub(super) fn next_wave(&mut self, chosen: &Chosen<'_>) {
         self.wave.clear();
         self.wave.extend(self.coming.extract_if(.., |place| chosen.is_here(place.matrix)));
     }
 
-    /// [`ExpertsBuffers::sort`] of the pairs of some tokens, sorted by expert, from slot `start` on. Returns the end.
+    /// Does [`ExpertsBuffers::sort`] for the pairs of some tokens, sorted by expert, from slot `start` on. Returns the end.
     pub(super) fn sort_some(
         &mut self,
         spec: &ExpertsSpec,
@@ -173,7 +173,7 @@ impl ExpertsBuffers {
     }
 }
 
-/// The weight that a token gives an expert which was chosen for it, in `chosen` `[tokens, 2 · used]`.
+/// Returns the weight of an expert that was chosen for a token, from `chosen` `[tokens, 2 · used]`.
 pub(super) fn weight_of(
     routing: &Routing,
     chosen: &[f32],

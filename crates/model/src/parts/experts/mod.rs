@@ -1,17 +1,18 @@
-//! A mixture of experts: a router chooses a few of many small networks for each token, and their outputs are summed
-//! by the router's weights, with that of a shared network that all tokens go through, where there is one.
+//! A mixture of experts: a router chooses a few of many small networks for each token, and their outputs are summed with the
+//! router's weights, together with that of a shared network for all tokens, if there is one.
 //!
-//! The pairs of a token and one of its experts are sorted by expert, into *slots*; each chosen expert's weights are read
-//! once for all of its slots, and others are not touched. Every slot has an output of its own, and a token's are summed in
-//! the order in which the router chose them: what comes out depends neither on threads nor on the tokens beside it.
+//! The pairs of a token and one of its experts are sorted by expert, into *slots*; each chosen expert's weights are read once for
+//! all of its slots, and others are not touched. Every slot has its own output, and those of a token are summed in the order in
+//! which the router chose them: the result depends neither on threads nor on the other tokens of the batch.
 //!
-//! Three regions: the router; gate and up of all chosen experts; down and the sum. Where experts are read when they are chosen
-//! ([`Chosen`]), those that are in memory are computed while the others are read, and these as they come. Then the outputs of all slots
-//! are kept, and the sum is a region of its own. It has the same operations in the same order, so what comes out does not depend on what
-//! was in memory, or on the order in which the others came. Experts that the next layer will choose may be read after those of this one.
+//! Three regions: the router; gate and up of all chosen experts; down and the sum. If experts are read when they are chosen
+//! ([`Chosen`]), those in memory are computed while the others are read, and these as they are loaded. The outputs of all slots are then
+//! kept, and the sum is a region of its own. It has the same operations in the same order, so the result does not depend on which
+//! experts were in memory, or on the order in which the others were loaded. Experts that the next layer will choose may be read after
+//! those of this one.
 //!
-//! Here is the part, and the order of its steps; `buffers` sorts tokens into slots, `products` computes, `ahead` asks for what is not in memory,
-//! `tensors` has the matrices.
+//! This file has the part and the order of its steps; `buffers` sorts tokens into slots, `products` computes, `ahead` requests experts that are
+//! not in memory, `tensors` has the matrices.
 
 mod ahead;
 mod buffers;
@@ -36,23 +37,23 @@ use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
 /// A mixture of experts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertsSpec {
-    /// How many experts there are, and how a token's are chosen.
+    /// The number of experts, and how those of a token are chosen.
     pub routing: Routing,
     /// Width between an expert's two projections.
     pub intermediate_size: usize,
-    /// Applied to the gate, or to what there is where there is none.
+    /// Applied to the gate, or to the only projection if there is no gate.
     pub activation: Activation,
-    /// True if experts and the network for all tokens have a gate.
+    /// True if experts and the shared network have a gate.
     pub gated: bool,
     /// A network for all tokens.
     pub shared: Option<SharedExpert>,
-    /// Whether, where gate and up are one tensor, its rows are those of gate and up in turn.
+    /// True if the rows of gate and up alternate, where both are one tensor.
     pub interleaved: bool,
-    /// True if weights are on what experts take, and not on what they put out.
+    /// True if the weights apply to the experts' inputs, and not to their outputs.
     pub weighs_input: bool,
 }
 
-/// A network of a mixture that all tokens go through.
+/// The shared network of a mixture, which all tokens go through.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedExpert {
     /// Width between its two projections.
@@ -61,17 +62,17 @@ pub struct SharedExpert {
     pub gated: bool,
 }
 
-/// So many tokens choose few enough experts that some can be guessed.
+/// The maximum number of tokens for which experts are guessed: they choose few enough.
 const MAX_GUESSING: usize = 4;
 
 /// The key of an expert's width.
 pub(crate) const EXPERT_WIDTH: &str = "expert_feed_forward_length";
 
-/// The key of the width of the network that all tokens go through.
+/// The key of the width of the shared network.
 pub(crate) const SHARED_WIDTH: &str = "expert_shared_feed_forward_length";
 
 impl SharedExpert {
-    /// One that is as wide as some experts together, whose number is a key; none if there is no such number.
+    /// Returns one as wide as several experts together, whose number is a key; none without that key.
     ///
     /// # Errors
     /// A number that no model can have.
@@ -93,13 +94,13 @@ impl SharedExpert {
 }
 
 impl ExpertsSpec {
-    /// Reads its keys, with SiLU and without a shared network. `normalise` says whether weights are normalised where the
-    /// file does not.
+    /// Reads its keys, with SiLU and without a shared network. `normalise`: whether weights are normalised if the file does not
+    /// state it.
     ///
     /// # Errors
     /// A value that no model can have.
     pub(crate) fn read(keys: &Keys<'_, '_>, normalise: bool) -> Result<ExpertsSpec, SpecError> {
-        // Families of which no model has dense layers too have no key of its own for an expert's width.
+        // Families without dense layers have no separate key for an expert's width.
         let intermediate_size = match keys.optional_dimension(EXPERT_WIDTH, MAX_WIDTH)? {
             Some(width) => width,
             None => keys.dimension("feed_forward_length", MAX_WIDTH)?,
@@ -107,16 +108,16 @@ impl ExpertsSpec {
         ExpertsSpec::new(keys, Routing::read(keys, normalise)?, intermediate_size)
     }
 
-    /// Gated experts of that width, with SiLU and without a shared network.
+    /// Creates gated experts of this width, with SiLU and without a shared network.
     ///
     /// # Errors
-    /// More of them for each token than any model has.
+    /// More experts for each token than any model has.
     pub(crate) fn new(
         keys: &Keys<'_, '_>,
         routing: Routing,
         intermediate_size: usize,
     ) -> Result<ExpertsSpec, SpecError> {
-        // What a token's experts write is in memory for all tokens of a batch.
+        // The intermediate results of a token's experts are in memory for all tokens of a batch.
         if intermediate_size.saturating_mul(routing.used) > MAX_WIDTH {
             let expected = format!("at most {MAX_WIDTH} for all experts of a token");
             return Err(keys.value(USED, routing.used, expected));
@@ -163,14 +164,14 @@ impl FeedForwardSpec for ExpertsSpec {
     }
 }
 
-/// Its tensors. `width` is the length of what the experts take in and put out: the hidden size, except for those of
+/// The tensors of a mixture. `width` is the length of the experts' inputs and outputs: the hidden size, except in
 /// [`LatentExpertsSpec`](super::latent_experts::LatentExpertsSpec).
 #[derive(Debug)]
 pub(crate) struct Experts {
     spec: ExpertsSpec,
     /// `[experts, hidden]`
     router: Linear,
-    /// `[experts]`, for the choice alone.
+    /// `[experts]`, for the choice only.
     selection_bias: Option<Vec<f32>>,
     gate_up: GateUp,
     /// `[experts][width, intermediate]`
@@ -189,7 +190,7 @@ impl Experts {
         Experts::find_of_width(find, spec, hidden, hidden)
     }
 
-    /// Experts that take in and put out `width` elements, by a router that takes `hidden`.
+    /// Finds experts with inputs and outputs of `width` elements, and a router with inputs of `hidden`.
     pub(super) fn find_of_width(
         find: &LayerFinder<'_, '_, '_>,
         spec: &ExpertsSpec,
@@ -212,22 +213,22 @@ impl Experts {
         })
     }
 
-    /// The projections that choose the experts, and that weigh the shared network's output.
+    /// Returns the projections that choose the experts, and that weight the shared network's output.
     fn routing_linears(&self) -> impl Iterator<Item = &Linear> {
         [&self.router].into_iter().chain(self.gate_of_shared())
     }
 
-    /// What makes the router's logits.
+    /// Returns the projection that computes the router's logits.
     pub(super) fn router(&self) -> &Linear {
         &self.router
     }
 
-    /// The formats of the experts' input alone.
+    /// Returns the formats of the experts' input alone.
     pub(super) fn routed_formats(&self) -> ActivationFormats {
         ActivationFormats::of_parts(self.gate_up.kinds())
     }
 
-    /// The formats of the input of their second matrices.
+    /// Returns the formats of the input of their second matrices.
     fn down_formats(&self) -> ActivationFormats {
         ActivationFormats::of_parts([self.down.kind()])
     }
@@ -252,7 +253,7 @@ impl Experts {
         }
     }
 
-    /// Sorts the tokens by their experts into slots, and gives each slot the packed input of its token. Returns how many slots there are.
+    /// Sorts the tokens by their experts into slots, and fills each slot with the packed input of its token. Returns the number of slots.
     fn gather(&self, step: &mut Step<'_>) -> RowCounts {
         let (formats, down_formats) = (self.routed_formats(), self.down_formats());
         let isa = step.compute.isa;
@@ -265,7 +266,7 @@ impl Experts {
         slots
     }
 
-    /// Computes the experts that are here, then those that have come meanwhile, until all are. Outputs of slots are kept.
+    /// Computes the experts that are in memory, then those loaded meanwhile, until all are done. Outputs of slots are kept.
     fn compute_in_waves(&self, step: &mut Step<'_>, chosen: &mut Chosen<'_>) {
         let mut first = true;
         loop {
@@ -278,19 +279,19 @@ impl Experts {
             chosen.wait_for_more();
             step.buffers.experts.next_wave(chosen);
             if step.buffers.experts.coming.is_empty() && step.rows().all() <= MAX_GUESSING {
-                // The disk has nothing to do from now on.
+                // The disk is idle from now on.
                 self.look_ahead(step, chosen);
             }
             first = false;
         }
     }
 
-    /// What the output of the shared network is weighed by, if it is.
+    /// Returns the projection that weights the output of the shared network, if there is one.
     fn gate_of_shared(&self) -> Option<&Linear> {
         self.shared.as_ref()?.gate_of_output.as_ref()
     }
 
-    /// Chooses experts and weights of every token by the step's packed input.
+    /// Chooses experts and weights for every token by the step's packed input.
     pub(super) fn route(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
         let (routing, n) = (&spec.routing, step.rows().all());
@@ -353,7 +354,7 @@ impl Part for Experts {
         all
     }
 
-    /// The formats of the input of all, where the router and the experts take the same.
+    /// Returns the formats of the input of all, where the router and the experts have the same input.
     fn input_formats(&self) -> ActivationFormats {
         let shared = self.shared.iter().flat_map(SharedWeights::inputs).map(MatrixRef::kind);
         let routing = self.routing_linears().flat_map(Linear::kinds);

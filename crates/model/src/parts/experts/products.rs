@@ -1,4 +1,4 @@
-//! The products of chosen experts: of all of them at once, or of a wave of those that have come.
+//! The products of chosen experts: of all of them at once, or of a wave of those that have been loaded.
 
 use std::ops::Range;
 
@@ -12,13 +12,13 @@ use crate::parts::step::Step;
 use crate::store::Chosen;
 
 impl Experts {
-    /// The places of the shared network: all tokens, in the order of the batch.
+    /// Returns the places of the shared network: all tokens, in the order of the batch.
     pub(super) fn shared_places(&self, rows: RowCounts) -> [Place; 2] {
         rows.ranges().map(|rows| Place { matrix: 0, first: rows.start, slots: rows.len() })
     }
 
-    /// Multiplies the slots of a wave's experts, and with the first wave the shared network's rows, with the matrices that take them
-    /// in, joins the products, and packs them.
+    /// Multiplies the slots of a wave's experts, and with the first wave the shared network's rows, with their first matrices, joins
+    /// the products, and packs them.
     pub(super) fn inputs(&self, step: &mut Step<'_>, chosen: &Chosen<'_>, first: bool) {
         let spec = &self.spec;
         let isa = step.compute.isa;
@@ -34,7 +34,7 @@ impl Experts {
         }
     }
 
-    /// [`Experts::inputs`] of `M` matrices.
+    /// Does [`Experts::inputs`] with `M` matrices.
     pub(super) fn joined_inputs<const M: usize>(
         &self,
         step: &mut Step<'_>,
@@ -77,7 +77,7 @@ impl Experts {
                     for (slot, products) in place.range().zip(products.chunks_exact_mut(rows.len()))
                     {
                         if spec.weighs_input {
-                            // What is linear in the input is multiplied instead of it.
+                            // The products are weighted instead of the input, in which they are linear.
                             let weight = weight_of(&spec.routing, weights, token_of[slot], expert);
                             vec::scale(isa, products, weight);
                         }
@@ -90,7 +90,7 @@ impl Experts {
         parallel::multiply_banks_and_pack(threads, [Some(experts), shared], &join);
     }
 
-    /// Outputs of all slots and of the shared network, and their sums.
+    /// Computes the outputs of all slots and of the shared network, and their sums.
     pub(super) fn down(&self, step: &mut Step<'_>, chosen: &Chosen<'_>) {
         let spec = &self.spec;
         let (isa, store, width) = (step.compute.isa, step.store, self.down.rows());
@@ -121,7 +121,7 @@ impl Experts {
         parallel::multiply_and_sum(threads, isa, banks, &then, terms, out);
     }
 
-    /// Outputs of the wave's slots, which are kept until they are summed.
+    /// Computes the outputs of the wave's slots, which are kept until they are summed.
     pub(super) fn down_apart(&self, step: &mut Step<'_>, chosen: &Chosen<'_>) {
         let (store, width) = (step.store, self.down.rows());
         let b = &mut *step.buffers;
@@ -139,8 +139,8 @@ impl Experts {
         parallel::multiply_banks(threads, banks, [Rows::new(products, width)], &then);
     }
 
-    /// The output of the shared network, if there is one, and the sums of it and of what [`Experts::down_apart`] has kept of
-    /// `slots` slots.
+    /// Computes the output of the shared network, if there is one, and the sums of it and of the outputs that
+    /// [`Experts::down_apart`] has kept for `slots` slots.
     pub(super) fn shared_and_sum(&self, step: &mut Step<'_>, slots: usize) {
         let spec = &self.spec;
         let (isa, store, width) = (step.compute.isa, step.store, self.down.rows());

@@ -1,4 +1,4 @@
-//! The tensors of experts, and of the network that all tokens go through.
+//! The tensors of experts, and of the shared network.
 
 use alight_kernels::matmul::Matrix;
 use alight_kernels::{Layout, WeightType};
@@ -9,8 +9,8 @@ use crate::parts::routing::Routing;
 use crate::store::{Chosen, Store};
 use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
 
-/// The two projections that make a gate and what it is multiplied with, and their biases; or the one where there is no gate.
-// There is one for each layer, so its size is of no account.
+/// The gate and up projections and their biases; or up alone, without a gate.
+// There is one for each layer, so its size does not matter.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub(super) enum GateUp {
@@ -50,7 +50,7 @@ impl GateUp {
         Ok(GateUp::Apart([one(gate)?, one(up)?], [bias(gate)?, bias(up)?]))
     }
 
-    /// The matrices, then the biases.
+    /// Returns the matrices, then the biases.
     pub(super) fn matrices(&self) -> impl Iterator<Item = &MatrixRef> {
         let (matrices, biases) = match self {
             GateUp::Apart(both, biases) => (&both[..], &biases[..]),
@@ -80,7 +80,7 @@ impl GateUp {
         }
     }
 
-    /// One of the matrices of an expert that was chosen: 0 is the gate, if there is one, and the last is up.
+    /// Returns one of the matrices of a chosen expert: 0 is the gate, if there is one, and the last is up.
     pub(super) fn view<'m>(
         &self,
         expert: usize,
@@ -95,7 +95,7 @@ impl GateUp {
         }
     }
 
-    /// Adds the bias of one of an expert's matrices to the columns from `first` on of its products.
+    /// Adds the bias of one of an expert's matrices to the columns of its products from `first` on.
     pub(super) fn add_bias(
         &self,
         expert: usize,
@@ -133,7 +133,7 @@ pub(super) struct SharedWeights {
 }
 
 impl SharedWeights {
-    /// Of a mixture whose experts are `gated`.
+    /// Finds them for a mixture whose experts are `gated`.
     pub(super) fn find(
         find: &LayerFinder<'_, '_, '_>,
         spec: &SharedExpert,
@@ -151,7 +151,7 @@ impl SharedWeights {
         })
     }
 
-    /// The matrices that the layer's input is multiplied with.
+    /// Returns the matrices that the layer's input is multiplied with.
     pub(super) fn inputs(&self) -> impl Iterator<Item = &MatrixRef> {
         self.gate.iter().chain([&self.up])
     }

@@ -1,4 +1,4 @@
-//! `arcee`: as `llama`, but the feed-forward part has no gate, and its activation is the square of ReLU (Arcee's AFM).
+//! `arcee`: like `llama`, but the feed-forward part has no gate, and its activation is the square of ReLU (Arcee's AFM).
 
 use super::{Architecture, llama};
 use crate::keys::Keys;

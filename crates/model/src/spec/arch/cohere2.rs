@@ -1,5 +1,5 @@
-//! `cohere2`: as `command-r`, but three layers of four have a sliding window, and only those are rotated (Cohere's Command R7B and
-//! Command A).
+//! `cohere2`: like `command-r`, but three out of four layers have a sliding window, and only those are rotated (Cohere's Command R7B
+//! and Command A).
 
 use super::{Architecture, command_r};
 use crate::keys::Keys;

@@ -1,5 +1,5 @@
-//! `command-r`: LayerNorm without biases, a feed-forward part that is parallel to attention and takes the same input, and a
-//! factor on the logits. In the largest, heads are normed, each with its own weights (Cohere's Command R and R+).
+//! `command-r`: LayerNorm without biases, a feed-forward part that runs parallel to attention on the same input, and a factor on
+//! the logits. The largest model norms heads, each with its own weights (Cohere's Command R and R+).
 
 use super::Architecture;
 use crate::keys::Keys;

@@ -1,5 +1,5 @@
-//! `deepseek2`: latent attention, and after leading dense layers a mixture of experts with a network for all tokens (DeepSeek
-//! V2, V2-Lite, V3 and R1, Kimi-K2, GLM-4.7-Flash, Mistral Large 3). `mistral4` (Mistral Small 4) is the same network.
+//! `deepseek2`: latent attention, and a mixture of experts with a shared expert, after leading dense layers (DeepSeek V2,
+//! V2-Lite, V3 and R1, Kimi-K2, GLM-4.7-Flash, Mistral Large 3). `mistral4` (Mistral Small 4) is the same network.
 
 use alight_kernels::rope::RopeScaling;
 
@@ -17,12 +17,12 @@ pub(super) const ARCHITECTURE: Architecture = Architecture { name: "deepseek2", 
 
 pub(super) const MISTRAL4: Architecture = Architecture { name: "mistral4", read };
 
-/// Layers and tokens of GLM-4.7-Flash (without and with the layer that predicts further tokens), of which early files leave
-/// out what makes probabilities of a router's logits.
+/// GLM-4.7-Flash's number of layers (without and with the layer that predicts further tokens) and of tokens. Its early files
+/// leave out the router's gating function.
 const GLM_FLASH: ([usize; 2], usize) = ([47, 48], 154_880);
 
-/// The part of YaRN's magnitude that cosines and sines do not have: all of it, where any of it is in the scale of attention. (All
-/// of these models have the same multiplier for both.)
+/// The part of YaRN's magnitude that is not applied to cosines and sines: all of it, if the scale of attention contains any of it.
+/// (All of these models have the same multiplier for both.)
 fn counted(tenth: f32, factor: f32) -> f32 {
     if tenth == 0.0 { 1.0 } else { magnitude(1.0, factor) }
 }
@@ -32,7 +32,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut attention = LatentAttentionSpec::read(keys)?;
     let rope = rope_with(keys, attention.rotated, sizes.context, counted)?;
     if let RopeScaling::Yarn { factor, .. } = rope.scaling {
-        // These files say a tenth of the multiplier.
+        // These files store a tenth of the multiplier.
         let tenth = keys.get::<f32>(LOG_MULTIPLIER)?.unwrap_or(0.0);
         attention.scale *= magnitude(10.0 * tenth, factor).powi(2);
     }
@@ -48,7 +48,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     Ok(spec.with_mtp())
 }
 
-/// What queries are multiplied by at distant positions, in Mistral Large 3.
+/// The factor on queries at distant positions, in Mistral Large 3.
 fn temperature(keys: &Keys<'_, '_>) -> Result<Option<Temperature>, SpecError> {
     let scale = keys.float("attention.temperature_scale", 0.0..1e6, "a number from 0 on")?;
     let Some(scale) = scale.filter(|scale| *scale != 0.0) else { return Ok(None) };

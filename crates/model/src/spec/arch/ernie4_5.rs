@@ -1,4 +1,4 @@
-//! `ernie4_5`: Baidu's dense ERNIE 4.5: as `llama`.
+//! `ernie4_5`: Baidu's dense ERNIE 4.5, like `llama`.
 
 use super::{Architecture, llama};
 

@@ -1,5 +1,5 @@
-//! `exaone4`: norms of outputs in place of inputs, and queries and keys are normed per head (LG's EXAONE 4). Where layers have a
-//! sliding window, it is three of four, and only those are rotated.
+//! `exaone4`: norms of outputs instead of inputs; queries and keys are normed per head (LG's EXAONE 4). If there is a sliding
+//! window, three out of four layers have it, and only those are rotated.
 
 use alight_kernels::rope::RopePairing;
 

@@ -1,5 +1,5 @@
-//! What the Gemmas have in common: norms on both sides of attention and feed-forward, a scaled embedding, GELU, NeoX
-//! rotary pairs, soft caps, and layers with a sliding window between layers without one.
+//! The common parts of the Gemmas: norms on both sides of attention and feed-forward, a scaled embedding, GELU, NeoX rotary
+//! pairs, soft caps, and layers with a sliding window between layers without one.
 
 use alight_kernels::rope::{RopePairing, RopeParams};
 
@@ -11,21 +11,21 @@ use crate::spec::sizes::Sizes;
 use crate::spec::window::{set_windows, window, windowed_layers};
 use crate::spec::{ModelSpec, Norms, QkNorm};
 
-/// What one Gemma has that another has not.
+/// The differences between the Gemmas.
 pub(super) struct Gemma {
-    /// The number of layers of the one size whose factor on q·k follows from the hidden size and not from the head's
-    /// length. No key says so: llama.cpp goes by the number of layers too.
+    /// The number of layers of the one size whose factor on q·k follows from the hidden size instead of the head's length. No key
+    /// states this: llama.cpp uses the number of layers too.
     pub(super) layers_of_27b: usize,
-    /// The window where the file does not say; 0 is none.
+    /// The window if the file does not state it; 0: none.
     pub(super) window: usize,
-    /// The last layer of every so many has no window where the file does not say; 0: all have one.
+    /// The last layer of each period of this length has no window, if the file does not state it; 0: all layers have one.
     pub(super) period: usize,
-    /// Soft caps of scores and logits where the file does not say; 0 is none.
+    /// Soft caps of scores and logits if the file does not state them; 0: none.
     pub(super) attention_cap: f32,
     pub(super) logit_cap: f32,
-    /// Which elements of queries and keys are normed together.
+    /// The elements of queries and keys that are normed together.
     pub(super) qk_norm: QkNorm,
-    /// The rotary embedding of layers with a window, given that of the others and the file's base for it, if any.
+    /// The rotary embedding of layers with a window, given that of the other layers and the file's base for it, if any.
     pub(super) window_rope: fn(&RopeParams, Option<f32>) -> RopeParams,
 }
 
@@ -62,7 +62,7 @@ impl Gemma {
     }
 }
 
-/// A soft cap; 0 is none.
+/// A soft cap; 0: none.
 pub(super) fn cap(keys: &Keys<'_, '_>, key: &str, default: f32) -> Result<Option<f32>, SpecError> {
     let cap = keys.float(key, 0.0..1e9, "a number that is not negative")?.unwrap_or(default);
     Ok(Some(cap).filter(|cap| *cap > 0.0))

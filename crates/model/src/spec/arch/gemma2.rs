@@ -1,5 +1,5 @@
-//! `gemma2`: a Gemma that caps attention scores and logits softly, whose every second layer, from the first on, has a
-//! sliding window and rotates as the others do. Early files leave these keys out.
+//! `gemma2`: a Gemma with soft caps on attention scores and logits. Every second layer, starting with the first, has a sliding
+//! window and the same rotary embedding as the others. Early files leave these keys out.
 
 use alight_kernels::rope::RopeParams;
 

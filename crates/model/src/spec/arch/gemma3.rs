@@ -1,5 +1,5 @@
-//! `gemma3`: a Gemma with normed queries and keys, of whose six layers five have a sliding window and a rotary base of
-//! their own. What stretches the context is for the layers without a window alone.
+//! `gemma3`: a Gemma with normed queries and keys. Five out of six layers have a sliding window and a rotary base of their own. RoPE
+//! scaling applies only to the layers without a window.
 
 use alight_kernels::rope::{RopeParams, RopeScaling};
 

@@ -1,6 +1,6 @@
-//! `gemma3n`: a Gemma with four residual streams, a way past the mixer, feed-forward parts of whose gates only the largest count in
-//! early layers, and something of the token itself in every layer; values are normed, and the last layers attend to what
-//! earlier ones have stored (Gemma 3n E2B and E4B).
+//! `gemma3n`: a Gemma with four residual streams, a path around the mixer, feed-forward parts that use only the largest gates in
+//! early layers, and an input from the token itself in every layer; values are normed, and the last layers attend to keys and
+//! values of earlier ones (Gemma 3n E2B and E4B).
 
 use alight_formats::gguf::Array;
 use alight_kernels::rope::{RopeParams, RopeScaling};
@@ -28,14 +28,15 @@ const GEMMA3N: Gemma = Gemma {
     },
 };
 
-// No key says these; llama.cpp has them as constants, too.
+// No key stores these; they are constants in llama.cpp too.
 const LAUREL_RANK: usize = 64;
 const STREAMS: u64 = 4;
-/// Where the file does not say: numbers from a token, layers with keys and values, and those of whose gates few count.
+/// Defaults if the file does not state them: width of the input from the token, layers with keys and values of their own, and
+/// layers with sparse gates.
 const TOKEN_INPUT: usize = 256;
 const OWN_KV: usize = 20;
 const SPARSE: usize = 10;
-/// Standard deviations that leave a twentieth of a normal distribution above.
+/// The number of standard deviations above which a twentieth of a normal distribution lies.
 const DEVIATIONS: f32 = 1.644_853_6;
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
@@ -66,13 +67,13 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     Ok(ModelSpec { alt_up: true, ..spec })
 }
 
-/// How far above the mean a layer's gates have to be to count.
+/// For each layer, the number of standard deviations above the mean that its gates must exceed to count; `None`: all gates count.
 fn deviations(keys: &Keys<'_, '_>, layers: usize) -> Result<Vec<Option<f32>>, SpecError> {
     let key = "activation_sparsity_scale";
     let Some(array) = keys.get::<Array<'_>>(key)? else {
         return Ok((0..layers).map(|layer| (layer < SPARSE).then_some(DEVIATIONS)).collect());
     };
-    // Layers of which all gates count have a negative infinity, or 0 in files of others.
+    // Layers in which all gates count have a negative infinity, or 0 in other files.
     let found: Vec<f32> = array.iter_f32().into_iter().flatten().take(layers).collect();
     if found.len() < layers || found.iter().any(|scale| scale.is_nan()) {
         let count = format!("an array of {} numbers", found.len());

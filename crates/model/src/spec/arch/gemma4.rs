@@ -1,6 +1,6 @@
-//! `gemma4`: layers with a sliding window and layers without one differ in their heads, values are normed, the last layers
-//! attend to what earlier ones have stored, and small models take something from the token itself in every layer (Gemma 4
-//! E2B, E4B and 31B; not the mixture of experts).
+//! `gemma4`: layers with and without a sliding window have different heads, values are normed, the last layers attend to keys and
+//! values of earlier ones, and small models have an input from the token itself in every layer (Gemma 4 E2B, E4B and 31B; with
+//! experts next to the dense network, 26B-A4B).
 
 use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling};
 
@@ -67,7 +67,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     })
 }
 
-/// How many numbers each layer takes from the token, `usual` where the file does not say; 0: none.
+/// The width of each layer's input from the token, `usual` if the file does not state it; 0: none.
 pub(super) fn token_input(
     keys: &Keys<'_, '_>,
     layers: usize,
@@ -126,7 +126,7 @@ fn attention(
     each.collect()
 }
 
-/// The rotary embedding of layers with a window, given that of the others.
+/// The rotary embedding of layers with a window, given that of the other layers.
 fn local_rope(keys: &Keys<'_, '_>, others: &RopeParams) -> Result<RopeParams, SpecError> {
     let key = "rope.dimension_count_swa";
     let length = keys.optional_dimension("attention.key_length_swa", MAX_WIDTH)?;
@@ -142,20 +142,21 @@ fn local_rope(keys: &Keys<'_, '_>, others: &RopeParams) -> Result<RopeParams, Sp
 
 /// Layers without keys and values of their own.
 pub(super) struct Shared {
-    /// The first of them; the two before it are one with a window and one without.
+    /// The first of them. The layer right before it has no window, and the layer before that has one.
     first: usize,
 }
 
 impl Shared {
-    /// The layer whose keys and values a layer attends to, if it has none.
+    /// The layer whose keys and values `layer` attends to, if it has none of its own.
     pub(super) fn owner(&self, layer: usize, windowed: bool) -> Option<usize> {
         (layer >= self.first).then(|| self.first - if windowed { 2 } else { 1 })
     }
 
-    /// Which layers they are, of those that have a window or not: the last ones, `usual` where the file does not say how many.
+    /// Reads the number of these layers, `usual` if the file does not state it; they are the last ones. `windowed` has a flag for
+    /// each layer.
     ///
     /// # Errors
-    /// So many that no two layers come before them as they must.
+    /// A number for which the two layers before them are not one with a window, then one without.
     pub(super) fn read(
         keys: &Keys<'_, '_>,
         windowed: &[bool],

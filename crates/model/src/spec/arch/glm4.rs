@@ -1,5 +1,5 @@
-//! `glm4`: norms of inputs and of outputs, half of each head rotated, biases of queries, keys and values, gate and up in one
-//! matrix (GLM-4-0414 and relatives, the dense ones).
+//! `glm4`: norms of inputs and outputs, half of each head rotated, biases of queries, keys and values, gate and up in one matrix
+//! (GLM-4-0414 and related dense models).
 
 use super::{Architecture, llama};
 use crate::keys::Keys;

@@ -1,6 +1,6 @@
-//! `glm4moe`: a mixture of experts after leading dense layers, chosen by their sigmoids with a bias for the choice alone, with
-//! a network for all tokens; NeoX rotary pairs on part of a head; queries and keys are normed per head in the larger ones.
-//! The norm before the feed-forward part is called `post_attention_norm` (Zhipu's GLM-4.5, 4.6 and 4.7).
+//! `glm4moe`: after leading dense layers, a mixture of experts with a shared expert, chosen by their sigmoids with a bias that
+//! affects only the choice; NeoX rotary pairs on part of a head; the larger models norm queries and keys per head. The norm
+//! before the feed-forward part is called `post_attention_norm` (Zhipu's GLM-4.5, 4.6 and 4.7).
 
 use alight_kernels::rope::RopePairing;
 

@@ -1,6 +1,6 @@
-//! `gpt-oss`: a mixture of experts in every layer, chosen by their logits, with biases and a clamped activation; attention
-//! with biases and sinks, of which every second layer, from the first on, has a sliding window; NeoX rotary pairs. The norm
-//! before the feed-forward part is called `post_attention_norm` (OpenAI's gpt-oss 20B and 120B).
+//! `gpt-oss`: a mixture of experts in every layer, chosen by their logits, with biases and a clamped activation; attention with
+//! biases and sinks, with a sliding window in every second layer, starting with the first; NeoX rotary pairs. The norm before the
+//! feed-forward part is called `post_attention_norm` (OpenAI's gpt-oss 20B and 120B).
 
 use alight_kernels::rope::RopePairing;
 
@@ -19,7 +19,7 @@ use crate::spec::{FeedForward, ModelSpec, Norms};
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "gpt-oss", read };
 
 /// Ollama's files of the same network, with other names: `attn_qkv` is one tensor, and so is `ffn_gate_up_exps`, whose rows
-/// are those of gate and up in turn.
+/// alternate between gate and up.
 pub(super) const OLLAMAS: Architecture = Architecture { name: "gptoss", read: read_ollamas };
 
 const NORMS: Norms = Norms { feed_forward: Some("post_attention_norm"), ..Norms::INPUTS };

@@ -1,5 +1,5 @@
-//! `granite`: as `llama`, with four scales: of the embedding, of attention scores, of what a part adds to the residual
-//! stream, and of the logits, which are divided by theirs. (IBM's Granite 3 and 4, the dense ones.)
+//! `granite`: like `llama`, with four scales: of the embedding, of attention scores, of the output of a part before it is added
+//! to the residual stream, and of the logits, which are divided by theirs (IBM's Granite 3 and 4, the dense models).
 
 use super::Architecture;
 use crate::keys::Keys;
@@ -16,7 +16,7 @@ pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     read_with(keys, DenseSpec::read(keys)?)
 }
 
-/// The network with another feed-forward part.
+/// Reads the network with this feed-forward part.
 pub(super) fn read_with(
     keys: &Keys<'_, '_>,
     feed_forward: impl Into<FeedForward>,
@@ -27,7 +27,7 @@ pub(super) fn read_with(
     of_mixers(keys, sizes, mixers, &feed_forward.into())
 }
 
-/// The network with those mixers.
+/// Builds the network with these mixers.
 pub(super) fn of_mixers(
     keys: &Keys<'_, '_>,
     sizes: Sizes,
@@ -35,7 +35,7 @@ pub(super) fn of_mixers(
     feed_forward: &FeedForward,
 ) -> Result<ModelSpec, SpecError> {
     let scale = keys.float("attention.scale", 0.0..1e6, "a positive number")?;
-    // Files of models that have no positions at all say that their rotary embedding was not trained.
+    // Files of models without positions state that their rotary embedding was not trained.
     let rotates = keys.get::<bool>("rope.scaling.finetuned")?.unwrap_or(true);
     let rope = rope(keys, AttentionSpec::key_dim(keys)?, sizes.context)?;
     let mut spec = sizes.of_mixers(keys, mixers, feed_forward, rope);

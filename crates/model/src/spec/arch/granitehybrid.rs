@@ -1,5 +1,5 @@
-//! `granitehybrid`: as `granite`, with Mamba-2 in the layers that have no heads of keys; a mixture of experts in some, with a
-//! network for all tokens; most have no rotary embedding (IBM's Granite 4, H).
+//! `granitehybrid`: like `granite`, with Mamba-2 in the layers without key heads; some models have a mixture of experts with a
+//! shared expert; most have no rotary embedding (IBM's Granite 4, H).
 
 use super::{Architecture, granite, granitemoe};
 use crate::keys::Keys;

@@ -1,5 +1,5 @@
-//! `granitemoe`: as `granite`, with a mixture of experts in every layer and, in some, a network for all tokens (IBM's
-//! Granite 3 1B-A400M and 3B-A800M).
+//! `granitemoe`: like `granite`, with a mixture of experts in every layer and, in some models, a shared expert (IBM's Granite 3
+//! 1B-A400M and 3B-A800M).
 
 use super::{Architecture, granite};
 use crate::keys::Keys;

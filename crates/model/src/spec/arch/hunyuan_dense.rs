@@ -1,4 +1,4 @@
-//! `hunyuan-dense`: as `qwen3`, but queries and keys are normed after they are rotated (Tencent's Hunyuan 0.5B to 7B).
+//! `hunyuan-dense`: like `qwen3`, but queries and keys are normed after they are rotated (Tencent's Hunyuan 0.5B to 7B).
 
 use super::{Architecture, qwen3};
 use crate::keys::Keys;

@@ -1,4 +1,4 @@
-//! `internlm2`: InternLM 2 and 2.5: as `llama`.
+//! `internlm2`: InternLM 2 and 2.5, like `llama`.
 
 use super::{Architecture, llama};
 

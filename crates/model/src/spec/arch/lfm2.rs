@@ -1,5 +1,5 @@
-//! `lfm2`: most layers are short convolutions, and those that have heads of keys are attention, with norms per head and NeoX
-//! rotary pairs. The last norm is called `token_embd_norm` (Liquid AI's LFM2).
+//! `lfm2`: most layers are short convolutions; those with key heads are attention, with norms per head and NeoX rotary pairs. The
+//! last norm is called `token_embd_norm` (Liquid AI's LFM2).
 
 use alight_kernels::rope::RopePairing;
 
@@ -17,7 +17,7 @@ use crate::spec::{FeedForward, Mixer, ModelSpec};
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: "lfm2", read: |keys| read_with(keys, DenseSpec::read(keys)?) };
 
-/// The network with that feed-forward part.
+/// Reads the network with this feed-forward part.
 pub(super) fn read_with(
     keys: &Keys<'_, '_>,
     feed_forward: impl Into<FeedForward>,

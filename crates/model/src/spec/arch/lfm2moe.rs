@@ -1,5 +1,5 @@
-//! `lfm2moe`: as `lfm2`, with a mixture of experts after leading dense layers, chosen by their sigmoids with a bias for the
-//! choice alone (LFM2-8B-A1B).
+//! `lfm2moe`: like `lfm2`, with a mixture of experts after leading dense layers, chosen by their sigmoids with a bias that
+//! affects only the choice (LFM2-8B-A1B).
 
 use super::{Architecture, lfm2};
 use crate::keys::Keys;

@@ -1,6 +1,6 @@
-//! `llama`: Llama, Mistral, SmolLM and everything else that converters call so. RMSNorm before attention and
-//! feed-forward, SiLU, interleaved rotary pairs (converters permute the rows of q and k to make it so). Biases and a
-//! separate output matrix are used where the file has them. So are experts: Mixtral is one of them.
+//! `llama`: Llama, Mistral, SmolLM and all other models to which converters give this name. RMSNorm before attention and
+//! feed-forward, SiLU, interleaved rotary pairs (converters permute the rows of q and k for this). Biases and a separate output
+//! matrix are used if the file has them. So are experts: Mixtral is one of these models.
 
 use super::Architecture;
 use crate::keys::Keys;
@@ -17,8 +17,8 @@ pub(super) const ARCHITECTURE: Architecture = Architecture { name: "llama", read
 pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read(keys)?;
     let attention = AttentionSpec::read(keys)?;
-    // Files of models with a sliding window (early Mistral) leave the key out or are run without it by everyone; a
-    // scale other than 1/sqrt(head) belongs to files of Granite that were converted as Llama.
+    // Files of models with a sliding window (early Mistral) leave the key out, or other programs run them without it; a scale
+    // other than 1/sqrt(head) belongs to files of Granite that were converted as Llama.
     let scale = keys.float("attention.scale", 0.0..1e6, "a positive number")?;
     let scale = scale.filter(|scale| *scale != 0.0).unwrap_or(attention.scale);
     let rope = rope(keys, attention.key_dim, sizes.context)?;

@@ -1,6 +1,6 @@
-//! `llama4`: of four layers three see the chunk of the context that they are in, and the fourth sees all of it, is not rotated,
-//! and has queries that grow at distant positions; in every layer, or every so many, a mixture of which a token goes through one
-//! expert, whose input is multiplied by the router's sigmoid, and a network for all tokens (Meta's Llama 4).
+//! `llama4`: three out of four layers see only the chunk of the context that the token is in; the fourth sees the whole context, is
+//! not rotated, and has queries that grow at distant positions. In every layer, or every n-th, a mixture routes a token to one
+//! expert, whose input is multiplied by the router's sigmoid, and to a shared expert (Meta's Llama 4).
 
 use super::Architecture;
 use crate::keys::SpecError;
@@ -16,16 +16,16 @@ use crate::spec::window::{window, windowed_layers};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "llama4", read };
 
-/// No key says which layers are not rotated.
+/// The last layer of each period is not rotated; no key states this.
 const PERIOD: usize = 4;
 
-/// Positions of a chunk, where the file does not say.
+/// Positions of a chunk, if the file does not state it.
 const CHUNK: usize = 8192;
 
-/// No key says how queries of layers without rotation grow.
+/// The growth of queries in layers without rotation; no key states this.
 const TEMPERATURE: Temperature = Temperature { scale: 0.1, length: 8192, offset: 1 };
 
-/// Queries and keys of Maverick, which has so many experts, are not normed.
+/// The number of experts of Maverick, whose queries and keys are not normed.
 const MAVERICK: usize = 128;
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {

@@ -1,4 +1,4 @@
-//! `minicpm`: as `granite`, with factors that follow from the sizes where the file does not say them (OpenBMB's MiniCPM 1 and 2).
+//! `minicpm`: like `granite`, with factors that follow from the sizes if the file does not state them (OpenBMB's MiniCPM 1 and 2).
 
 use super::{Architecture, granite};
 use crate::keys::Keys;
@@ -7,7 +7,7 @@ use crate::spec::ModelSpec;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "minicpm", read };
 
-/// The factor on the embedding, and what `√layers` divides in the factor on what parts add, of MiniCPM 1.
+/// MiniCPM 1's factor on the embedding, and the numerator of its factor on the output of parts, which is divided by `√layers`.
 const EMBEDDING_SCALE: f32 = 12.0;
 const RESIDUAL_SCALE: f32 = 1.4;
 /// The hidden size of the model whose logits need no factor.

@@ -1,5 +1,5 @@
-//! `minimax-m2`: a mixture of experts in every layer, chosen by their sigmoids with a bias for the choice alone; NeoX rotary
-//! pairs on part of a head; queries and keys are normed over all heads together (MiniMax M2).
+//! `minimax-m2`: a mixture of experts in every layer, chosen by their sigmoids with a bias that affects only the choice; NeoX
+//! rotary pairs on part of a head; queries and keys are normed over all heads together (MiniMax M2).
 
 use super::{Architecture, olmoe};
 use crate::keys::Keys;

@@ -1,4 +1,4 @@
-//! `mistral3`: as `llama`, with queries that grow at positions beyond the original context (Ministral 3, Devstral Small 2).
+//! `mistral3`: like `llama`, with queries that grow at positions beyond the original context (Ministral 3, Devstral Small 2).
 
 use super::{Architecture, llama};
 use crate::keys::SpecError;

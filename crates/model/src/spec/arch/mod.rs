@@ -102,9 +102,9 @@ const ALL: [&Architecture; 47] = [
 /// A family of networks.
 #[derive(Debug)]
 pub struct Architecture {
-    /// What `general.architecture` calls it, which is also the prefix of its keys.
+    /// The name in `general.architecture`, which is also the prefix of its keys.
     pub name: &'static str,
-    /// Makes the network of the metadata.
+    /// Reads the network from the metadata.
     pub(super) read: fn(&Keys<'_, '_>) -> Result<ModelSpec, SpecError>,
 }
 
@@ -113,10 +113,10 @@ pub fn architectures() -> impl Iterator<Item = &'static Architecture> {
     ALL.into_iter()
 }
 
-/// The architecture of that name.
+/// Returns the architecture called `name`.
 ///
 /// # Errors
-/// [`SpecError::Architecture`], which names those that are supported.
+/// [`SpecError::Architecture`], which lists the supported ones.
 pub(super) fn named(name: &str) -> Result<&'static Architecture, SpecError> {
     architectures().find(|a| a.name == name).ok_or_else(|| SpecError::Architecture {
         found: name.into(),

@@ -1,7 +1,7 @@
 //! `nemotron_h`: each layer is either a mixer (Mamba-2, or attention without positions) or a feed-forward part without a gate
-//! (Nemotron-H, Nemotron Nano 2). `nemotron_h_moe`: the feed-forward parts are mixtures of experts, chosen by their sigmoids
-//! with a bias for the choice alone, beside a network for all tokens; they may work on a shorter row, and differ between
-//! layers (Nemotron 3 Nano, Super and Puzzle).
+//! (Nemotron-H, Nemotron Nano 2). `nemotron_h_moe`: the feed-forward parts are mixtures of experts with a shared expert, chosen
+//! by their sigmoids with a bias that affects only the choice; they may work on a shorter row, and differ between layers
+//! (Nemotron 3 Nano, Super and Puzzle).
 
 use super::Architecture;
 use crate::keys::SpecError;
@@ -82,7 +82,7 @@ fn mixtures(
     let (layers, experts) = (widths.len(), Routing::experts(keys)?);
     let used = keys.per_layer_in(USED, layers, 0..=experts)?;
     let used = used.ok_or_else(|| keys.missing(USED))?;
-    // Early files have the width of all of a token's experts together.
+    // Early files store the total width of a token's experts.
     let each = keys.per_layer_in(EXPERT_WIDTH, layers, 0..=MAX_WIDTH)?;
     let each = each.unwrap_or_else(|| {
         let shares = widths.iter().zip(&used);
@@ -110,7 +110,7 @@ fn mixtures(
     widths.iter().zip(&used).zip(&each).map(part).collect()
 }
 
-/// The experts beside a network for all tokens of width `shared`, on rows of length `latent` if that is a length of its own.
+/// The experts with a shared expert of width `shared`, on rows of length `latent` if they have a length of their own.
 fn with_shared(experts: ExpertsSpec, shared: Option<usize>, latent: Option<usize>) -> FeedForward {
     match latent {
         None => {

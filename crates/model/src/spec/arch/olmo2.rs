@@ -1,5 +1,5 @@
-//! `olmo2`: norms of outputs in place of inputs, and queries and keys are normed over all heads together (Ai2's OLMo 2). In
-//! OLMo 3 three layers of four have a sliding window, and what stretches the context is for the fourth alone.
+//! `olmo2`: norms of outputs instead of inputs; queries and keys are normed over all heads together (Ai2's OLMo 2). In OLMo 3,
+//! three out of four layers have a sliding window, and RoPE scaling applies only to the fourth.
 
 use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling};
 

@@ -1,4 +1,4 @@
-//! `phi3`: queries, keys and values in one matrix, gate and up in another (Phi-3, Phi-4). A window is that of all layers.
+//! `phi3`: queries, keys and values in one matrix, gate and up in another (Phi-3, Phi-4). A window applies to all layers.
 
 use alight_kernels::rope::RopePairing;
 

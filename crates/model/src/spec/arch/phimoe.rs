@@ -1,4 +1,4 @@
-//! `phimoe`: a mixture of experts in every layer, LayerNorm, biases, NeoX rotary pairs (Phi-3.5-MoE). A window is that of all
+//! `phimoe`: a mixture of experts in every layer, LayerNorm, biases, NeoX rotary pairs (Phi-3.5-MoE). A window applies to all
 //! layers.
 
 use alight_kernels::rope::RopePairing;

@@ -1,5 +1,5 @@
-//! `qwen2`: as `llama`, but with NeoX rotary pairs, and queries, keys and values have biases, which are used where the
-//! file has them (Qwen 2 and 2.5, and what was distilled into them).
+//! `qwen2`: like `llama`, but with NeoX rotary pairs, and with biases of queries, keys and values, which are used if the file has
+//! them (Qwen 2 and 2.5, and models distilled into them).
 
 use alight_kernels::rope::RopePairing;
 
@@ -18,7 +18,7 @@ pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     read_with(keys, DenseSpec::read(keys)?)
 }
 
-/// The network with another feed-forward part.
+/// Reads the network with this feed-forward part.
 pub(super) fn read_with(
     keys: &Keys<'_, '_>,
     feed_forward: impl Into<FeedForward>,

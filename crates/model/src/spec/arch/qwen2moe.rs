@@ -1,5 +1,5 @@
-//! `qwen2moe`: as `qwen2`, with a mixture of experts in every layer, whose weights are not normalised, and a network for
-//! all tokens behind a sigmoid (Qwen1.5-MoE, Qwen2-57B-A14B). Early files leave the widths out.
+//! `qwen2moe`: like `qwen2`, with a mixture of experts in every layer, whose weights are not normalised, and a shared expert
+//! gated by a sigmoid (Qwen1.5-MoE, Qwen2-57B-A14B). Early files leave the widths out.
 
 use super::{Architecture, qwen2};
 use crate::keys::SpecError;
@@ -12,7 +12,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen2moe", r
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut experts = ExpertsSpec::read(keys, false)?;
     if keys.optional_dimension(EXPERT_WIDTH, MAX_WIDTH)?.is_none() {
-        // What was read is the width of all experts that a token goes through.
+        // The value read is the total width of the experts that a token goes through.
         experts.intermediate_size = (experts.intermediate_size / experts.routing.used).max(1);
     }
     let width = match keys.optional_dimension(SHARED_WIDTH, MAX_WIDTH)? {

@@ -1,5 +1,5 @@
-//! `qwen2vl`: the text part of Qwen 2 VL and Qwen 2.5 VL: as `qwen2`. The positions of text have one component, with which the
-//! sections of its rotary embedding are all turned alike.
+//! `qwen2vl`: the text part of Qwen 2 VL and Qwen 2.5 VL, like `qwen2`. Text positions have one component, so all sections of the
+//! rotary embedding are rotated by the same position.
 
 use super::{Architecture, qwen2};
 

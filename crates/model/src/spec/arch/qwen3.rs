@@ -1,5 +1,5 @@
-//! `qwen3`: NeoX rotary pairs, queries and keys are normed per head instead of having biases, and a head's length is a
-//! key of its own, not a share of the hidden size.
+//! `qwen3`: NeoX rotary pairs; queries and keys are normed per head instead of having biases; the head's length has its own key
+//! and is not a fraction of the hidden size.
 
 use alight_kernels::rope::RopePairing;
 
@@ -18,7 +18,7 @@ pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     read_with(keys, DenseSpec::read(keys)?)
 }
 
-/// The network with another feed-forward part.
+/// Reads the network with this feed-forward part.
 pub(super) fn read_with(
     keys: &Keys<'_, '_>,
     feed_forward: impl Into<FeedForward>,

@@ -1,5 +1,5 @@
-//! `qwen35`: of four layers three are gated delta nets, and the fourth is attention behind a gate (Qwen 3.5, 3.6 and 3.8, the
-//! dense ones).
+//! `qwen35`: three out of four layers are gated delta nets, and the fourth is attention with an output gate (Qwen 3.5, 3.6 and 3.8,
+//! the dense models).
 
 use alight_formats::gguf::Value;
 use alight_kernels::rope::RopePairing;
@@ -17,7 +17,7 @@ use crate::spec::{FeedForward, Mixer, ModelSpec, Norms};
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: "qwen35", read: |keys| read_with(keys, DenseSpec::read(keys)?) };
 
-/// The network with that feed-forward part.
+/// Reads the network with this feed-forward part.
 pub(super) fn read_with(
     keys: &Keys<'_, '_>,
     feed_forward: impl Into<FeedForward>,
@@ -47,7 +47,7 @@ pub(super) fn read_with(
     Ok(spec.with_mtp())
 }
 
-/// Which layers are recurrent: the file's list of flags, or all but the last of every so many.
+/// Returns a flag for each layer, true if it is recurrent: the file's list of flags, or all layers but the last of each interval.
 fn recurrent_layers(keys: &Keys<'_, '_>, layers: usize) -> Result<Vec<bool>, SpecError> {
     let key = "attention.recurrent_layers";
     if let Some(Value::Array(array)) = keys.gguf.get(&keys.name(key)) {

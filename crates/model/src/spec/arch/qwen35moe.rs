@@ -1,4 +1,4 @@
-//! `qwen35moe`: as `qwen35`, with a mixture of experts in every layer and a network for all tokens behind a sigmoid.
+//! `qwen35moe`: like `qwen35`, with a mixture of experts in every layer and a shared expert gated by a sigmoid.
 
 use super::{Architecture, qwen35};
 use crate::keys::SpecError;

@@ -1,4 +1,4 @@
-//! `qwen3moe`: as `qwen3`, with a mixture of experts in every layer, none of them shared (Qwen3-30B-A3B, 235B-A22B).
+//! `qwen3moe`: like `qwen3`, with a mixture of experts in every layer, none of them shared (Qwen3-30B-A3B, 235B-A22B).
 
 use super::{Architecture, qwen3};
 use crate::parts::experts::ExpertsSpec;

@@ -1,5 +1,5 @@
-//! `qwen3next`: as `qwen35moe`, but neighbouring value heads of the delta nets share a key head (Qwen3-Next, Qwen3-Coder-Next).
-//! Files of before December 2025 have one tensor, `ssm_in`, for `attn_qkv` and `attn_gate`.
+//! `qwen3next`: like `qwen35moe`, but adjacent value heads of the delta nets share a key head (Qwen3-Next, Qwen3-Coder-Next).
+//! Files from before December 2025 have one tensor, `ssm_in`, in place of `attn_qkv` and `attn_gate`.
 
 use super::{Architecture, qwen35moe};
 use crate::keys::Keys;

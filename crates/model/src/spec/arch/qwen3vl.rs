@@ -1,5 +1,5 @@
-//! `qwen3vl` and `qwen3vlmoe`: the text parts of Qwen3-VL: as `qwen3` and `qwen3moe`. The positions of text have one component, with which
-//! the sections of its rotary embedding are all turned alike.
+//! `qwen3vl` and `qwen3vlmoe`: the text parts of Qwen3-VL, like `qwen3` and `qwen3moe`. Text positions have one component, so all
+//! sections of the rotary embedding are rotated by the same position.
 
 use super::{Architecture, qwen3, qwen3moe};
 

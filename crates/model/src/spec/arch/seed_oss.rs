@@ -1,4 +1,4 @@
-//! `seed_oss`: as `qwen2`, but the norm before the feed-forward part is called `post_attention_norm` (ByteDance's Seed-OSS,
+//! `seed_oss`: like `qwen2`, but the norm before the feed-forward part is called `post_attention_norm` (ByteDance's Seed-OSS,
 //! whose heads have a length of their own).
 
 use super::{Architecture, qwen2};

@@ -1,4 +1,4 @@
-//! `smollm3`: as `llama`, but the queries and keys of every fourth layer are not rotated (Hugging Face's SmolLM3).
+//! `smollm3`: like `llama`, but the queries and keys of every fourth layer are not rotated (Hugging Face's SmolLM3).
 
 use super::{Architecture, llama};
 use crate::keys::Keys;
@@ -7,7 +7,7 @@ use crate::spec::ModelSpec;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "smollm3", read };
 
-/// No key says so.
+/// No key states this.
 const PERIOD: usize = 4;
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {

@@ -1,4 +1,4 @@
-//! `stablelm`: LayerNorm, NeoX rotary pairs of a part of each head. In the 12B, heads are normed, each with its own weights, and
+//! `stablelm`: LayerNorm, NeoX rotary pairs on part of each head. In the 12B, heads are normed, each with its own weights, and
 //! the feed-forward part is parallel to attention (Stability's StableLM 3B and 2).
 
 use alight_kernels::rope::RopePairing;
@@ -23,7 +23,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     };
     let rope = rope(keys, attention.key_dim, sizes.context)?;
     let mut spec = sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope);
-    // Those that are parallel have no norm of their own.
+    // Parallel feed-forward parts have no norm of their own.
     if keys.gguf.tensor("blk.0.ffn_norm.weight").is_none() {
         for layer in &mut spec.layers {
             (layer.norms, layer.parallel) = (Norms::SHARED, true);

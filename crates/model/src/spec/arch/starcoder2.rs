@@ -1,5 +1,5 @@
 //! `starcoder2`: LayerNorm, biases everywhere, NeoX rotary pairs, and a feed-forward part without a gate, with GELU (BigCode's
-//! StarCoder 2). Its files do not name the sliding window that it was trained with.
+//! StarCoder 2). Its files leave out the sliding window that it was trained with.
 
 use alight_kernels::rope::RopePairing;
 
