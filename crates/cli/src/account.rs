@@ -1,6 +1,6 @@
-//! `alight rusage`: this process becomes the program `rusage`, which stands beside this one.
+//! `alight rusage`: this process becomes the program `rusage`, which is installed next to this one.
 //!
-//! As a program of its own it is small, and what it starts is not measured from inside a large one.
+//! A separate program is small, and the commands it runs are not measured from inside a large one.
 
 use std::env;
 use std::ffi::OsString;
@@ -21,7 +21,7 @@ pub struct RusageArgs {
     arguments: Vec<OsString>,
 }
 
-/// Becomes it.
+/// Replaces this process with `rusage`.
 pub fn main(args: &RusageArgs) -> Outcome {
     let own = env::current_exe().context("cannot find out where this program is")?;
     let path = own.with_file_name("rusage");

@@ -1,9 +1,10 @@
-//! The arguments of an answer's length and of its end, the same for one prompt and for many.
+//! Arguments that limit an answer's length and decide its end, the same for one prompt and for
+//! many.
 
 use alight_model::MAX_CONTEXT;
 use alight_text::Encoder;
 
-/// Parses a number of positions; 0 are those that a model was trained for.
+/// Parses a number of positions; 0 means those that a model was trained for.
 pub fn positions(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(n) if n > MAX_CONTEXT => Err(format!("expected at most {MAX_CONTEXT} tokens")),
@@ -12,7 +13,7 @@ pub fn positions(text: &str) -> Result<usize, String> {
     }
 }
 
-/// How long an answer may be, and what of it there is.
+/// Limits of an answer's length, and its contents.
 #[derive(Debug, clap::Args)]
 pub struct LimitArgs {
     /// Generate at most N tokens
@@ -38,17 +39,18 @@ pub struct LimitArgs {
 }
 
 impl LimitArgs {
-    /// The largest number of tokens.
+    /// Returns the maximum number of tokens.
     pub fn max_tokens(&self) -> usize {
         usize::try_from(self.predict).unwrap_or(usize::MAX)
     }
 
-    /// How many positions a conversation has, with a model that was trained for so many.
+    /// Returns the number of positions of a conversation, for a model that was trained for
+    /// `trained` of them.
     pub fn context(&self, trained: usize) -> usize {
         alight_model::context(self.ctx_size, trained)
     }
 
-    /// The encoder, which asks for thinking or for none.
+    /// Returns the encoder, with or without thinking.
     pub fn encoder<'a>(&self, encoder: Encoder<'a>) -> Encoder<'a> {
         if self.no_thinking { encoder.without_thinking() } else { encoder }
     }

@@ -43,7 +43,7 @@ const STYLES: Styles = Styles::styled()
     version = long_version(),
     styles = STYLES,
     propagate_version = false,
-    // An alias has its own options; what is typed after it counts.
+    // An alias has its own options; those typed after it count.
     args_override_self = true,
     arg_required_else_help = true,
     max_term_width = 100,
@@ -119,7 +119,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The models that it is given, each of which may be one of the hub; and whether nothing may be fetched.
+    /// Returns the models given to it, each of which may be one of the hub; and true if nothing may be fetched.
     pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
         match self {
             Command::Run(a) => a.models(),
@@ -136,7 +136,8 @@ impl Command {
     }
 }
 
-/// The version, the commit that it was built of, the kernels that this CPU would run, and the features that the program lacks.
+/// Returns the version, the commit it was built from, the kernels that this CPU would run, and the features that the program
+/// lacks.
 fn long_version() -> &'static str {
     use std::sync::OnceLock;
     static TEXT: OnceLock<String> = OnceLock::new();
@@ -161,8 +162,8 @@ fn long_version() -> &'static str {
     })
 }
 
-/// The command line. Each option that takes a value takes a negative number for one (`--top-k -1` is one of llama.cpp's); where it is
-/// none of the option's values, the option says so.
+/// Returns the command line. Each option with a value accepts a negative number (llama.cpp has `--top-k -1`); an option without
+/// negative values reports that itself.
 pub fn command() -> clap::Command {
     fn with_negative_numbers(command: clap::Command) -> clap::Command {
         let command = command.mut_args(|argument| {
@@ -174,22 +175,22 @@ pub fn command() -> clap::Command {
     with_negative_numbers(Cli::command())
 }
 
-/// The help or the version that `words` ask for, if they do: those depend on no setting.
+/// Returns the help or the version if `words` request one: those depend on no setting.
 pub fn help(words: &[OsString]) -> Option<Outcome> {
     let said = command().try_get_matches_from(words).err()?;
     (!said.use_stderr()).then(|| instead(words, said))
 }
 
-/// What there is to say instead of running a command: help or a version, which are results, or what is
-/// wrong with the command line `words`.
+/// Returns the outcome instead of a command's: help or a version, which are results, or the error
+/// in the command line `words`.
 pub fn instead(words: &[OsString], said: clap::Error) -> Outcome {
     if !said.use_stderr() {
         let text = said.render();
         let styled = stdout().is_terminal() && say::colours_allowed();
         return output::report(if styled { text.ansi().to_string() } else { text.to_string() });
     }
-    // The message repeats arguments, which may be names of files that a shell put there. So it is the
-    // message about arguments in which nothing drives a terminal.
+    // The message repeats arguments, which may be file names inserted by a shell. So the message is
+    // made from arguments in which nothing drives a terminal.
     let shown = words.iter().map(|argument| one_line(&argument.to_string_lossy()).into_owned());
     let mut said = command().try_get_matches_from(shown).err().unwrap_or(said);
     if said.kind() == ErrorKind::UnknownArgument {
@@ -197,7 +198,7 @@ pub fn instead(words: &[OsString], said: clap::Error) -> Outcome {
             Some(tip) => {
                 said.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]))
             }
-            // (Not that all after `--` is a prompt: an option with a wrong name would be one.)
+            // (Without the tip that everything after `--` is a prompt: a misspelt option would be one.)
             None => said.remove(ContextKind::Suggested),
         };
     }
@@ -207,11 +208,11 @@ pub fn instead(words: &[OsString], said: clap::Error) -> Outcome {
     Err(Stop::Refused)
 }
 
-/// What to do about a word that is too much.
+/// Returns advice about an unexpected argument.
 fn tip(words: &[OsString], said: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(word)) = said.get(ContextKind::InvalidArg) else { return None };
     if word.starts_with('-') {
-        // Only a text has a blank in it.
+        // Only a text contains a space.
         let mut words = words.iter().filter_map(|given| given.to_str());
         let is_text = words.any(|given| given.starts_with(word) && given.contains(' '));
         return is_text
@@ -233,7 +234,7 @@ fn tip(words: &[OsString], said: &clap::Error) -> Option<String> {
     })
 }
 
-/// The message with what was said of a value in plain words. All else in it stays as it is: the value is the user's.
+/// Returns the message with the reason against a value in plain words. The rest of it stays as it is: the value is the user's.
 fn in_plain_words(text: String, said: &clap::Error) -> String {
     use std::error::Error;
     let value = match said.get(ContextKind::InvalidValue) {

@@ -1,4 +1,4 @@
-//! A bar for something that takes seconds, on a terminal only.
+//! A bar for work that takes seconds, on a terminal only.
 
 use std::time::{Duration, Instant};
 
@@ -6,32 +6,32 @@ use crate::{say, units};
 
 /// Characters of the bar.
 const WIDTH: u64 = 30;
-/// Between two pictures of it.
+/// Minimum interval between two updates.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How far something has come.
+/// The progress of some work.
 pub struct Bar {
     what: &'static str,
-    /// Bytes that were done when it began.
+    /// Bytes that were already done at the start.
     before: u64,
     started: Instant,
     shown: Option<Instant>,
 }
 
 impl Bar {
-    /// Nothing is shown yet.
+    /// Creates a bar; nothing is shown yet.
     pub fn new(what: &'static str) -> Bar {
         Bar::going_on(what, 0)
     }
 
-    /// The same of something of which `before` bytes are done already.
+    /// Creates a bar for work of which `before` bytes are already done.
     pub fn going_on(what: &'static str, before: u64) -> Bar {
         Bar { what, before, started: Instant::now(), shown: None }
     }
 
     /// Shows that `done` of `total` bytes are done. Cheap when called often.
     pub fn show(&mut self, done: u64, total: u64) {
-        // The last one always: what follows is the disk's, and takes its time.
+        // The last update is always shown: the disk still has work left, which takes time.
         let Some(elapsed) = self.elapsed(done >= total) else { return };
         let text = if done < total {
             speed_and_rest(done.saturating_sub(self.before), total - done, elapsed)
@@ -47,7 +47,7 @@ impl Bar {
         ));
     }
 
-    /// Shows a text, after a picture of how far it has come if that is known. Cheap when called often.
+    /// Shows a text, after a bar if the progress is known. Cheap when called often.
     pub fn show_text(&mut self, share: Option<(u64, u64)>, text: impl FnOnce() -> String) {
         if self.elapsed(false).is_none() {
             return;
@@ -56,7 +56,7 @@ impl Bar {
         say::progress(&format!("{} {picture}{}", self.what, text()));
     }
 
-    /// The time since the beginning, if it is time for a new picture, or if there has to be one.
+    /// Returns the time since the start if an update is due, or if `always`.
     fn elapsed(&mut self, always: bool) -> Option<Duration> {
         let now = Instant::now();
         if !always && now.duration_since(self.shown.unwrap_or(self.started)) < PAUSE {
@@ -66,7 +66,7 @@ impl Bar {
         Some(now.duration_since(self.started))
     }
 
-    /// Removes it.
+    /// Removes the bar.
     pub fn clear(&mut self) {
         if self.shown.take().is_some() {
             say::progress("");
@@ -74,7 +74,7 @@ impl Bar {
     }
 }
 
-/// Bytes per second so far, and how long the rest will take at that, once that can be told.
+/// Returns the bytes per second so far and, once that can be estimated, the time left at that rate.
 fn speed_and_rest(done: u64, rest: u64, elapsed: Duration) -> String {
     let rate = done as f64 / elapsed.as_secs_f64().max(1e-9);
     let speed = format!("{}/s", units::bytes(rate as u64));

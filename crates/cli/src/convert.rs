@@ -1,5 +1,5 @@
-//! `alight convert`: a model as other programs have it, into one GGUF file. And what it shares with
-//! `alight quantize`, which does the same from GGUF to GGUF.
+//! `alight convert`: converts a model in another program's format into one GGUF file. And the code
+//! shared with `alight quantize`, which does the same from GGUF to GGUF.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::outcome::{Outcome, Stop};
 use crate::pack::{new_model, speed, with_progress};
 use crate::{say, threads, units};
 
-/// Names of tensors that are left out which are shown.
+/// Maximum number of omitted tensors shown by name.
 const SHOWN: usize = 3;
 
 /// Arguments of `alight convert`.
@@ -123,7 +123,7 @@ pub fn main(args: &ConvertArgs) -> Outcome {
     Ok(())
 }
 
-/// What becomes of the tensors.
+/// Prints how the tensors will be converted.
 pub fn plan(about: &About) {
     let change = |((from, to), (count, bytes)): (&(String, _), &(usize, u64))| {
         let (to, bytes) = (format!("{to}"), units::bytes(*bytes));
@@ -155,7 +155,7 @@ pub fn plan(about: &About) {
     }
 }
 
-/// What old blocks lost on the way.
+/// Prints what old blocks lost in the conversion.
 fn losses(done: &Converted) {
     let lost = done.losses;
     if lost.rounded > 0 {

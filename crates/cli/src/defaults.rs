@@ -1,7 +1,7 @@
-//! Defaults that the user has set: `ALIGHT_THREADS=4` in the environment, and the file `config.toml`.
+//! Defaults set by the user: `ALIGHT_THREADS=4` in the environment, and the file `config.toml`.
 //!
-//! They are what an option is that is not given: they are shown by `--help`, conflict with nothing, and the
-//! command line overrides them, and the environment the file.
+//! They are the values of options that are not given: `--help` shows them, they conflict with nothing, the command line overrides
+//! them, and the environment overrides the file.
 
 use std::collections::HashMap;
 use std::env;
@@ -18,16 +18,16 @@ use crate::outcome::{Outcome, Stop};
 use crate::text_input::{self, From};
 use crate::{folders, plain};
 
-/// Most bytes of the file.
+/// Maximum bytes of the file.
 const LIMIT: u64 = 1 << 20;
-/// Stands before the name of an option, in capitals, with `_` for `-`.
+/// The prefix of an option's name, which is in capitals, with `_` for `-`.
 const PREFIX: &str = "ALIGHT_";
-/// Names the file instead of the one in the user's folder; empty: there is none.
+/// Names a file to use instead of the one in the user's folder; empty: none.
 const NAMED: &str = "ALIGHT_CONFIG";
-/// Options that ask for one thing to be done, and are no settings.
+/// Options that request a single action, and are not settings.
 const NO_SETTINGS: [&str; 8] =
     ["help", "version", "prompt", "file", "output", "force", "host-name", "svg"];
-/// Commands that have defaults of the user.
+/// Commands with user defaults.
 const COMMANDS: [&str; 6] = ["run", "batch", "serve", "bench", "perplexity", "quantize"];
 
 /// A default, and where it was set.
@@ -36,16 +36,16 @@ struct Default {
     from: String,
 }
 
-/// The file of the user.
+/// The user's file.
 struct File {
     path: PathBuf,
     table: Table,
-    /// The lines of names, by their sections; those in front of all sections are in the empty one.
+    /// The lines of names, by section; those before the first section are under the empty name.
     lines: HashMap<(String, String), usize>,
 }
 
 impl File {
-    /// Where a name stands, for an error.
+    /// Returns the location of a name, for an error.
     fn place(&self, section: &str, name: &str) -> String {
         let line = self.lines.get(&(section.to_owned(), name.to_owned()));
         let line = line.map_or_else(String::new, |line| format!(", line {line}"));
@@ -54,7 +54,7 @@ impl File {
     }
 }
 
-/// `cli` with the defaults of the command that `words` call.
+/// Returns `cli` with the defaults of the command that `words` call.
 pub fn applied(cli: Command, words: &[OsString]) -> Outcome<Command> {
     let called = words.get(1).and_then(|word| word.to_str());
     let Some(called) = called.filter(|called| COMMANDS.contains(called)) else { return Ok(cli) };
@@ -69,7 +69,7 @@ pub fn applied(cli: Command, words: &[OsString]) -> Outcome<Command> {
             let default = names.iter().find_map(|name| environment(name)).or_else(|| {
                 let file = file.as_ref()?;
                 let section = file.table.get(called).and_then(Value::as_table);
-                // (A section may be called as an option is.)
+                // (A section may have the name of an option.)
                 let of_all = |name| file.table.get(name).filter(|value| !value.is_table());
                 let in_own = |name| section.and_then(|own| own.get(name));
                 let found =
@@ -89,7 +89,7 @@ pub fn applied(cli: Command, words: &[OsString]) -> Outcome<Command> {
     wrong.map_or(Ok(cli), |error| Err(Stop::Usage(error)))
 }
 
-/// A command, and those in it, with what `of` says of their options.
+/// Returns a command, including its subcommands, with the default values that `of` returns for their options.
 fn with_defaults(command: Command, of: &mut dyn FnMut(&Arg) -> Option<Vec<String>>) -> Command {
     let command = command.mut_args(|option| match of(&option) {
         Some(values) => option.default_values(values),
@@ -98,21 +98,21 @@ fn with_defaults(command: Command, of: &mut dyn FnMut(&Arg) -> Option<Vec<String
     command.mut_subcommands(|inner| with_defaults(inner, of))
 }
 
-/// The names of an option that is a setting: its own and its aliases.
+/// Returns the names of an option that is a setting: its own and its aliases.
 fn names(option: &Arg) -> Vec<&str> {
     let own = option.get_long().filter(|long| !NO_SETTINGS.contains(long));
     let others = own.and_then(|_| option.get_all_aliases()).into_iter().flatten();
     own.into_iter().chain(others).collect()
 }
 
-/// What the environment says of an option.
+/// Returns an option's default from the environment.
 fn environment(long: &str) -> Option<Default> {
     let name = format!("{PREFIX}{}", long.to_uppercase().replace('-', "_"));
     let value = env::var(&name).ok().filter(|value| !value.is_empty())?;
     Some(Default { value: Value::String(value), from: name })
 }
 
-/// The file of the user, which is there if nobody has named it.
+/// Returns the path of the user's file, which is optional unless it is named.
 fn file() -> Option<PathBuf> {
     match env::var_os(NAMED) {
         Some(path) if path.is_empty() => None,
@@ -148,7 +148,7 @@ fn read(path: PathBuf) -> Outcome<File> {
     Ok(File { path, table, lines })
 }
 
-/// Refuses names that are of no option.
+/// Refuses names that belong to no option.
 fn check(file: &File, cli: &Command) -> Outcome {
     let unknown = |section: &str, name: &str, of: &str, commands: &[&str]| {
         let place = file.place(section, name);
@@ -179,7 +179,7 @@ fn check(file: &File, cli: &Command) -> Outcome {
     Ok(())
 }
 
-/// The option of a command whose name is nearly this one.
+/// Returns the option of a command whose name is closest to this one.
 fn near(cli: &Command, command: &str, name: &str) -> Option<String> {
     let dashed = name.replace('_', "-");
     if has(cli, command, &dashed) {
@@ -194,7 +194,7 @@ fn near(cli: &Command, command: &str, name: &str) -> Option<String> {
     has(cli, command, near).then(|| near.to_owned())
 }
 
-/// True if a command, or one in it, has an option of this name.
+/// Returns true if a command, or a subcommand of it, has an option of this name.
 fn has(cli: &Command, command: &str, long: &str) -> bool {
     fn one(command: &Command, long: &str) -> bool {
         command.get_arguments().any(|option| names(option).contains(&long))
@@ -203,7 +203,7 @@ fn has(cli: &Command, command: &str, long: &str) -> bool {
     cli.find_subcommand(command).is_some_and(|command| one(command, long))
 }
 
-/// The values of an option as a command line would have them, if it takes them; none where a switch is left off.
+/// Returns the values of an option as on a command line, if it accepts them; `None` for a switch that is left off.
 fn taken(option: &Arg, default: &Default) -> Result<Option<Vec<String>>, String> {
     let Default { value, from } = default;
     let name = option.get_long().unwrap_or_default();
@@ -236,7 +236,7 @@ fn taken(option: &Arg, default: &Default) -> Result<Option<Vec<String>>, String>
     if value.is_bool() && !may_be_alone {
         return wrong(&format!("'{}'", values.join(" ")), "expected a value");
     }
-    // By itself: what others it goes with does not matter.
+    // Parsed by itself: conflicts with other options do not matter.
     let alone = Arg::new("it")
         .long("it")
         .action(ArgAction::Append)
@@ -261,14 +261,14 @@ fn taken(option: &Arg, default: &Default) -> Result<Option<Vec<String>>, String>
     Ok(Some(values))
 }
 
-/// True if an option has as many values as it is given.
+/// Returns true if an option accepts several values.
 fn takes_several(option: &Arg) -> bool {
     matches!(option.get_action(), ArgAction::Append)
         || option.get_value_delimiter().is_some()
         || option.get_num_args().is_some_and(|values| values.max_values() > 1)
 }
 
-/// A value as it is written on a command line; none if it is several.
+/// Returns a value as written on a command line; `None` if it is several.
 fn written(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

@@ -1,4 +1,4 @@
-//! The arguments of tokens that are computed ahead.
+//! Arguments for tokens that are computed ahead.
 
 use std::path::{Path, PathBuf};
 
@@ -22,27 +22,27 @@ pub struct DraftArgs {
 }
 
 impl DraftArgs {
-    /// The model and the draft model.
+    /// Returns the paths of the model and the draft model.
     pub fn models<'a>(&'a mut self, model: &'a mut PathBuf) -> Vec<&'a mut PathBuf> {
         std::iter::once(model).chain(&mut self.draft).collect()
     }
 
-    /// The draft model's file, to be replaced.
+    /// Returns the draft model's file, to be replaced.
     pub fn file_mut(&mut self) -> Option<&mut PathBuf> {
         self.draft.as_mut()
     }
 
-    /// The draft model's file.
+    /// Returns the draft model's file.
     pub fn file(&self) -> Option<&Path> {
         self.draft.as_deref()
     }
 
-    /// The draft model.
+    /// Opens the draft model.
     pub fn model(&self, engine: &EngineArgs) -> Outcome<Option<Model>> {
         self.draft.as_ref().map(|path| open::draft(path, engine)).transpose()
     }
 
-    /// The draft model, which is used until the process ends.
+    /// Opens the draft model and keeps it until the process ends.
     pub fn leaked(&self, engine: &EngineArgs) -> Outcome<Option<&'static Model>> {
         Ok(self.model(engine)?.map(|draft| &*Box::leak(Box::new(draft))))
     }

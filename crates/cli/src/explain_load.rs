@@ -1,11 +1,11 @@
-//! `--explain-load`: how the weights come, in a few lines on stderr.
+//! `--explain-load`: how the weights are loaded, in a few lines on stderr.
 
 use alight_model::Model;
 use alight_model::{FileReport, LoadReport, SlotsReport};
 
 use crate::{say, units};
 
-/// What was decided, right after the model was opened.
+/// Prints the decision, right after the model was opened.
 pub fn decision(model: &Model) {
     let report = model.load_report();
     for file in &report.files {
@@ -23,8 +23,8 @@ pub fn decision(model: &Model) {
     }
 }
 
-/// Of the experts that a token chooses, the share that is in memory, by the share of all experts that fits there, both in percent: replayed
-/// from a published trace of Qwen3-30B-A3B, the second half of an answer.
+/// The share of the chosen experts that is in memory, by the share of all experts that fits there, both in percent: replayed from
+/// a published trace of Qwen3-30B-A3B, the second half of an answer.
 const HITS: [[f64; 2]; 12] = [
     [0.0, 0.0],
     [3.0, 28.0],
@@ -40,14 +40,14 @@ const HITS: [[f64; 2]; 12] = [
     [100.0, 100.0],
 ];
 
-/// The share of [`HITS`] where so many percent of the experts fit into memory.
+/// Returns the share in [`HITS`] if `fitting` percent of the experts fit into memory.
 fn expected_hits(fitting: f64) -> f64 {
     let between = HITS.windows(2).find(|pair| fitting <= pair[1][0]);
     let [[from, low], [to, high]] = between.map_or([HITS[10], HITS[11]], |pair| [pair[0], pair[1]]);
     low + (high - low) * ((fitting.min(to) - from) / (to - from))
 }
 
-/// What is to be expected of slots for the experts of a model of which a token chooses so many, in all layers.
+/// Returns the expected performance of slots for the experts of a model of which a token chooses `chosen`, in all layers.
 fn expected(slots: &SlotsReport, chosen: usize) -> String {
     const DISK: f64 = 3e9;
     let sizes = &slots.sizes;
@@ -73,12 +73,12 @@ fn expected(slots: &SlotsReport, chosen: usize) -> String {
     )
 }
 
-/// What came of it, at the end.
+/// Prints the outcome, at the end.
 pub fn outcome(model: &Model) {
     say::plain(&done(&model.load_report()));
 }
 
-/// What came of the experts that are read when they are chosen.
+/// Returns the outcome for experts that are read as they are chosen.
 pub fn experts(slots: &SlotsReport) -> String {
     let (sizes, counts) = (&slots.sizes, &slots.counts);
     let cached = match counts.cached {

@@ -1,14 +1,14 @@
-//! Signals that would end the program: Ctrl-C as a flag that the token loop looks at, and a terminal
-//! that is put in order before any of them takes effect.
+//! Signals that would end the program: Ctrl-C as a flag that the token loop checks, and a terminal
+//! that is restored before any of them takes effect.
 //!
 //! Before [`Interrupt::catch`] Ctrl-C has its default effect, so that opening a file or waiting for
-//! stdin can always be broken off. After it, the first Ctrl-C sets the flag; one more, before the flag
-//! has been [taken](Interrupt::take), ends the program at once with status 130. With a terminal, whose
-//! conversation would be lost, only one that comes [`PATIENCE`] later does: a key that was pressed twice
-//! meant the answer.
+//! stdin can always be interrupted. After it, the first Ctrl-C sets the flag; one more, before the
+//! flag has been [taken](Interrupt::take), ends the program at once with status 130. With a
+//! terminal, whose conversation would be lost, it only does so if it comes [`PATIENCE`] later: a
+//! key pressed twice was meant for the answer.
 //!
-//! A signal that was ignored when the program was started stays ignored (`nohup`, `trap '' INT`, and
-//! SIGINT and SIGQUIT of what a script starts with `&`): no handler is installed for it.
+//! A signal that was ignored when the program was started stays ignored (`nohup`, `trap '' INT`,
+//! and SIGINT and SIGQUIT of what a script starts with `&`): no handler is installed for it.
 
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ use signal_hook::iterator::Signals;
 use crate::say;
 use crate::terminal::Terminal;
 
-/// Stands before a message of a chat.
+/// Shown before a message of a chat.
 pub const PROMPT: &str = "> ";
 /// Printed when Ctrl-C was pressed with nothing to clear.
 pub const LEAVES: &str = "(Ctrl-C again leaves, and so does Ctrl-D)";
@@ -32,12 +32,12 @@ pub const LEAVES: &str = "(Ctrl-C again leaves, and so does Ctrl-D)";
 /// Exit status after Ctrl-C.
 const STATUS: i32 = 130;
 
-/// How long the end of an answer is waited for before Ctrl-C ends a chat.
+/// How long to wait for the end of an answer before Ctrl-C ends a chat.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 static PRESSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether Ctrl-C ends the program although there is a handler: after [`Interrupt::during`], until it is caught for good.
+/// True if Ctrl-C ends the program although there is a handler: after [`Interrupt::during`], until it is caught permanently.
 static DEFAULT: AtomicBool = AtomicBool::new(false);
 
 /// Proof that Ctrl-C sets the flag, unless it is ignored.
@@ -49,7 +49,7 @@ impl Interrupt {
     pub fn catch() -> anyhow::Result<Interrupt> {
         static CAUGHT: OnceLock<()> = OnceLock::new();
         if CAUGHT.get().is_none() && !is_ignored(SIGINT) {
-            // The order matters: the shutdown looks at the flag before this press sets it.
+            // The order matters: the shutdown checks the flag before this press sets it.
             signal_hook::flag::register_conditional_shutdown(SIGINT, STATUS, &PRESSED)?;
             signal_hook::flag::register(SIGINT, &PRESSED)?;
         }
@@ -58,14 +58,14 @@ impl Interrupt {
         Ok(Interrupt(()))
     }
 
-    /// As [`catch`](Interrupt::catch), and `terminal` is as it was before whatever signal ends the
-    /// program. While a line is being edited, Ctrl-C that somebody else sends (the terminal itself
+    /// Like [`catch`](Interrupt::catch), and `terminal` is restored before any signal ends the
+    /// program. While a line is being edited, a SIGINT sent by another process (the terminal itself
     /// sends none then) ends it like any other signal.
     pub fn catch_with(terminal: &'static Terminal) -> anyhow::Result<Interrupt> {
         let wanted = [SIGINT, SIGTERM, SIGHUP, SIGQUIT].into_iter().filter(|&s| !is_ignored(s));
         let mut signals = Signals::new(wanted)?;
         Interrupt::leave_to_others();
-        // In a thread, because a terminal's settings take more than a handler may do.
+        // On a thread, because restoring a terminal's settings is not allowed in a signal handler.
         let listen = move || {
             let mut pressed = Instant::now();
             signals.forever().for_each(|signal| came(signal, terminal, &mut pressed));
@@ -74,13 +74,13 @@ impl Interrupt {
         Ok(Interrupt(()))
     }
 
-    /// From now on what else was installed for Ctrl-C decides, whatever was done [`during`](Interrupt::during) before.
+    /// From now on the other handlers installed for Ctrl-C decide, whatever was done [`during`](Interrupt::during) before.
     pub fn leave_to_others() {
         DEFAULT.store(false, Ordering::Relaxed);
     }
 
-    /// Does something that can say whether Ctrl-C was pressed meanwhile; a second press ends the program at once. Afterwards Ctrl-C
-    /// has its default effect, as before. Where the system lets no handler be installed, it has that all the time.
+    /// Runs `work`, which can check if Ctrl-C was pressed meanwhile; a second press ends the program at once. Afterwards Ctrl-C
+    /// has its default effect, as before. If the system does not allow a handler, it has that effect throughout.
     pub fn during<T>(work: impl FnOnce(&dyn Fn() -> bool) -> T) -> T {
         let pressed = Arc::new(AtomicBool::new(false));
         let install = || -> std::io::Result<Vec<SigId>> {
@@ -98,7 +98,7 @@ impl Interrupt {
         let handlers = install().unwrap_or_default();
         DEFAULT.store(false, Ordering::Relaxed);
         let done = work(&|| pressed.load(Ordering::Relaxed));
-        // In this order: at no moment would it do nothing at all.
+        // In this order, so that Ctrl-C has an effect at every moment.
         DEFAULT.store(true, Ordering::Relaxed);
         for handler in handlers {
             signal_hook::low_level::unregister(handler);
@@ -106,7 +106,7 @@ impl Interrupt {
         done
     }
 
-    /// True if Ctrl-C has been pressed since the flag was last taken.
+    /// Returns true if Ctrl-C has been pressed since the flag was last taken.
     pub fn pressed(self) -> bool {
         PRESSED.load(Ordering::Relaxed)
     }
@@ -117,8 +117,7 @@ impl Interrupt {
     }
 }
 
-/// What a signal does that has been caught with a terminal. `pressed`: when Ctrl-C last asked for the end of an
-/// answer.
+/// Handles a signal that was caught with a terminal. `pressed`: when Ctrl-C last requested the end of an answer.
 fn came(signal: i32, terminal: &Terminal, pressed: &mut Instant) {
     if signal == SIGINT && terminal.is_first_break() {
         say::styled(&format!("\n{LEAVES}\n{PROMPT}"));

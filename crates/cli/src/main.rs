@@ -1,21 +1,20 @@
 //! `alight`: language models straight from a mapped file. (see docs/explanation/architecture.md)
 //!
-//! Arguments into calls, results into text. One file (or folder) per subcommand.
+//! Turns arguments into calls, and results into text. One file (or folder) per subcommand.
 //!
-//! **Invariant:** results go to stdout ([`output`]) and nothing else does; everything said to the user goes
-//! to stderr through [`say`]. What cannot be written to stdout is status 1.
+//! **Invariant:** results go to stdout ([`output`]) and nothing else does; all messages to the user go to stderr through [`say`].
+//! If a result cannot be written to stdout, the status is 1.
 //!
 //! **Invariant:** the exit status is 0 (done), 1 (failed), 2 (wrong usage) or 130 (interrupted). A reader that
 //! closes the pipe ends the program quietly.
 //!
-//! **Invariant:** nothing that a model, a file, a file's name or an argument made up drives a terminal or
-//! begins a line of its own ([`terminal_text`]). A pipe or a file gets the bytes of an answer.
+//! **Invariant:** no text from a model, a file, a file's name or an argument drives a terminal or begins a line of its own
+//! ([`terminal_text`]). A pipe or a file gets the bytes of an answer.
 //!
-//! **Invariant:** a text that is read whole has a limit, and a report is never much larger than the header it
-//! is about.
+//! **Invariant:** a text that is read whole has a limit, and a report is never much larger than the header it describes.
 //!
-//! **Invariant:** a signal that was ignored when the program was started stays ignored; whatever ends a chat,
-//! the terminal is left as it was.
+//! **Invariant:** a signal that was ignored when the program was started stays ignored; whatever ends a chat, the terminal is
+//! restored.
 
 mod account;
 mod answer_limits;

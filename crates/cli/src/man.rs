@@ -1,4 +1,4 @@
-//! `alight man`: manual pages, made of what `--help` says.
+//! `alight man`: manual pages, made from `--help`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -48,24 +48,24 @@ pub fn main(args: &ManArgs, mut command: Command) -> Outcome {
     output::report(text(wanted)?)
 }
 
-/// A command and what it has of commands, without those that are hidden.
+/// Returns a command and its subcommands, without the hidden ones.
 fn pages(command: &Command) -> Vec<&Command> {
     let shown = |inner: &&Command| !inner.is_hide_set() && inner.get_name() != "help";
     let inner = command.get_subcommands().filter(shown).flat_map(pages);
     [command].into_iter().chain(inner).collect()
 }
 
-/// The name of its page.
+/// Returns the name of its page.
 fn name(command: &Command) -> String {
     command.get_display_name().unwrap_or(command.get_name()).to_owned()
 }
 
 fn text(command: &Command) -> Outcome<Vec<u8>> {
     const VERSION: &str = env!("CARGO_PKG_VERSION");
-    // What `-h` leaves out to be short has its words here.
+    // Options that `-h` leaves out for brevity are included here.
     let mut command = command.clone().mut_args(|argument| argument.hide_short_help(false));
     if command.get_version().is_some() {
-        // That of the program names the kernels of this machine, and a page is read on others.
+        // The program's version names the kernels of this machine, and a page is read on others.
         command = command.version(VERSION).long_version(VERSION);
     }
     let mut page = Vec::new();

@@ -17,7 +17,7 @@ use crate::outcome::Outcome;
 use crate::source;
 use crate::{say, threads, units};
 
-/// Arguments of every command that computes.
+/// Arguments of every command that computes with a model.
 #[derive(Clone, Debug, clap::Args)]
 pub struct EngineArgs {
     /// Threads to compute with [default: one per core]
@@ -36,7 +36,7 @@ impl Deref for EngineArgs {
     }
 }
 
-/// The same without the number of threads, of which some commands take several.
+/// The engine arguments without the number of threads, of which some commands accept several.
 #[derive(Clone, Debug, clap::Args)]
 pub struct HowArgs {
     /// Kernels to use instead of the best that this CPU has: scalar, neon, i8mm, avx2, avxvnni, avx512, amxint8; amx, which
@@ -105,7 +105,7 @@ enum Switch {
     Off,
 }
 
-/// Parses one of the names of a library's options, which help and completions list.
+/// Parses a name of a library's option; help and completions list the names.
 fn named<T>(names: impl Into<PossibleValuesParser>) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err = String> + Clone + Send + Sync + 'static,
@@ -114,12 +114,12 @@ where
 }
 
 impl HowArgs {
-    /// Memory that the model may take, if there is a limit.
+    /// Returns the configured limit on the model's memory, if there is one.
     pub fn memory(&self) -> Option<u64> {
         self.memory
     }
 
-    /// How activations of prompts are rounded.
+    /// Returns the precision of activations of prompts.
     pub fn prompt_precision(&self) -> Precision {
         match self.prompt_precision {
             PromptPrecision::Bits8 => Precision::Bits8,
@@ -127,7 +127,7 @@ impl HowArgs {
         }
     }
 
-    /// How keys and values are kept.
+    /// Returns the type in which keys and values are stored.
     pub fn cache_type(&self) -> KvType {
         match self.cache_type {
             CacheType::F16 => KvType::F16,
@@ -135,7 +135,7 @@ impl HowArgs {
         }
     }
 
-    /// As the library takes them.
+    /// Returns the options for the library.
     fn options(&self, threads: Option<usize>) -> OpenOptions {
         OpenOptions {
             threads,
@@ -149,7 +149,7 @@ impl HowArgs {
         }
     }
 
-    /// Says what came of loading, if that was asked for.
+    /// Prints the outcome of loading, if that was requested.
     pub fn explain_outcome(&self, model: &Model) {
         if self.explain_load {
             explain_load::outcome(model);
@@ -168,7 +168,7 @@ pub fn model(path: &Path, args: &EngineArgs) -> Outcome<Model> {
     Ok(model)
 }
 
-/// Opens the model at `path` beside another one, of which all that is to be said of the options has been said.
+/// Opens the model at `path` in addition to another one, without the notes on options that apply to both.
 pub fn draft(path: &Path, args: &EngineArgs) -> Outcome<Model> {
     let path = &source::model_file(path)?;
     let model = Model::open(path, &args.options(args.threads));
@@ -182,24 +182,24 @@ pub fn draft(path: &Path, args: &EngineArgs) -> Outcome<Model> {
     Ok(model)
 }
 
-/// What a model's files say of its text, for engines that compute with its weights in another process.
+/// The text data in a model's files, for engines that compute with its weights in another process.
 pub struct Text {
     /// The model's name.
     pub name: String,
     /// Its tokenizer and chat template.
     pub vocabulary: Vocabulary,
-    /// Positions that it was trained for.
+    /// The context length that the model was trained for.
     pub trained: usize,
 }
 
-/// The tokenizer and the chat template of the model at `path`, whatever its network is.
+/// Returns the tokenizer and the chat template of the model at `path`, regardless of its network.
 pub fn vocabulary(path: &Path) -> Outcome<Vocabulary> {
     let path = &source::model_file(path)?;
     let maps = alight_files::open(path).map_err(|error| source::explain(path, anyhow!(error)))?;
     Ok(describe::vocabulary(&maps[0]).map_err(|error| anyhow!(error))?)
 }
 
-/// Opens the model at `path` for its text alone. What the native engine would refuse of it is refused here, too.
+/// Opens the model at `path` for its text only. Models that the native engine would reject are rejected here, too.
 pub fn text(path: &Path) -> Outcome<Text> {
     let path = &source::model_file(path)?;
     let maps = alight_files::open(path).map_err(|error| source::explain(path, anyhow!(error)))?;

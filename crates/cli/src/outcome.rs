@@ -1,24 +1,24 @@
-//! How a subcommand can end, and the exit status that says so.
+//! The ways in which a subcommand can end, and their exit statuses.
 
 use std::io;
 use std::process::ExitCode;
 
 use crate::say;
 
-/// Why a subcommand ended early.
+/// The reason why a subcommand ended early.
 #[derive(Debug)]
 pub enum Stop {
     /// It failed; the chain of causes is shown.
     Failed(anyhow::Error),
     /// The arguments parsed, but do not make sense together.
     Usage(String),
-    /// The reader of stdout is gone. Nobody is left to tell, so nothing is said.
+    /// The reader of stdout is gone. No error is printed.
     BrokenPipe,
     /// Ctrl-C.
     Interrupted,
-    /// Parts of it failed, which has been said.
+    /// Parts of it failed, which has been reported.
     AlreadyReported,
-    /// The arguments did not parse, which has been said.
+    /// The arguments did not parse, which has been reported.
     Refused,
 }
 
@@ -31,8 +31,8 @@ impl From<anyhow::Error> for Stop {
     }
 }
 
-/// Errors of writing to stdout. Errors of reading files carry the file's name and come as
-/// [`anyhow::Error`].
+/// Errors of writing to stdout. Errors of reading files carry the file's name and are converted
+/// from [`anyhow::Error`].
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Stop {
         match error.kind() {
@@ -42,7 +42,7 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// Says what went wrong, if anything, and gives the exit status for it.
+/// Prints the error, if there is one, and returns the exit status for it.
 pub fn report(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(()) | Err(Stop::BrokenPipe) => ExitCode::SUCCESS,
@@ -60,7 +60,7 @@ pub fn report(outcome: Outcome) -> ExitCode {
     }
 }
 
-/// An error and its causes in one line, leaving out a cause that the text before it repeats.
+/// Returns an error and its causes in one line, leaving out a cause that the text before it repeats.
 pub fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {

@@ -1,9 +1,8 @@
-//! Standard output: everything that is written there goes through here.
+//! Standard output: everything written to it goes through this module.
 //!
-//! It is data. A pipe or a file gets it byte for byte; only on a terminal is an answer's text made
-//! harmless ([`terminal_text`](crate::terminal_text)). What cannot be written is an error, also where
-//! the stream was closed before the program began; each function here returns when the system has
-//! taken everything.
+//! It is data. A pipe or a file gets it byte for byte; only on a terminal is an answer's text made harmless
+//! ([`terminal_text`](crate::terminal_text)). A failed write is an error, also if the stream was closed before the program began;
+//! each function here returns when the system has accepted everything.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -32,7 +31,7 @@ pub fn json<T: Serialize + ?Sized>(value: &T) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// Writes what `write` does, in which nothing drives a terminal, as a report that is too long to be made first.
+/// Writes the output of `write`, in which nothing drives a terminal: a report that is too long to be built first.
 pub fn written(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Outcome {
     let mut out = BufWriter::new(stdout()?);
     write(&mut out)?;
@@ -42,22 +41,22 @@ pub fn written(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Outcome 
 /// Serializes a path as text, with U+FFFD where it is not UTF-8: for `serialize_with`.
 ///
 /// # Errors
-/// Of the serializer.
+/// Those of the serializer.
 pub fn lossy<P: AsRef<Path>, S: Serializer>(path: &P, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.as_ref().to_string_lossy())
 }
 
 /// Begins dimmed text on a terminal.
 const DIM: &str = "\x1b[2m";
-/// Ends it.
+/// Ends dimmed text.
 const USUAL: &str = "\x1b[0m";
 
-/// True if text may be dimmed: a terminal that may be given styles.
+/// Returns true if text may be dimmed: on a terminal that accepts styles.
 pub fn can_dim() -> bool {
     io::stdout().is_terminal() && say::colours_allowed()
 }
 
-/// Writes a text that a model makes, piece by piece.
+/// Writes a text that a model generates, piece by piece.
 #[derive(Debug)]
 pub struct Stream {
     /// On a terminal only.
@@ -68,20 +67,20 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A text begins.
+    /// Begins a text.
     pub fn new() -> Stream {
         let filter = io::stdout().is_terminal().then(Filter::default);
         Stream { filter, wrap: None, safe: String::new(), shown: String::with_capacity(1024) }
     }
 
-    /// A text begins whose words a terminal does not break.
+    /// Begins a text whose words a terminal does not break.
     pub fn wrapped() -> Stream {
         let size = terminal_size::terminal_size_of(io::stdout()).filter(|_| !say::is_dumb());
         let wrap = size.map(|(columns, _)| Wrap::new(columns.0.into()));
         Stream { wrap, ..Stream::new() }
     }
 
-    /// Appends a piece to what is shown, made harmless.
+    /// Appends a piece to the displayed text, made harmless.
     fn show(&mut self, push: impl FnOnce(&mut Filter, &mut String)) {
         let Some(filter) = &mut self.filter else { return };
         match &mut self.wrap {
@@ -94,10 +93,10 @@ impl Stream {
         }
     }
 
-    /// Writes its next piece.
+    /// Writes the next piece.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     pub fn write(&mut self, piece: &str) -> io::Result<()> {
         if self.filter.is_none() {
             return self::write(piece);
@@ -107,11 +106,11 @@ impl Stream {
         self::write(&self.shown)
     }
 
-    /// Writes its next piece dimmed, where [`can_dim`] says so. Each piece ends its style, so that the terminal is as it
-    /// was whatever ends the program between two of them.
+    /// Writes the next piece dimmed, if [`can_dim`] allows it. Each piece ends its style, so that the terminal is unchanged if
+    /// the program ends between two of them.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     pub fn write_dim(&mut self, piece: &str) -> io::Result<()> {
         if self.filter.is_none() {
             return self::write(piece);
@@ -123,10 +122,10 @@ impl Stream {
         self::write(&self.shown)
     }
 
-    /// Writes the newline after its end.
+    /// Ends the text with a newline.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     pub fn end(mut self) -> io::Result<()> {
         self.shown.clear();
         self.show(Filter::finish);
@@ -139,12 +138,12 @@ fn write(text: &str) -> io::Result<()> {
     stdout()?.write_all(text.as_bytes())
 }
 
-/// The stream without a buffer. Not as [`std::io::Stdout`], which takes it for success if the descriptor
-/// is closed or cannot be written to.
+/// Returns the stream without a buffer. Not [`std::io::Stdout`], which reports success if the descriptor is closed or cannot be
+/// written to.
 fn stdout() -> io::Result<&'static File> {
     static OUT: OnceLock<File> = OnceLock::new();
     if rusage::inherited::was_closed(1) {
-        // What a write would have said, had the runtime not opened /dev/null in its place.
+        // The error that a write would have returned, had the runtime not opened /dev/null in its place.
         return Err(rustix::io::Errno::BADF.into());
     }
     if let Some(out) = OUT.get() {

@@ -1,10 +1,10 @@
-//! What a panic does: the person reads one line that says so, and the terminal is as it was.
+//! The handling of panics: the user sees a one-line report, and the terminal is restored.
 
 use std::panic::{self, PanicHookInfo};
 
 use crate::{say, terminal};
 
-/// A panic is a bug of ours: say so in one line and leave with status 1, whichever thread it was.
+/// Makes a panic, which is a bug in alight, print one line and end the process with status 1, on any thread.
 pub fn end_the_process() {
     panic::set_hook(Box::new(|info| {
         terminal::restore();
@@ -13,7 +13,8 @@ pub fn end_the_process() {
     }));
 }
 
-/// A panic is a bug of ours, and is said; but it ends only what has caused it. For a server, whose other requests go on.
+/// Makes a panic, which is a bug in alight, print a report but end only the task that caused it. For a server, whose other
+/// requests continue.
 pub fn end_their_task() {
     panic::set_hook(Box::new(panicked));
 }

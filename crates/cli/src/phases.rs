@@ -1,4 +1,4 @@
-//! What the phases of this process used, for people.
+//! The resources used by the phases of this process, for display.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use rusage::Phase;
 
 use crate::units;
 
-/// A table of what the phases used: a line for each.
+/// Returns a table of the resources used by the phases, one line each.
 pub fn table(phases: &[Phase]) -> String {
     let ms = |time: Duration| units::ms(time.as_secs_f64() * 1e3);
     let mut text = format!(

@@ -1,6 +1,6 @@
-//! What the parser and the standard library say of values that are wrong, for people who have typed them.
+//! Messages of the parser and the standard library about invalid values, reworded for the user.
 
-/// Whether a word switches something on or off, if it is one of those that do: in `config.toml`, in the environment and after `--cache=`.
+/// Returns true or false if a word switches something on or off: in `config.toml`, in the environment and after `--cache=`.
 pub fn switch(word: &str) -> Option<bool> {
     match word.to_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Some(true),
@@ -9,9 +9,9 @@ pub fn switch(word: &str) -> Option<bool> {
     }
 }
 
-/// Why a value is wrong, of which `said` was said.
+/// Returns the reason why a value is invalid, from the original message `said`.
 pub fn why(said: &str, value: &str) -> String {
-    // Types without a sign do not know one.
+    // Unsigned types do not report negative values as such.
     let negative = value.parse::<i64>().is_ok_and(|number| number < 0);
     match said {
         "invalid digit found in string" if negative => "expected 0 or more".to_owned(),
@@ -24,7 +24,7 @@ pub fn why(said: &str, value: &str) -> String {
     }
 }
 
-/// `7 is not in 1..=4`, as the parser has it, which writes a range without an end with the largest number that there is.
+/// Rewords `7 is not in 1..=4`; the parser writes an open range with the largest number as its end.
 fn out_of_range(said: &str) -> Option<String> {
     let (value, range) = said.split_once(" is not in ")?;
     let (from, to) = range.split_once("..")?;

@@ -1,4 +1,4 @@
-//! The folder of prompts that were computed: where it is, `alight cache`, and what is said of files that are of no use.
+//! The folder of computed prompts: its location, `alight cache`, and notes on unusable files.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use crate::outcome::{Outcome, Stop};
 use crate::terminal_text::one_line;
 use crate::{folders, output, plain, say, units};
 
-/// All prompts together have no more bytes.
+/// Maximum bytes of all prompts together.
 const LIMIT: u64 = 16 << 30;
 
-/// Where prompts are kept.
+/// The option for the folder of kept prompts.
 #[derive(Debug, clap::Args)]
 pub struct CacheArgs {
     /// Keep what was computed of the prompt in DIR, and begin with what is there: the next prompt that begins alike is answered
@@ -27,17 +27,17 @@ pub struct CacheArgs {
     cache: Option<Keep>,
 }
 
-/// What becomes of prompts.
+/// The setting for keeping prompts.
 #[derive(Clone, Debug)]
 enum Keep {
     No,
-    /// In the folder of this user.
+    /// In the user's folder.
     Yes,
     In(PathBuf),
 }
 
 impl Keep {
-    /// A word that switches, or a folder: one of such a name is `./off`.
+    /// A word that switches, or a folder: a folder of such a name is given as `./off`.
     fn of(given: OsString) -> Keep {
         match given.to_str().and_then(plain::switch) {
             Some(false) => Keep::No,
@@ -48,7 +48,7 @@ impl Keep {
 }
 
 impl CacheArgs {
-    /// The folder, if prompts are to be kept.
+    /// Returns the folder, if prompts are to be kept.
     pub fn folder(&self) -> Outcome<Option<PromptFolder>> {
         match &self.cache {
             None | Some(Keep::No) => Ok(None),
@@ -58,7 +58,7 @@ impl CacheArgs {
     }
 }
 
-/// The folder that was given, or the one of this user.
+/// Returns the given folder, or the user's.
 pub fn folder(given: Option<PathBuf>) -> Outcome<PromptFolder> {
     let own = || folders::of_user(folders::CACHE).map(|caches| caches.join("prompts"));
     let Some(path) = given.or_else(own) else {
@@ -68,7 +68,7 @@ pub fn folder(given: Option<PathBuf>) -> Outcome<PromptFolder> {
     Ok(PromptFolder::new(path, LIMIT))
 }
 
-/// Says of files that should have been of use why they were not.
+/// Prints for each ignored file why it was not used.
 pub fn say_ignored(ignored: &[IgnoredPrompt]) {
     for IgnoredPrompt { path, why } in ignored {
         let path = path.display().to_string();
@@ -92,7 +92,7 @@ pub struct CacheCommandArgs {
     action: Action,
 }
 
-/// What is to be done.
+/// The action of `alight cache`.
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     /// List the prompts that are kept, those first that were last used
@@ -103,7 +103,7 @@ enum Action {
     Clear(FolderArgs),
 }
 
-/// Which folder.
+/// The folder argument.
 #[derive(Debug, clap::Args)]
 struct FolderArgs {
     /// The folder [default: alight/prompts in $XDG_CACHE_HOME, or in ~/.cache]
@@ -123,11 +123,11 @@ struct Kept {
     unused_seconds: u64,
     model: Option<String>,
     tokens: Option<usize>,
-    /// Why it is of no use.
+    /// The reason why it cannot be used.
     error: Option<String>,
 }
 
-/// All of them.
+/// All kept prompts.
 #[derive(Serialize)]
 struct Info {
     folder: String,
@@ -145,7 +145,7 @@ pub fn main(args: CacheCommandArgs) -> Outcome {
     }
 }
 
-/// The folder that was given, which has to be there, or the one of this user, which need not be.
+/// Returns the given folder, which must exist, or the user's, which need not.
 fn existing(given: Option<PathBuf>) -> Outcome<PromptFolder> {
     if let Some(path) = given.as_ref().filter(|path| !path.is_dir()) {
         return Err(anyhow!("there is no folder '{}'", path.display()).into());
@@ -153,7 +153,7 @@ fn existing(given: Option<PathBuf>) -> Outcome<PromptFolder> {
     folder(given)
 }
 
-/// What is kept, and where.
+/// Returns the kept prompts and their folder.
 fn kept(dir: Option<PathBuf>) -> Outcome<(PromptFolder, Vec<Kept>)> {
     let folder = existing(dir)?;
     let listed = folder.list().map_err(|e| anyhow!("{}: {e}", folder.path().display()))?;

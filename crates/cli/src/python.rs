@@ -1,9 +1,9 @@
-//! What is done in alight's Python package: this process becomes Python's, which then has its streams, its terminal
-//! and its exit status ([`exec`]), or a process of Python does it for this one ([`start`]).
+//! Runs alight's Python package: this process becomes Python's, which then has its streams, its terminal and its exit status
+//! ([`exec`]), or a Python process works for this one ([`start`]).
 //!
-//! The current folder may be anybody's: a folder with a model in it that was fetched from somewhere. So nothing
-//! is imported from it, and no program is looked for in it. Virtual environments, the user's own
-//! site-packages and absolute entries of `PYTHONPATH` work as they always do.
+//! The current folder may not be trustworthy: it may be a downloaded folder with a model in it. So nothing is imported from it,
+//! and no program is searched for in it. Virtual environments, the user's own site-packages and absolute entries of `PYTHONPATH`
+//! work as usual.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{PipeReader, PipeWriter};
@@ -19,14 +19,13 @@ use signal_hook::consts::SIGINT;
 
 use crate::outcome::{Outcome, Stop};
 
-/// Imports a module and calls its `main`; says what to do where that fails. Takes what asks for it, the module,
-/// the name of the program, the advice, and the descriptor of a pipe for the error, as a line of JSON
-/// (`{"error": …}`), or nothing where standard error is for that; then the arguments.
+/// Imports a module and calls its `main`; prints advice if that fails. Its arguments are the command or option that needs the
+/// package, the module, the name of the program, the advice, and the descriptor of a pipe for the error, as a line of JSON
+/// (`{"error": …}`), or an empty string if errors go to standard error; then the arguments of `main`.
 ///
-/// `sys` is part of the interpreter. All other imports come after the current folder, which is the first entry
-/// of the path where [`SAFE_PATH`] is unknown or the environment is ignored, has been removed. An older Python
-/// has to be able to read this text as well, up to Python 2: no f-strings. Names of files are shown in one line,
-/// as [`terminal_text`](crate::terminal_text) does.
+/// `sys` is part of the interpreter. All other imports follow the removal of the current folder, which is the first entry of the
+/// path if [`SAFE_PATH`] is unknown or the environment is ignored. An older Python, down to Python 2, must be able to parse this
+/// text as well: no f-strings. Names of files are shown in one line, as in [`terminal_text`](crate::terminal_text).
 const BOOT: &str = r#"
 import sys
 if sys.path[:1] == [""]:
@@ -51,26 +50,26 @@ except ImportError as error:
 main(sys.argv[6:], prog=prog)
 "#;
 
-/// Set for Python and all that it starts: without it, `-c` and `-m` import from the current folder first. As a
-/// variable and not as the option `-P`, since a Python before 3.11 does not know either, and would complain of
-/// the option before [`BOOT`] can say what is wrong.
+/// Set for Python and all processes that it starts: without it, `-c` and `-m` import from the current folder first. It is a
+/// variable and not the option `-P`, since a Python before 3.11 knows neither, and would reject the option before [`BOOT`] can
+/// report the version.
 const SAFE_PATH: &str = "PYTHONSAFEPATH";
 
-/// Where Python, and what starts it, look for programs and code. An entry that is empty or relative means the
-/// current folder, or something in it.
+/// The variables with folders in which Python, and the search for it, look for programs and code. An empty or relative entry
+/// means the current folder, or a folder in it.
 const SEARCHED: [&str; 5] =
     ["PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX"];
 
-/// What to do where it cannot be found. The package is not published: a package index has another one, if any.
+/// Advice if the package cannot be found. The package is not published: a package of that name in an index is a different one.
 const ADVICE: &str = "It is in alight's Python package, which `make python` builds: pip install \
      target/wheels/alight-*.whl jax, or name the Python that has it in ALIGHT_PYTHON";
 
-/// Names the interpreter, and is no business of what it runs: compiled programs are kept by the settings that
-/// they were made under, variables of this prefix among them.
+/// Names the interpreter. It is not passed on: compiled programs are cached by the settings that they were compiled with, which
+/// include variables of this prefix.
 const NAMED: &str = "ALIGHT_PYTHON";
 
-/// A call of `main` in `module`, which calls itself `program`; `who` asks for it. `pipe`: where the error goes if
-/// that cannot be called, instead of standard error.
+/// A call of `main` in `module`, which calls itself `program`, needed by the command or option `who`. `pipe` receives the error
+/// if that cannot be called, instead of standard error.
 struct Call<'c> {
     module: &'c str,
     program: &'c str,
@@ -79,7 +78,7 @@ struct Call<'c> {
 }
 
 impl Call<'_> {
-    /// The interpreter, without the arguments of `main`.
+    /// Returns the command of the interpreter, without the arguments of `main`.
     fn command(&self, python: &Path) -> Command {
         let mut command = Command::new(python);
         command.env(SAFE_PATH, "1").env_remove(NAMED);
@@ -95,7 +94,7 @@ impl Call<'_> {
         command
     }
 
-    /// Why the interpreter cannot be run.
+    /// Returns the error for an interpreter that cannot be run.
     fn cannot_run(&self, python: &Path, whence: &str, error: &io::Error) -> Stop {
         let what = match error.kind() {
             io::ErrorKind::NotFound => "there is no such program".to_owned(),
@@ -106,8 +105,8 @@ impl Call<'_> {
     }
 }
 
-/// Becomes the `main` of `module`, which calls itself `program`; `who` asks for it. Returns only what
-/// prevented that.
+/// Becomes the `main` of `module`, which calls itself `program`, needed by the command or option `who`. Returns only if that
+/// fails.
 pub fn exec(module: &str, program: &str, who: &str, arguments: &[OsString]) -> Outcome {
     let (python, whence) = python();
     let call = Call { module, program, who, pipe: None };
@@ -115,25 +114,25 @@ pub fn exec(module: &str, program: &str, who: &str, arguments: &[OsString]) -> O
     Err(call.cannot_run(&python, whence, &error))
 }
 
-/// A process of Python that works for this one.
+/// A Python process that works for this one.
 pub struct Started {
     pub child: Child,
-    /// What it reads.
+    /// The pipe that it reads.
     pub orders: PipeWriter,
-    /// What it writes: lines of JSON, of which `{"error": …}` says why it could not begin.
+    /// The pipe that it writes: lines of JSON, where `{"error": …}` gives the reason why it could not begin.
     pub reports: PipeReader,
 }
 
-/// Starts the `main` of `module` with the descriptors of two pipes, to read from and to write to, and `argument`;
-/// `who` asks for it.
+/// Starts the `main` of `module`, needed by the command or option `who`, with the descriptors of two pipes, to read from and to
+/// write to, and `argument`.
 ///
-/// Standard error is this process's, standard input and output are nobody's. Ctrl-C, which a terminal sends to
+/// Standard error is shared with this process, standard input and output are not connected. Ctrl-C, which a terminal sends to
 /// both, is for this process to handle.
 pub fn start(module: &str, who: &str, argument: &OsStr) -> Outcome<Started> {
     let (python, whence) = python();
     let (for_orders, orders) = io::pipe().context("a pipe to Python")?;
     let (reports, for_reports) = io::pipe().context("a pipe from Python")?;
-    // The ends that are Python's stay open when it is executed.
+    // Python's ends stay open across the exec.
     for end in [for_orders.as_fd(), for_reports.as_fd()] {
         fcntl_setfd(end, FdFlags::empty()).map_err(io::Error::from).context("a pipe to Python")?;
     }
@@ -148,7 +147,7 @@ pub fn start(module: &str, who: &str, argument: &OsStr) -> Outcome<Started> {
     Ok(Started { child, orders, reports })
 }
 
-/// The interpreter, and why this one.
+/// Returns the interpreter, and the reason for the choice.
 fn python() -> (PathBuf, &'static str) {
     if let Some(named) = env::var_os(NAMED).filter(|value| !value.is_empty()) {
         return (named.into(), "named in ALIGHT_PYTHON");
@@ -160,13 +159,13 @@ fn python() -> (PathBuf, &'static str) {
     }
 }
 
-/// The interpreter in the folder of programs of a virtual environment.
+/// Returns the interpreter in the program folder of a virtual environment.
 fn in_environment(programs: &Path) -> Option<PathBuf> {
     programs.parent().filter(|folder| folder.join("pyvenv.cfg").is_file())?;
     ["python3", "python"].iter().map(|name| programs.join(name)).find(|path| path.exists())
 }
 
-/// The absolute entries of a list of folders; `None` if there are none.
+/// Returns the absolute entries of a list of folders; `None` if there are none.
 fn absolute(folders: &OsStr) -> Option<OsString> {
     let kept = env::split_paths(folders).filter(|folder| folder.is_absolute());
     env::join_paths(kept).ok().filter(|kept| !kept.is_empty())

@@ -1,4 +1,4 @@
-//! What the quantization of a model is called.
+//! The name of a model's quantization.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use alight_files::FilesError;
 
 use crate::inspect::summary::Summary;
 
-/// What llama.cpp adds to the number of a file's type where it has guessed it.
+/// The number that llama.cpp adds to a guessed file type.
 const GUESSED: u32 = 1024;
 
-/// The mix that the file of a model says, such as `Q4_K_M`, or else the type of most of its weights. Its header is read for it.
+/// Returns the mix that a model's file states, such as `Q4_K_M`, or else the type of most of its weights. Reads its header.
 ///
 /// # Errors
-/// The files are no model any more.
+/// The files no longer form a model.
 pub fn of(path: &Path) -> Result<String, FilesError> {
     let maps = alight_files::open(path)?;
     let copies = alight_files::copies(&maps);

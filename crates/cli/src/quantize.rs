@@ -53,7 +53,7 @@ pub struct QuantizeArgs {
     output: OutputArgs,
 }
 
-/// Parses a type; completions list their names.
+/// Parses a type; completions list the names.
 fn mixes() -> impl TypedValueParser<Value = QuantizationMix> {
     let named = QuantizationMix::ALL.map(|mix| {
         let name = mix.to_string().to_lowercase();

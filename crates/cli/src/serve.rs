@@ -1,4 +1,4 @@
-//! `alight serve`: arguments into a server of `alight-server`, which does the rest; signals; what is said.
+//! `alight serve`: converts arguments into a server of `alight-server`, which does the rest; handles signals; prints messages.
 
 use std::path::{Path, PathBuf};
 use std::process;
@@ -24,9 +24,9 @@ use crate::template::TemplateArgs;
 use crate::terminal_text::one_line;
 use crate::{answer_limits, panics, prompt_cache, quantization, say, source, text_input, units};
 
-/// Positions of a sequence if nobody says how many, and the model was trained for more.
+/// Context size of a sequence by default, if the model was trained for more.
 const CONTEXT: usize = 32 << 10;
-/// Most bytes of a file of keys.
+/// Maximum bytes of a file of keys.
 const KEYS: u64 = 1 << 20;
 
 /// Arguments of `alight serve`.
@@ -141,7 +141,7 @@ pub struct ServeArgs {
     sampling: SamplingArgs,
 }
 
-/// A name that requests can have for a model.
+/// Parses a name that requests can use for a model.
 fn alias(text: &str) -> Result<String, String> {
     match text.trim().is_empty() {
         true => Err("expected a name, or several separated by commas".to_owned()),
@@ -156,7 +156,7 @@ fn sequences(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Whose pages may ask: one that is no origin would let in nobody, without a word.
+/// Parses an origin whose pages may send requests: a malformed one would silently allow none.
 fn origin(text: &str) -> Result<String, String> {
     let text = text.trim();
     match ["", "*", "null"].contains(&text) || text.contains("://") {
@@ -176,7 +176,7 @@ pub fn main(args: ServeArgs) -> Outcome {
     let prompts = match (&args.cache_dir, args.no_cache) {
         (_, true) => None,
         (Some(dir), _) => Some(prompt_cache::folder(Some(dir.clone()))?),
-        // Without a home there is none; that is no reason not to serve.
+        // Without a home folder there are none, which is no reason not to serve.
         (None, _) => prompt_cache::folder(None).ok(),
     };
     let named = args.named()?;
@@ -184,7 +184,7 @@ pub fn main(args: ServeArgs) -> Outcome {
     for (name, file) in &named {
         match (args.open(name, &file.path), &file.folder) {
             (Ok(one), _) => served.push(one),
-            // A folder may hold what is no model that answers, a projector of images say: the others are served.
+            // A folder may contain files that cannot be served, such as an image projector: the others are served.
             (Err(Stop::Failed(why)), Some(_)) => {
                 say::note(&format!("{name} is not served: {}", chain(&why)));
             }
@@ -259,7 +259,7 @@ pub fn main(args: ServeArgs) -> Outcome {
     outcome.map_err(|why| anyhow!(why).into())
 }
 
-/// The socket that a service manager has made for this process (`LISTEN_FDS`, as systemd has it), if it has.
+/// Returns the socket that a service manager created for this process (`LISTEN_FDS`, as in systemd), if there is one.
 fn given_socket() -> Outcome<Option<Listening>> {
     let mut given = ListenFd::from_env();
     match given.len() {
@@ -275,7 +275,7 @@ fn given_socket() -> Outcome<Option<Listening>> {
     Ok(listener.map(Listening::Unix))
 }
 
-/// What a model is called if nobody says: its file without the end.
+/// Returns the default name of a model: its file name without the extension.
 fn name(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or(path.as_os_str());
     one_line(&stem.to_string_lossy()).into_owned()
@@ -284,7 +284,7 @@ fn name(path: &Path) -> String {
 /// The file of a model.
 struct File {
     path: PathBuf,
-    /// The folder that was named in its place, if it was.
+    /// The folder that was given in its place, if any.
     folder: Option<PathBuf>,
 }
 
@@ -313,7 +313,7 @@ impl ServeArgs {
         Ok(Served { name: name.to_owned(), model, draft: None, context, quantization })
     }
 
-    /// The files of all models, with the names that requests have for them.
+    /// Returns the files of all models, with their names in requests.
     fn named(&self) -> Outcome<Vec<(String, File)>> {
         let mut files = Vec::new();
         for path in &self.models {
@@ -365,7 +365,7 @@ impl ServeArgs {
     }
 }
 
-/// The first signal lets answers end, the second one ends the program.
+/// On the first signal, the server finishes its answers; the second one ends the program.
 fn stop_by_signals(stopper: Stopper) -> Outcome {
     let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !is_ignored(signal));
     let mut signals = Signals::new(wanted).context("signals cannot be caught")?;

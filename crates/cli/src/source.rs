@@ -1,5 +1,5 @@
-//! What a path is: which format, and which files belong to it, by the first bytes of the files; and errors
-//! that say what a file is and what to do next.
+//! Recognises paths: the format, and the files that belong to it, by the first bytes of the files; and errors that describe a
+//! file and the next step.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,20 +10,20 @@ use alight_formats::Format;
 use alight_formats::split::ShardName;
 use anyhow::anyhow;
 
-/// Most files of a folder that are looked into.
+/// Maximum number of files of a folder that are examined.
 const FILES: usize = 4096;
 
-/// What was found at a path.
+/// The files recognised at a path.
 #[derive(Debug)]
 pub struct Recognised {
-    /// The format that its reader is chosen by.
+    /// The format, which determines the reader.
     pub format: Format,
-    /// The file that was given; of a folder, all its files of this format, sorted; of a model of GGUF, its first. At least one.
+    /// The given file; for a folder, all its files of this format, sorted; for a GGUF model, its first file. At least one.
     pub paths: Vec<PathBuf>,
 }
 
-/// Formats by how much a folder is about them: what stands before wins. PyTorch's zip files come
-/// last except for pickles: besides models, they are the optimiser's state and the training's arguments.
+/// Formats in the order in which they determine the purpose of a folder: the first one wins. PyTorch's zip files come last except
+/// for pickles: besides models, they are the optimiser's state and the training's arguments.
 const ORDER: [Format; 8] = [
     Format::SafeTensorsIndex,
     Format::SafeTensors,
@@ -35,8 +35,8 @@ const ORDER: [Format; 8] = [
     Format::LegacySession,
 ];
 
-/// Finds out what is at `path`. A file that is not recognised is left to the reader of GGUF, which
-/// says what it found instead.
+/// Recognises the file or folder at `path`. An unrecognised file is left to the reader of GGUF,
+/// which reports its contents.
 pub fn find(path: &Path) -> anyhow::Result<Recognised> {
     if path.is_dir() {
         return in_folder(path);
@@ -69,8 +69,8 @@ fn no_model(folder: &Path) -> anyhow::Error {
     anyhow!("'{folder}' is a folder without a model in it: give the path of a .gguf file")
 }
 
-/// The first file of each model that these files of a folder, sorted, are of. A packed file beside the model that it was made of is no
-/// model by itself: `--pack` finds it.
+/// Returns the first file of each model among these files of a folder, sorted. A packed file next to the model that it was made from
+/// is not a model by itself: `--pack` finds it.
 fn models_of(paths: Vec<PathBuf>) -> Vec<PathBuf> {
     let packed: Vec<String> = paths.iter().map(|path| packed_name(path)).collect();
     let mut split = Vec::new();
@@ -88,7 +88,7 @@ fn models_of(paths: Vec<PathBuf>) -> Vec<PathBuf> {
     paths.into_iter().filter(is_first).collect()
 }
 
-/// What the packed file of a model is called that stands beside it.
+/// Returns the name of the packed file next to a model.
 pub fn packed_name(model: &Path) -> String {
     let name = file_name(model);
     let whole = model.file_stem().unwrap_or_default().to_string_lossy();
@@ -96,16 +96,16 @@ pub fn packed_name(model: &Path) -> String {
     format!("{stem}.packed.gguf")
 }
 
-/// The first file of each model in a folder, sorted by name. The name of a file decides whether it is a model, so the caller can report a
-/// damaged one.
+/// Returns the first file of each model in a folder, sorted by name. The name of a file decides whether it is a model, so the caller can
+/// report a damaged one.
 ///
 /// # Errors
-/// The folder cannot be read, or there is none in it.
+/// The folder cannot be read, or contains no model.
 pub fn models_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let is_gguf = |path: &PathBuf| path.extension().is_some_and(|end| end == "gguf");
     let files = files_in(folder)?.into_iter().filter(|path| is_gguf(path) && path.is_file());
     let mut models = models_of(files.collect());
-    // (Of a split model whose first shard is missing there is nothing to serve.)
+    // (A split model whose first shard is missing cannot be served.)
     models.retain(|path| ShardName::parse(&file_name(path)).is_none_or(|shard| shard.no == 0));
     match models.is_empty() {
         true => Err(check_path(folder).err().unwrap_or_else(|| no_model(folder))),
@@ -113,10 +113,10 @@ pub fn models_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     }
 }
 
-/// The file of a model: the path itself, or of a folder with one GGUF model in it that one's first file.
+/// Returns the file of a model: the path itself, or for a folder with one GGUF model, that model's first file.
 ///
 /// # Errors
-/// There is none, or several.
+/// There is no model, or several.
 pub fn model_file(path: &Path) -> anyhow::Result<PathBuf> {
     if path.is_dir() && recognised(path)?.iter().any(|(format, _)| *format == Format::Gguf) {
         let found = in_folder(path)?;
@@ -128,17 +128,17 @@ pub fn model_file(path: &Path) -> anyhow::Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// What a folder with these files is about.
+/// Returns the format that determines the purpose of a folder with these files.
 pub fn in_order(files: &[(Format, PathBuf)]) -> Option<Format> {
     ORDER.into_iter().find(|wanted| files.iter().any(|(format, _)| format == wanted))
 }
 
-/// The files of a folder that are recognised, sorted by name.
+/// Returns the recognised files of a folder, sorted by name.
 pub fn recognised(folder: &Path) -> anyhow::Result<Vec<(Format, PathBuf)>> {
     Ok(files_in(folder)?.into_iter().filter_map(|path| Some((format_of(&path)?, path))).collect())
 }
 
-/// What is in a folder, sorted by name.
+/// Returns the entries of a folder, sorted by name.
 fn files_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = folder
         .read_dir()
@@ -148,7 +148,7 @@ fn files_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Finds what is wrong with a path before any reader of formats sees it.
+/// Checks a path for errors before any reader of formats opens it.
 pub fn check_path(path: &Path) -> anyhow::Result<()> {
     let named = path.display();
     match path.metadata() {
@@ -170,8 +170,8 @@ pub fn check_path(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// What there is to say of a path that does not exist. It could mean `user/repo:Q4_K_M`, or a part of the name of a model that was
-/// fetched, or a model as Ollama's library names it (`llama3.2:1b`).
+/// Returns the message for a path that does not exist. It could mean `user/repo:Q4_K_M`, or a part of the name of a fetched model,
+/// or a model's name in Ollama's library (`llama3.2:1b`).
 fn instead_of_missing(path: &Path) -> String {
     const MISSING: &str = "does not exist: give the path of a .gguf file";
     let text = path.to_str().unwrap_or_default();
@@ -191,7 +191,7 @@ fn instead_of_missing(path: &Path) -> String {
     }
 }
 
-/// Replaces the error of a file that is another format than GGUF by one that says which.
+/// Replaces the error of a file in another format than GGUF by one that names the format.
 pub fn explain(path: &Path, error: anyhow::Error) -> anyhow::Error {
     match format_of(path) {
         None | Some(Format::Gguf) => error,
@@ -203,7 +203,7 @@ pub fn explain(path: &Path, error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// What there is to do with a file of a format that does not run, which is in this folder.
+/// Returns advice for a file of a format that does not run, which is in this folder.
 fn what_to_do(format: Format, folder: &Path) -> String {
     let has = |name: &str| folder.join(name).is_file();
     let what = match format {
@@ -214,7 +214,7 @@ fn what_to_do(format: Format, folder: &Path) -> String {
             "alight converts newer PyTorch files, which are zip archives; load and save it once with \
              PyTorch 1.6 or later"
         }
-        // What its weights are of is in a file beside it.
+        // Its weights are described in a separate file.
         Format::SafeTensors | Format::SafeTensorsIndex | Format::TorchZip
             if !has("config.json") && !has("params.json") =>
         {
@@ -229,7 +229,7 @@ fn what_to_do(format: Format, folder: &Path) -> String {
     what.to_owned()
 }
 
-/// That a folder is no model, and what it offers instead of itself.
+/// Returns the error for a folder that is not a model, with the file to use instead.
 fn offered_by(folder: &Path) -> anyhow::Error {
     let files = recognised(folder).unwrap_or_default();
     let of = |wanted: Format| files.iter().find(|(format, _)| *format == wanted);
@@ -252,7 +252,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let error = || check_path(dir.path()).unwrap_err().to_string();
         assert!(error().ends_with("give the path of a .gguf file"), "{}", error());
-        // By content: the name does not matter.
+        // By content: the name is irrelevant.
         std::fs::write(dir.path().join("consolidated.00.pth"), "").unwrap();
         assert!(error().ends_with("give the path of a .gguf file"), "{}", error());
         std::fs::write(dir.path().join("consolidated.00.pth"), "PK\x03\x04").unwrap();

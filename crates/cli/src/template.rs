@@ -1,4 +1,4 @@
-//! The option for a chat template of one's own.
+//! The option for the user's own chat template.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use anyhow::Context;
 
 use crate::text_input;
 
-/// Most bytes of a chat template.
+/// Maximum bytes of a chat template.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// A chat template in a file.
@@ -19,12 +19,12 @@ pub struct TemplateArgs {
 }
 
 impl TemplateArgs {
-    /// True if there is one.
+    /// Returns true if there is one.
     pub fn is_given(&self) -> bool {
         self.chat_template_file.is_some()
     }
 
-    /// Hands it to a model, if there is one.
+    /// Passes it to a model, if there is one.
     pub fn give(
         &self,
         set: impl FnOnce(String) -> Result<(), TemplateError>,

@@ -1,5 +1,5 @@
-//! The terminal of a chat, whose settings are changed while it lasts, and by the line editor while a line is edited; or of a picture that takes the
-//! whole screen. All is put back before the program ends in the middle of that, by a signal or by a panic.
+//! The terminal of a chat, whose settings are changed for its duration, and by the line editor while a line is edited; or of a picture that fills
+//! the whole screen. Everything is restored if a signal or a panic ends the program meanwhile.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use rustix::termios::{
 
 use crate::{output, say};
 
-/// The terminal, and how it was before the first line was edited.
+/// The terminal, and its settings before the first line was edited.
 #[derive(Debug)]
 pub struct Terminal {
     tty: File,
@@ -27,10 +27,10 @@ pub struct Terminal {
 static TERMINAL: OnceLock<Terminal> = OnceLock::new();
 
 impl Terminal {
-    /// The terminal of this process, or else that on stdin, as the line editor chooses it.
+    /// Returns the terminal of this process, or else that on stdin, in the same order as the line editor.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no terminal.
     pub fn of_process() -> io::Result<&'static Terminal> {
         if let Some(known) = TERMINAL.get() {
             return Ok(known);
@@ -51,7 +51,7 @@ impl Terminal {
         }))
     }
 
-    /// `edit` reads a line, with the terminal's settings changed meanwhile.
+    /// Runs `edit`, which reads a line and changes the terminal's settings meanwhile.
     pub fn editing<T>(&self, edit: impl FnOnce() -> T) -> T {
         self.warned.store(false, Ordering::SeqCst);
         self.edited.store(true, Ordering::SeqCst);
@@ -60,18 +60,18 @@ impl Terminal {
         line
     }
 
-    /// `work` writes, and what is typed while no line is edited is not shown in the middle of that: it waits
-    /// for the next line. Ctrl-C stays a signal then.
+    /// Runs `work`, which writes. Input that is typed meanwhile is not shown within the output, but waits for the next line.
+    /// Ctrl-C remains a signal.
     pub fn hushed<T>(&self, work: impl FnOnce() -> T) -> T {
         let mut quiet = self.before.clone();
         quiet.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON);
-        // Otherwise Ctrl-C would throw away what was typed before it.
+        // Otherwise Ctrl-C would discard the input typed before it.
         quiet.local_modes.insert(LocalModes::NOFLSH);
-        // Where no line is edited, the terminal reads whole lines and shows what is typed, as it did before.
+        // If no line is edited, the terminal reads whole lines and shows the input, as before.
         let hush = self.is_ours() && !say::is_dumb();
         if hush {
             self.hushed.store(true, Ordering::SeqCst);
-            // Where it is not possible, what is typed is shown.
+            // If this fails, the input is shown.
             let _ = tcsetattr(&self.tty, OptionalActions::Now, &quiet);
         }
         let done = work();
@@ -84,11 +84,11 @@ impl Terminal {
         done
     }
 
-    /// `work` draws on the whole screen, on standard output, without a cursor; afterwards the screen shows what it showed before. What is typed
-    /// meanwhile is not shown, and comes key by key to who reads [`keys`](Terminal::keys).
+    /// Runs `work`, which draws on the whole screen, on standard output, without a cursor; afterwards the screen is restored. Input that is
+    /// typed meanwhile is not shown, and is available key by key from [`keys`](Terminal::keys).
     pub fn screened<T>(&self, work: impl FnOnce() -> T) -> T {
         self.screened.store(true, Ordering::SeqCst);
-        // A terminal that is gone is noticed by who draws.
+        // If the terminal is gone, drawing fails.
         let _ = output::report("\x1b[?1049h\x1b[?25l");
         let done = self.hushed(work);
         self.unscreen();
@@ -101,39 +101,39 @@ impl Terminal {
         }
     }
 
-    /// What is typed.
+    /// Returns the typed input.
     pub fn keys(&self) -> &File {
         &self.tty
     }
 
-    /// True if another process is in the foreground.
+    /// Returns true if another process is in the foreground.
     pub fn is_others(&self) -> bool {
         tcgetpgrp(&self.tty).is_ok_and(|group| group != getpgrp())
     }
 
-    /// True if this process is in the foreground. From the background a change of settings would stop
-    /// it, and somebody else has the terminal.
+    /// Returns true if this process is in the foreground. From the background a change of settings would stop it, and the
+    /// terminal is in use by another process.
     fn is_ours(&self) -> bool {
         tcgetpgrp(&self.tty).is_ok_and(|group| group == getpgrp())
     }
 
-    /// True if a line is being edited.
+    /// Returns true if a line is being edited.
     pub fn is_edited(&self) -> bool {
         self.edited.load(Ordering::SeqCst)
     }
 
-    /// True if this is the first Ctrl-C since the line was begun that comes as a signal because no line is edited; the system has thrown
-    /// away what was typed.
+    /// Returns true if this is the first Ctrl-C since the line was begun that arrives as a signal because no line is edited; the system
+    /// has discarded the typed input.
     pub fn is_first_break(&self) -> bool {
         self.is_edited() && say::is_dumb() && !self.warned.swap(true, Ordering::SeqCst)
     }
 
-    /// Forgets what has been typed and not read.
+    /// Discards input that has been typed and not read.
     pub fn discard_input(&self) {
         let _ = tcflush(&self.tty, QueueSelector::IFlush);
     }
 
-    /// Puts the settings back if they are changed. Nothing can be done about a failure.
+    /// Restores the settings if they are changed. Failures are ignored.
     pub fn restore(&self) {
         self.unscreen();
         let (edited, hushed) = (self.is_edited(), self.hushed.load(Ordering::SeqCst));
@@ -141,7 +141,7 @@ impl Terminal {
             return;
         }
         if edited {
-            // Pasted text is marked by the terminal only while the editor reads; a new line is begun.
+            // Bracketed paste is enabled only while the editor reads; a new line is begun.
             let unmarked = if say::is_dumb() { "" } else { "\x1b[?2004l" };
             let _ = write!(&self.tty, "{unmarked}\r\n");
         }
@@ -149,7 +149,7 @@ impl Terminal {
     }
 }
 
-/// [`Terminal::restore`] of the terminal, if there is one whose lines are edited.
+/// Restores the terminal with [`Terminal::restore`], if there is one whose lines are edited.
 pub fn restore() {
     if let Some(terminal) = TERMINAL.get() {
         terminal.restore();

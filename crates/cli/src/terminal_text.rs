@@ -1,13 +1,11 @@
-//! Text that a model, a file or a file's name made up, for a terminal: none of it can drive the
+//! Text from a model, a file or a file name, prepared for a terminal: none of it can drive the
 //! terminal.
 //!
-//! A terminal obeys control characters (C0, DEL and C1, in UTF-8 as well), and it shows text in another
-//! order than it was written in where characters for bidirectional text say so. Those are shown as
-//! escapes, `\u{1b}`. Everything that is written for people passes through here: [`one_line`] for
-//! messages, names and paths, which never break a line either; [`visible`] for a piece of a text whose every
-//! character is of interest; [`printable`] for texts of several lines;
-//! [`Filter`] for an answer that comes in pieces. JSON has escapes of its own for them, [`escape_json`].
-//! A pipe or a file that an answer goes to gets its bytes unchanged.
+//! A terminal obeys control characters (C0, DEL and C1, in UTF-8 as well), and characters for bidirectional text make it show
+//! text in another order than it was written in. Those are shown as escapes, `\u{1b}`. Everything that is written for people
+//! passes through here: [`one_line`] for messages, names and paths, which never break a line either; [`visible`] for a piece of a
+//! text in which every character matters; [`printable`] for texts of several lines; [`Filter`] for an answer that arrives in
+//! pieces. JSON has its own escapes for them, [`escape_json`]. An answer's bytes reach a pipe or a file unchanged.
 
 use std::borrow::Cow;
 use std::io;
@@ -16,19 +14,19 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, Serializer};
 
-/// True if a character may do more to a terminal than appear on it.
+/// Returns true if a character may do more to a terminal than appear on it.
 fn drives(c: char) -> bool {
     match c {
         '\n' | '\t' => false,
-        // Line and paragraph separators; embeddings, overrides and isolates of direction; the
-        // deprecated format characters; interlinear annotations. The marks of direction (U+200E, U+200F,
-        // U+061C) stay: they belong to ordinary Hebrew and Arabic, and turn nothing around.
+        // Line and paragraph separators; embeddings, overrides and isolates of direction; the deprecated format characters;
+        // interlinear annotations. The marks of direction (U+200E, U+200F, U+061C) stay: they belong to ordinary Hebrew and
+        // Arabic, and do not reorder text.
         '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{206f}' | '\u{fff9}'..='\u{fffb}' => true,
         c => c.is_control(),
     }
 }
 
-/// The text with everything in it that could drive a terminal shown as an escape. Newlines and tabs stay.
+/// Returns the text with everything that could drive a terminal shown as an escape. Newlines and tabs stay.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(drives) {
         return Cow::Borrowed(text);
@@ -40,8 +38,8 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// [`printable`] in one line: newlines and tabs are shown as escapes too. For what a name may be in, so that
-/// no name begins a line of its own.
+/// [`printable`] in one line: newlines and tabs are shown as escapes too. For text that may contain a name, so that a name never
+/// begins a new line.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     let breaks = |c| matches!(c, '\n' | '\t' | '\r');
     if !text.contains(breaks) {
@@ -57,33 +55,33 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Some bytes of a text in which each character can be told from others: what is not seen is shown as an escape, and so are quotes ('), a
-/// backslash, and bytes that are no character. For what stands between such quotes. Nothing of it drives a terminal.
+/// Returns bytes of a text with every character distinguishable: invisible ones are shown as escapes, and so are quotes ('), backslashes,
+/// and bytes that are not characters. For text between such quotes. None of it drives a terminal.
 pub fn visible(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len() + 2);
     for chunk in bytes.utf8_chunks() {
-        // Of what this escapes, double quotes alone are harmless: a backslash that was there is two of them.
+        // Of the characters escaped here, only double quotes are harmless: a backslash in the text has become two.
         out.push_str(&chunk.valid().escape_debug().to_string().replace("\\\"", "\""));
         chunk.invalid().iter().for_each(|byte| out.push_str(&format!("\\x{byte:02x}")));
     }
     out
 }
 
-/// A path for people, in one line; what is not UTF-8 in it is U+FFFD.
+/// Returns a path for display, in one line; parts that are not UTF-8 become U+FFFD.
 pub fn path(path: &Path) -> String {
     one_line(&path.to_string_lossy()).into_owned()
 }
 
-/// [`printable`] for a text that comes in pieces. The result does not depend on where it is cut.
+/// [`printable`] for a text that arrives in pieces. The result does not depend on where it is split.
 #[derive(Debug, Default)]
 pub struct Filter {
-    /// The last character was a carriage return. Before a newline it says nothing more than that;
-    /// anywhere else it would let what follows overwrite the line.
+    /// The last character was a carriage return. Before a newline it has no effect; anywhere else
+    /// it would let the following text overwrite the line.
     carriage_return: bool,
 }
 
 impl Filter {
-    /// Appends to `out` what the next piece looks like.
+    /// Appends the displayed form of the next piece to `out`.
     pub fn push(&mut self, piece: &str, out: &mut String) {
         for c in piece.chars() {
             if std::mem::take(&mut self.carriage_return) && c != '\n' {
@@ -97,7 +95,7 @@ impl Filter {
         }
     }
 
-    /// Appends what is held back at the end of the text.
+    /// Appends the pending characters at the end of the text.
     pub fn finish(&mut self, out: &mut String) {
         if std::mem::take(&mut self.carriage_return) {
             out.push_str("\\r");
@@ -105,16 +103,16 @@ impl Filter {
     }
 }
 
-/// Writes `value` as JSON in which nothing drives a terminal: a parser finds the same text in it.
+/// Writes `value` as JSON in which nothing drives a terminal; a parser reads the same text from it.
 ///
 /// # Errors
-/// Of `out`, and of values that JSON cannot say.
+/// Those of `out`, and of values that JSON cannot represent.
 pub fn escape_json<T: Serialize + ?Sized>(value: &T, out: impl io::Write) -> io::Result<()> {
     let mut serializer = Serializer::with_formatter(out, Harmless(CompactFormatter));
     Ok(value.serialize(&mut serializer)?)
 }
 
-/// As [`CompactFormatter`], except for what JSON lets stand in strings although it can drive a terminal.
+/// As [`CompactFormatter`], except for characters that JSON allows in strings although they can drive a terminal.
 struct Harmless(CompactFormatter);
 
 impl Formatter for Harmless {
@@ -128,7 +126,7 @@ impl Formatter for Harmless {
             self.0.write_string_fragment(out, before)?;
             let mut chars = from.chars();
             if let Some(c) = chars.next() {
-                // All of them are in the first plane, so four digits are enough.
+                // All of them are in the first plane, so four digits suffice.
                 write!(out, "\\u{:04x}", u32::from(c))?;
             }
             rest = chars.as_str();
@@ -141,7 +139,7 @@ impl Formatter for Harmless {
 mod tests {
     use super::*;
 
-    /// Everything that is shown as an escape, with what must stay in between.
+    /// Everything that is shown as an escape, with characters in between that must stay.
     const WILD: &str =
         "a\u{1b}[2Jb\r\0\u{7f}\u{9b}c\u{202e}d\u{2066}e\r\nf\r\r\ng\u{2028}\u{fff9}é\t\r";
 

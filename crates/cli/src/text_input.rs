@@ -1,5 +1,5 @@
-//! Texts that are read whole: prompts, and texts that are measured. Each has a limit, because a pipe or a
-//! device need not end, and a text that is too long is refused before it fills the memory.
+//! Texts that are read as a whole: prompts, and texts that are measured. Each has a limit, because a pipe or a device may never
+//! end, and a text that is too long is rejected before it fills the memory.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow, ensure};
 
-/// Where a text comes from.
+/// The source of a text.
 #[derive(Clone, Copy, Debug)]
 pub enum From<'a> {
     /// A file, which may be a pipe or a device.
@@ -25,8 +25,7 @@ impl std::fmt::Display for From<'_> {
     }
 }
 
-/// The text, of at most `limit` bytes (some MiB); `what` is the text's name in errors. No more than a
-/// byte beyond the limit is read.
+/// Reads the text, of at most `limit` bytes (some MiB); `what` is its name in errors. At most one byte beyond the limit is read.
 pub fn read(from: From<'_>, what: &str, limit: u64) -> anyhow::Result<String> {
     let too_long = || {
         anyhow!(
@@ -50,7 +49,7 @@ pub fn read(from: From<'_>, what: &str, limit: u64) -> anyhow::Result<String> {
     })
 }
 
-/// All bytes, or `None` if there are more than `limit`.
+/// Reads all bytes, or returns `None` if there are more than `limit`.
 fn at_most(limit: u64, reader: &mut dyn Read) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     reader.take(limit + 1).read_to_end(&mut bytes)?;

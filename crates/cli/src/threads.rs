@@ -1,4 +1,4 @@
-//! Threads: how many there are to be, and what is said where the system refuses some.
+//! Threads: their number, and the note if the system refuses some.
 
 use std::num::NonZero;
 use std::sync::Once;
@@ -17,12 +17,12 @@ pub fn number(text: &str) -> Result<usize, String> {
     }
 }
 
-/// One for each processor, if it is not said.
+/// Returns the given number, or one for each processor.
 pub fn or_all(given: Option<usize>) -> usize {
     given.unwrap_or_else(|| available_parallelism().map_or(1, NonZero::get))
 }
 
-/// Says, once for the whole command, that the system gave fewer threads than there was work for.
+/// Prints, once for the whole command, that the system provided fewer threads than requested.
 pub fn note(threads: Threads) {
     static SAID: Once = Once::new();
     if threads.is_short() {

@@ -1,6 +1,6 @@
-//! `alight tokenize`: the tokens that a text is to a model. Nothing of the model's files is read but the header of the first.
+//! `alight tokenize`: the tokens of a text for a model. Of the model's files, only the header of the first is read.
 //!
-//! Every byte of the text counts: a newline at the end of a file or of standard input has tokens, too.
+//! Every byte of the text counts: a newline at the end of a file or of standard input is tokenized, too.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ use crate::outcome::{Outcome, Stop};
 use crate::text_input::{self, From};
 use crate::{open, output, terminal_text};
 
-/// Most bytes of a text, as of a prompt.
+/// Maximum bytes of a text, as of a prompt.
 const LIMIT: u64 = 64 << 20;
-/// What standard input is called where a file is named.
+/// The name of standard input in place of a file.
 const STDIN: &str = "-";
 
 /// Arguments of `alight tokenize`.
@@ -99,7 +99,7 @@ pub fn main(args: &TokenizeArgs) -> Outcome {
 }
 
 impl TokenizeArgs {
-    /// The text, which is not said to be a prompt: an empty one has tokens, too.
+    /// Returns the text, which errors do not call a prompt: an empty one has tokens, too.
     fn text(&self) -> Outcome<String> {
         let given = self.text.as_deref().or(self.prompt.as_deref());
         let from = match (given, &self.file) {
@@ -126,7 +126,8 @@ fn write_ids(ids: &[u32], out: &mut dyn Write) -> io::Result<()> {
     out.write_all(b"]\n")
 }
 
-/// A line for each token. What a token's text could do to a terminal is shown in a pipe, too: the lines are the same everywhere.
+/// Writes a line for each token. Characters that could drive a terminal are escaped in a pipe, too: the lines are the same
+/// everywhere.
 fn write_lines(tokenizer: &Tokenizer, ids: &[u32], out: &mut dyn Write) -> io::Result<()> {
     let mut bytes = Vec::new();
     for &id in ids {
@@ -146,7 +147,7 @@ struct Line<'a> {
     tokens: Tokens<'a>,
 }
 
-/// Tokens, each of which is made when it is written: all of a long text's would take many times its memory.
+/// Tokens that are decoded when they are written: all of a long text's tokens would take many times its memory.
 struct Tokens<'a> {
     tokenizer: &'a Tokenizer,
     ids: &'a [u32],

@@ -2,17 +2,17 @@
 
 use std::fmt::Display;
 
-/// Bytes in decimal units: `97.8 MB`.
+/// Formats bytes in decimal units: `97.8 MB`.
 pub fn bytes(n: u64) -> String {
     scaled(n as f64, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
 }
 
-/// A count in decimal units: `135 M`.
+/// Formats a count in decimal units: `135 M`.
 pub fn count(n: u64) -> String {
     scaled(n as f64, &["", "k", "M", "G", "T", "P", "E"]).trim_end().to_owned()
 }
 
-/// A count that is exact: `6,845`.
+/// Formats an exact count: `6,845`.
 pub fn grouped(n: usize) -> String {
     let digits = n.to_string();
     let mut text = String::new();
@@ -25,13 +25,13 @@ pub fn grouped(n: usize) -> String {
     text
 }
 
-/// So many of something: `1 chunk`, `2 chunks`.
+/// Formats a count with its noun: `1 chunk`, `2 chunks`.
 pub fn so_many<N: Display + PartialEq + From<u8>>(n: N, what: &str) -> String {
     let end = if n == N::from(1) { "" } else { "s" };
     format!("{n} {what}{end}")
 }
 
-/// Shares as a percentage that says 0 only of nothing and 100 only of everything.
+/// Formats a share as a percentage; 0 means exactly none and 100 exactly all.
 pub fn percent(bytes: u64, of: u64) -> String {
     match (bytes, of) {
         (b, of) if b >= of => "100 %".to_owned(),
@@ -40,12 +40,12 @@ pub fn percent(bytes: u64, of: u64) -> String {
     }
 }
 
-/// Milliseconds: `4.27 ms`, `1.85 s`.
+/// Formats milliseconds: `4.27 ms`, `1.85 s`.
 pub fn ms(ms: f64) -> String {
     if ms >= 1000.0 { format!("{} s", digits(ms / 1000.0)) } else { format!("{} ms", digits(ms)) }
 }
 
-/// Whole seconds, for something that will take as long: `4 s`, `6 min 40 s`, `2 h 5 min`.
+/// Formats whole seconds, for a remaining duration: `4 s`, `6 min 40 s`, `2 h 5 min`.
 pub fn duration(seconds: f64) -> String {
     let s = seconds.clamp(0.0, 1e9).ceil() as u64;
     match s {
@@ -55,7 +55,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// How long something has been so, in one unit: `5 min`, `3 days`.
+/// Formats an age in one unit: `5 min`, `3 days`.
 pub fn age(seconds: u64) -> String {
     match seconds {
         0..60 => "now".to_owned(),
@@ -66,7 +66,7 @@ pub fn age(seconds: u64) -> String {
     }
 }
 
-/// Three significant digits, but never fewer than the whole part: `4.27`, `42.7`, `427`, `4273`.
+/// Formats a number with three significant digits, but never fewer than its whole part: `4.27`, `42.7`, `427`, `4273`.
 pub fn digits(x: f64) -> String {
     let places = match x.abs() {
         a if a >= 99.95 => 0,
@@ -90,10 +90,10 @@ fn scaled(mut x: f64, units: &[&str]) -> String {
     }
 }
 
-/// A plain number of bytes that is less is one without its unit: `8` for `8G`.
+/// A plain number of bytes below this lacks its unit: `8` for `8G`.
 const MIN_WITHOUT_UNIT: f64 = 1024.0 * 1024.0;
 
-/// Bytes that a person has written: `8G`, `512MB` (decimal), `8GiB` (binary), or a plain number.
+/// Parses bytes that a user typed: `8G`, `512MB` (decimal), `8GiB` (binary), or a plain number.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

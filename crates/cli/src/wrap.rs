@@ -1,31 +1,31 @@
-//! The words of an answer, wrapped at the width of a terminal.
+//! Wraps the words of an answer at the width of a terminal.
 //!
-//! A word is shown as it comes. One that reaches the edge is taken back from there and stands in the next
-//! line, so that the terminal never breaks it.
+//! A word is shown as it arrives. If it reaches the edge, it is removed there and moved to the next line, so that the terminal
+//! never breaks it.
 
 use unicode_width::UnicodeWidthChar;
 
-/// Where a text is on a terminal.
+/// The cursor's column on a terminal, and the last word written.
 #[derive(Debug)]
 pub struct Wrap {
-    /// Columns that are written to.
+    /// Number of columns that are written to.
     width: usize,
-    /// Columns of this line that are written, and those of them that are of the last word.
+    /// Number of columns written in this line; `word_width` of them belong to the last word.
     column: usize,
     word: String,
     word_width: usize,
 }
 
 impl Wrap {
-    /// At the beginning of a line of a terminal with so many columns. The last one stays free: with a character in it
-    /// the cursor is in that column or after it, as the terminal likes.
+    /// Starts at the beginning of a line of a terminal with this number of columns. The last column stays free: with a character
+    /// in it, terminals differ in whether the cursor is in that column or after it.
     pub fn new(columns: usize) -> Wrap {
         let width = columns.saturating_sub(1).max(1);
         Wrap { width, column: 0, word: String::new(), word_width: 0 }
     }
 
-    /// Appends to `out` what shows the next piece of the text. There are no other control characters in it than
-    /// line breaks and tabs.
+    /// Appends the output for the next piece of the text to `out`. It contains no control characters other than line breaks and
+    /// tabs.
     pub fn push(&mut self, piece: &str, out: &mut String) {
         for c in piece.chars() {
             match c {
@@ -44,7 +44,7 @@ impl Wrap {
         self.word.clear();
         self.word_width = 0;
         let next = if c == '\t' { (self.column / 8 + 1) * 8 } else { self.column + 1 };
-        // At the edge it would only make an empty line.
+        // At the edge it would only produce an empty line.
         if next < self.width {
             out.push(c);
             self.column = next;
@@ -58,13 +58,13 @@ impl Wrap {
         if self.column + wide > self.width {
             let whole = self.word_width == self.column.min(self.width);
             if !whole && self.word_width > 0 {
-                // Cursor back, and the rest of the line cleared.
+                // Moves the cursor back, and clears the rest of the line.
                 out.push_str(&format!("\x1b[{}D\x1b[K", self.word_width));
             }
             out.push('\n');
             self.column = 0;
             if whole {
-                // Longer than a line: it is broken after all.
+                // A word longer than a line has to be broken.
                 self.word.clear();
                 self.word_width = 0;
             } else {
@@ -74,7 +74,7 @@ impl Wrap {
         }
         out.push(c);
         self.column += wide;
-        // Wide characters are not written in words.
+        // Wide characters do not form words: a line may be broken between any of them.
         if wide > 1 {
             self.word.clear();
             self.word_width = 0;
@@ -89,7 +89,7 @@ impl Wrap {
 mod tests {
     use super::*;
 
-    /// What a terminal of this width shows of the pieces.
+    /// Returns the lines that a terminal of this width shows for the pieces.
     fn shown(width: usize, pieces: &[&str]) -> Vec<String> {
         let (mut wrap, mut out) = (Wrap::new(width + 1), String::new());
         pieces.iter().for_each(|piece| wrap.push(piece, &mut out));

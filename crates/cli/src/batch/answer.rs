@@ -1,4 +1,4 @@
-//! The answer to one line, in the making.
+//! The answer to one line, while it is generated.
 
 use alight_chat::answer::{self, Message};
 use alight_model::Finish;
@@ -10,7 +10,7 @@ use super::result::{LineId, now};
 
 /// An answer that is being computed.
 pub struct Answer {
-    /// The line that asks for it.
+    /// The line that requests it.
     pub line: LineId,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
@@ -22,7 +22,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Nothing is written yet.
+    /// Creates an empty answer.
     pub fn new(prepared: &Prepared, vocabulary: &'static Vocabulary) -> Answer {
         Answer {
             line: prepared.line.clone(),
@@ -34,13 +34,13 @@ impl Answer {
         }
     }
 
-    /// Takes the next token. Returns whether a text that ends the answer has come, which is cut off.
+    /// Takes the next token. Returns true if a stop text has been generated, which is cut off.
     pub fn push(&mut self, token: u32) -> bool {
         self.tokens += 1;
         self.making.push(token, &mut |delta| self.message.take(delta))
     }
 
-    /// The body of the response. `finish` is `None` if a text has ended the answer.
+    /// Returns the body of the response. `finish` is `None` if a stop text has ended the answer.
     pub fn body(mut self, finish: Option<Finish>, model: &str) -> Value {
         if finish.is_some() {
             self.making.finish(&mut |delta| self.message.take(delta));

@@ -1,11 +1,11 @@
-//! What a result was made of, in a few bytes. Results carry it, so that a run continues with those of its own model, options and lines,
-//! and with no others.
+//! The origin of a result, in a few bytes. Results carry it, so that a run continues with those of its own model, options and
+//! lines, and with no others.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-/// Two hashes. They are the same in every version that computes the same.
+/// Two hashes. They are the same in every version that computes the same answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Of the model and the options, which all lines share.
@@ -15,7 +15,7 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Takes one apart that was written.
+    /// Parses a fingerprint.
     pub fn parse(text: &str) -> Option<Fingerprint> {
         let (run, line) = text.split_once('-')?;
         let number = |text| u64::from_str_radix(text, 16).ok();
@@ -29,7 +29,7 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// The hash of some bytes.
+/// Returns the hash of some bytes.
 pub fn hash(bytes: &[u8]) -> u64 {
     let first = Sha256::digest(bytes).into_iter().take(8);
     first.fold(0, |hash, byte| hash << 8 | u64::from(byte))

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
-/// Most bytes of a line. What JSON makes of them may take some forty times as much memory.
+/// Maximum bytes of a line. Its parsed JSON may need some forty times as much memory.
 pub const LIMIT: usize = 8 << 20;
 
-/// Most bytes of a line that is passed over because it is longer than the limit: beyond, it may never end.
+/// Maximum bytes to skip in a line that is longer than the limit: beyond, it may never end.
 const PASSED: u64 = 1 << 30;
 
 /// A line that is not blank.
@@ -15,17 +15,17 @@ const PASSED: u64 = 1 << 30;
 pub struct Line {
     /// From 1; blank lines count.
     pub number: u64,
-    /// Its place in bytes.
+    /// Its offset in bytes.
     pub start: u64,
-    /// After it and its newline.
+    /// The offset after it and its newline.
     pub end: u64,
-    /// Without its newline; `None` if there are more than the limit.
+    /// Without its newline; `None` if it is longer than the limit.
     pub bytes: Option<Vec<u8>>,
     /// True if it has a newline.
     pub is_whole: bool,
 }
 
-/// How many lines a file has that are not blank.
+/// Returns the number of lines in a file that are not blank.
 ///
 /// # Errors
 /// It cannot be read.
@@ -43,18 +43,18 @@ pub struct Lines<R> {
     reader: R,
     limit: usize,
     passed: u64,
-    /// Lines and bytes that were read.
+    /// Lines and bytes read so far.
     number: u64,
     at: u64,
 }
 
 impl<R: BufRead> Lines<R> {
-    /// From the beginning, lines of at most `limit` bytes.
+    /// Reads from the beginning, lines of at most `limit` bytes.
     pub fn new(reader: R, limit: usize) -> Lines<R> {
         Lines { reader, limit, passed: PASSED, number: 0, at: 0 }
     }
 
-    /// The next line that is not blank.
+    /// Returns the next line that is not blank.
     ///
     /// # Errors
     /// The system's, or a line that does not end.

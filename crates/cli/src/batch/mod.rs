@@ -1,7 +1,7 @@
-//! `alight batch`: many prompts, one to a line, answered at the same time.
+//! `alight batch`: many prompts, one per line, answered at the same time.
 //!
-//! The lines are read, taken apart and made tokens of in one thread ([`reader`]); the sequences of an engine compute them; results are
-//! written in the order of the lines or as they come ([`results`]).
+//! The lines are read, parsed and tokenized on one thread ([`reader`]); the sequences of an engine compute them; results are
+//! written in the order of the lines or as they arrive ([`results`]).
 
 mod answer;
 mod fingerprint;
@@ -46,7 +46,7 @@ use result::LineId;
 use results::Results;
 use resume::{Done, Keys};
 
-/// How long a line is waited for before Ctrl-C is looked at again.
+/// How long to wait for a line before checking for Ctrl-C again.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Arguments of `alight batch`.
@@ -138,7 +138,7 @@ pub fn main(args: BatchArgs) -> Outcome {
         let replace = args.force || path.exists();
         new_file::check(path, replace, &new_file::inputs(input.path)?)?;
     }
-    // Neither is taken apart in the end: the system takes the memory back when the process ends. The thread that reads may be
+    // Neither is dropped at the end: the system takes the memory back when the process ends. The reading thread may still be
     // waiting for its input then.
     let model: &'static Model = Box::leak(Box::new(open::model(&args.model, &args.engine)?));
     let (keys, run) = (Keys::default(), args.hash(model));
@@ -205,7 +205,7 @@ impl BatchArgs {
         (self.drafts.models(&mut self.model), self.engine.hub.offline)
     }
 
-    /// What reads the input.
+    /// Returns the reader of the input.
     fn reader(
         &self,
         input: Input<'_>,
@@ -251,8 +251,8 @@ impl BatchArgs {
         }
     }
 
-    /// A hash of all that answers depend on besides their lines: the model and the options, and of these none that changes only how
-    /// fast they come.
+    /// Returns a hash of everything that answers depend on besides their lines: the model, and the options except those that only
+    /// change the speed.
     fn hash(&self, model: &Model) -> u64 {
         let BatchArgs { limits, engine, sampling, .. } = self;
         let options = sampling.fixed_options();
@@ -262,7 +262,7 @@ impl BatchArgs {
             "model": model.identity(),
             "sampling": numbers,
             "counts": [top_k, repeat_last_n, limits.max_tokens(), limits.context(model.spec().context)],
-            // Another one in every run is the same wish.
+            // A different seed in every run is the same option.
             "seed": (!sampling.draws_seed()).then_some(seed),
             "switches": [limits.ignore_eos, limits.no_thinking, self.raw, self.parse_special],
             "system": self.system,
@@ -272,12 +272,12 @@ impl BatchArgs {
     }
 }
 
-/// Where lines come from.
+/// The source of the lines.
 struct Input<'a> {
     name: String,
-    /// If it is a file.
+    /// The path, if it is a file.
     path: Option<&'a Path>,
-    /// Bytes of a file.
+    /// Its size in bytes, if it is a file.
     len: Option<u64>,
     reader: Box<dyn BufRead + Send>,
 }
@@ -307,20 +307,20 @@ impl<'a> Input<'a> {
     }
 }
 
-/// A batch that is being computed.
+/// A batch in progress.
 struct Batch {
     model: &'static Model,
-    /// The process ends before all of its memory would have been given back.
+    /// Never dropped: the process ends sooner than all of its memory could be freed.
     engine: ManuallyDrop<EngineLoop<'static>>,
-    /// What becomes of requests, by their places among the results.
+    /// The events of requests, with their places among the results.
     send: Sender<(u64, EngineEvent)>,
     events: Receiver<(u64, EngineEvent)>,
     items: Items,
     results: Results,
     progress: Progress,
-    /// By their places among the results, which are the keys of their requests.
+    /// By place among the results, which is the key of the request.
     active: HashMap<u64, Answer>,
-    /// Lines that have begun: places among the results.
+    /// Lines that have been started: places among the results.
     begun: u64,
     sequences: usize,
     /// All lines have been read.
@@ -328,7 +328,7 @@ struct Batch {
     interrupt: Interrupt,
     /// The input, if it is a file.
     source: Option<PathBuf>,
-    /// True if the same command continues after this one: results are in a file.
+    /// True if the same command can resume after this run: results are in a file.
     goes_on: bool,
 }
 
@@ -347,7 +347,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Gives lines to sequences that have none. Waits for a line if there is nothing else to do.
+    /// Assigns lines to free sequences. Waits for a line if there is nothing else to do.
     fn admit(&mut self) -> Outcome {
         while !self.ended && self.active.len() < self.sequences && !self.results.is_full() {
             let patience = if self.active.is_empty() { PATIENCE } else { Duration::ZERO };
@@ -360,7 +360,7 @@ impl Batch {
                     self.take(read)?;
                 }
             }
-            // Where lines need no computing, nobody else looks.
+            // Lines that need no computing do not return to `run`, so check here.
             if self.interrupt.pressed() {
                 return Ok(());
             }
@@ -394,7 +394,7 @@ impl Batch {
         let request = GenerateRequest { request, grammar, ..GenerateRequest::default() };
         let send = self.send.clone();
         let on_event = Box::new(move |event| {
-            // Once the batch has ended nobody asks.
+            // Once the batch has ended, nothing receives events.
             let _ = send.send((index, event));
         });
         self.engine.generate(index, request, on_event);
@@ -412,7 +412,7 @@ impl Batch {
     }
 
     fn on_event(&mut self, index: u64, event: EngineEvent) -> Outcome {
-        // What follows the end of an answer in the same step says nothing new.
+        // Events after the end of an answer in the same step add nothing.
         let Some(answer) = self.active.get_mut(&index) else { return Ok(()) };
         let finish = match event {
             EngineEvent::Prompt { .. } => {
@@ -440,7 +440,7 @@ impl Batch {
                 return self.end(index, |_| result::Outcome::Failed(failed));
             }
             EngineEvent::EngineFailed(error) => return Err(anyhow!(error).into()),
-            // How far a prompt is, and what no line asks for.
+            // The progress of a prompt, and outputs that no line requests.
             EngineEvent::Reading { .. }
             | EngineEvent::PromptToken(..)
             | EngineEvent::Embedding(_)
@@ -450,7 +450,7 @@ impl Batch {
         self.end(index, |answer| result::Outcome::Answered(answer.body(finish, name)))
     }
 
-    /// An answer has ended with this.
+    /// Ends an answer with this outcome.
     fn end(&mut self, index: u64, outcome: impl FnOnce(Answer) -> result::Outcome) -> Outcome {
         let Some(answer) = self.active.remove(&index) else { return Ok(()) };
         self.engine.cancel(index);
@@ -463,11 +463,11 @@ impl Batch {
         self.results.put(index, line, outcome)
     }
 
-    /// What is left to do after Ctrl-C, if anything is.
+    /// Returns the work left after Ctrl-C, if any.
     fn remaining(&self) -> Option<String> {
         let Results { answered, failed, .. } = self.results;
         let done = self.progress.skipped + answered + failed;
-        // Nobody knows how much a pipe would still have brought.
+        // The number of lines left in a pipe is unknown.
         let left = self.source.as_deref().and_then(|path| lines::count(path).ok());
         let left = left.map(|all| all.saturating_sub(done));
         let which = match left {
@@ -484,7 +484,8 @@ impl Batch {
         })
     }
 
-    /// Says what was done, and with which status the program ends. `before`: results of earlier runs, and how many of them failed.
+    /// Reports the results and returns the exit status of the program. `before`: results of earlier runs, and how many of them
+    /// failed.
     fn report(&self, quiet: bool, before: (u64, u64)) -> Outcome {
         if !quiet {
             say::line(&self.progress.summary(&self.results));

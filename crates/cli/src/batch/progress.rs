@@ -1,4 +1,4 @@
-//! How far a batch has come: a line on a terminal while it is computed, and a summary.
+//! The progress of a batch: a line on a terminal while it is computed, and a summary.
 
 use std::time::Instant;
 
@@ -10,11 +10,11 @@ use crate::units;
 pub struct Progress {
     bar: Option<Bar>,
     began: Instant,
-    /// Bytes of the input, if that is known, and how many of them have been read.
+    /// Bytes of the input, if known, and how many of them have been read.
     total: Option<u64>,
     /// See [`total`](Progress::total).
     pub read: u64,
-    /// Tokens of prompts that were read, whether they had to be computed or are the beginning of an earlier prompt.
+    /// Tokens of prompts that were read, computed or taken from the beginning of an earlier prompt.
     pub prompt_tokens: u64,
     /// Tokens that were generated.
     pub tokens: u64,
@@ -23,7 +23,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Nothing is done yet.
+    /// Creates a progress at zero.
     pub fn new(shown: bool, total: Option<u64>) -> Progress {
         let bar = shown.then(|| Bar::new("batch"));
         let began = Instant::now();
@@ -36,7 +36,7 @@ impl Progress {
         let seconds = self.began.elapsed().as_secs_f64();
         let rate = |tokens: u64| units::digits(tokens as f64 / seconds.max(1e-3));
         bar.show_text(self.total.map(|total| (self.read, total)), || {
-            // What waits for an earlier line is done as well, as far as this goes.
+            // Results that wait for an earlier line count as done here.
             let waiting = results.waiting() as u64;
             let done = self.skipped + results.answered + results.failed + waiting;
             let done = units::so_many(done, "line");
@@ -49,14 +49,14 @@ impl Progress {
         });
     }
 
-    /// Removes what is shown.
+    /// Removes the line.
     pub fn clear(&mut self) {
         if let Some(bar) = &mut self.bar {
             bar.clear();
         }
     }
 
-    /// What was done, in a line.
+    /// Returns a summary in one line.
     pub fn summary(&self, results: &Results) -> String {
         let seconds = self.began.elapsed().as_secs_f64();
         let rate = |tokens: u64| units::digits(tokens as f64 / seconds.max(1e-3));

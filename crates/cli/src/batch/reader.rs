@@ -1,5 +1,5 @@
-//! Lines of the input into prepared requests, ahead of the sequences that are computed and in a thread of their own, so that
-//! neither a slow writer of the input nor a long prompt keeps the others waiting.
+//! Turns lines of the input into prepared requests, ahead of the sequences being computed and on a separate thread, so that
+//! neither a slow writer of the input nor a long prompt delays the others.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -18,38 +18,38 @@ use super::request::{self, Defaults, Prepared};
 use super::result::{DUPLICATE, LineId};
 use super::resume::{Done, Key, Keys};
 
-/// So many first lines of which none is JSON are no input of this command, but a text or something else.
+/// If this many lines at the start contain no JSON, the file is not an input of this command, but a text or something else.
 const NO_JSON: u64 = 100;
 
-/// Takes lines apart.
+/// Parses lines.
 pub struct Reader {
     /// The input.
     pub lines: Lines<Box<dyn BufRead + Send>>,
-    /// What the input is called.
+    /// The name of the input.
     pub name: String,
-    /// Whose tokenizer and template.
+    /// The source of the tokenizer and the template.
     pub vocabulary: &'static Vocabulary,
-    /// Makes tokens.
+    /// Tokenizes prompts.
     pub encoder: Encoder<'static>,
-    /// Makes what answers are held to.
+    /// Compiles the grammars that constrain answers.
     pub grammars: Grammars,
-    /// What lines do not say themselves.
+    /// Values for fields that a line leaves out.
     pub defaults: Defaults,
-    /// The hash of all that answers depend on besides their lines.
+    /// The hash of everything that answers depend on besides their lines.
     pub run: u64,
     /// Lines that have results.
     pub done: Done,
-    /// Makes keys of ids.
+    /// Turns ids into keys.
     pub keys: Keys,
     /// Lines by their ids.
     pub seen: HashMap<Key, u64>,
-    /// Lines from the first on that are no JSON; none as soon as one is.
+    /// The number of lines at the start that are not JSON; `None` once one is.
     pub no_json: Option<u64>,
 }
 
-/// What is read.
+/// An item that was read.
 pub enum Item {
-    /// A line; it ends at this byte of the input.
+    /// A line, and its end as an offset in the input.
     Line(u64, Read),
     /// The end.
     End,
@@ -57,13 +57,13 @@ pub enum Item {
     Failed(anyhow::Error),
 }
 
-/// What a line is.
+/// The content of a line.
 pub enum Read {
     /// A request.
     Request(Box<Prepared>),
-    /// None that can be computed.
+    /// A request that cannot be computed.
     Refused(LineId, Refusal),
-    /// One that has a result already.
+    /// A request that already has a result.
     Done,
 }
 
@@ -120,14 +120,14 @@ impl Reader {
         match parsed.prepare(line.clone(), self.vocabulary, encoder, grammars, &self.defaults) {
             Ok(prepared) => Ok(Read::Request(Box::new(prepared))),
             Err(NotHeld::Refused(refusal)) => Ok(Read::Refused(line, refusal)),
-            // Nothing is wrong with the line: it has no result, and the same command continues with it.
+            // Nothing is wrong with the line: it has no result, and the same command resumes with it.
             Err(why @ NotHeld::Compiler(_)) => {
                 Err(why).with_context(|| format!("line {number} of {}", self.name))
             }
         }
     }
 
-    /// A line that is refused for itself, unless that has been said.
+    /// Refuses a line for its own content, unless that has been reported already.
     fn refused(&self, line: LineId, refusal: Refusal) -> Read {
         if self.done.of(line.number, None).is_some() {
             return Read::Done;
@@ -136,18 +136,18 @@ impl Reader {
     }
 }
 
-/// Where items come from.
+/// The source of items.
 pub enum Items {
-    /// A thread, which is some items ahead.
+    /// A thread, which reads some items ahead.
     Ahead(Receiver<Item>),
-    /// This thread, where the system gives no other.
+    /// This thread, if the system cannot start another.
     Here(Box<Reader>),
 }
 
 impl Items {
-    /// Begins to read, up to `ahead` lines more than are asked for.
+    /// Starts reading, up to `ahead` lines ahead of those requested.
     pub fn begin(reader: Reader, ahead: usize) -> Items {
-        // A thread that cannot be made takes what it was given with it, so it is given the reader afterwards.
+        // If a thread cannot be started, the values moved into it are lost, so it is sent the reader afterwards.
         let (give, given) = sync_channel::<Reader>(1);
         let (send, items) = sync_channel(ahead);
         let work = move || {
@@ -164,7 +164,7 @@ impl Items {
         }
     }
 
-    /// The next item; `None` if none is there yet after `patience`.
+    /// Returns the next item; `None` if none has arrived within `patience`.
     pub fn next(&mut self, patience: Duration) -> Option<Item> {
         let gone = || Item::Failed(anyhow!("the thread that reads the input has ended"));
         match self {
@@ -181,7 +181,7 @@ impl Items {
     }
 }
 
-/// Reads until the end, or until nobody wants more.
+/// Reads until the end, or until the receiver is dropped.
 fn read_all(mut reader: Reader, send: &SyncSender<Item>) {
     loop {
         let item = reader.next();

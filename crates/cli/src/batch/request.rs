@@ -1,7 +1,7 @@
-//! A line of the input into a prompt's tokens and how they are to be continued.
+//! Turns a line of the input into a prompt's tokens and the options to continue them with.
 //!
-//! A line is a request of OpenAI's batches (`custom_id`, `method`, `url`, `body`), or such a body alone, or a prompt as a
-//! string. A field that would change the answer and is not supported is refused by name.
+//! A line is a request of OpenAI's batches (`custom_id`, `method`, `url`, `body`), or just such a body, or a prompt as a string.
+//! A field that would change the answer and is not supported is refused by name.
 
 use alight_chat::answer::AnswerOptions;
 use alight_chat::body::fields::{Fields, kind};
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::result::LineId;
 
-/// Fields of OpenAI's that change no answer.
+/// OpenAI's fields that do not change an answer.
 const IGNORED: [&str; 8] = [
     "model",
     "user",
@@ -29,18 +29,18 @@ const IGNORED: [&str; 8] = [
     "stream_options",
 ];
 
-/// What lines do not say themselves.
+/// Values for fields that a line leaves out.
 #[derive(Clone, Debug)]
 pub struct Defaults {
     /// How tokens are chosen.
     pub sampling: SamplerOptions,
-    /// Most tokens of an answer.
+    /// Maximum tokens of an answer.
     pub max_tokens: usize,
     /// Ignore the end-of-text token.
     pub ignore_eos: bool,
-    /// The message in front of a plain prompt.
+    /// The message before a plain prompt.
     pub system: Option<String>,
-    /// Whether plain prompts go through the chat template.
+    /// The style of plain prompts: through the chat template or raw.
     pub style: Style,
     /// Positions of a sequence.
     pub context: usize,
@@ -48,13 +48,13 @@ pub struct Defaults {
 
 /// A line that can be computed.
 pub struct Prepared {
-    /// Which one.
+    /// Its line.
     pub line: LineId,
     /// The tokens of its prompt.
     pub prompt: Vec<u32>,
     /// How tokens are chosen.
     pub sampling: SamplerOptions,
-    /// Most tokens of the answer.
+    /// Maximum tokens of the answer.
     pub max_tokens: usize,
     /// Ignore the end-of-text token.
     pub ignore_eos: bool,
@@ -62,52 +62,52 @@ pub struct Prepared {
     pub held: Option<Held>,
     /// True if the answer is a message of a conversation, and not the continuation of a text.
     pub chat: bool,
-    /// What is known of the answer.
+    /// The options of the answer.
     pub asked: AnswerOptions,
 }
 
-/// What is to be answered.
+/// The prompt of a request.
 enum Prompt {
-    /// A text that is continued.
+    /// A text to continue.
     Text(String),
     /// Its tokens.
     Tokens(Vec<u32>),
-    /// What belongs between two texts.
+    /// A gap to fill between two texts.
     Gap(Gap),
     /// A conversation, as a template sees it.
     Chat(Map<String, Value>),
 }
 
-/// A line that has been taken apart as far as its `custom_id`.
+/// A line parsed as far as its `custom_id`.
 pub struct Parsed {
-    /// What the line calls itself.
+    /// The line's own id.
     pub custom_id: Option<String>,
-    /// The rest of it, or what is wrong.
+    /// The rest of it, or the reason for its refusal.
     content: Result<Content, Refusal>,
 }
 
 impl Parsed {
-    /// True if the line is JSON, whatever it says.
+    /// Returns true if the line is JSON, whatever its content.
     pub fn is_json(&self) -> bool {
         let no_json = |refusal: &Refusal| [NO_TEXT, NO_JSON].contains(&refusal.code);
         !self.content.as_ref().is_err_and(no_json)
     }
 }
 
-/// The code of a line that is no UTF-8, and of one that is no JSON.
+/// The codes of a line that is not UTF-8, and of one that is not JSON.
 const NO_TEXT: &str = "invalid_utf8";
 const NO_JSON: &str = "invalid_json";
 
 enum Content {
     Plain(String),
-    /// With the path of OpenAI's interface, if it is a request of a batch.
+    /// With the path of OpenAI's API, if it is a request of a batch.
     Body(Option<&'static str>, Fields),
 }
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 
-/// Takes a line apart.
+/// Parses a line.
 pub fn parse(bytes: &[u8]) -> Parsed {
     let refused = |refusal| Parsed { custom_id: None, content: Err(refusal) };
     let text = match std::str::from_utf8(bytes) {
@@ -122,7 +122,7 @@ pub fn parse(bytes: &[u8]) -> Parsed {
             refused(Refusal::new(NO_JSON, format!("it has {much}")))
         }
         Err(JsonError::Syntax(error)) => {
-            // What is meant as JSON begins as JSON does.
+            // A line intended as JSON begins as JSON does.
             let hint = match text.trim_start().starts_with(['"', '{', '[']) {
                 true => "",
                 false => "; a text is written between quotes (`jq -R . FILE` makes lines of texts)",
@@ -147,14 +147,14 @@ pub fn parse(bytes: &[u8]) -> Parsed {
     }
 }
 
-/// The parser counts lines from the beginning of its own text, which is one line.
+/// Replaces the parser's position: it counts lines from the beginning of its own text, which is one line.
 fn no_line(error: &serde_json::Error) -> String {
     let said = error.to_string();
     let end = said.rfind(" at line ").unwrap_or(said.len());
     format!("{} at byte {}", &said[..end], error.column())
 }
 
-/// The body of a request, whichever of the forms it has.
+/// Returns the body of a request, in either of its forms.
 fn body(mut fields: Fields) -> Result<Content, Refusal> {
     if !["body", "url", "method"].iter().any(|name| fields.has(name)) {
         return Ok(Content::Body(None, fields));
@@ -179,10 +179,10 @@ fn body(mut fields: Fields) -> Result<Content, Refusal> {
 }
 
 impl Parsed {
-    /// What is to be computed.
+    /// Prepares the request for computing.
     ///
     /// # Errors
-    /// The line asks for what is not here, or for what does not fit.
+    /// The line requests something unsupported, or something that does not fit.
     pub fn prepare(
         self,
         line: LineId,
@@ -228,7 +228,7 @@ impl Parsed {
     }
 }
 
-/// A prompt as `alight run` takes it.
+/// Returns a prompt as `alight run` builds it.
 fn plain(prompt: String, defaults: &Defaults) -> Prompt {
     match defaults.style {
         Style::Raw => Prompt::Text(prompt),
@@ -241,7 +241,7 @@ fn plain(prompt: String, defaults: &Defaults) -> Prompt {
     }
 }
 
-/// The prompt of a body.
+/// Returns the prompt of a body.
 fn prompt(url: Option<&str>, fields: &mut Fields, defaults: &Defaults) -> Result<Prompt, Refusal> {
     let chat = url.map_or(fields.has("messages"), |url| url == CHAT);
     if chat {
@@ -291,7 +291,7 @@ fn prompt(url: Option<&str>, fields: &mut Fields, defaults: &Defaults) -> Result
     }
 }
 
-/// Refuses what would change an answer and is not here.
+/// Refuses fields that would change an answer and are not supported.
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
     let is = |expected: Value| move |value: &Value| *value == expected;
     let zero = |value: &Value| value.as_f64() == Some(0.0);
@@ -312,7 +312,7 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
     options::refuse_unsupported(fields)
 }
 
-/// The tokens of a prompt.
+/// Returns the tokens of a prompt.
 fn encode(
     prompt: Prompt,
     vocabulary: &Vocabulary,
@@ -330,7 +330,7 @@ fn encode(
             fits(text.len())?;
             encoder.raw(&text).map_err(refused)
         }
-        // Names of special tokens are text, as they are for the server. What is too long is cut.
+        // Names of special tokens are text, as they are for the server. Texts that are too long are cut.
         Prompt::Gap(gap) => {
             let tokens = encoder.infill(&gap, options::around_gap(context, max_tokens));
             tokens.map_err(|error| match error {

@@ -1,4 +1,4 @@
-//! A line of results, as OpenAI's batches have it.
+//! A line of results, in the format of OpenAI's batches.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,28 +9,28 @@ use serde_json::{Value, json};
 use super::fingerprint::Fingerprint;
 use crate::terminal_text;
 
-/// Which line of the input something is about.
+/// Identifies a line of the input.
 #[derive(Clone, Debug)]
 pub struct LineId {
     /// From 1.
     pub number: u64,
-    /// What the line says of itself.
+    /// The line's own id.
     pub custom_id: Option<String>,
-    /// What its result is made of.
+    /// The origin of its result.
     pub fingerprint: Fingerprint,
 }
 
-/// What the ids of results begin with; the number of the line follows.
+/// The prefix of the ids of results; the number of the line follows.
 pub const ID: &str = "batch_req_";
-/// The code of a line whose `custom_id` an earlier one has.
+/// The code of a line with the `custom_id` of an earlier line.
 pub const DUPLICATE: &str = "duplicate_custom_id";
 
-/// What came of a line.
+/// The outcome of a line.
 #[derive(Debug)]
 pub enum Outcome {
     /// The body of the response.
     Answered(Value),
-    /// The line asks for what cannot be done.
+    /// The line requests something impossible.
     Refused(Refusal),
     /// The model failed.
     Failed(Refusal),
@@ -53,7 +53,7 @@ struct Response {
     body: Value,
 }
 
-/// The line of a result, with its newline. Nothing in it drives a terminal.
+/// Returns a result as a line, with its newline. Nothing in it drives a terminal.
 pub fn line(of: &LineId, outcome: Outcome) -> String {
     let number = of.number;
     let failed = |status: u16, refusal: Refusal| {
@@ -75,7 +75,7 @@ pub fn line(of: &LineId, outcome: Outcome) -> String {
     let (id, fingerprint) = (format!("{ID}{number}"), of.fingerprint.to_string());
     let line = Line { id, custom_id, response, error, fingerprint };
     let mut bytes = Vec::new();
-    // Values of this kind can always be written, and memory takes them.
+    // Values of this kind can always be serialised, and writing to memory does not fail.
     let _ = terminal_text::escape_json(&line, &mut bytes);
     bytes.push(b'\n');
     String::from_utf8(bytes).unwrap_or_default()

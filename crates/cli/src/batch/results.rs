@@ -1,9 +1,9 @@
-//! Where results go: stdout or a file, in the order of the lines or as they come.
+//! The destination of results: stdout or a file, in the order of the lines or as they arrive.
 //!
 //! Invariants:
-//! - A result is written by one call, when it is its turn, and nothing of it is held back then.
-//! - Results that wait for an earlier one take bounded memory: [`Results::is_full`] says when no further line may begin.
-//! - Of a run that was ended, however that was, a file has whole lines, and perhaps the beginning of one more.
+//! - A result is written with one call when it is due, and nothing of it is buffered after that.
+//! - Results that wait for an earlier one use bounded memory: when [`Results::is_full`] is true, no further line may begin.
+//! - After a run has ended, in whatever way, a file has whole lines, and perhaps the beginning of one more.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,17 +16,17 @@ use super::result::{self, LineId};
 use crate::outcome::Outcome;
 use crate::output;
 
-/// Most bytes of results that wait for an earlier one, except for those that are being computed when it is reached.
+/// Maximum bytes of results that wait for an earlier one, except those being computed when it is reached.
 const WAITING: usize = 64 << 20;
 
-/// Takes results.
+/// Receives results.
 pub struct Results {
     to: To,
-    /// `None`: as they come.
+    /// `None`: as they arrive.
     order: Option<Order>,
-    /// Results that were written and are answers.
+    /// Results written that are answers.
     pub answered: u64,
-    /// Results that were written and are none.
+    /// Results written that are not answers.
     pub failed: u64,
 }
 
@@ -42,24 +42,24 @@ enum To {
 }
 
 impl Results {
-    /// Results go to a file or to stdout.
+    /// Writes results to a file or to stdout.
     pub fn new(file: Option<(File, &Path)>, unordered: bool) -> Results {
         let to = file.map_or(To::Stdout, |(file, path)| To::File(file, path.to_owned()));
         let order = (!unordered).then(|| Order::new(WAITING));
         Results { to, order, answered: 0, failed: 0 }
     }
 
-    /// True if too many results wait for an earlier one.
+    /// Returns true if too many results wait for an earlier one.
     pub fn is_full(&self) -> bool {
         self.order.as_ref().is_some_and(Order::is_full)
     }
 
-    /// Results that are finished and wait for an earlier one.
+    /// Returns the number of finished results that wait for an earlier one.
     pub fn waiting(&self) -> usize {
         self.order.as_ref().map_or(0, |order| order.waiting.len())
     }
 
-    /// Takes the result of the line that is the `index`-th that began.
+    /// Takes the result of the line that began as number `index`.
     pub fn put(&mut self, index: u64, line: &LineId, outcome: result::Outcome) -> Outcome {
         let is_answer = matches!(outcome, result::Outcome::Answered(_));
         let finished = Finished { text: result::line(line, outcome), is_answer };
@@ -75,7 +75,7 @@ impl Results {
         }
     }
 
-    /// All that was written is on the disk.
+    /// Flushes all results to the disk.
     pub fn finish(&mut self) -> Outcome {
         if let To::File(file, path) = &self.to {
             file.sync_all().with_context(|| format!("'{}'", path.display()))?;
@@ -96,7 +96,7 @@ impl To {
     }
 }
 
-/// Results by the order of their lines.
+/// Puts results into the order of their lines.
 struct Order {
     /// The next one to be written.
     next: u64,

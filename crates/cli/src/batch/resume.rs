@@ -1,4 +1,4 @@
-//! What an earlier run has left in the file of results, and which lines it has answered.
+//! The results of an earlier run in the output file, and the lines it has answered.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -16,10 +16,10 @@ use super::lines::Lines;
 use super::result::{DUPLICATE, ID};
 use crate::new_file;
 
-/// Most bytes of a result. Ours are as long as a context has text.
+/// Maximum bytes of a result. Ours are as long as the text of a context.
 const LIMIT: usize = 256 << 20;
 
-/// A `custom_id` in 16 bytes. The keys are random, so that nobody can make two ids equal.
+/// A `custom_id` in 16 bytes. The keys are random, so that equal ids cannot be crafted.
 pub type Key = [u64; 2];
 
 /// Makes keys.
@@ -27,7 +27,7 @@ pub type Key = [u64; 2];
 pub struct Keys([RandomState; 2]);
 
 impl Keys {
-    /// The key of an id.
+    /// Returns the key of an id.
     pub fn of(&self, custom_id: &str) -> Key {
         [self.0[0].hash_one(custom_id), self.0[1].hash_one(custom_id)]
     }
@@ -36,26 +36,26 @@ impl Keys {
 /// The lines that have results.
 #[derive(Default)]
 pub struct Done {
-    /// By their ids: the hash of the line that the result is of, if the result says so.
+    /// By id: the hash of the line that the result belongs to, if the result has one.
     ids: HashMap<Key, Option<u64>>,
-    /// The same by their numbers: those without an id, and those whose id is an earlier line's.
+    /// The same by line number: for lines without an id, and those with the id of an earlier line.
     numbers: HashMap<u64, Option<u64>>,
-    /// Results in all, and how many of them are no answers.
+    /// The number of results, and how many of them are not answers.
     pub results: u64,
     /// See [`results`](Done::results).
     pub failed: u64,
-    /// How many do not say what they were made of: an older version wrote them.
+    /// Results without a fingerprint: an older version wrote them.
     pub unmarked: u64,
 }
 
 impl Done {
-    /// The hash of the line that a result is of, if the result says so; none if the line of this id has no result, or without an id that
-    /// of this number.
+    /// Returns the hash of the line that a result belongs to, if the result has one; `None` if the line with this id, or without
+    /// an id the line with this number, has no result.
     pub fn of(&self, number: u64, id: Option<&Key>) -> Option<Option<u64>> {
         id.map_or_else(|| self.numbers.get(&number), |id| self.ids.get(id)).copied()
     }
 
-    /// Counts a result, if it is one. Returns whether it may be of this `run`.
+    /// Counts a result, if it is one. Returns true if it can be one of this `run`.
     fn take(&mut self, bytes: &[u8], keys: &Keys, run: u64) -> Option<bool> {
         let result: Found = serde_json::from_slice(bytes).ok()?;
         let number: u64 = result.id.strip_prefix(ID)?.parse().ok()?;
@@ -76,7 +76,7 @@ impl Done {
     }
 }
 
-/// What has to be known of a result.
+/// The required fields of a result.
 #[derive(Deserialize)]
 struct Found {
     id: String,
@@ -90,8 +90,9 @@ struct Reason {
     code: String,
 }
 
-/// Opens the file of results at `path`: a new one, or with `force` an empty one in the place of an old one; or that of an earlier
-/// run, whose unfinished last line is cut off. `inputs`: what results are made of; `run`: the hash of what they depend on besides lines.
+/// Opens the file of results at `path`: a new one, or with `force` an empty one that replaces an old one; or that of an earlier
+/// run, whose unfinished last line is cut off. `inputs`: the files that results depend on; `run`: the hash of everything they
+/// depend on besides lines.
 pub fn open(
     path: &Path,
     force: bool,
@@ -102,7 +103,7 @@ pub fn open(
     let named = || format!("'{}'", path.display());
     let is_there = path.try_exists().with_context(named)?;
     if force || !is_there {
-        // It gets its name and the rights of what it is made of here, and its lines later.
+        // It is created here with its name and the permissions of its inputs; its lines follow later.
         new_file::create(path, force, inputs, 0)?.commit().map_err(|e| anyhow!(e))?;
     } else {
         new_file::check(path, true, inputs)?;
@@ -112,7 +113,7 @@ pub fn open(
         Err(TryLockError::WouldBlock) => {
             return Err(anyhow!("'{}' is being written by another process", path.display()));
         }
-        // Where files cannot be locked, nobody is kept out.
+        // Where files cannot be locked, other processes are not kept out.
         Ok(()) | Err(TryLockError::Error(_)) => {}
     }
     let (done, whole) = scan(&mut file, keys, run).with_context(named)?;
@@ -122,7 +123,7 @@ pub fn open(
     Ok((file, done))
 }
 
-/// The results in a file, and how many bytes of it are whole lines.
+/// Returns the results in a file, and its length in whole lines, in bytes.
 fn scan(file: &mut File, keys: &Keys, run: u64) -> anyhow::Result<(Done, u64)> {
     file.seek(SeekFrom::Start(0))?;
     let mut lines = Lines::new(BufReader::with_capacity(1 << 20, file.by_ref()), LIMIT);
@@ -133,7 +134,7 @@ fn scan(file: &mut File, keys: &Keys, run: u64) -> anyhow::Result<(Done, u64)> {
         let known = if line.is_whole {
             done.take(&bytes, keys, run)
         } else {
-            // What was being written when the run ended.
+            // The line being written when the run ended.
             let shared = bytes.len().min(begun.len());
             (bytes[..shared] == begun.as_bytes()[..shared]).then_some(true)
         };

@@ -1,4 +1,5 @@
-//! `alight bench collective`: measured by the Python package (`alight.jax.bench`), where JAX is.
+//! `alight bench collective`: measured by the Python package (`alight.jax.bench`), because it needs
+//! JAX.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -52,7 +53,7 @@ pub struct CollectiveArgs {
     force: bool,
 }
 
-/// Becomes Python.
+/// Replaces this process with Python.
 pub fn main(args: &CollectiveArgs) -> Outcome {
     let mut out = vec![OsString::from("collective")];
     let numbers = |list: &[usize]| list.iter().map(|n| n.to_string().into()).collect();
@@ -74,7 +75,7 @@ pub fn main(args: &CollectiveArgs) -> Outcome {
         out.push("--force".into());
     }
     if let Some(path) = &args.svg {
-        // Together, because a name may look like an option.
+        // In one argument, because a name may look like an option.
         let mut option = OsString::from("--svg=");
         option.push(path);
         out.push(option);

@@ -1,4 +1,4 @@
-//! What this machine can do: the limits that results are shares of.
+//! The limits of this machine: results are given as shares of them.
 
 use std::hint::black_box;
 use std::sync::{Barrier, OnceLock};
@@ -8,13 +8,13 @@ use std::time::Instant;
 use alight_kernels::{Isa, peak};
 use serde::Serialize;
 
-/// Bytes that are read per pass by all threads together: well beyond the caches of a desktop.
+/// Bytes that all threads together read per pass: well beyond the caches of a desktop.
 pub const WANTED: u64 = 512 << 20;
-/// Bytes that a thread reads at least, whatever memory there is.
+/// Minimum bytes that a thread reads, however little memory is available.
 const MIN_BYTES_PER_THREAD: u64 = 1 << 20;
-/// Rounds of multiplications per pass: some 10 ms.
+/// Rounds of multiplications per pass: about 10 ms.
 const ROUNDS: usize = 5_000_000;
-/// Passes; the fastest counts, as it is a limit that is sought.
+/// Passes; the fastest counts, because the goal is a limit.
 const PASSES: usize = 9;
 
 /// Measured limits.
@@ -24,20 +24,20 @@ pub struct Limits {
     pub read_bytes_per_second: f64,
     /// 8-bit multiply-accumulates per second of all threads together.
     pub int8_macs_per_second: f64,
-    /// Threads that did it: as many as were asked for, or as could be had.
+    /// Number of threads that ran: as many as requested, or as many as could be started.
     pub threads: usize,
-    /// Bytes that they read in a pass: [`WANTED`], or as many as there was memory for.
+    /// Bytes that they read in a pass: [`WANTED`], or less if there was not enough memory.
     pub read_bytes: u64,
 }
 
-/// Measures with `threads` threads, the kernels `isa`, and at most `spare` bytes of memory, if that is
-/// not too little to measure anything. Takes about a second.
+/// Measures with `threads` threads, the kernels `isa`, and at most `spare` bytes of memory, but
+/// never less than a measurement needs. Needs about a second.
 pub fn measure(threads: usize, isa: Isa, spare: u64) -> Limits {
     let share = WANTED.min(spare) / threads.max(1) as u64;
     let read = best(
         threads,
         PASSES,
-        // Written by the thread that reads it, so that it is in the memory next to that thread's core.
+        // Written by the thread that reads it, so that it is in the memory local to that thread's core.
         || buffer(share),
         |buffer| {
             black_box(peak::read(isa, buffer));
@@ -61,7 +61,7 @@ pub fn measure(threads: usize, isa: Isa, spare: u64) -> Limits {
     }
 }
 
-/// Whole pages of `share` bytes in all, or fewer if the system does not give as many.
+/// Returns whole pages of at least `share` bytes, or fewer if the system cannot provide them.
 fn buffer(share: u64) -> Vec<u8> {
     let mut len = share.max(MIN_BYTES_PER_THREAD).next_multiple_of(4096) as usize;
     let mut buffer: Vec<u8> = Vec::new();
@@ -72,7 +72,7 @@ fn buffer(share: u64) -> Vec<u8> {
     buffer
 }
 
-/// The most that threads did together.
+/// The maximum rate of the threads together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Best {
     per_second: f64,
@@ -81,17 +81,18 @@ struct Best {
     threads: usize,
 }
 
-/// The most that `threads` threads (or as many as the system gives) together do per second: each
-/// prepares once, then all work at the same time, `passes` times; `work` returns how much it did. The
-/// fastest pass counts, from the first thread's start to the last one's end. The threads take the time
-/// themselves, and this one is one of them: one more that only watched would have no core to run on.
+/// Returns the maximum rate of `threads` threads (or as many as the system can start) together:
+/// each prepares once, then all work at the same time, `passes` times; `work` returns the amount of
+/// its work. The fastest pass counts, from the first thread's start to the last one's end. The
+/// threads take the time themselves, and this one is one of them: one more that only watched would
+/// have no core to run on.
 fn best<T>(
     threads: usize,
     passes: usize,
     prepare: impl Fn() -> T + Sync,
     work: impl Fn(&T) -> u64 + Sync,
 ) -> Best {
-    // Known when it is known how many threads there are.
+    // Set once the number of threads is known.
     let barrier: OnceLock<Barrier> = OnceLock::new();
     let run = || {
         let barrier = barrier.wait();
@@ -142,7 +143,7 @@ mod tests {
                 10
             },
         );
-        // 30 per 20 ms or a little more, not 30 per 40 ms, and never more than 1500 per second.
+        // 30 per 20 ms or slightly more, not 30 per 40 ms, and never more than 1500 per second.
         assert!((300.0..1501.0).contains(&rate.per_second), "{rate:?}");
         assert_eq!((rate.done, rate.threads), (30, 3));
     }

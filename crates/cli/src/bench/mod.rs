@@ -1,8 +1,8 @@
-//! `alight bench`: tokens per second, and how much of what this machine can do that is; and how long
-//! it takes to the first token ([`load`]).
+//! `alight bench`: tokens per second, and their share of this machine's limits; and the time to the
+//! first token ([`load`]).
 //!
-//! Each repetition starts from the same cache; the median of the repetitions is the figure, their
-//! spread stands beside it. The machine's limits are measured by the same process, right after.
+//! Each repetition starts from the same cache; the result is the median of the repetitions, given
+//! with their spread. The machine's limits are measured by the same process, right after.
 
 mod collective;
 mod experts;
@@ -133,7 +133,7 @@ struct Common {
     engine: EngineArgs,
 }
 
-/// The greatest number that is taken of anything. Two of them together are far from what wraps.
+/// The maximum of any numeric argument. The sum of two is far from overflow.
 const MAX_NUMBER: usize = 1 << 24;
 
 fn at_least_one(text: &str) -> Result<usize, String> {
@@ -150,7 +150,7 @@ fn up_to_most(text: &str) -> Result<usize, String> {
     }
 }
 
-/// What to say of the first of some models if it was to be the name of a measurement: a word, and no file.
+/// Returns a message if the first model looks like a mistyped measurement: a lower-case word that is not a file.
 fn no_measurement(path: &Path) -> Option<String> {
     let word = path.to_str().filter(|text| text.bytes().all(|b| b.is_ascii_lowercase()))?;
     if path.exists() {
@@ -244,7 +244,7 @@ pub fn main(args: BenchArgs) -> Outcome {
     Ok(())
 }
 
-/// Warms up, and waits for what a cold file still brings after the first steps, which is no part of their speed.
+/// Warms up, and waits until a cold file is completely loaded after the first steps, which is not part of their speed.
 fn warm_up(
     model: &Model,
     session: &mut Session<'_>,
@@ -257,7 +257,7 @@ fn warm_up(
     model.wait_loaded().map_err(|e| anyhow!(e).into())
 }
 
-/// One repetition: the seconds that each step took.
+/// Runs one repetition; returns the seconds of each step.
 fn once(session: &mut Session<'_>, depth: usize, ids: &[u32], decode: bool) -> Outcome<Vec<f64>> {
     session.truncate(depth);
     let mut times = Vec::with_capacity(ids.len());
@@ -270,7 +270,7 @@ fn once(session: &mut Session<'_>, depth: usize, ids: &[u32], decode: bool) -> O
     Ok(times)
 }
 
-/// Token ids from all over the vocabulary, the same every time.
+/// Returns token ids from all over the vocabulary, the same every time.
 fn some_tokens(vocab: usize, count: usize) -> Vec<u32> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     (0..count)
@@ -283,8 +283,8 @@ fn some_tokens(vocab: usize, count: usize) -> Vec<u32> {
         .collect()
 }
 
-/// Bytes that measuring may take without driving anything out: a part of what could be had when the model
-/// was opened, less what it took itself.
+/// Returns the bytes that measuring may use without evicting anything: a part of the memory available when the model was opened,
+/// minus what the model itself used.
 fn spare_memory(model: &Model) -> u64 {
     let report = model.load_report();
     let available = report.files.iter().map(|file| file.facts.available).min().unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! The result of a benchmark, as JSON and for people.
+//! The result of a benchmark, as JSON and for the user.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::machine::Limits;
 use super::work::Work;
 use crate::{output, phases, units};
 
-/// What was run.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     /// One by one, or all at once.
@@ -21,16 +21,16 @@ pub struct Run {
     pub depth: usize,
 }
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug)]
 pub struct Measured {
     /// Tokens per second.
     pub rate: Summary,
-    /// Milliseconds per token, if they came one by one.
+    /// Milliseconds per token, if they were computed one by one.
     pub steps: Option<Summary>,
-    /// What the machine can do.
+    /// The limits of the machine.
     pub limits: Limits,
-    /// What the process used.
+    /// The resources that the process used.
     pub phases: Vec<Phase>,
 }
 
@@ -57,14 +57,14 @@ pub struct Report {
     /// Of the limits, 0 to 1.
     share_of_read_bandwidth: f64,
     share_of_int8_peak: f64,
-    /// What the process used: `open`, `warm up`, `measure` (all repetitions).
+    /// The resources that the process used: `open`, `warm up`, `measure` (all repetitions).
     phases: Vec<Phase>,
     #[serde(skip)]
     about: String,
 }
 
 impl Report {
-    /// Puts a result together.
+    /// Creates a report.
     pub fn new(path: &Path, model: &Model, run: Run, work: Work, measured: Measured) -> Report {
         let Measured { rate, steps, limits, phases } = measured;
         let runs_per_second = rate.median / run.tokens as f64;
@@ -90,7 +90,7 @@ impl Report {
         }
     }
 
-    /// The text.
+    /// Returns the text for the user.
     pub fn human(&self) -> String {
         let rate = &self.tokens_per_second;
         let mut text = format!(
@@ -144,7 +144,7 @@ impl Report {
     }
 }
 
-/// The name and size of a model.
+/// Returns the name and size of a model.
 fn describe(model: &Model) -> String {
     format!(
         "{}, {} parameters, {} of weights read per token",

@@ -1,6 +1,7 @@
-//! What the pictures of `alight bench` share: text.
+//! Text, for all pictures of `alight bench`.
 
-/// Adds text at a place. `class` is one of the picture's style, `anchor` start, middle or end.
+/// Adds text at a position. `class` is a class of the picture's style; `anchor` is start, middle or
+/// end.
 pub(super) fn text(body: &mut String, x: f64, y: f64, class: &str, anchor: &str, content: &str) {
     *body += &format!(
         "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>\n",
@@ -8,7 +9,7 @@ pub(super) fn text(body: &mut String, x: f64, y: f64, class: &str, anchor: &str,
     );
 }
 
-/// Text of XML, which has no control characters at all.
+/// Escapes text for XML, which allows no control characters at all.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {

@@ -141,12 +141,12 @@ pub fn main(args: &TableArgs) -> Outcome {
         Format::Md => output::report(markdown(&rows)),
         Format::Csv => output::report(csv(&rows)),
         Format::Json => output::json(&rows),
-        // They are written.
+        // They have already been written.
         Format::Jsonl => Ok(()),
     }
 }
 
-/// The speed of all repetitions.
+/// Returns the speed over all repetitions.
 fn measure(
     model: &Model,
     args: &TableArgs,
@@ -176,7 +176,7 @@ fn measure(
     summary.ok_or_else(|| Stop::Failed(anyhow!("the clock gave no usable times")))
 }
 
-/// What was done, in llama-bench's words.
+/// Returns the name of a test in llama-bench's notation.
 fn test(decode: bool, tokens: usize, depth: usize) -> String {
     let what = if decode { "tg" } else { "pp" };
     match depth {
@@ -206,7 +206,7 @@ fn markdown(rows: &[Row]) -> String {
     let mut text = String::new();
     for (at, row) in cells.iter().enumerate() {
         for (i, (cell, width)) in row.iter().zip(widths).enumerate() {
-            // Names to the left, numbers to the right.
+            // Names left-aligned, numbers right-aligned.
             let _ = match i {
                 0 => write!(text, "| {cell:<width$} "),
                 _ => write!(text, "| {cell:>width$} "),

@@ -1,4 +1,4 @@
-//! What a run has to read and to multiply at least, from the model's shapes.
+//! The minimum that a run must read and multiply, from the model's shapes.
 
 use alight_model::Model;
 use alight_model::spec::Attended;
@@ -9,7 +9,7 @@ use serde::Serialize;
 pub struct Work {
     /// Bytes of weights.
     pub weight_bytes: f64,
-    /// Bytes of the KV cache that are read.
+    /// Bytes read from the KV cache.
     pub kv_bytes: f64,
     /// Multiply-accumulates with weights.
     pub weight_macs: f64,
@@ -18,7 +18,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// `tokens` tokens one by one, `depth` before them.
+    /// Returns the work of `tokens` tokens one by one, after `depth` others.
     pub fn decode(model: &Model, depth: usize, tokens: usize) -> Work {
         let seen = |layer: &Attended| positions_seen(depth, tokens, layer.window);
         Work {
@@ -29,10 +29,11 @@ impl Work {
         }
     }
 
-    /// `tokens` tokens at once, `depth` before them. The output matrix is used for the last one.
+    /// Returns the work of `tokens` tokens at once, after `depth` others. The output matrix is used
+    /// for the last one.
     pub fn prefill(model: &Model, depth: usize, tokens: usize) -> Work {
         let output = model.decode_macs().saturating_sub(model.prefill_macs());
-        // Each position's keys and values are needed once, however many tokens look at them.
+        // Each position's keys and values are needed once, however many tokens attend to them.
         let held = (depth + tokens) as f64;
         let seen = |layer: &Attended| positions_seen(depth, tokens, layer.window);
         Work {
@@ -43,27 +44,27 @@ impl Work {
         }
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     pub fn bytes(&self) -> f64 {
         self.weight_bytes + self.kv_bytes
     }
 
-    /// All multiply-accumulates.
+    /// Returns all multiply-accumulates.
     pub fn macs(&self) -> f64 {
         self.weight_macs + self.attention_macs
     }
 }
 
-/// The sum over the layers that attend.
+/// Returns the sum over the layers with attention.
 fn over_layers(model: &Model, f: impl Fn(&Attended) -> f64) -> f64 {
     model.spec().attended().map(|layer| f(&layer)).sum()
 }
 
-/// How many positions `tokens` tokens after `depth` others attend to, in all: each to itself and
-/// to those before it, but at most to `window`.
+/// Returns the number of positions that `tokens` tokens after `depth` others attend to, in total:
+/// each to itself and to those before it, but to at most `window`.
 fn positions_seen(depth: usize, tokens: usize, window: Option<usize>) -> f64 {
     let window = window.unwrap_or(usize::MAX);
-    // The first of the tokens that see less than a full window.
+    // The number of first tokens that attend to less than a full window.
     let partial = window.saturating_sub(depth).min(tokens);
     let (d, n) = (depth as f64, partial as f64);
     d * n + n * (n + 1.0) / 2.0 + (tokens - partial) as f64 * window as f64

@@ -1,4 +1,4 @@
-//! `alight cp`: files to the disk, leaving the page cache as it was.
+//! `alight cp`: copies files to the disk, leaving the page cache as it was.
 
 mod report;
 
@@ -103,7 +103,7 @@ enum MethodArg {
     ReadWrite,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn main(args: &CpArgs) -> Outcome {
     let interrupt = Interrupt::catch()?;
     let options = Options {
@@ -121,7 +121,7 @@ pub fn main(args: &CpArgs) -> Outcome {
             MethodArg::CopyFileRange => Method::CopyFileRange,
             MethodArg::ReadWrite => Method::ReadWrite,
         }),
-        // Only for a bar it matters how much there is.
+        // The total is only needed for a bar.
         count: say::is_terminal(),
     };
     let (mut bar, mut verifying) = (Bar::new("copying"), Bar::new("verifying"));

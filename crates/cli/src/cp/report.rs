@@ -1,4 +1,4 @@
-//! What is said of a file that was copied, or not.
+//! The messages about a file that was copied, or was not.
 
 use alight_copy::{Copied, Event};
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::outcome::Outcome;
 use crate::{output, say, threads, units};
 
-/// Tells of one thing that has happened.
+/// Reports one event.
 pub fn event(event: &Event<'_>, verbose: bool, as_json: bool) -> Outcome {
     match event {
         Event::Copied(copied) => {

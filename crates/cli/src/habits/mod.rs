@@ -1,7 +1,7 @@
-//! What people type who know llama.cpp, or Ollama: other names of options, options that there is no need for here, and
-//! options that would mean something else to this command line (`-hf` is not `-h`, `-ngl` is not `-n gl`).
+//! Options that users of llama.cpp or Ollama type: other names of options, options that are not needed here, and options that
+//! would mean something else to this command line (`-hf` is not `-h`, `-ngl` is not `-n gl`).
 //!
-//! An option that a command has is never touched, so the [`table`] is all there is to add to.
+//! An option that a command has is never touched, so only the [`table`] needs additions.
 
 mod table;
 
@@ -14,7 +14,7 @@ use clap::{Arg, Command};
 use crate::outcome::{Outcome, Stop};
 use crate::say;
 
-/// The commands that programs of llama.cpp have a counterpart of.
+/// The commands with a counterpart among llama.cpp's programs.
 const COMMANDS: [&str; 6] = ["run", "batch", "serve", "bench", "perplexity", "tokenize"];
 
 /// What an option means here.
@@ -22,35 +22,35 @@ const COMMANDS: [&str; 6] = ["run", "batch", "serve", "bench", "perplexity", "to
 enum Means {
     /// The model, which is the first argument.
     Model,
-    /// The same, on the hub: `user/repo:Q4_K_M`.
+    /// The model on the hub: `user/repo:Q4_K_M`.
     Repo,
-    /// Which of its files.
+    /// The file in its repository.
     RepoFile,
-    /// The same, by its address.
+    /// The model on the hub, by its URL.
     Url,
     /// The draft model, on the hub.
     RepoDraft,
-    /// The option of this name, with a value if that takes one.
+    /// The option of this name, with a value if that has one.
     Same(&'static str),
-    /// Half of the option of this name: the other half has to be the same.
+    /// Half of the option of this name: the other half must have the same value.
     Half(&'static str),
     /// The argument after the model.
     Second,
-    /// These words.
+    /// These arguments.
     Words(&'static [&'static str]),
-    /// The words that go with its value; with another value it cannot be had, and what to do instead.
+    /// The arguments for each value; other values are refused with this advice.
     Which(&'static [(&'static str, &'static [&'static str])], &'static str),
-    /// The same of an option that has its value after `=` or has none: that is the empty one.
+    /// Like `Which`, for an option whose value follows `=` or is missing: then it is the empty one.
     EqualsValue(&'static [(&'static str, &'static [&'static str])], &'static str),
-    /// All of it is another command line.
+    /// The whole command line becomes this one.
     Instruction(&'static [&'static str]),
-    /// Nothing, with such a value; why.
+    /// Ignored, with its value, for this reason.
     NotNeeded(Value, &'static str),
-    /// It cannot be had; what to do instead.
+    /// Not supported; the advice.
     Instead(&'static str),
 }
 
-/// The value of an option that is left out.
+/// The value of an ignored option.
 #[derive(Clone, Copy, Debug)]
 enum Value {
     No,
@@ -65,7 +65,7 @@ use Means::{
 };
 use Value::{No, One, Switch};
 
-/// The command line `given`, as `cli` has it.
+/// Returns the command line `given` in the options of `cli`.
 pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>> {
     if given.get(1).is_some_and(|word| word == "help") {
         given.retain(|word| word != "-h" && word != "--help");
@@ -92,7 +92,7 @@ pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsStri
     let mut rest = given[at..].iter().peekable();
     let (mut repo, mut file) = (None, None);
     let mut second = None;
-    // Of which option, by the letter that each of its halves ends with.
+    // By option, and by the last letter of each of its halves.
     let mut halves = BTreeMap::new();
     while let Some(word) = rest.next() {
         let name = name(word);
@@ -104,7 +104,7 @@ pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsStri
         let known = option(command, name);
         if let Some(option) = known {
             words.push(word.clone());
-            // There it is a switch.
+            // In llama.cpp it is a switch.
             let named =
                 |next: &&OsString| ["auto", "on", "off"].iter().any(|value| **next == *value);
             if name == "--repack" && name.len() == word.len() && !rest.peek().is_some_and(named) {
@@ -115,7 +115,7 @@ pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsStri
             continue;
         }
         match habit(command.get_name(), name) {
-            // What follows is not the value of anything that is known.
+            // The next word is not the value of a known option.
             None if name.starts_with("-h") && name.len() > 2 => {
                 return Err(Stop::Usage(format!(
                     "there is no option '{name}': -h alone is the help"
@@ -153,7 +153,7 @@ pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsStri
             Some(Model) => match value(word, &mut rest) {
                 Some(model) => {
                     words.insert(first, model);
-                    // Of several, the next stands after it.
+                    // The next of several goes after it.
                     first += 1;
                 }
                 None => return Err(Stop::Usage(format!("{name} needs the path of a model"))),
@@ -224,14 +224,14 @@ pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsStri
         }
     }
     if let Some(((whole, _), (_, value))) = halves.first_key_value() {
-        // In front, because nothing after `--` is an option.
+        // At the front, because nothing after `--` is an option.
         words.splice(first..first, [OsString::from(*whole), value.clone()]);
     }
     words.extend(second);
     match (repo, file) {
         (Some(repo), None) => words.insert(first, on_hub(&repo).into()),
         (Some(repo), Some(file)) => {
-            // A file says more than a quantization.
+            // A file is more specific than a quantization.
             let repo = on_hub(&repo);
             let end = repo.rfind(':').filter(|at| *at > repo.rfind('/').unwrap_or(0));
             words.insert(first, format!("{}:{file}", &repo[..end.unwrap_or(repo.len())]).into());
@@ -246,18 +246,18 @@ pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsStri
     Ok(words)
 }
 
-/// The value of an option: what stands after its `=`, or else the next word.
+/// Returns the value of an option: the text after its `=`, or else the next word.
 fn value<'w>(word: &OsStr, rest: &mut impl Iterator<Item = &'w OsString>) -> Option<OsString> {
     after_equals(word).or_else(|| rest.next().cloned())
 }
 
-/// What stands after the `=` of an option, if it has one.
+/// Returns the text after the `=` of an option, if it has one.
 fn after_equals(word: &OsStr) -> Option<OsString> {
     let (name, value) = word.to_str()?.split_once('=')?;
     name.starts_with("--").then(|| value.into())
 }
 
-/// What an option of llama.cpp means to a command.
+/// Returns the meaning of llama.cpp's option to a command.
 fn habit(command: &str, name: &str) -> Option<Means> {
     let is = |pattern: &str| match pattern.strip_suffix('*') {
         Some(beginning) => name.starts_with(beginning),
@@ -267,12 +267,12 @@ fn habit(command: &str, name: &str) -> Option<Means> {
     all.find(|(names, _)| names.iter().any(|pattern| is(pattern))).map(|(_, means)| *means)
 }
 
-/// True if a word is no option, or one that a command has.
+/// Returns true if a word is not an option, or is one that a command has.
 fn has(command: &Command, word: &str) -> bool {
     !word.starts_with('-') || option(command, word).is_some()
 }
 
-/// Which other commands have an option.
+/// Returns a message naming the other commands that have an option.
 fn others(cli: &Command, name: &str) -> Option<String> {
     let has =
         |command: &&str| cli.find_subcommand(command).is_some_and(|c| option(c, name).is_some());
@@ -285,12 +285,12 @@ fn others(cli: &Command, name: &str) -> Option<String> {
     })
 }
 
-/// That other commands have an option, and this one has not.
+/// Returns the error that other commands have an option, and this one does not.
 fn elsewhere(name: &str, command: &Command, others: &str) -> Stop {
     Stop::Usage(format!("there is no {name} of `alight {}`: {others}", command.get_name()))
 }
 
-/// The name of a repository as a model has it.
+/// Returns the name of a repository in the form of a model argument.
 fn on_hub(repo: &str) -> String {
     match Name::without_hub(repo) {
         Some(_) => repo.to_owned(),
@@ -298,7 +298,7 @@ fn on_hub(repo: &str) -> String {
     }
 }
 
-/// `quantize IN OUT TYPE [THREADS]`, as options.
+/// Returns `quantize IN OUT TYPE [THREADS]` with options.
 fn as_llama_quantize(given: Vec<OsString>, command: &Command) -> Vec<OsString> {
     let mut others = ["--output", "--type", "--threads"].into_iter();
     let mut words: Vec<OsString> = Vec::new();
@@ -321,7 +321,7 @@ fn as_llama_quantize(given: Vec<OsString>, command: &Command) -> Vec<OsString> {
     words
 }
 
-/// An option without its `=VALUE`; no option's name if it is none.
+/// Returns an option without its `=VALUE`; any other word as it is (empty if it is not UTF-8).
 fn name(word: &OsStr) -> &str {
     let word = word.to_str().unwrap_or_default();
     match word.split_once('=') {
@@ -330,7 +330,7 @@ fn name(word: &OsStr) -> &str {
     }
 }
 
-/// The option that a command has under this name.
+/// Returns the option that a command has under this name.
 fn option<'c>(command: &'c Command, name: &str) -> Option<&'c Arg> {
     let long = name.strip_prefix("--");
     let short = name.strip_prefix('-').filter(|_| long.is_none());
@@ -349,7 +349,7 @@ fn option<'c>(command: &'c Command, name: &str) -> Option<&'c Arg> {
     })
 }
 
-/// True if its value is the word after it.
+/// Returns true if its value is the word after it.
 fn takes_value(option: &Arg) -> bool {
     let values = option.get_num_args();
     option.get_action().takes_values()

@@ -1,4 +1,5 @@
-//! The options of llama.cpp's programs, and some of Ollama's, and what they mean here. docs/reference/llama-cpp.md is made from what the command answers.
+//! The options of llama.cpp's programs, and some of Ollama's, with their meaning here. docs/reference/llama-cpp.md is generated
+//! from the command's replies.
 
 use super::Means::{
     self, EqualsValue, Half, Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile,
@@ -6,7 +7,7 @@ use super::Means::{
 };
 use super::Value::{No, One, Switch};
 
-/// Options by their names; a name that ends with `*` is all that begin so.
+/// Options by name; a name that ends with `*` matches all names with that prefix.
 pub type Habits = &'static [(&'static [&'static str], Means)];
 
 const CPU: &str = "all of the model is computed on the CPU";
@@ -29,7 +30,7 @@ const NAME_IT: &str = "name the model: -hf USER/REPO";
 const ALL_MAPPED: &str = "all models are mapped, and the system keeps in memory what is used";
 const FIT: &str = "an error says what does not fit into memory, and what to do";
 
-/// What counts with one command, before [`ALL`].
+/// Returns the entries for one command, which precede [`ALL`].
 pub fn of(command: &str) -> Habits {
     match command {
         "run" => RUN,
@@ -41,7 +42,7 @@ pub fn of(command: &str) -> Habits {
     }
 }
 
-/// What to type instead of a command that other programs have.
+/// Returns the advice for a command that other programs have.
 pub fn command(word: &str) -> Option<&'static str> {
     Some(match word {
         "chat" => "there is no command 'chat': `alight run MODEL` without a prompt is one",
@@ -165,15 +166,15 @@ const SERVE: Habits = &[
     ),
 ];
 
-/// What counts with every command.
+/// Entries for every command.
 pub const ALL: Habits = &[
-    // Asking for something else than an answer.
+    // Requests for something other than an answer.
     (&["--usage"], Words(&["--help"])),
     (&["--version"], Instruction(&["--version"])),
     (&["-cl", "--cache-list"], Instruction(&["list"])),
     (&["--completion-bash"], Instruction(&["completions", "bash"])),
     (&["--list-devices"], Instead(CPU)),
-    // The model, and what is said to it.
+    // The model, and its input.
     (&["-m", "--model"], Model),
     (&["-hf", "-hfr", "--hf-repo"], Repo),
     (&["-hff", "--hf-file"], RepoFile),
@@ -241,7 +242,7 @@ pub const ALL: Habits = &[
         &["--reasoning-preserve", "--no-reasoning-preserve"],
         NotNeeded(No, "the chat template decides what stays of earlier thinking"),
     ),
-    // What is shown.
+    // Output.
     (&["-co", "--color"], NotNeeded(Switch, "a terminal gets colours, unless NO_COLOR is set")),
     (&["--simple-io"], NotNeeded(No, "a pipe gets nothing but the answer")),
     (&["--no-display-prompt"], NotNeeded(No, "the prompt is never repeated")),
@@ -270,7 +271,7 @@ pub const ALL: Habits = &[
         ],
         NotNeeded(One, LOG),
     ),
-    // How tokens are chosen, and when an answer ends.
+    // Sampling, and the end of an answer.
     (&["-r", "--reverse-prompt"], Same("--stop")),
     (
         &["--mirostat*", "--typical*", "--samplers", "--sampler-seq", "--sampling-seq"],
@@ -284,7 +285,7 @@ pub const ALL: Habits = &[
         &["--context-shift", "--no-context-shift"],
         NotNeeded(No, "an answer ends where the context does"),
     ),
-    // How the weights come.
+    // Loading of weights.
     (&["--mlock"], Words(&["--lock"])),
     (&["--no-mmap"], Words(&["--load", "read"])),
     (&["--mmap"], Words(&["--load", "mmap"])),
@@ -351,7 +352,7 @@ pub const ALL: Habits = &[
         NotNeeded(One, TASKSET),
     ),
     (&["--cpu-strict*", "--prio*", "--poll*"], NotNeeded(One, NICE)),
-    // What is computed at a time, and kept.
+    // Batch sizes and caches.
     (&["-np"], Same("--parallel")),
     (&["-ctk", "--cache-type-k", "-ctv", "--cache-type-v"], Half("--cache-type")),
     (&["-fa", "--flash-attn"], NotNeeded(Switch, "attention is always computed that way")),

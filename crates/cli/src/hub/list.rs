@@ -1,4 +1,4 @@
-//! `alight list`: what is in the hub's cache.
+//! `alight list`: the models in the hub's cache.
 
 use std::time::SystemTime;
 
@@ -23,7 +23,7 @@ pub struct ListArgs {
     json: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn main(args: &ListArgs) -> Outcome {
     let hub = hub(true)?;
     let all = hub.list().map_err(failed)?;

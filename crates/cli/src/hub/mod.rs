@@ -1,4 +1,4 @@
-//! Models of the Hugging Face hub: `alight pull`, `list` and `rm`, and `hf.co/USER/REPO:Q4_K_M` wherever a model is given.
+//! Models of the Hugging Face hub: `alight pull`, `list` and `rm`, and `hf.co/USER/REPO:Q4_K_M` wherever a model is expected.
 
 pub mod list;
 pub mod pull;
@@ -24,14 +24,14 @@ pub struct HubArgs {
     pub offline: bool,
 }
 
-/// The hub and the cache of this user.
+/// Returns this user's hub and cache.
 fn hub(offline: bool) -> Outcome<Hub> {
     let mut settings = Settings::of_environment().map_err(failed)?;
     settings.offline |= offline;
     Ok(Hub::new(settings))
 }
 
-/// The name, without `hf.co/`, of a model in the cache whose name has this word in it, in capitals or not.
+/// Returns the name, without `hf.co/`, of a model in the cache whose name contains this word, in any case.
 pub fn fetched(word: &str) -> Option<String> {
     let word = word.to_lowercase();
     let names = hub(true).ok()?.list().ok()?;
@@ -47,7 +47,7 @@ fn failed(error: HubError) -> Stop {
     }
 }
 
-/// Replaces each model that is one of the hub by its file, which is fetched if it is not in the cache.
+/// Replaces each model of the hub by its file, which is fetched if it is not in the cache.
 pub fn resolve(models: Vec<&mut PathBuf>, offline: bool) -> Outcome {
     for path in models {
         if let Some(file) = file_of(path, offline)? {
@@ -57,7 +57,7 @@ pub fn resolve(models: Vec<&mut PathBuf>, offline: bool) -> Outcome {
     Ok(())
 }
 
-/// The file of a model of the hub; none if it is a path.
+/// Returns the file of a model of the hub; `None` if the argument is a path.
 fn file_of(path: &Path, offline: bool) -> Outcome<Option<PathBuf>> {
     let Some(name) = Name::of_path(path).map_err(failed)? else { return Ok(None) };
     let located = hub(offline)?.locate(&name, fetch).map_err(failed)?;
@@ -67,7 +67,7 @@ fn file_of(path: &Path, offline: bool) -> Outcome<Option<PathBuf>> {
     Ok(Some(located.into_file()))
 }
 
-/// Pulls a model, and says how that goes.
+/// Pulls a model, and shows the progress.
 fn fetch(hub: &Hub, name: &Name) -> Result<Pulled, HubError> {
     let began = Instant::now();
     let mut bar = Bar::new("pulling");

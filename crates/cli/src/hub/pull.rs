@@ -1,4 +1,4 @@
-//! `alight pull`: models from the hub into its cache.
+//! `alight pull`: fetches models from the hub into its cache.
 
 use std::io::{IsTerminal, stdout};
 use std::os::unix::ffi::OsStrExt;
@@ -42,7 +42,7 @@ pub struct PullArgs {
     hub: HubArgs,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn main(args: &PullArgs) -> Outcome {
     let hub = hub(args.hub.offline)?;
     let mut names = Vec::new();

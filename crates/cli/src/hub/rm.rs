@@ -1,4 +1,4 @@
-//! `alight rm`: models out of the hub's cache.
+//! `alight rm`: removes models from the hub's cache.
 
 use alight_hub::{HubError, Name};
 
@@ -26,7 +26,7 @@ pub struct RmArgs {
     all: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn main(args: &RmArgs) -> Outcome {
     let hub = hub(true)?;
     let names: Result<Vec<Name>, HubError> =

@@ -1,7 +1,7 @@
-//! How much of a model is in the page cache now, as numbers and as bars.
+//! How much of a model is in the page cache, as numbers and as bars.
 //!
-//! Files are asked about before anything of them is read, so that the answer is about the files as they were found. Of a file that was
-//! cached in part, tensors are asked about after its header was read, and with it what the system read along.
+//! Files are queried before any part of them is read, so that the result describes the files as they were found. If a file was
+//! partly cached, its tensors are queried after its header was read, together with whatever the system read ahead.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -12,32 +12,33 @@ use std::time::Duration;
 
 use alight_pages::{CacheProbe, Identity, Map, give_up, open_file, residency};
 
-/// Files that are asked about beforehand at most.
+/// Maximum number of files queried beforehand.
 const MAX_FILES: usize = 4096;
 
-/// Parts of a file that are shown apart at most.
+/// Maximum number of parts of a file that are shown separately.
 const PARTS: u64 = 64;
 
-/// What is cached of a model.
+/// The cached part of a model.
 #[derive(Debug)]
 pub struct Cached {
-    /// Of each file; `None` where the system does not say.
+    /// For each file; `None` if the system does not report it.
     pub files: Vec<Option<FileCached>>,
-    /// Bytes of each tensor. The pages at its ends count as far as they are its own, which is known
-    /// for sure if all of them are cached. `None`: the system does not count them for this user.
+    /// Cached bytes of each tensor. The pages at its ends count as far as they are its own, which
+    /// is certain only if all of them are cached. `None`: the system does not count them for this
+    /// user.
     pub tensors: Vec<Option<u64>>,
 }
 
-/// What was cached of the files that a model may have, before anything of them was read.
+/// The cached parts of the files that may belong to a model, before any of them was read.
 #[derive(Debug, Default)]
 pub struct AsFound(HashMap<Identity, FileCached>);
 
 impl AsFound {
-    /// Asks about the file at `path`, with the other shards of a split model; or about the files in the folder at `path`.
+    /// Queries the file at `path`, with the other shards of a split model; or the files in the folder at `path`.
     pub fn of(path: &Path) -> AsFound {
         let mut found = AsFound::default();
         for path in candidates(path).into_iter().take(MAX_FILES) {
-            // What cannot be opened is said when it is read.
+            // A file that cannot be opened is reported when it is read.
             let Ok((file, metadata)) = open_file(&path) else { continue };
             if let Some(cached) = of_file(&file, metadata.len()) {
                 found.0.insert(Identity::from(&metadata), cached);
@@ -50,27 +51,27 @@ impl AsFound {
         self.0.get(&Identity::from(&map.file().metadata().ok()?))
     }
 
-    /// True if nothing of it was cached for sure.
+    /// Returns true if certainly no part of it was cached.
     fn was_cold(&self, map: &Map) -> bool {
         let counted = |found: &&FileCached| found.source != CacheProbe::Sampled.name();
         self.file(map).filter(counted).is_some_and(|found| found.bytes == 0)
     }
 
-    /// Bytes of a range of a file that were cached; `None`: the system does not count them for this user.
+    /// Returns the bytes of a range of a file that were cached; `None`: the system does not count them for this user.
     pub fn bytes(&self, map: &Map, range: Range<u64>) -> Option<u64> {
         if self.was_cold(map) { Some(0) } else { bytes(map, range) }
     }
 
-    /// Takes a file out of the page cache again of which nothing was there.
+    /// Evicts a file from the page cache again if no part of it was cached before.
     pub fn leave(&self, map: &Map) {
         if !self.was_cold(map) {
             return;
         }
-        // What the system still reads ahead comes after the first pass now and then.
+        // Pages that the system still reads ahead sometimes arrive after the first pass.
         for pause in [0, 1, 5, 20] {
             thread::sleep(Duration::from_millis(pause));
             map.give_back(0..map.len());
-            // Where the system has no such call the pages stay, which is all that happens.
+            // Where the system has no such call the pages stay, with no other effect.
             let _ = give_up(map.file());
             if residency(map.file(), 0..map.len() as u64).is_ok_and(|left| left.cached == 0) {
                 return;
@@ -79,7 +80,7 @@ impl AsFound {
     }
 }
 
-/// The file at `path` and its shards, or the files in the folder at `path`.
+/// Returns the file at `path` and its shards, or the files in the folder at `path`.
 fn candidates(path: &Path) -> Vec<PathBuf> {
     let files = |folder: &Path, wanted: &dyn Fn(&str) -> bool| -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -92,7 +93,7 @@ fn candidates(path: &Path) -> Vec<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
-    // Indexes name their shards; those of one model have `-of-` in their names.
+    // Indexes name their shards; the shards of one model have `-of-` in their names.
     let is_index = name.ends_with(".json");
     match name.split_once("-0") {
         Some((stem, rest)) if rest.contains("-of-") => {
@@ -103,19 +104,19 @@ fn candidates(path: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// What is cached of a file.
+/// The cached part of a file.
 #[derive(Clone, Debug)]
 pub struct FileCached {
     /// Bytes.
     pub bytes: u64,
-    /// `cachestat`, `mincore`, or `sampled` where the system does not count them for this user.
+    /// `cachestat`, `mincore`, or `sampled` if the system does not count them for this user.
     pub source: &'static str,
     /// The cached share of each of equal parts of the file.
     pub parts: Vec<f64>,
 }
 
 impl Cached {
-    /// Asks the system about files, and about tensors of which each is some ranges of bytes in a file.
+    /// Queries the system about files, and about tensors, each given as ranges of bytes in a file.
     pub fn of<'a, R: IntoIterator<Item = Range<u64>>>(
         maps: impl IntoIterator<Item = &'a Map>,
         tensors: impl Iterator<Item = (usize, R)>,
@@ -126,7 +127,7 @@ impl Cached {
         let files = maps.iter().map(|map| found.file(map).cloned().or_else(|| now(map)));
         let files: Vec<_> = files.collect();
         let tensor = |(file, ranges): (usize, R)| {
-            // Samples of each tensor would be many reads.
+            // Sampling each tensor would need many reads.
             if files[file].as_ref()?.source == CacheProbe::Sampled.name() {
                 return None;
             }
@@ -153,7 +154,7 @@ fn of_file(file: &File, len: u64) -> Option<FileCached> {
     Some(FileCached { bytes, source: whole.probe.name(), parts })
 }
 
-/// Bytes of a range of a file that are cached; `None`: the system does not count them for this user.
+/// Returns the bytes of a range of a file that are cached; `None`: the system does not count them for this user.
 fn bytes(map: &Map, range: Range<u64>) -> Option<u64> {
     let len = range.end - range.start;
     let found =
@@ -161,7 +162,7 @@ fn bytes(map: &Map, range: Range<u64>) -> Option<u64> {
     Some(page_bytes(found.cached, found.pages, len))
 }
 
-/// Bytes in `cached` of the `pages` pages that `len` bytes touch.
+/// Returns the cached bytes if `cached` of the `pages` pages that `len` bytes touch are cached.
 pub fn page_bytes(cached: u64, pages: u64, len: u64) -> u64 {
     if cached == pages {
         return len;
@@ -169,8 +170,8 @@ pub fn page_bytes(cached: u64, pages: u64, len: u64) -> u64 {
     (u128::from(cached) * u128::from(len) / u128::from(pages.max(1))) as u64
 }
 
-/// A bar of `width` characters: eighths of a character are told apart, something is never nothing,
-/// and only all of it is full.
+/// Returns a bar of `width` characters, in eighths of a character: a small share is never shown as
+/// empty, and only the whole is shown as full.
 pub fn bar(share: f64, width: usize) -> String {
     const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
     let all = 8 * width;
@@ -187,8 +188,8 @@ pub fn bar(share: f64, width: usize) -> String {
     text + &" ".repeat(gap)
 }
 
-/// A picture of a file from its beginning to its end in `width` characters, the darker the more of a
-/// part is cached.
+/// Returns a picture of a file from beginning to end in `width` characters; the more of a part is
+/// cached, the darker it is.
 pub fn picture(parts: &[f64], width: usize) -> String {
     let width = width.clamp(1, parts.len().max(1));
     let mean = |i: usize| {
@@ -206,24 +207,24 @@ pub fn picture(parts: &[f64], width: usize) -> String {
         .collect()
 }
 
-/// What may be drawn on standard output.
+/// The drawing capabilities of standard output.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Canvas {
     /// Characters per line; `None`: not a terminal, so nothing is drawn.
     pub width: Option<usize>,
-    /// Colours may be used.
+    /// True if colours may be used.
     pub colour: bool,
 }
 
 impl Canvas {
-    /// Of standard output.
+    /// Returns those of standard output.
     pub fn stdout() -> Canvas {
         use std::io::IsTerminal;
         if !std::io::stdout().is_terminal() {
             return Canvas::default();
         }
         let size = terminal_size::terminal_size_of(std::io::stdout());
-        // A terminal that says it has no width (some pseudo-terminals) has an ordinary one.
+        // If a terminal reports width 0 (some pseudo-terminals do), the default width is used.
         let width = size.map_or(80, |(width, _)| usize::from(width.0));
         Canvas {
             width: Some(if width == 0 { 80 } else { width }),
@@ -231,7 +232,7 @@ impl Canvas {
         }
     }
 
-    /// `text` in the colour of the share: green all, yellow some, dim nothing.
+    /// Returns `text` in the colour of the share: green for all, yellow for some, dim for none.
     pub fn paint(self, text: &str, share: f64) -> String {
         let code = match share {
             s if s >= 1.0 => "32",

@@ -1,5 +1,5 @@
-//! llama.cpp's files before GGUF: all parts of a model, with its header and vocabulary. A model that is
-//! not whole is shown as far as it is there, with a note of what it lacks.
+//! llama.cpp's files before GGUF: all parts of a model, with its header and vocabulary. An
+//! incomplete model is shown as far as it is present, with a note of the missing part.
 
 use std::path::{Path, PathBuf};
 
@@ -17,14 +17,14 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
     let first = first_part(paths)?;
     let mut maps = vec![map(&first)?];
     let mut wanted = 1;
-    // The width of the first part says how many there are; those that are missing are noted below.
+    // The width of the first part implies the number of parts; missing ones are noted below.
     let count = {
         let copy = alight_files::copy(&maps[0]);
         parts::count(&parsed(&maps[0], parse(&copy))?)
     };
     if let Ok(count) = count {
         wanted = count;
-        // A header can say any number; the names of the files that are there end it.
+        // A header can claim any number; the files that exist limit it.
         for part in 1..count {
             let path = part_path(&first, part);
             if format_of(&path) != Some(Format::LegacyGgml) {
@@ -83,7 +83,7 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
     Ok(Listing { format: "ggml", described, order, files, metadata, tensors, notes })
 }
 
-/// What there is to say of the parts together.
+/// Returns a description of the parts together.
 fn about_parts<M, E: std::fmt::Display>(
     model: &Result<M, E>,
     found: usize,
@@ -100,7 +100,7 @@ fn about_parts<M, E: std::fmt::Display>(
     }
 }
 
-/// What files of this kind leave open.
+/// Returns notes on what files of this kind leave unspecified.
 fn about_header(head: &Ggml<'_>) -> Vec<String> {
     let mut notes = Vec::new();
     if head.magic == Magic::Ggml {
@@ -119,7 +119,7 @@ fn about_header(head: &Ggml<'_>) -> Vec<String> {
     notes
 }
 
-/// Bytes of tensors in a file, and from where to where they are.
+/// Returns the bytes of tensors in a file, and the range that they occupy.
 fn data(file: &Ggml<'_>) -> (u64, std::ops::Range<u64>) {
     let bytes = file.tensors.iter().map(|tensor| tensor.nbytes).sum();
     let start = file.tensors.first().map_or(file.tensors_start, |tensor| tensor.offset);
@@ -142,7 +142,7 @@ fn header(file: &Ggml<'_>) -> Vec<(String, Value)> {
     numbers.map(|(key, value)| (key.into(), value)).into()
 }
 
-/// The tokens as they are in the file, and their scores.
+/// Returns the tokens as stored in the file, and their scores.
 fn vocabulary(file: &Ggml<'_>) -> Vec<(String, Value)> {
     let tokens = &file.vocabulary.tokens;
     let texts = tokens.iter().map(|token| String::from_utf8_lossy(token.text).into());
@@ -154,14 +154,14 @@ fn vocabulary(file: &Ggml<'_>) -> Vec<(String, Value)> {
     out
 }
 
-/// `model.bin` and 3 into `model.bin.3`.
+/// Turns `model.bin` and 3 into `model.bin.3`.
 fn part_path(first: &Path, part: u32) -> PathBuf {
     let name = first.file_name().unwrap_or_default().to_string_lossy();
     first.with_file_name(parts::part_name(&name, part))
 }
 
-/// The file without a number that the part `path` belongs to, if `path` has a number and that file is
-/// there.
+/// Returns the file without a number that the part `path` belongs to, if `path` has a number and
+/// that file exists.
 fn first_of(path: &Path) -> Option<PathBuf> {
     let number = path.extension()?.to_str()?;
     let is_number = number.parse::<u32>().is_ok_and(|n| n > 0 && n.to_string() == number);
@@ -169,7 +169,7 @@ fn first_of(path: &Path) -> Option<PathBuf> {
     (is_number && format_of(&first) == Some(Format::LegacyGgml)).then_some(first)
 }
 
-/// The first part of the one model that `paths` belong to.
+/// Returns the first part of the one model that `paths` belong to.
 fn first_part(paths: &[PathBuf]) -> anyhow::Result<PathBuf> {
     let mut models: Vec<PathBuf> =
         paths.iter().map(|path| first_of(path).unwrap_or_else(|| path.clone())).collect();

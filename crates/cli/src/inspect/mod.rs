@@ -1,10 +1,10 @@
-//! `alight inspect`: what is in a model's files, whatever their format. Needs only the headers, so it
-//! also shows what alight cannot run.
+//! `alight inspect`: the contents of a model's files, whatever their format. Needs only the
+//! headers, so it also shows models that alight cannot run.
 //!
-//! [`crate::source`] finds out what a path is, by content; then each format has one file (or folder) here.
-//! GGUF writes its own text and JSON; every other format makes a [`listing::Listing`] of what it read,
-//! and `listing` does the rest: sizes, what is cached, text, JSON. To plug in a format: a file here
-//! with `pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing>`, and its line in [`list`].
+//! [`crate::source`] detects the format of a path by content; each format then has one file (or folder) here. GGUF writes its own
+//! text and JSON; every other format makes a [`listing::Listing`] of what it read, and `listing` does the rest: sizes, what is
+//! cached, text, JSON. To plug in a format: a file here with `pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing>`, and its
+//! line in [`list`].
 
 mod cached;
 mod ggml;
@@ -78,7 +78,7 @@ pub struct InspectArgs {
     pub hub: HubArgs,
 }
 
-/// Between two looks.
+/// Parses the interval between two samples.
 fn pause(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.05..=86_400.0).contains(seconds));
     seconds
@@ -86,7 +86,7 @@ fn pause(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected seconds, from 0.05 to 86400".to_owned())
 }
 
-/// How a model is shown.
+/// The output format.
 #[derive(Clone, Copy)]
 enum Show {
     Text {
@@ -96,7 +96,7 @@ enum Show {
     Json,
 }
 
-/// Runs the command. A model that cannot be shown does not keep the others from it.
+/// Runs the command. A model that cannot be shown does not prevent the others from being shown.
 pub fn main(args: &InspectArgs) -> Outcome {
     if let Some(every) = args.watch {
         let [model] = args.models.as_slice() else {
@@ -128,7 +128,7 @@ pub fn main(args: &InspectArgs) -> Outcome {
 
 /// Shows one model.
 fn one(model: &Path, show: Show) -> Outcome {
-    // Before anything of it is read.
+    // Before any part of it is read.
     let found = AsFound::of(model);
     let source = source::find(model)?;
     if source.format == Format::Gguf {
@@ -152,14 +152,14 @@ fn one(model: &Path, show: Show) -> Outcome {
     print(listing.files.iter().map(|file| &file.map), &found, &text)
 }
 
-/// Reads what is not GGUF.
+/// Reads a format other than GGUF.
 fn list(source: &Recognised) -> anyhow::Result<Listing> {
     let path = source.paths[0].display();
     let what = source.format.describe();
     match source.format {
         Format::SafeTensors => safetensors::list(&source.paths),
         Format::SafeTensorsIndex => safetensors::list_index(&source.paths),
-        // Of the older one, which is never read, the reader says what to do about it.
+        // The older one is never read: its reader returns an error with advice.
         Format::TorchZip | Format::TorchPickle => torch::list(&source.paths),
         Format::LegacyGgml => ggml::list(&source.paths),
         Format::LegacyLora | Format::LegacySession => {
@@ -169,8 +169,8 @@ fn list(source: &Recognised) -> anyhow::Result<Listing> {
     }
 }
 
-/// Writes the text, if the files are as long as they were: one that was cut short under its map shows as
-/// zeros, so nothing is written before this.
+/// Writes the text, if the files still have their length: a file truncated under its map reads as
+/// zeros, so nothing is written before this check.
 fn print<'a>(maps: impl IntoIterator<Item = &'a Map>, found: &AsFound, text: &[u8]) -> Outcome {
     for map in maps {
         map.check().map_err(|e| anyhow!(e))?;
@@ -183,12 +183,12 @@ fn map(path: &Path) -> anyhow::Result<Map> {
     Map::open(path).map_err(|error| source::explain(path, anyhow!(error)))
 }
 
-/// What a parser said of the bytes of `map`, with the file's name if it is an error.
+/// Returns a parser's result for the bytes of `map`; an error gets the file's name.
 fn parsed<T, E>(map: &Map, result: Result<T, E>) -> anyhow::Result<T>
 where
     E: std::error::Error + Send + Sync + 'static,
 {
-    // If the file shrank meanwhile, that is the reason for whatever else is wrong.
+    // If the file shrank meanwhile, that is the reason for any other error.
     map.check().map_err(|e| anyhow!(e))?;
     result.map_err(|error| anyhow!(error).context(format!("'{}'", map.path().display())))
 }

@@ -1,4 +1,4 @@
-//! Pieces of text that all formats share. Values from the file are escaped and cut to a line.
+//! Pieces of text common to all formats. Values from the file are escaped and cut to one line.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -9,15 +9,15 @@ use super::summary::Summary;
 use crate::terminal_text::one_line;
 use crate::units::{self, percent};
 
-/// Columns of a summary where standard output is no terminal.
+/// Columns of a summary if standard output is not a terminal.
 const COLUMNS: usize = 80;
 
-/// What is shown, and where.
+/// The contents and the layout of the output.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
-    /// What may be drawn.
+    /// The drawing capabilities.
     pub canvas: Canvas,
-    /// True if tensors are listed, in lines as long as they take; otherwise all lines fit the terminal, or 80 columns.
+    /// True if tensors are listed, in lines of any length; otherwise all lines fit the terminal, or 80 columns.
     pub tensors: bool,
 }
 
@@ -33,17 +33,17 @@ impl View {
     }
 }
 
-/// Characters of a value that are shown.
+/// Number of characters of a value that are shown.
 pub const SHOWN: usize = 64;
 
-/// Characters of a name, a key or a shape that are shown at most. Columns are as wide as what is in
-/// them, so this bounds the text as well.
+/// Maximum characters shown of a name, a key or a shape. Columns are as wide as their contents, so
+/// this limits the text as well.
 const NAME: usize = 100;
 
-/// Characters of a tensor's bar.
+/// Width of a tensor's bar, in characters.
 const BAR: usize = 10;
 
-/// The largest power of two that divides an offset.
+/// Returns the largest power of two that divides an offset.
 pub fn alignment_of(offset: u64) -> u64 {
     match offset {
         0 => 1 << 63,
@@ -51,7 +51,7 @@ pub fn alignment_of(offset: u64) -> u64 {
     }
 }
 
-/// How much it is in all.
+/// Writes the totals.
 pub fn totals(summary: &Summary, tensors: usize, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
@@ -61,7 +61,7 @@ pub fn totals(summary: &Summary, tensors: usize, out: &mut dyn Write) -> io::Res
     )
 }
 
-/// What of a file is cached, with a picture of it where there is room for one.
+/// Writes the cached share of a file, with a picture of it if there is space for one.
 pub fn cached_line(
     cached: Option<&FileCached>,
     bytes: u64,
@@ -77,7 +77,7 @@ pub fn cached_line(
         if cached.source == "sampled" { "about, " } else { "" },
         cached.source,
     );
-    // The picture goes below if it does not fit beside.
+    // The picture is put on the next line if it does not fit on this one.
     if let Some(width) = canvas.width {
         let beside = width.saturating_sub(line.chars().count() + 4);
         let (gap, room) = if beside >= 24 {
@@ -92,7 +92,7 @@ pub fn cached_line(
     writeln!(out, "{line}")
 }
 
-/// Totals by type.
+/// Writes the totals by type.
 pub fn types(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\ntypes ({})", summary.types.len())?;
     for t in &summary.types {
@@ -109,16 +109,16 @@ pub fn types(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// A tensor as it is shown.
+/// A tensor as shown.
 #[derive(Debug)]
 pub struct Row<'a> {
-    /// Name, as it is in the file.
+    /// Name, as stored in the file.
     pub name: &'a str,
     /// Name of the type, with any marks.
     pub ty: String,
-    /// Extents.
+    /// Dimensions.
     pub shape: &'a [u64],
-    /// Where its data is in its file.
+    /// The range of its data in its file.
     pub range: Range<u64>,
     /// Bytes that are cached.
     pub cached: Option<u64>,
@@ -126,7 +126,7 @@ pub struct Row<'a> {
     pub file: usize,
 }
 
-/// The table of tensors, if it is wanted; `many` files, of which each row names one.
+/// Writes the table of tensors, if requested; `many`: there are several files, and each row names one.
 pub fn tensors(tensors: &[Row<'_>], many: bool, view: View, out: &mut dyn Write) -> io::Result<()> {
     let View { canvas, tensors: wanted } = view;
     if !wanted {
@@ -143,7 +143,7 @@ pub fn tensors(tensors: &[Row<'_>], many: bool, view: View, out: &mut dyn Write)
     let name_width = width(&mut names.iter().map(|n| n.chars().count()), 4);
     let shape_width = width(&mut shapes.iter().map(|s| s.chars().count()), 5);
     let told = tensors.iter().any(|t| t.cached.is_some());
-    // What stands before the bar, and after it.
+    // The width to the left of the bar, and to the right of it.
     let taken = name_width + shape_width + 53 + if many { 6 } else { 0 };
     let bars = told && canvas.width.is_some_and(|width| taken + BAR < width);
     if !tensors.is_empty() {
@@ -190,10 +190,10 @@ pub fn tensors(tensors: &[Row<'_>], many: bool, view: View, out: &mut dyn Write)
     Ok(())
 }
 
-/// A name or a key from the file, for a line and a column: what drives a terminal is shown, and so is what
-/// breaks lines and columns. The middle of a long one is left out.
+/// Returns a name or a key from the file, for one line and one column: characters that drive a terminal are made visible, and so
+/// are those that break lines and columns. The middle of a long one is left out.
 pub fn name(text: &str) -> String {
-    // No more of it is looked at than is shown, whatever its length.
+    // Only the part that is shown is examined, whatever the length.
     let end = |count: usize| text.char_indices().nth(count).map_or(text.len(), |(at, _)| at);
     let head = one_line(&text[..end(NAME)]).into_owned();
     if end(NAME) == text.len() && head.chars().count() <= NAME {
@@ -201,15 +201,15 @@ pub fn name(text: &str) -> String {
     }
     let begin = text.char_indices().rev().nth(NAME - 1).map_or(0, |(at, _)| at);
     let tail: Vec<char> = one_line(&text[begin..]).chars().collect();
-    // More of its beginning, and with the ellipsis as many as there may be.
+    // More of its beginning; with the ellipsis, exactly the maximum.
     let (front, back) = (2 * NAME / 3, NAME - 1 - 2 * NAME / 3);
     let back = &tail[tail.len().saturating_sub(back)..];
     head.chars().take(front).chain(['…']).chain(back.iter().copied()).collect()
 }
 
-/// A string of the file, quoted, with control characters escaped, cut to a line.
+/// Returns a string from the file, quoted, with control characters escaped, cut to one line.
 pub fn quoted(bytes: &[u8]) -> String {
-    // Enough bytes for the line even if all are of four.
+    // Enough bytes for the line even if all characters have four.
     let head = &bytes[..bytes.len().min(4 * SHOWN + 4)];
     let text = String::from_utf8_lossy(head);
     let mut out = String::from('"');

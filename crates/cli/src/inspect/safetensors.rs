@@ -1,4 +1,4 @@
-//! safetensors: one file, or all files of a model by its index or by their names.
+//! safetensors: one file, or all files of a model, found by its index or by their names.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -65,10 +65,10 @@ fn folder(path: &Path) -> &Path {
     path.parent().unwrap_or(path)
 }
 
-/// Reads files that are one model, the one of `index` if there is one.
+/// Reads files that form one model, the one of `index` if there is one.
 fn read(paths: &[PathBuf], index: Option<(&Path, &Index<'_>)>) -> anyhow::Result<Listing> {
     let maps = paths.iter().map(|path| map(path)).collect::<anyhow::Result<Vec<Map>>>()?;
-    // In a block: what is read borrows from the maps, which the listing takes.
+    // In a block: the parsed headers borrow from the maps, which the listing takes.
     let (tensors, metadata, data) = {
         let copies = alight_files::copies(&maps);
         let headers = maps
@@ -120,7 +120,7 @@ fn tensors(catalog: &Catalog<'_, '_>) -> Vec<Tensor> {
     catalog.tensors.iter().map(tensor).collect()
 }
 
-/// The metadata of all files. Each has its own, which mostly says the same.
+/// Returns the metadata of all files. Each has its own, which is mostly the same.
 fn metadata(headers: &[SafeTensors<'_>]) -> Vec<(String, Value)> {
     let mut seen = HashSet::new();
     headers

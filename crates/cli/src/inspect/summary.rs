@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Totals over all tensors.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Weights.
+    /// Number of weights.
     pub parameters: u64,
     /// Bytes of tensor data, without padding.
     pub tensor_bytes: u64,
@@ -21,12 +21,12 @@ pub struct Summary {
 /// Totals over the tensors of one type.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OfType {
-    /// The format's name of it.
+    /// The format's name for it.
     #[serde(rename = "type")]
     pub ty: &'static str,
-    /// How many tensors.
+    /// Number of tensors.
     pub tensors: u64,
-    /// Weights in them.
+    /// Number of weights in them.
     pub parameters: u64,
     /// Bytes of data.
     pub bytes: u64,
@@ -45,7 +45,7 @@ impl Summary {
     pub fn of(tensors: impl Iterator<Item = (&'static str, u64, u64)>) -> Summary {
         let mut by_type = BTreeMap::new();
         for (ty, elements, bytes) in tensors {
-            // Sparse files can announce absurd sizes; a total of many may pass 64 bits.
+            // Sparse files can declare absurd sizes; a total of many can exceed 64 bits.
             let (count, all_elements, all_bytes) =
                 by_type.entry(ty).or_insert((0_u64, 0_u64, 0_u64));
             *count += 1;

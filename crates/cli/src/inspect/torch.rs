@@ -1,5 +1,5 @@
-//! PyTorch's zip files: one, or all of a folder (shards, or the parts of a model that was cut for
-//! several devices).
+//! PyTorch's zip files: one, or all in a folder (shards, or the parts of a model split for several
+//! devices).
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::listing::{File, Listing, ShapeOrder, Tensor};
 use alight_files::file_name;
 
-/// What `paths` hold together.
+/// Reads the combined contents of `paths`.
 pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
     let mut listing = Listing {
         format: "torch",
@@ -59,7 +59,7 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
     Ok(listing)
 }
 
-/// True for the files that lie beside models: arguments of a training, the state of an optimiser.
+/// Returns true for files that are stored next to models: training arguments, optimiser state.
 fn holds_no_tensors(error: &TorchError) -> bool {
     use PickleError::{Global, Opcode};
     matches!(
@@ -70,8 +70,8 @@ fn holds_no_tensors(error: &TorchError) -> bool {
     )
 }
 
-/// Adds the tensors of the next file; what there is to say about it, its bytes that are no tensor's, and
-/// where tensors lie in it.
+/// Adds the tensors of the next file; returns its description, its bytes that belong to no tensor,
+/// and the range of its tensors.
 fn add(listing: &mut Listing, map: &Map, file: &Torch<'_>) -> (String, u64, Range<u64>) {
     let mut ranges: Vec<_> = file
         .tensors

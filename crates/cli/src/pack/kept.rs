@@ -1,8 +1,8 @@
-//! `--pack`: a packed file that is made once, kept, and used from then on.
+//! `--pack`: a packed file that is created once, kept, and used from then on.
 //!
-//! It has the modification time of the model that it was made of, and says how long that was. It is used while both are so: a model
-//! that was replaced is packed again. What stands beside the model and is not that may be somebody's, and is left alone, also if it
-//! appears while the model is packed.
+//! It has the modification time of the model that it was made from, and records that model's size. It is used while both match: a
+//! model that was replaced is packed again. Any other file of this name next to the model may belong to the user and is left alone,
+//! also if it appears while the model is packed.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,7 +19,7 @@ use crate::outcome::{Outcome, Stop, chain};
 use crate::source::{self, packed_name};
 use crate::{folders, inspect, say};
 
-/// Whether a packed file is kept.
+/// The option to keep a packed file.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct KeepArgs {
     /// Pack the model once, beside it or in alight/packed in $XDG_CACHE_HOME or ~/.cache, and use the packed file from then on: as
@@ -29,7 +29,7 @@ pub struct KeepArgs {
 }
 
 impl KeepArgs {
-    /// The file to run: the model, or what is kept of it. Where nothing can be kept, it is the model, and that is said.
+    /// Returns the file to run: the model, or its packed file. If that cannot be kept, it is the model, and a note is printed.
     pub fn file(self, model: &Path) -> Outcome<PathBuf> {
         if !self.pack {
             return Ok(model.to_owned());
@@ -48,17 +48,17 @@ impl KeepArgs {
     }
 }
 
-/// The packed file of a model, which consists of these files and is not packed itself.
+/// Returns the packed file of a model, which consists of the files `shards` and is not packed itself.
 fn kept(model: &Path, shards: &[PathBuf]) -> Outcome<PathBuf> {
     let first = shards.first().map_or(model, |first| first.as_path());
     let made = newest(shards).with_context(|| format!("'{}'", model.display()))?;
-    // A file that cannot be read is not what is looked for.
+    // An unreadable file does not match.
     let fits = |place: &Path| {
         time(place).is_ok_and(|time| time == made) && is_packed_from(place, shards).unwrap_or(false)
     };
     let beside = first.with_file_name(packed_name(first));
     let stored = in_cache(first).with_context(|| format!("'{}'", model.display()))?;
-    // In the cache of a hub, the model is a link: what is written there is the hub's.
+    // In the cache of a hub, the model is a link, and files written there belong to the hub.
     let is_link = fs::symlink_metadata(first).is_ok_and(|found| found.is_symlink());
     for place in [Some(&beside), stored.as_ref()].into_iter().flatten() {
         if fits(place) {
@@ -68,7 +68,7 @@ fn kept(model: &Path, shards: &[PathBuf]) -> Outcome<PathBuf> {
     let folder = beside.parent().filter(|folder| !folder.as_os_str().is_empty());
     let writable = access(folder.unwrap_or(Path::new(".")), Access::WRITE_OK).is_ok();
     let taken = || beside.symlink_metadata().is_ok();
-    // Another process may pack the same model meanwhile.
+    // Another process may pack the same model at the same time.
     if writable && !taken() && !is_link && (make(model, &beside, made, false)? || fits(&beside)) {
         return Ok(beside);
     }
@@ -83,12 +83,12 @@ fn kept(model: &Path, shards: &[PathBuf]) -> Outcome<PathBuf> {
             beside.display()
         ));
     }
-    // There, only an older file of the same model is replaced.
+    // In the cache folder, only an older file of the same model is replaced.
     make(model, &stored, made, true)?;
     Ok(stored)
 }
 
-/// Packs the model into a file at `place`; says whether it did. Without `replace`, it does not if something is there by then.
+/// Packs the model into a file at `place`; returns true if it did. Without `replace`, it does not if a file exists there by then.
 fn make(model: &Path, place: &Path, made: SystemTime, replace: bool) -> Outcome<bool> {
     let why = || format!("'{}'", place.display());
     let new = NewFolders::of(place).with_context(why)?;
@@ -112,23 +112,23 @@ fn make(model: &Path, place: &Path, made: SystemTime, replace: bool) -> Outcome<
     Ok(true)
 }
 
-/// True if the new file was not made because its name is another's.
+/// Returns true if the new file was not created because its name is in use.
 fn is_taken(error: &anyhow::Error) -> bool {
     use ReplaceError::{Appeared, DanglingLink, Exists, NotAFile};
     let Some(ConvertError::Replace(error)) = error.downcast_ref() else { return false };
     matches!(error, Appeared { .. } | DanglingLink { .. } | Exists { .. } | NotAFile { .. })
 }
 
-/// Folders that were made for a file. They are removed again if nothing came into them.
+/// Folders that were created for a file. They are removed again if they stay empty.
 struct NewFolders(Vec<PathBuf>);
 
 impl NewFolders {
-    /// Makes those that the file at `place` lacks.
+    /// Creates the missing folders for the file at `place`.
     fn of(place: &Path) -> io::Result<NewFolders> {
         let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty());
         let above = folder.into_iter().flat_map(Path::ancestors);
         let missing = above.take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
-        // The innermost one stands first.
+        // The innermost folder comes first.
         let new = NewFolders(missing.map(Path::to_owned).collect());
         folder.map_or(Ok(()), fs::create_dir_all)?;
         Ok(new)
@@ -142,13 +142,13 @@ impl NewFolders {
 impl Drop for NewFolders {
     fn drop(&mut self) {
         for folder in &self.0 {
-            // One in which something is stays.
+            // A folder that is not empty stays.
             let _ = fs::remove_dir(folder);
         }
     }
 }
 
-/// Where it is if it is not beside the model: the path is that of the model, in the cache folder.
+/// Returns its path if it is not next to the model: the path of the model, under the cache folder.
 fn in_cache(first: &Path) -> io::Result<Option<PathBuf>> {
     let Some(cache) = folders::of_user(folders::CACHE) else { return Ok(None) };
     let named = std::path::absolute(first)?;
@@ -160,7 +160,7 @@ fn time(path: &Path) -> io::Result<SystemTime> {
     fs::metadata(path)?.modified()
 }
 
-/// When the files of a model were last changed.
+/// Returns the time at which the files of a model were last changed.
 fn newest(shards: &[PathBuf]) -> io::Result<SystemTime> {
     let times = shards.iter().map(|shard| time(shard));
     let times = times.collect::<io::Result<Vec<_>>>()?;
@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// A model of `len` numbers.
+    /// Writes a model of `len` numbers.
     fn write(path: &Path, len: u64) {
         let mut file = Builder::new();
         file.str("general.architecture", "llama");
@@ -188,7 +188,7 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         write(&at("m.gguf"), 64);
         let place = at("m.packed.gguf");
-        // It was not there when it was looked for.
+        // The file appeared after the check.
         fs::write(&place, "somebody's").unwrap();
         let made = time(&at("m.gguf")).unwrap();
         assert!(!make(&at("m.gguf"), &place, made, false).unwrap());

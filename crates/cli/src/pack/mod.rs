@@ -58,7 +58,7 @@ pub struct UnpackArgs {
     output: OutputArgs,
 }
 
-/// Where to write.
+/// The output file.
 #[derive(Debug, clap::Args)]
 pub struct OutputArgs {
     /// The file to write
@@ -70,7 +70,7 @@ pub struct OutputArgs {
     force: bool,
 }
 
-/// Parses the name of a model that is written. It gets its name when it is complete, which is nothing that a stream has.
+/// Parses the name of a model to be written. It gets its name when it is complete, which is not possible for a stream.
 pub fn new_model() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| match path == Path::new("-") {
         true => Err("a model is written to a file, and not to standard output"),
@@ -133,13 +133,13 @@ pub fn unpack(args: &UnpackArgs) -> Outcome {
 }
 
 impl OutputArgs {
-    /// For the library.
+    /// Returns the options for the library.
     pub fn options(&self) -> Options {
         Options { force: self.force }
     }
 }
 
-/// Runs a job with a bar on a terminal; Ctrl-C stops it, and then nothing is left of it.
+/// Runs a job with a progress bar on a terminal; Ctrl-C stops it and leaves no files.
 pub fn with_progress<T>(
     what: &'static str,
     job: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<T, ConvertError>,
@@ -158,7 +158,7 @@ pub fn with_progress<T>(
     }
 }
 
-/// Bytes, seconds, and both together.
+/// Returns bytes, seconds, and both together.
 pub fn speed(volume: &Volume) -> String {
     let seconds = volume.took.as_secs_f64().max(1e-9);
     format!(

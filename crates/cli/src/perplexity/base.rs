@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The tokens are those of the text; a chunk's first one is replaced by the begin-of-text token
-//! when it is evaluated, if the model asks for one. A reader trusts nothing: the sizes that the
-//! header promises are compared with the size of the file before anything is allocated for them.
+//! when it is evaluated, if the model requires one. A reader trusts nothing: the sizes that the
+//! header states are compared with the size of the file before anything is allocated for them.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -36,22 +36,22 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The first scored position of a chunk; each position predicts the token after it.
+    /// Returns the first scored position of a chunk; each position predicts the token after it.
     pub fn first(self) -> usize {
         self.n_ctx / 2
     }
 
-    /// Scored positions per chunk.
+    /// Returns the number of scored positions per chunk.
     pub fn scored(self) -> usize {
         (self.n_ctx - 1).saturating_sub(self.first())
     }
 
-    /// Bytes of one position's row.
+    /// Returns the bytes of one position's row.
     pub fn row_bytes(self) -> usize {
         2 * (self.n_vocab.next_multiple_of(2) + 4)
     }
 
-    /// Bytes of the file; `None` if no file can have as many.
+    /// Returns the bytes of the file; `None` if no file can be that large.
     pub fn file_bytes(self) -> Option<u64> {
         let tokens = (self.n_chunk as u64).checked_mul(self.n_ctx as u64)?.checked_mul(4)?;
         let rows = (self.n_chunk as u64).checked_mul(self.scored() as u64)?;
@@ -115,12 +115,12 @@ impl Base {
         Ok(Base { file, path: path.to_owned(), shape })
     }
 
-    /// The shape of the file.
+    /// Returns the shape of the file.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// The tokens of chunk `chunk`, as they stand in the text. `chunk` is less than `n_chunk`.
+    /// Returns the tokens of chunk `chunk`, as in the text. `chunk` is less than `n_chunk`.
     pub fn tokens(&self, chunk: usize) -> anyhow::Result<Vec<u32>> {
         let mut bytes = vec![0; 4 * self.shape.n_ctx];
         let at = HEADER + (chunk * bytes.len()) as u64;
@@ -193,13 +193,13 @@ impl<'a> Row<'a> {
         Row { scale: float(0), min: float(4), values: &bytes[8..8 + 2 * n_vocab] }
     }
 
-    /// ln p of token `i`.
+    /// Returns ln p of token `i`.
     pub fn get(self, i: usize) -> f32 {
         let q = u16::from_le_bytes([self.values[2 * i], self.values[2 * i + 1]]);
         self.scale * f32::from(q) + self.min
     }
 
-    /// ln p of every token in order.
+    /// Returns ln p of every token in order.
     pub fn iter(self) -> impl Iterator<Item = f32> + 'a {
         let (scale, min) = (self.scale, self.min);
         self.values
@@ -290,7 +290,7 @@ mod tests {
         let row = Row::new(&row, 3);
         assert!((row.get(1) + 16.0).abs() < 1e-3);
         assert!((row.get(2) + 15.0).abs() < 1e-3);
-        // All equal: the scale is 0 and everything sits at the minimum.
+        // All equal: the scale is 0 and everything is at the minimum.
         let mut flat = Vec::new();
         push_row(&[2.0; 4], &mut flat);
         assert!((Row::new(&flat, 4).get(3) + 4f32.ln()).abs() < 1e-6);

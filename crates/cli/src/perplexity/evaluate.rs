@@ -1,4 +1,4 @@
-//! One chunk at a time through the model, and the logits of its second half out of it.
+//! Runs a model on one chunk at a time, and yields the logits of the chunk's second half.
 
 use std::num::NonZero;
 use std::thread;
@@ -8,7 +8,7 @@ use anyhow::anyhow;
 
 use super::base::Shape;
 
-/// Positions are handed on in groups: enough for all threads, few enough for large vocabularies.
+/// Positions are passed on in groups: enough for all threads, few enough for large vocabularies.
 const GROUP: usize = 32;
 
 /// A position to score.
@@ -18,15 +18,15 @@ pub struct Position<'a> {
     pub index: usize,
     /// `[vocab]`.
     pub logits: &'a [f32],
-    /// The token that came.
+    /// The token that follows in the text.
     pub next: u32,
 }
 
-/// A model at work on chunks of one shape.
+/// A model that evaluates chunks of one shape.
 pub struct Evaluation<'m> {
     session: Session<'m>,
     shape: Shape,
-    /// Tokens that are computed at once, as those of a prompt; `None`: one by one, as those of an answer.
+    /// Number of tokens that are computed at once, like those of a prompt; `None`: one by one, like those of an answer.
     batch: Option<usize>,
     bos: Option<u32>,
     /// `[GROUP][vocab]`.
@@ -34,7 +34,7 @@ pub struct Evaluation<'m> {
 }
 
 impl<'m> Evaluation<'m> {
-    /// `session` holds at least a chunk.
+    /// Creates an evaluation. `session` has capacity for at least one chunk.
     pub fn new(session: Session<'m>, shape: Shape, batch: Option<usize>) -> Evaluation<'m> {
         let tokenizer = session.model().tokenizer();
         let bos = if tokenizer.adds_bos() { tokenizer.bos() } else { None };
@@ -42,7 +42,7 @@ impl<'m> Evaluation<'m> {
         Evaluation { session, shape, batch, bos, logits }
     }
 
-    /// Feeds the chunk `tokens`, and hands its scored positions to `each`, in order.
+    /// Computes the chunk `tokens`, and passes its scored positions to `each`, in order.
     pub fn chunk(
         &mut self,
         tokens: &[u32],
@@ -99,7 +99,7 @@ impl<'m> Evaluation<'m> {
     }
 }
 
-/// `f` of every position (with its number in the group), computed on all cores, in order.
+/// Returns `f` of every position (with its number in the group), computed on all cores, in order.
 pub fn in_parallel<T: Send>(
     positions: &[Position<'_>],
     f: impl Fn(usize, &Position<'_>) -> T + Sync,
@@ -113,7 +113,7 @@ pub fn in_parallel<T: Send>(
     };
     let of_part = &of_part;
     thread::scope(|scope| {
-        // What no thread is to be had for is computed here.
+        // Parts for which no thread can be created are computed here.
         let start = |part| {
             thread::Builder::new().spawn_scoped(scope, move || of_part(part)).map_err(|_| part)
         };

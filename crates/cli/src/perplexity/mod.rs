@@ -1,8 +1,9 @@
 //! `alight perplexity`: how well a model predicts a text, and how far it is from a reference.
 //!
-//! The procedure is that of llama.cpp's `llama-perplexity`, so that the figures compare: the text
-//! is cut into chunks of `-c` tokens; of each, the first token is replaced by the begin-of-text
-//! token where the model asks for one, and the predictions of the second half are scored.
+//! The procedure is that of llama.cpp's `llama-perplexity`, so that the results are comparable: the
+//! text is split into chunks of `-c` tokens; the first token of each is replaced by the
+//! begin-of-text token if the model requires one, and the predictions of the second half are
+//! scored.
 
 mod base;
 mod evaluate;
@@ -26,8 +27,7 @@ use crate::{new_file, say, text_input};
 use base::{Base, Row, Shape};
 use evaluate::{Evaluation, Position};
 
-/// Most bytes of a text, some four million tokens. Finding the tokens takes up to a hundred bytes of
-/// memory for each byte of text.
+/// Maximum bytes of a text, some four million tokens. Tokenization takes up to a hundred bytes of memory for each byte of text.
 const TEXT_LIMIT: u64 = 16 << 20;
 
 /// Arguments of `alight perplexity`.
@@ -114,7 +114,7 @@ fn batch_size(text: &str) -> Result<usize, String> {
 /// Runs the command.
 pub fn main(args: PerplexityArgs) -> Outcome {
     let began = Instant::now();
-    // Before the model: what is quick to refuse is refused first.
+    // Before the model: cheap checks come first.
     if let Some(path) = &args.save_logits {
         new_file::check(path, args.force, &[])?;
     }
@@ -161,14 +161,14 @@ pub fn main(args: PerplexityArgs) -> Outcome {
     Ok(())
 }
 
-/// Figures of all positions that are scored: one of the two, depending on what there is to compare with.
+/// Values of all scored positions: one of the two, depending on whether there is a reference.
 #[derive(Default)]
 struct Measured {
     losses: Vec<f32>,
     compared: Vec<score::Compared>,
 }
 
-/// Feeds all chunks, of `tokens` or of `base`, and saves the logits if that was asked for.
+/// Evaluates all chunks, of `tokens` or of `base`, and saves the logits if requested.
 fn measure(
     args: &PerplexityArgs,
     model: &Model,
@@ -228,7 +228,7 @@ fn measure(
     Ok(measured)
 }
 
-/// The text of a file, without a newline at its end.
+/// Reads the text of a file, without a newline at its end.
 fn read_text(path: &Path) -> anyhow::Result<String> {
     let from = match path == Path::new("-") {
         true => text_input::From::Stdin,
@@ -241,7 +241,7 @@ fn read_text(path: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The chunks of a text: their shape, and the tokens of all.
+/// Returns the chunks of a text: their shape, and the tokens of all.
 fn chunks_of(
     model: &Model,
     text: &str,
@@ -261,7 +261,7 @@ fn chunks_of(
     Ok((shape, tokens))
 }
 
-/// The shape of a reference, if it is one for this model.
+/// Returns the shape of a reference, if it is one for this model.
 fn checked(base: &Base, vocab: usize, args: &PerplexityArgs) -> anyhow::Result<Shape> {
     let shape = base.shape();
     ensure!(
@@ -288,14 +288,14 @@ fn progress(
     format!("chunk {done} of {of}: {figure}, {left:.0} s left")
 }
 
-/// A file of log-probabilities being written. It has its name when it is complete.
+/// A file of log-probabilities that is being written. It gets its name when it is complete.
 struct Saved {
     out: BufWriter<File>,
     new: Replacement,
 }
 
 impl Saved {
-    /// Neither the model nor the text is replaced, and a user that may not read them may not read this.
+    /// Neither the model nor the text is replaced, and a user without access to them gets none to this file.
     fn create(
         path: &Path,
         args: &PerplexityArgs,
@@ -304,7 +304,7 @@ impl Saved {
         tokens: &[u32],
     ) -> anyhow::Result<Saved> {
         let named = || format!("'{}'", path.display());
-        // (A text that came through a pipe is no file that could be replaced.)
+        // (A text from a pipe is not a file that could be replaced.)
         let text = args.file.as_deref().filter(|text| text.is_file());
         let inputs = new_file::inputs(model.files().chain(text))?;
         let new = new_file::create(path, args.force, &inputs, shape.file_bytes().unwrap_or(0))?;

@@ -9,7 +9,7 @@ use super::summary::{Distance, Estimate, distance, perplexity};
 use crate::outcome::Outcome;
 use crate::{output, units};
 
-/// How the result came about.
+/// The settings and the duration of the run.
 #[derive(Debug, Serialize)]
 pub struct About<'a> {
     /// The model file.
@@ -19,13 +19,13 @@ pub struct About<'a> {
     pub chunks: usize,
     /// Tokens per chunk.
     pub n_ctx: usize,
-    /// Tokens that were computed at once.
+    /// Number of tokens that were computed at once.
     pub batch: usize,
     /// Threads.
     pub threads: usize,
     /// Kernels.
     pub isa: String,
-    /// The whole run.
+    /// Duration of the whole run.
     pub seconds: f64,
 }
 

@@ -1,16 +1,17 @@
-//! What one position's logits say: the loss of the token that came, and the distance from a
-//! reference distribution. The arithmetic (single precision for the logits, double for the sums)
-//! and the order of operations follow llama.cpp's, so that the figures compare digit by digit.
+//! The values computed from one position's logits: the loss of the token that follows, and the
+//! distance from a reference distribution. The arithmetic (single precision for the logits, double
+//! for the sums) and the order of operations follow llama.cpp's, so that the results match digit by
+//! digit.
 
 use super::base::Row;
 
-/// −ln p of token `next` under `logits`.
+/// Returns −ln p of token `next` under `logits`.
 pub fn loss(logits: &[f32], next: u32) -> f32 {
     let (max, log_sum) = normaliser(logits);
     max + log_sum - logits[next as usize]
 }
 
-/// The largest logit, and ln Σ exp(logit − largest).
+/// Returns the largest logit, and ln Σ exp(logit − largest).
 fn normaliser(logits: &[f32]) -> (f32, f32) {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&x| f64::from((x - max).exp())).sum();
@@ -20,19 +21,19 @@ fn normaliser(logits: &[f32]) -> (f32, f32) {
 /// One scored position, compared with the reference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compared {
-    /// −ln p of the token that came.
+    /// −ln p of the token that follows.
     pub loss: f32,
     /// The same under the reference.
     pub loss_base: f32,
     /// Σ p_base · (ln p_base − ln p), over tokens with ln p_base > −16.
     pub divergence: f64,
-    /// p − p_base of the token that came.
+    /// p − p_base of the token that follows.
     pub p_diff: f32,
-    /// True if both like the same token best (the first of equals).
+    /// True if both rank the same token first (the first of equals).
     pub same_top: bool,
 }
 
-/// Compares `logits` with a reference row, where token `next` came.
+/// Compares `logits` with a reference row, where token `next` follows.
 pub fn compare(logits: &[f32], base: Row<'_>, next: u32) -> Compared {
     let (max, log_sum) = normaliser(logits);
     let next = next as usize;

@@ -1,5 +1,5 @@
-//! From scored positions to the figures that are reported: means with their standard errors, and
-//! the ordered values at the usual fractions. Formulas are llama.cpp's `--kl-divergence`.
+//! Computes the reported values from scored positions: means with their standard errors, and the
+//! usual quantiles. Formulas are llama.cpp's `--kl-divergence`.
 
 use serde::Serialize;
 
@@ -14,12 +14,12 @@ pub struct Estimate {
     pub error: f64,
 }
 
-/// Perplexity exp(mean loss), with its standard error.
+/// Returns the perplexity exp(mean loss), with its standard error.
 pub fn perplexity(losses: &[f32]) -> Estimate {
     exp(mean(losses.iter().map(|&x| f64::from(x))))
 }
 
-/// How far a model is from a reference.
+/// The distance of a model from a reference.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Distance {
     /// Scored positions.
@@ -36,11 +36,11 @@ pub struct Distance {
     pub correlation: f64,
     /// Kullback–Leibler divergence of the model from the reference, in nats.
     pub kl: Spread,
-    /// Change of the probability of the token that came.
+    /// Change of the probability of the token that follows.
     pub p_diff: Spread,
     /// Root mean square of that change.
     pub p_diff_rms: Estimate,
-    /// Share of positions where both like the same token best.
+    /// Share of positions where both rank the same token first.
     pub same_top: Estimate,
 }
 
@@ -51,7 +51,7 @@ pub struct Spread {
     pub mean: Estimate,
     /// Smallest.
     pub min: f32,
-    /// Value that 0.1 % of the positions stay under; and so on.
+    /// The value below which 0.1 % of the positions are; and so on.
     pub p00_1: f32,
     /// 1 %.
     pub p01: f32,
@@ -112,7 +112,7 @@ pub fn distance(positions: &[Compared]) -> Option<Distance> {
     })
 }
 
-/// The mean, and its standard error where there are more than ten values.
+/// Returns the mean, and its standard error if there are more than ten values.
 fn mean(values: impl Iterator<Item = f64>) -> Estimate {
     let (mut n, mut sum, mut squares) = (0f64, 0f64, 0f64);
     for v in values {
@@ -129,7 +129,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Estimate {
     Estimate { value, error }
 }
 
-/// exp of an estimate, with the error carried through its slope.
+/// Returns exp of an estimate, with the error propagated through its slope.
 fn exp(e: Estimate) -> Estimate {
     Estimate { value: e.value.exp(), error: e.value.exp() * e.error }
 }

@@ -1,4 +1,4 @@
-//! One answer: the engine's tokens streamed as text, times taken.
+//! One answer: the engine's tokens streamed as text, with timings.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -13,31 +13,31 @@ use super::reading::Reading;
 use crate::interrupt::Interrupt;
 use crate::outcome::Outcome;
 
-/// What came of it.
+/// An answer and its statistics.
 #[derive(Debug)]
 pub struct Answer {
     /// Its texts.
     pub texts: Texts,
     /// Its tokens.
     pub tokens: Vec<u32>,
-    /// Why it ended.
+    /// The reason why it ended.
     pub finish: Finish,
-    /// Tokens of the prompt that were computed, and those that had been before.
+    /// Number of tokens of the prompt that were computed, and of those that had been computed before.
     pub computed: usize,
     pub reused: usize,
-    /// From the first prompt token fed to the first answer token chosen.
+    /// From the first prompt token computed to the first answer token chosen.
     pub prompt: Duration,
-    /// When each token had been written out.
+    /// The time at which each token had been written.
     pub written: Vec<Instant>,
 }
 
 impl Answer {
-    /// Times between written tokens.
+    /// Returns the times between written tokens.
     pub fn steps(&self) -> impl Iterator<Item = Duration> {
         self.written.windows(2).map(|w| w[1] - w[0])
     }
 
-    /// Tokens per second after the first token, if there were at least two.
+    /// Returns the tokens per second after the first token, if there were at least two.
     pub fn rate(&self) -> Option<f64> {
         let (first, last) = (self.written.first()?, self.written.last()?);
         let seconds = (*last - *first).as_secs_f64();
@@ -50,8 +50,7 @@ pub const PROMPT: &str = "prompt";
 /// See [`PROMPT`].
 pub const ANSWER: &str = "answer";
 
-/// Streams the answer of the model `about` through `parts`. `interrupt`: what may end it early. The phases go on from what was done
-/// before.
+/// Streams the answer of the model `about` through `parts`. `interrupt` may end it early. The phases continue from those before.
 pub fn answer(
     about: &About<'_>,
     engine: &mut dyn Engine,

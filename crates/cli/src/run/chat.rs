@@ -1,8 +1,8 @@
 //! A conversation at the terminal.
 //!
-//! The history is rendered again each turn; the engine keeps the part of its cache that the new
-//! tokens begin with, so only what was added is computed. When the history no longer fits, the
-//! oldest exchange is dropped, and the user is told.
+//! The history is rendered again each turn; the engine keeps the part of its cache that matches the
+//! beginning of the new tokens, so only the added tokens are computed. When the history no longer
+//! fits, the oldest exchange is dropped, and the user is notified.
 
 use std::time::Instant;
 
@@ -24,11 +24,11 @@ use crate::output::Stream;
 use crate::say;
 use crate::terminal::Terminal;
 
-/// Tokens that an answer should have room for before history is dropped, where the context is not
-/// so small that this would leave nothing for the history.
+/// Number of tokens to leave for an answer before history is dropped, unless the context is so
+/// small that this would leave nothing for the history.
 const ROOM: usize = 512;
 
-/// Holds a conversation until the user leaves. Each answer is made in this way: how tokens are chosen, when it ends, and what it is held to.
+/// Holds a conversation until the user leaves. The arguments determine how each answer is sampled, when it ends, and its constraint.
 pub fn main(
     args: &RunArgs,
     about: &About<'_>,
@@ -38,7 +38,7 @@ pub fn main(
 ) -> Outcome {
     let terminal = Terminal::of_process().context("the terminal")?;
     let interrupt = Interrupt::catch_with(terminal)
-        // Without a thread for it the terminal is not put in order, and everything else continues.
+        // If no thread can be created, the terminal is not restored, and everything else works.
         .or_else(|_| Interrupt::catch())?;
     say::plain(&format!(
         "{}: Ctrl-C stops an answer, Ctrl-D leaves, /help tells more.{}",
@@ -61,7 +61,7 @@ pub fn main(
         tokens: 0,
         file: None,
     };
-    // From the first line on, so that there is no moment at which what is typed goes astray.
+    // From the first line on, so that no typed input is lost.
     terminal.hushed(|| {
         loop {
             interrupt.take();
@@ -111,7 +111,7 @@ pub fn main(
             if matches!(answer.finish, Finish::ContextFull) {
                 say::note(&context_full(about));
             }
-            // The last token of an answer has no place of its own: it would be read with the next one.
+            // The last token of an answer occupies no position yet: it would be computed with the next prompt.
             talk.tokens = (prompt.len() + answer.tokens.len()).min(about.context);
             talk.chat.answered(answer.texts);
             engine.keep();
@@ -122,9 +122,9 @@ pub fn main(
 /// The conversation so far.
 #[derive(Debug)]
 pub struct Chat {
-    /// What stands before it.
+    /// The system message.
     pub system: Option<Message>,
-    /// What the model has forgotten.
+    /// Messages that the model no longer sees.
     forgotten: Vec<Message>,
     /// User and assistant in turn.
     turns: Vec<Message>,
@@ -135,13 +135,13 @@ impl Chat {
         Chat { system: system.map(Message::system), forgotten: Vec::new(), turns: Vec::new() }
     }
 
-    /// Begins again, with the same system message.
+    /// Starts over, with the same system message.
     pub fn clear(&mut self) {
         self.forgotten.clear();
         self.turns.clear();
     }
 
-    /// Continues with these messages: one of the system, if it is the first, then exchanges.
+    /// Continues with these messages: a system message, if it is the first, then exchanges.
     pub fn replace(&mut self, mut messages: Vec<Message>) {
         let system = messages.first().is_some_and(|message| message.role == "system");
         self.clear();
@@ -149,17 +149,17 @@ impl Chat {
         self.turns = messages;
     }
 
-    /// All messages, also those that the model has forgotten.
+    /// Returns all messages, including those that the model no longer sees.
     pub fn all(&self) -> impl Iterator<Item = &Message> {
         self.system.iter().chain(&self.forgotten).chain(&self.turns)
     }
 
-    /// Pairs of a message and its answer that the model knows.
+    /// Returns the number of pairs of a message and its answer that the model sees.
     pub fn exchanges(&self) -> usize {
         self.turns.len() / 2
     }
 
-    /// Takes the last exchange back, and returns what was asked.
+    /// Removes the last exchange, and returns the user's message.
     pub fn take_last(&mut self) -> Option<String> {
         let answer = self.turns.pop_if(|message| message.role == "assistant");
         let asked = self.turns.pop_if(|message| message.role == "user");
@@ -170,7 +170,7 @@ impl Chat {
     }
 
     /// Adds the user's line, and returns the tokens of the conversation, with the oldest exchanges
-    /// dropped until `room` tokens of the context are left. On an error the line is taken back.
+    /// dropped until `room` tokens of the context are left. On an error the line is removed.
     fn prompt(
         &mut self,
         line: &str,
@@ -185,7 +185,7 @@ impl Chat {
         match result {
             Ok((tokens, dropped)) => {
                 if encoder.style() == Style::Raw {
-                    // Each line is on its own.
+                    // Each line is independent.
                     let before = self.turns.len() - 1;
                     self.forgotten.extend(self.turns.drain(..before));
                 } else if dropped > 0 {
@@ -208,7 +208,7 @@ impl Chat {
         }
     }
 
-    /// The tokens that fit, and how many exchanges were dropped for that.
+    /// Returns the tokens that fit, and the number of exchanges dropped for that.
     fn fitted(
         &mut self,
         line: &str,
@@ -221,7 +221,7 @@ impl Chat {
         for dropped in 0..=exchanges {
             let kept = self.system.iter().chain(&self.turns[2 * dropped..]);
             let tokens = encode(&kept.cloned().collect::<Vec<_>>())?;
-            // With nothing left to drop it may take the whole context, less a token to answer in.
+            // If nothing is left to drop, the prompt may use the whole context, less one token for the answer.
             let room = if dropped == exchanges { 1 } else { room };
             if tokens.len() + room <= context {
                 self.forgotten.extend(self.turns.drain(..2 * dropped));
@@ -238,7 +238,7 @@ impl Chat {
         unreachable!("the last round returns")
     }
 
-    /// Takes the answer into the history.
+    /// Adds the answer to the history.
     fn answered(&mut self, texts: Texts) {
         if !self.turns.is_empty() {
             let thinking = Some(texts.thinking).filter(|thinking| !thinking.is_empty());
@@ -251,7 +251,7 @@ impl Chat {
 mod tests {
     use super::*;
 
-    /// One token per character.
+    /// Encodes one token per character.
     fn encode(turns: &[Message]) -> anyhow::Result<Vec<u32>> {
         Ok(turns.iter().flat_map(|t| t.content.chars()).map(u32::from).collect())
     }
@@ -268,7 +268,7 @@ mod tests {
         let mut chat = Chat::new(Some("sys"));
         exchanges(&mut chat, 3); // 3 + 3 · 18 tokens
         let (tokens, dropped) = chat.fitted("hello", 50, 4, encode).unwrap();
-        // 3 + 2 · 18 + 5 = 44, and 4 of room.
+        // 3 + 2 · 18 + 5 = 44, plus 4 left for the answer.
         assert_eq!((tokens.len(), dropped), (44, 1));
         assert_eq!(chat.turns[0].content, "question 1");
         assert_eq!(chat.turns.last().unwrap(), &Message::user("hello"));

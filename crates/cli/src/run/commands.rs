@@ -1,4 +1,4 @@
-//! What a person can do in a chat besides talking: lines that begin with `/`.
+//! The commands of a chat: lines that begin with `/`.
 
 use std::fmt::Write as _;
 use std::fs::Permissions;
@@ -19,21 +19,21 @@ use crate::outcome::Stop;
 use crate::text_input::{self, From};
 use crate::{new_file, say, units};
 
-/// Most bytes of a conversation that is loaded.
+/// Maximum bytes of a conversation that is loaded.
 const LIMIT: u64 = 64 << 20;
 
-/// What commands look at and change.
+/// The state that commands read and change.
 pub struct Talk<'a> {
     pub about: &'a About<'a>,
     pub style: Style,
     pub chat: Chat,
-    /// How answers are made.
+    /// The sampling options of answers.
     pub given: SamplingArgs,
     pub sampling: SamplerOptions,
     pub limits: GenerateOptions,
-    /// True if this program computes, and not JAX.
+    /// True if this program computes, not JAX.
     pub native: bool,
-    /// What answers are held to.
+    /// The constraint on answers.
     pub held: Option<Holding>,
     /// Tokens of the last prompt and its answer.
     pub tokens: usize,
@@ -41,7 +41,7 @@ pub struct Talk<'a> {
     pub file: Option<PathBuf>,
 }
 
-/// What happens after a command.
+/// The action after a command.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     /// The next line is read.
@@ -52,7 +52,7 @@ pub enum Next {
     Leave,
 }
 
-/// A command: its name, what stands after it, what it does, and how.
+/// A command: its name, its arguments, its description, and its function.
 struct Command {
     name: &'static str,
     takes: &'static str,
@@ -60,7 +60,7 @@ struct Command {
     run: fn(&mut Talk<'_>, &str) -> anyhow::Result<Next>,
 }
 
-/// All of them.
+/// All commands.
 const COMMANDS: [Command; 9] = [
     Command { name: "/help", takes: "", about: "this list", run: help },
     Command { name: "/clear", takes: "", about: "begin a new conversation", run: clear },
@@ -88,13 +88,13 @@ const COMMANDS: [Command; 9] = [
     },
 ];
 
-/// Does what a line says; a line that is no command is for the model.
+/// Runs the command of a line; a line that is not a command is for the model.
 pub fn run(line: String, talk: &mut Talk<'_>) -> anyhow::Result<Next> {
     let Some(name) = line.split_whitespace().next().filter(|_| line.starts_with('/')) else {
         return Ok(Next::Ask(line));
     };
     let called = match name {
-        // As other programs have them.
+        // The names in other programs.
         "/?" => "/help",
         "/exit" | "/quit" => "/bye",
         "/show" => bail!("there is no /show: /info has the model, the context and the options"),
@@ -148,7 +148,7 @@ fn system(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
 fn set(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     if let Some((name, value)) = text.split_once(char::is_whitespace) {
         let value = value.trim();
-        // As the command line has them, and as they are called in requests.
+        // The names on the command line, and those in requests.
         let name = match &*name.replace('_', "-") {
             "n-predict" | "num-predict" => "predict".to_owned(),
             name => name.to_owned(),
@@ -176,7 +176,7 @@ fn set(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     Ok(Next::Listen)
 }
 
-/// What answers are held to from now on: JSON of a schema, or nothing.
+/// Returns the constraint on answers from now on: a JSON schema, or none.
 fn schema(talk: &Talk<'_>, text: &str) -> anyhow::Result<Option<Holding>> {
     if text == "off" {
         return Ok(None);
@@ -200,7 +200,7 @@ fn schema(talk: &Talk<'_>, text: &str) -> anyhow::Result<Option<Holding>> {
     }
 }
 
-/// The options.
+/// Returns the options as text.
 fn options(talk: &Talk<'_>) -> String {
     let SamplerOptions {
         temperature,
@@ -241,7 +241,7 @@ fn save(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     let messages: Vec<Value> = talk.chat.all().map(Message::to_json).collect();
     let value = json!({ "model": talk.about.name, "messages": messages });
     let bytes = format!("{value}\n");
-    // Its own file is written again, and no other.
+    // Only the conversation's own file is overwritten.
     let own = talk.file.as_deref() == Some(path);
     if !own && path.symlink_metadata().is_ok() {
         bail!(
@@ -261,7 +261,7 @@ fn save(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     Ok(Next::Listen)
 }
 
-/// The path that was typed. There is no shell that knows what `~` is.
+/// Returns the typed path. There is no shell to expand `~`.
 fn path(text: &str) -> anyhow::Result<PathBuf> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
     Ok(match text.strip_prefix("~/").zip(home) {
@@ -270,7 +270,8 @@ fn path(text: &str) -> anyhow::Result<PathBuf> {
     })
 }
 
-/// A name without its quotes and backslashes, which mean what they do in a shell; blanks need none here, where one name is all there is.
+/// Returns a name without its quotes and backslashes, which mean the same as in a shell; blanks need none here, as there is only one
+/// name.
 fn unquoted(text: &str) -> anyhow::Result<String> {
     let (mut name, mut quote) = (String::new(), None);
     let mut rest = text.chars().peekable();
@@ -278,7 +279,7 @@ fn unquoted(text: &str) -> anyhow::Result<String> {
         match (c, quote) {
             ('\'' | '"', None) => quote = Some(c),
             (c, Some(open)) if c == open => quote = None,
-            // Between double quotes, a backslash is one unless something follows that it is for.
+            // Between double quotes, a backslash is literal unless it escapes the next character.
             ('\\', None) => name.extend(rest.next()),
             ('\\', Some('"')) if matches!(rest.peek(), Some('"' | '\\')) => {
                 name.extend(rest.next())
@@ -309,7 +310,7 @@ fn load(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     Ok(Next::Listen)
 }
 
-/// The messages of a file: perhaps one of the system, then of user and assistant in turn.
+/// Returns the messages of a file: an optional system message, then user and assistant in turn.
 fn parse(text: &str) -> anyhow::Result<Vec<Message>> {
     let value: Value = serde_json::from_str(text)?;
     let list = value["messages"].as_array().context("it has no list 'messages'")?;
@@ -329,7 +330,7 @@ fn parse(text: &str) -> anyhow::Result<Vec<Message>> {
             bail!("message {} is of '{}': expected '{expected}'", first + i + 1, message.role);
         }
     }
-    // A message without an answer would be asked with the next one.
+    // A message without an answer would be sent along with the next one.
     if (messages.len() - first) % 2 == 1 {
         bail!("the last message has no answer");
     }

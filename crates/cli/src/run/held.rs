@@ -1,4 +1,4 @@
-//! What answers are held to: JSON of a schema, or a text of a grammar. `alight serve` holds its answers by the same.
+//! Constraints on answers: JSON of a schema, or text of a grammar. `alight serve` constrains its answers in the same way.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use clap::parser::ValueSource;
 use crate::outcome::{Outcome, Stop};
 use crate::text_input::{self, From};
 
-/// Most bytes of a file. What is in it has a limit of its own, to which the blanks of a schema do not count.
+/// Maximum bytes of a file. Its contents have their own limit, in which the blanks of a schema do not count.
 const LIMIT: u64 = 1 << 20;
 
-/// What an answer is held to; one of them.
+/// The constraint on an answer; one of them.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Constrained output")]
 #[group(multiple = false)]
@@ -37,7 +37,7 @@ pub struct HeldArgs {
     grammar_file: Option<PathBuf>,
 }
 
-/// What is wanted, and who wants it.
+/// A constraint, and the option that requested it.
 pub struct Constraint {
     wanted: Wanted,
     by: By,
@@ -47,7 +47,7 @@ pub struct Constraint {
 struct By {
     option: &'static str,
     file: Option<PathBuf>,
-    /// True if its value is the name of a file and should be what is in one.
+    /// True if its value is the name of a file, but should be the file's contents.
     names_file: bool,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for By {
 }
 
 impl By {
-    /// What stands on the command line is wrong usage, and what stands in a file is not.
+    /// An error on the command line is wrong usage, an error in a file is not.
     fn refused(&self, why: &NoGrammar) -> Stop {
         let mut text = format!("{self}: {why}");
         if self.names_file {
@@ -79,7 +79,7 @@ struct Choice<'a> {
     /// Its id in clap, and its name.
     id: &'static str,
     option: &'static str,
-    /// True if it is a schema, and not a grammar.
+    /// True for a schema, false for a grammar.
     schema: bool,
     value: Value<'a>,
 }
@@ -90,7 +90,7 @@ enum Value<'a> {
 }
 
 impl HeldArgs {
-    /// The options that have a value.
+    /// Returns the options that have a value.
     fn choices(&self) -> Vec<Choice<'_>> {
         let text = Option::<String>::as_deref;
         let file = Option::<PathBuf>::as_deref;
@@ -111,7 +111,7 @@ impl HeldArgs {
         set.collect()
     }
 
-    /// The option that counts: that of the command line `given`, or else the user's default.
+    /// Returns the option that applies: that of the command line `given`, or else the user's default.
     fn chosen(&self, given: &ArgMatches) -> Outcome<Option<Choice<'_>>> {
         let mut all = self.choices();
         let by_hand =
@@ -128,7 +128,7 @@ impl HeldArgs {
         Ok(all.pop())
     }
 
-    /// Refuses to hold an answer that another engine makes.
+    /// Rejects a constraint on the answers of another engine.
     pub fn refuse(&self, given: &ArgMatches) -> Outcome {
         match self.chosen(given)? {
             None => Ok(()),
@@ -138,7 +138,7 @@ impl HeldArgs {
         }
     }
 
-    /// The constraint that the options give, as far as it is known without a model.
+    /// Returns the constraint that the options request, as far as it is known without a model.
     pub fn constraint(&self, given: &ArgMatches) -> Outcome<Option<Constraint>> {
         let Some(Choice { option, schema, value, .. }) = self.chosen(given)? else {
             return Ok(None);
@@ -162,7 +162,7 @@ impl HeldArgs {
 }
 
 impl Constraint {
-    /// The constraint of a chat: a JSON schema, as a text or in a file of this name.
+    /// Returns the constraint of a chat: a JSON schema, as text or in a file of this name.
     pub fn in_chat(
         text: &str,
         path: impl FnOnce(&str) -> anyhow::Result<PathBuf>,
@@ -181,7 +181,7 @@ impl Constraint {
         }
     }
 
-    /// The same in the tokens of a model.
+    /// Compiles the constraint for the tokens of a model.
     pub fn held(self, vocabulary: &Vocabulary) -> Outcome<Holding> {
         let held = LazyCompiler::default().held(&vocabulary.tokenizer, self.wanted);
         let held = held.map_err(|why| self.by.refused(&why))?;
@@ -189,7 +189,7 @@ impl Constraint {
     }
 }
 
-/// What answers are held to, and how a person calls that.
+/// The constraint on answers, and its description for the user.
 #[derive(Clone)]
 pub struct Holding {
     pub held: Held,

@@ -1,7 +1,7 @@
-//! What a person types in a chat, message by message.
+//! The input that a user types in a chat, message by message.
 //!
-//! Nothing that was typed is lost: what arrives together is kept for the prompts that follow, Ctrl-C clears
-//! a line and leaves only from an empty one, and only if it is pressed again.
+//! No typed input is lost: input that arrives together is kept for the following prompts; Ctrl-C clears a line and leaves only
+//! from an empty one, and only if it is pressed again.
 
 use std::borrow::Cow;
 use std::io::ErrorKind;
@@ -27,38 +27,38 @@ use crate::outcome::Outcome;
 use crate::say;
 use crate::terminal::Terminal;
 
-/// Stands before the further lines of one.
+/// The prompt of continuation lines.
 const MORE: &str = ". ";
 /// Begins and ends a message of several lines.
 const QUOTES: &str = "\"\"\"";
-/// Messages that the history keeps.
+/// Number of messages that the history keeps.
 const KEPT: usize = 1000;
 
-/// The messages of a person at a terminal.
+/// The messages of a user at a terminal.
 pub struct Lines {
     editor: Editor<Person, FileHistory>,
     terminal: &'static Terminal,
-    /// The line that was read last was ended by Ctrl-C.
+    /// True if the last line was ended by Ctrl-C.
     broken: Arc<AtomicBool>,
-    /// Where the history is kept from one chat to the next.
+    /// The file in which the history is kept from one chat to the next.
     history: Option<PathBuf>,
 }
 
-/// How a line was ended.
+/// The end of a line.
 enum Line {
     Entered(String),
-    /// By Ctrl-C, with this on it.
+    /// By Ctrl-C, with this text on the line.
     Broken(String),
     /// By Ctrl-D.
     End,
-    /// It cannot be read, which has been said.
+    /// It cannot be read, which has been reported.
     Unreadable,
 }
 
 impl Lines {
-    /// On `terminal`. `history`: the file of what was typed in earlier chats.
+    /// Reads from `terminal`. `history`: the file of messages typed in earlier chats.
     pub fn new(terminal: &'static Terminal, history: Option<PathBuf>) -> Outcome<Lines> {
-        // The terminal itself, so that stdout carries the answers alone even when it is redirected.
+        // The terminal itself, so that stdout carries only the answers even when it is redirected.
         let config = Config::builder()
             .behavior(Behavior::PreferTerm)
             .max_history_size(KEPT)
@@ -82,7 +82,7 @@ impl Lines {
         Ok(Lines { editor, terminal, broken, history })
     }
 
-    /// The next message that is not empty; none when the person leaves.
+    /// Returns the next message that is not empty; `None` when the user leaves.
     pub fn next(&mut self) -> Outcome<Option<String>> {
         let mut hinted = false;
         loop {
@@ -115,7 +115,7 @@ impl Lines {
         }
     }
 
-    /// The rest of a message that began with quotes and `text`; none if it was given up.
+    /// Returns the rest of a message that began with quotes and `text`; `None` if it was abandoned.
     fn quoted(&mut self, mut text: String) -> Outcome<Option<String>> {
         loop {
             if let Some(whole) = text.trim_end().strip_suffix(QUOTES) {
@@ -151,7 +151,7 @@ impl Lines {
         }
     }
 
-    /// Keeps a message for the arrow keys, also of later chats.
+    /// Keeps a message for the arrow keys, also for later chats.
     fn remember(&mut self, message: &str) {
         let added = self.editor.add_history_entry(message);
         let (Ok(true), Some(path)) = (added, &self.history) else { return };
@@ -164,7 +164,7 @@ impl Lines {
     }
 }
 
-/// A line as the terminal itself reads it, which can do nothing: Ctrl-C is a signal then, and the editor would write to stdout.
+/// Reads a line in the terminal's own mode, for a dumb terminal: Ctrl-C is then a signal, and the editor would write to stdout.
 fn whole_line(prompt: &str) -> Result<String, ReadlineError> {
     say::styled(prompt);
     let mut line = String::new();
@@ -175,7 +175,7 @@ fn whole_line(prompt: &str) -> Result<String, ReadlineError> {
     Ok(line)
 }
 
-/// Ctrl-C: the line is taken as it is, with what has arrived after it kept, and marked.
+/// Ctrl-C: accepts the line as it is, keeps the input after it, and marks the line.
 struct Break(Arc<AtomicBool>);
 
 impl ConditionalEventHandler for Break {
@@ -185,12 +185,12 @@ impl ConditionalEventHandler for Break {
     }
 }
 
-/// How what a person types is shown: in a colour of its own, so that it is told from the answers.
+/// The display of the user's input: in its own colour, to distinguish it from the answers.
 struct Person {
     coloured: bool,
 }
 
-/// Begins the colour, and ends it.
+/// The escape sequences that begin and end the colour.
 const COLOUR: [&str; 2] = ["\x1b[1;32m", "\x1b[0m"];
 
 impl Person {

@@ -1,7 +1,7 @@
-//! How far the weights have come that an answer waits for, on a terminal only.
+//! The progress of loading the weights that an answer waits for, only on a terminal.
 //!
-//! The answer itself waits, parked, so a thread of its own looks. After [`Ticker::end`] it writes nothing any more, so that whoever
-//! writes next has the line.
+//! The answer itself is parked, so a separate thread checks the progress. After [`Ticker::end`] it writes nothing more, so that the
+//! next writer has the line.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -12,20 +12,20 @@ use alight_model::{Loading, Model};
 use crate::bar::Bar;
 use crate::{say, units};
 
-/// A load that is over by then needs no line.
+/// A load that finishes within this time needs no line.
 const SOON: Duration = Duration::from_millis(500);
-/// Between two looks.
+/// The interval between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A line about weights that are being loaded.
 pub struct Ticker {
-    /// The line, until it is of no use any more.
+    /// The line, until it is no longer needed.
     bar: Mutex<Option<Bar>>,
     ended: Condvar,
 }
 
 impl Ticker {
-    /// Does `work`, and says meanwhile how far the load of `model` has come. `work` calls [`end`](Ticker::end) before it writes.
+    /// Runs `work`, and shows meanwhile the progress of the load of `model`. `work` calls [`end`](Ticker::end) before it writes.
     pub fn beside<T>(model: Option<&Model>, work: impl FnOnce(&Ticker) -> T) -> T {
         let model = model.filter(|_| say::is_terminal());
         let loading = model.and_then(Model::loading);
@@ -34,7 +34,7 @@ impl Ticker {
         thread::scope(|scope| {
             if let (Some(model), Some(_)) = (model, loading) {
                 let tick = || ticker.tick(model);
-                // Without a thread for it there is no line.
+                // If no thread can be created, there is no line.
                 let _ = thread::Builder::new().name("loading".into()).spawn_scoped(scope, tick);
             }
             let done = work(&ticker);
@@ -43,7 +43,7 @@ impl Ticker {
         })
     }
 
-    /// Removes the line for good.
+    /// Removes the line permanently.
     pub fn end(&self) {
         if let Some(mut bar) = self.bar().take() {
             bar.clear();
@@ -51,12 +51,12 @@ impl Ticker {
         }
     }
 
-    /// Shows the line until the load is over, or the waiting for it.
+    /// Shows the line until the load or the wait for it is over.
     fn tick(&self, model: &Model) {
         let mut pause = SOON;
         let mut held = self.bar();
         while held.is_some() {
-            // (A wait may end early: that is one look more.)
+            // (A wait may end early, which causes one more check.)
             held = match self.ended.wait_timeout(held, pause) {
                 Ok((held, _)) => held,
                 Err(poisoned) => poisoned.into_inner().0,
@@ -65,7 +65,7 @@ impl Ticker {
             match model.loading() {
                 None => return bar.clear(),
                 Some(Loading { done, total }) if done < total => bar.show(done, total),
-                // What is missing is no piece of a file: it is the memory being locked.
+                // All pieces of the files are loaded: the memory is being locked.
                 Some(Loading { total, .. }) => {
                     bar.show_text(None, || format!("{}, locking it", units::bytes(total)));
                 }

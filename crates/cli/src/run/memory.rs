@@ -1,4 +1,4 @@
-//! What memory a run takes: told beforehand where there is too little, and in the statistics.
+//! The memory that a run uses: a note beforehand if there is too little, and a line in the statistics.
 
 use alight_model::spec::ModelSpec;
 use alight_model::{KvType, Model};
@@ -7,39 +7,39 @@ use serde::Serialize;
 
 use crate::{say, units};
 
-/// What a model and a conversation hold, in bytes.
+/// The memory that a model and a conversation hold, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Held {
-    /// Files that are mapped.
+    /// Mapped files.
     pub mapped: u64,
-    /// Keys, values and states of the positions that there are.
+    /// Keys, values and states of the given positions.
     pub keys_and_values: u64,
 }
 
 impl Held {
-    /// With so many positions. Layers that look back on a window alone may hold less.
+    /// Returns the memory for this number of positions. Layers with a sliding window may hold less.
     pub fn of(model: &Model, positions: usize, cache: KvType) -> Held {
         Held { mapped: model.file_bytes(), keys_and_values: stored(model.spec(), positions, cache) }
     }
 }
 
-/// Bytes of keys, values and states.
+/// Returns the bytes of keys, values and states.
 fn stored(spec: &ModelSpec, positions: usize, cache: KvType) -> u64 {
     let halves: usize = spec.stored_per_position().sum();
     let position = match cache {
         KvType::F16 => halves,
-        // 32 bytes and a scale of two for 32 values of two bytes.
+        // 32 bytes and a two-byte scale for 32 values of two bytes.
         KvType::Q8_0 => halves * 34 / 64,
     };
     let states: usize = spec.states().sum();
     (positions as u64).saturating_mul(position as u64).saturating_add(states as u64)
 }
 
-/// Says so if a model and a whole context are more than there is memory for.
+/// Prints a note if a model and a whole context need more memory than is available.
 pub fn note(model: &Model, context: usize, cache: KvType) {
     let report = model.load_report();
     let available = report.files.iter().map(|file| file.facts.available).min().unwrap_or(u64::MAX);
-    // Experts that are brought when they are chosen are no more than there is room for.
+    // Experts that are read when they are chosen never exceed the available memory.
     if report.slots.is_none()
         && let Some(text) = too_much(Held::of(model, context, cache), context, available)
     {
@@ -47,7 +47,7 @@ pub fn note(model: &Model, context: usize, cache: KvType) {
     }
 }
 
-/// What is said where `held` is more than `available`; what to do depends on which part is too large.
+/// Returns the note if `held` is more than `available`; the advice depends on which part is too large.
 fn too_much(held: Held, context: usize, available: u64) -> Option<String> {
     let Held { mapped, keys_and_values } = held;
     let needed = mapped.saturating_add(keys_and_values);
@@ -70,7 +70,7 @@ fn too_much(held: Held, context: usize, available: u64) -> Option<String> {
     ))
 }
 
-/// The line of the statistics.
+/// Returns the line of the statistics.
 pub fn line(held: Held) -> String {
     let known = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), units::bytes);
     let Memory { rss_anon, rss_file, peak_rss, .. } = Memory::of_self();

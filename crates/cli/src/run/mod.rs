@@ -1,4 +1,4 @@
-//! `alight run`: an answer to a prompt, streamed as it is made, or a chat.
+//! `alight run`: an answer to a prompt, streamed as it is generated, or a chat.
 
 mod answer;
 mod chat;
@@ -155,7 +155,7 @@ pub struct RunArgs {
     choice: EngineChoice,
 }
 
-/// What `--no-thinking` does to an answer that is read by a person.
+/// The help of `--no-thinking` where the answer is read by a person.
 const HIDE: &str =
     "Hide the model's thinking, and turn it off where the chat template has a switch for it";
 
@@ -163,13 +163,13 @@ const HIDE: &str =
 const SHORT: [&str; 9] =
     ["model", "prompt", "file", "system", "stats", "predict", "ctx_size", "threads", "temp"];
 
-/// An argument as `-h` has it, which fits a screen.
+/// Hides an argument from `-h`, which fits a screen, unless it is one of `SHORT`.
 fn in_short(argument: Arg) -> Arg {
     let shown = SHORT.iter().any(|id| argument.get_id() == id);
     argument.hide_short_help(!shown)
 }
 
-/// Runs the command. `given` is what was written on the command line, `started` when the process began.
+/// Runs the command. `given` are the arguments of the command line, `started` the time at which the process began.
 pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
     args.choice.check(given)?;
     args.choice.jax.check(args.sampling.are_random())?;
@@ -196,8 +196,8 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
     let sampling = args.sampling.options();
     match args.choice.kind {
         Kind::Native => {
-            // The system takes memory and threads back when the process ends, all at once; taking the model
-            // apart piece by piece before that would only keep the user waiting.
+            // The system frees memory and threads when the process ends, all at once; dropping the model piece by piece before
+            // that would only keep the user waiting.
             let file = args.keep.file(&args.model)?;
             let mut model = ManuallyDrop::new(open::model(&file, &args.engine)?);
             args.template.give(|source| model.set_template(source))?;
@@ -248,7 +248,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
     }
 }
 
-/// Refuses what a chat cannot be.
+/// Rejects options that a chat does not support.
 fn check_chat(args: &RunArgs) -> Outcome {
     let why = if args.json {
         "--json needs a prompt: give one as an argument or pipe one in"
@@ -266,7 +266,7 @@ impl RunArgs {
         (self.drafts.models(&mut self.model), self.engine.hub.offline)
     }
 
-    /// What makes prompts of messages, and when an answer ends, if it is held to this.
+    /// Returns the encoder of messages and the limits of an answer, if it has this constraint.
     fn held_by<'m>(
         &self,
         about: &About<'m>,
@@ -282,7 +282,7 @@ impl RunArgs {
         (encoder, GenerateOptions { ignore_eos, ..limits })
     }
 
-    /// How thinking is shown.
+    /// Returns how thinking is shown.
     fn thinking(&self) -> Thinking {
         if self.limits.no_thinking {
             Thinking::Hidden
@@ -293,18 +293,18 @@ impl RunArgs {
         }
     }
 
-    /// The file of what was typed in chats.
+    /// Returns the file of messages typed in chats.
     fn history(&self) -> Option<PathBuf> {
         let folder = folders::of_user(folders::STATE).filter(|_| !self.no_history);
         folder.map(|folder| folder.join("history"))
     }
 }
 
-/// All of the command but the engine.
+/// The whole command except for the engine.
 struct Front<'a> {
     args: &'a RunArgs,
     source: Source<'a>,
-    /// What each answer is held to.
+    /// The constraint on each answer.
     held: Option<Holding>,
     started: Instant,
 }
@@ -334,7 +334,7 @@ impl Front<'_> {
         let prompt = &self.prompt(about, &encoder)?;
         engine.ready()?;
         phases.end("prepare");
-        // Several processes have to stop at the same token: Ctrl-C ends one of them at once, and so all.
+        // Several processes must stop at the same token, so Ctrl-C ends the process at once, and with it all others.
         let several = args.choice.jax.are_several();
         let interrupt = (!several).then(Interrupt::catch).transpose()?;
         let speaks = args.choice.jax.speaks();
@@ -380,7 +380,7 @@ impl Front<'_> {
         }
     }
 
-    /// The tokens of the prompt.
+    /// Returns the tokens of the prompt.
     fn prompt(&self, about: &About<'_>, encoder: &Encoder<'_>) -> Outcome<Vec<u32>> {
         let text = self.source.read()?;
         check_length(text.len(), &about.vocabulary.tokenizer, about.context)
@@ -396,16 +396,16 @@ impl Front<'_> {
     }
 }
 
-/// With a template or without one; says so where the file decides it.
+/// Returns the style: with a template or without one; prints a note if the file decides it.
 fn style(about: &About<'_>, args: &RunArgs, given: &ArgMatches) -> Outcome<Style> {
     if args.template.is_given() {
         return Ok(Style::Chat);
     }
     let is_given = |name| given.value_source(name) == Some(ValueSource::CommandLine);
-    // What is on the command line counts more than a default of the user's that does not go with it.
+    // An option on the command line takes precedence over a conflicting default of the user's.
     let raw = args.raw && (is_given("raw") || !is_given("system"));
     let style = prompt::style(about.vocabulary, &args.model, raw);
-    // A default of the user's is for the models that can be told.
+    // A default of the user's applies only to models that support it.
     if style == Style::Raw && is_given("system") {
         return Err(Stop::Usage(
             "--system needs a chat template: without one, write what it says into the prompt"
@@ -415,12 +415,12 @@ fn style(about: &About<'_>, args: &RunArgs, given: &ArgMatches) -> Outcome<Style
     Ok(style)
 }
 
-/// How an answer is taken apart.
+/// Returns how an answer is split into parts.
 fn parts_style(style: Style, held: Option<&Held>) -> Style {
     if AnswerRules::of(held).marks { style } else { Style::Raw }
 }
 
-/// What to say when the context is full.
+/// Returns the message for a full context.
 fn context_full(about: &About<'_>) -> String {
     let &About { context, trained, .. } = about;
     let advice = if context < trained {

@@ -1,4 +1,4 @@
-//! What of an answer is written, and where to.
+//! The parts of an answer that are written, and their destination.
 
 use std::io;
 
@@ -9,14 +9,14 @@ use alight_text::{Style, Vocabulary};
 /// Writes text.
 pub type Sink<'s> = dyn FnMut(Tone, &str) -> io::Result<()> + 's;
 
-/// Takes one answer apart, token by token, and writes it.
+/// Splits one answer into parts, token by token, and writes it.
 pub struct Parts<'t, 's> {
     shown: Shown<&'t Vocabulary>,
     sink: &'s mut Sink<'s>,
 }
 
 impl<'t, 's> Parts<'t, 's> {
-    /// For the answer to a prompt, which any of `stops` ends. Without a chat template all text is the answer.
+    /// Creates the parts of an answer, which any of `stops` ends. Without a chat template all text is the answer.
     pub fn new(
         vocabulary: &'t Vocabulary,
         style: Style,
@@ -28,23 +28,23 @@ impl<'t, 's> Parts<'t, 's> {
         Parts { shown: Shown::new(vocabulary, style, prompt, thinking, stops), sink }
     }
 
-    /// Writes what is certain with the next token.
+    /// Writes the text that is final with the next token.
     ///
     /// # Errors
-    /// The sink's.
+    /// Those of the sink.
     pub fn push(&mut self, id: u32) -> io::Result<()> {
         self.shown.push(id, self.sink)
     }
 
-    /// True if one of the texts has come that end it.
+    /// Returns true if a stop text has been found.
     pub fn stopped(&self) -> bool {
         self.shown.stopped()
     }
 
-    /// The answer ends here: writes the rest.
+    /// Ends the answer: writes the rest.
     ///
     /// # Errors
-    /// The sink's.
+    /// Those of the sink.
     pub fn finish(mut self) -> io::Result<Texts> {
         self.shown.finish(self.sink)?;
         Ok(self.shown.into_texts())

@@ -1,5 +1,5 @@
-//! Where the prompt comes from: an argument or a file, with what comes on stdin before it; stdin alone; or a person at a
-//! terminal. And what all prompts have in common, wherever they come from: a template or none.
+//! The sources of the prompt: an argument or a file, preceded by stdin; stdin alone; or a user at a terminal. And the style that
+//! all prompts have: with a template or without one.
 
 use std::io::{IsTerminal, stdin};
 use std::os::fd::AsFd;
@@ -12,23 +12,23 @@ use rustix::fs::{FileType, fstat};
 use crate::outcome::{Outcome, Stop};
 use crate::{say, text_input};
 
-/// Most bytes of a prompt: beyond what any context holds.
+/// Maximum bytes of a prompt: more than any context holds.
 const LIMIT: u64 = 64 << 20;
 
-/// How long standard input may be silent before it is said that it is waited for.
+/// The silence of standard input after which a note is printed that it is being waited for.
 const SILENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// What standard input is called where a file is named: opened once more, it would have been read already.
+/// Names of standard input in place of a file: opened again, it would already have been read.
 const STDIN: [&str; 3] = ["-", "/dev/stdin", "/dev/fd/0"];
 
-/// The source of the prompt, decided from the arguments and from what standard input is.
+/// The source of the prompt, determined from the arguments and the type of standard input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source<'a> {
-    /// Given with the command; `piped`: what comes on stdin stands before it.
+    /// Given with the command; if `piped`, the text on stdin precedes it.
     Given { text: Text<'a>, piped: bool },
     /// Everything on stdin.
     Stdin,
-    /// A person: chat.
+    /// A user: chat.
     Terminal,
 }
 
@@ -42,9 +42,8 @@ pub enum Text<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// A text is given by an argument or in a file (`-` in place of either is stdin), and what comes through a pipe
-    /// or from a file on stdin belongs to it. Without one, that alone is the prompt; a terminal is the partner of a
-    /// chat.
+    /// Returns the source: a text is given by an argument or in a file (`-` in place of either is stdin), and the input from a
+    /// pipe or a file on stdin belongs to it. Without a text, that input alone is the prompt; a terminal means a chat.
     pub fn of(argument: Option<&'a str>, file: Option<&'a Path>) -> Source<'a> {
         let given = |text| Source::Given { text, piped: holds_text(stdin()) };
         match (argument, file) {
@@ -57,7 +56,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The same where standard input goes to one of several processes that all need the same prompt.
+    /// Returns the same source without stdin, if that belongs to only one of several processes that all need the same prompt.
     pub fn without_input(self) -> Source<'a> {
         match self {
             Source::Given { text, .. } => Source::Given { text, piped: false },
@@ -84,7 +83,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// True if there may be a text: a pipe, a socket or a file, and no device.
+/// Returns true if stdin may contain a text: a pipe, a socket or a file, not a device.
 fn holds_text(stdin: impl AsFd) -> bool {
     use FileType::{Fifo, RegularFile, Socket};
     fstat(stdin).is_ok_and(|stat| {
@@ -122,8 +121,8 @@ fn not_empty(text: String, from: text_input::From<'_>) -> Outcome<String> {
     Ok(text)
 }
 
-/// With the chat template of the model at `path`, or without one where there is none or `raw` asks for it; says so where
-/// the file decides it.
+/// Returns the style: with the chat template of the model at `path`, or without one if there is none or `raw` is set; prints a
+/// note if the file decides it.
 pub fn style(vocabulary: &Vocabulary, path: &Path, raw: bool) -> Style {
     if raw {
         return Style::Raw;

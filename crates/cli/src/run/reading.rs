@@ -1,10 +1,10 @@
-//! How far a long prompt has been read, on a terminal only.
+//! The progress of reading a long prompt, only on a terminal.
 
 use std::time::{Duration, Instant};
 
 use crate::{say, units};
 
-/// A prompt that has been read by then needs no line.
+/// A prompt that has been read within this time needs no line.
 const SOON: Duration = Duration::from_millis(500);
 
 /// A line about a prompt that is being read.
@@ -12,18 +12,18 @@ const SOON: Duration = Duration::from_millis(500);
 pub struct Reading {
     total: usize,
     began: Instant,
-    /// How much had been read when it was looked at first, and when that was: some of it may have been there.
+    /// The number of tokens at the first check, and its time: some may have been reused.
     first: Option<(usize, Instant)>,
     shown: bool,
 }
 
 impl Reading {
-    /// Of so many tokens. Nothing is shown yet.
+    /// Starts with this total number of tokens. Nothing is shown yet.
     pub fn of(total: usize) -> Reading {
         Reading { total, began: Instant::now(), first: None, shown: false }
     }
 
-    /// So many of them have been read.
+    /// Shows that `done` tokens have been read.
     pub fn show(&mut self, done: usize) {
         let (before, since) = *self.first.get_or_insert((done, Instant::now()));
         if self.began.elapsed() < SOON || done >= self.total {
@@ -33,7 +33,7 @@ impl Reading {
         say::progress(&text(done, self.total, done - before, since.elapsed()));
     }
 
-    /// The answer begins, or will not come: the line goes.
+    /// Removes the line, when the answer begins or fails.
     pub fn end(&mut self) {
         if std::mem::take(&mut self.shown) {
             say::progress("");
@@ -41,7 +41,7 @@ impl Reading {
     }
 }
 
-/// The line, where `read` tokens took `time`.
+/// Returns the line, if `read` tokens took `time`.
 fn text(done: usize, total: usize, read: usize, time: Duration) -> String {
     let line = format!("reading {} of {} tokens", units::grouped(done), units::grouped(total));
     if read == 0 {

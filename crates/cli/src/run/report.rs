@@ -1,4 +1,4 @@
-//! What is told about an answer afterwards: one line of JSON, or a few for people.
+//! The report on an answer: one line of JSON, or a few for people.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,23 +18,23 @@ use crate::{explain_load, output, phases, units};
 pub struct Line<'a> {
     #[serde(serialize_with = "output::lossy")]
     model: &'a Path,
-    /// What a pipe would have got.
+    /// The text that a pipe would receive.
     text: &'a str,
-    /// What of it was said to the user.
+    /// The part of it that is addressed to the user.
     answer: &'a str,
-    /// What the model thought, also with --no-thinking; null if it did not.
+    /// The model's thinking, also with --no-thinking; null if there was none.
     thinking: Option<&'a str>,
     tokens: &'a [u32],
-    /// `stop`: the model ended; `length`: -n was reached; `context`: no room; `interrupted`.
+    /// `stop`: the model ended; `length`: -n was reached; `context`: the context is full; `interrupted`.
     finish: &'static str,
     prompt_tokens: usize,
-    /// How many of them were not computed, because a kept prompt (`--cache`) had them.
+    /// Number of prompt tokens that were not computed, because a kept prompt (`--cache`) had them.
     reused_tokens: usize,
     generated_tokens: usize,
     tokens_per_second: Option<f64>,
     prompt_tokens_per_second: f64,
     seed: u64,
-    /// What computed: `engine`, with `threads` and `isa` of `native`, `tp` and `weights` of `jax`.
+    /// Fields of the engine: `engine`, with `threads` and `isa` of `native`, `tp` and `weights` of `jax`.
     #[serde(flatten)]
     engine: Map<String, Value>,
     timings: Timings,
@@ -42,7 +42,7 @@ pub struct Line<'a> {
     account: Option<Account>,
 }
 
-/// What this process used, if it is the one that computed.
+/// The resources that this process used, if it is the one that computed.
 #[derive(Debug, Serialize)]
 struct Account {
     load: Load,
@@ -50,31 +50,30 @@ struct Account {
     held: Option<Held>,
     /// Null if all weights are in memory, or in the map of their file.
     experts: Option<Experts>,
-    /// In bytes, at the end; null where the system does not tell.
+    /// In bytes, at the end; null if the system does not provide it.
     memory: Memory,
     faults: FaultCounts,
-    /// Bytes that this process made the system read from disks; null where it does not tell.
+    /// Bytes that this process caused the system to read from disks; null if it does not provide that.
     bytes_read: Option<u64>,
-    /// What the process used, from its start on: `open`, `prepare`, `prompt`, and `answer` after its
-    /// first token.
+    /// The resources that the process used, from its start on: `open`, `prepare`, `prompt`, and `answer` after its first token.
     phases: Vec<Phase>,
 }
 
-/// What came of experts that were read when they were chosen.
+/// Statistics of experts that were read when they were chosen.
 #[derive(Debug, Serialize)]
 struct Experts {
-    /// Of all layers, how many of them fit into memory, and the bytes of those.
+    /// Experts of all layers, the number of them that fit into memory, and the bytes of those.
     all: usize,
     slots: usize,
     bytes: u64,
-    /// Those that were chosen, and those of them that were in memory.
+    /// Chosen experts, and those of them that were in memory.
     wanted: u64,
     hits: u64,
-    /// Bytes of those that were not, what was read, and what of that was read ahead and not chosen since.
+    /// Bytes of those that were not, bytes read, and bytes that were read ahead and not chosen since.
     missed_bytes: u64,
     read_bytes: u64,
     unwanted_bytes: u64,
-    /// Those that were read because the next layer might choose them, and those of them that it chose.
+    /// Experts that were read because the next layer might choose them, and those of them that it chose.
     guessed: u64,
     guessed_right: u64,
     waited_ms: f64,
@@ -103,27 +102,27 @@ impl Experts {
 struct FaultCounts {
     minor: u64,
     major: u64,
-    /// Of these, after the first token was written; null if there was none.
+    /// Major faults after the first token was written; null if there was none.
     major_after_first_token: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
 struct Timings {
-    /// Opening the model (`open_ms`), and parts of that; or what else the start of the engine took.
+    /// Opening the model (`open_ms`), and its parts; or other durations of the engine's start.
     #[serde(flatten)]
     start: Map<String, Value>,
-    /// From the first prompt token fed to the first answer token chosen.
+    /// From the first prompt token computed to the first answer token chosen.
     prompt_ms: f64,
     /// From the start of the process (its `main`, a millisecond after the system began to load it)
     /// to the first token written; null if there was none.
     first_token_ms: Option<f64>,
     /// From the start of the process to the last token written.
     total_ms: f64,
-    /// Between each written token and the one before it.
+    /// The time between each written token and the one before it.
     token_ms: Vec<f64>,
 }
 
-/// The reason in one word.
+/// Returns the reason in one word.
 fn finish(finish: &Finish) -> &'static str {
     match finish {
         Finish::Stop => "stop",
@@ -134,7 +133,7 @@ fn finish(finish: &Finish) -> &'static str {
 }
 
 fn ms(d: Duration) -> f64 {
-    // Microseconds are finer than anything here repeats.
+    // Microseconds are finer than the variation between runs.
     (d.as_secs_f64() * 1e6).round() / 1e3
 }
 
@@ -142,7 +141,7 @@ fn prompt_rate(answer: &Answer) -> f64 {
     answer.computed as f64 / answer.prompt.as_secs_f64().max(1e-9)
 }
 
-/// The JSON line.
+/// Returns the JSON line.
 pub fn json<'a>(
     path: &'a Path,
     engine: Description,
@@ -202,7 +201,7 @@ fn account(load: Load, held: Option<Held>, experts: Option<Experts>, phases: &Ph
     }
 }
 
-/// The lines of `--stats`. The first token's time counts from `since`, which was when `what` came:
+/// Returns the lines of `--stats`. The first token's time counts from `since`, the time of `what`:
 /// the start of the process, or a question.
 pub fn human(
     engine: &Description,

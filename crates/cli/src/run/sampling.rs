@@ -1,4 +1,4 @@
-//! The sampling flags, named as llama.cpp names them.
+//! The sampling flags, with llama.cpp's names.
 
 use std::error::Error;
 use std::num::ParseIntError;
@@ -10,10 +10,10 @@ use clap::{Arg, Args, Command, FromArgMatches};
 
 use crate::plain;
 
-/// What is not said.
+/// The defaults.
 const DEFAULTS: SamplerOptions = SamplerOptions::DEFAULT;
 
-/// How tokens are chosen.
+/// The sampling options.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
@@ -56,7 +56,7 @@ pub struct SamplingArgs {
     seed: Option<i64>,
 }
 
-/// How many tokens all are: more than any context has.
+/// The number of tokens that `-1` (all) stands for: more than any context has.
 pub const ALL: usize = i32::MAX as usize;
 
 /// Options that only the engine of this program has, by the ids of the arguments.
@@ -73,11 +73,11 @@ impl SamplingArgs {
     /// Changes the option of this name.
     ///
     /// # Errors
-    /// There is none, or the value is none of its values.
+    /// There is no such option, or the value is not valid for it.
     pub fn change(&mut self, name: &str, value: &str) -> anyhow::Result<()> {
         let command =
             SamplingArgs::augment_args_for_update(Command::new("set").no_binary_name(true));
-        // What is not named stays as it is.
+        // Other options stay unchanged.
         let command = command.mut_args(|option| option.default_value(Resettable::Reset));
         let is_called = |option: &Arg| {
             let mut aliases = option.get_all_aliases().into_iter().flatten();
@@ -96,22 +96,22 @@ impl SamplingArgs {
         }
     }
 
-    /// True if tokens are drawn, and differently from run to run.
+    /// Returns true if tokens are drawn, and differently in each run.
     pub fn are_random(&self) -> bool {
         self.temp > 0.0 && self.seed.is_none_or(|seed| seed < 0)
     }
 
-    /// The sampler's options. A seed of -1, or none, becomes one that differs from run to run.
+    /// Returns the sampler's options. A seed of -1, or none, is replaced by one that differs in each run.
     pub fn options(&self) -> SamplerOptions {
         self.options_or_seed(SamplerOptions::any_seed)
     }
 
-    /// The sampler's options, which are the same in every run if no seed is given: it is 0 then.
+    /// Returns the sampler's options, which are the same in every run if no seed is given: it is then 0.
     pub fn fixed_options(&self) -> SamplerOptions {
         self.options_or_seed(|| if self.draws_seed() { SamplerOptions::any_seed() } else { 0 })
     }
 
-    /// True if the seed is to be another one in every run.
+    /// Returns true if the seed differs in every run.
     pub fn draws_seed(&self) -> bool {
         self.seed.is_some_and(|seed| seed < 0)
     }
@@ -143,7 +143,7 @@ fn last_n(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Reads the option `name`, which is a number.
+/// Returns a parser of the numeric option `name`.
 fn number(name: &'static str) -> impl Fn(&str) -> Result<f32, String> + Clone {
     move |text| {
         let numbers = SamplerOptions::numbers(name);
@@ -175,7 +175,7 @@ mod tests {
             args.options(),
             SamplerOptions { temperature: 0.25, presence_penalty: -1.0, ..before }
         );
-        // As llama.cpp has it.
+        // The values that llama.cpp uses.
         args.change("top-k", "-1").unwrap();
         args.change("repeat-last-n", "-1").unwrap();
         assert_eq!((args.options().top_k, args.options().repeat_last_n), (0, ALL));

@@ -1,5 +1,5 @@
-//! The same model by the map of its file, beside slots, in as much memory: a process of its own, in a control group with that limit.
-//! Where no group can be had it runs without one, and the row says so.
+//! The same model through the map of its file, for comparison with slots, in the same amount of memory: a separate process, in a
+//! control group with that limit. Where no group can be created it runs without one, and the row states that.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,34 +16,34 @@ use super::{ExpertsArgs, answer};
 use crate::outcome::Outcome;
 use crate::{output, say, units};
 
-/// What the process tells.
+/// The output of the process.
 #[derive(Debug, Serialize, Deserialize)]
 struct ProcessReport {
     prompt_tokens_per_second: f64,
     tokens_per_second: f64,
-    /// `None`: this system does not say.
+    /// `None`: this system does not report it.
     read_bytes_per_token: Option<f64>,
     tokens: Vec<u32>,
 }
 
-/// What was measured by the map. Fields are only ever added.
+/// The results for the map. Fields are only ever added.
 #[derive(Debug, Serialize)]
 pub(super) struct MapRow {
     /// `map`.
     way: &'static str,
     memory: u64,
-    /// True if it had no more than this memory.
+    /// True if its memory was limited to this size.
     limited: bool,
     /// Bytes read from the disk.
     read_bytes_per_token: Option<f64>,
     prompt_tokens_per_second: f64,
     tokens_per_second: f64,
-    /// The same tokens came as by slots.
+    /// True if it generated the same tokens as with slots.
     same_answer: bool,
 }
 
 impl MapRow {
-    /// A line of the table, under the same heads.
+    /// Returns a line of the table, under the same headings.
     pub(super) fn human(&self) -> String {
         let limit =
             if self.limited { "" } else { " (no control group: with all memory of the machine)" };
@@ -61,7 +61,7 @@ impl MapRow {
     }
 }
 
-/// What the process does: it measures, and tells in a line of JSON.
+/// The process itself: it measures, and prints a line of JSON.
 pub(super) fn child(path: &Path, args: &ExpertsArgs) -> Outcome {
     let options = OpenOptions { threads: args.threads, load: Load::Mmap, ..OpenOptions::default() };
     let ran = answer(path, args, &options)?;
@@ -76,14 +76,15 @@ pub(super) fn child(path: &Path, args: &ExpertsArgs) -> Outcome {
     output::json(&report)
 }
 
-/// Runs the process in a group with `memory`, from files that are not cached, of which the first is the model; `expected` is the answer.
+/// Runs the process in a group with `memory`, from files that are not cached, of which the first is the model; `expected` is the
+/// answer.
 pub(super) fn beside(
     files: &[PathBuf],
     args: &ExpertsArgs,
     memory: u64,
     expected: &[u32],
 ) -> anyhow::Result<MapRow> {
-    // What is cached is of the group that brought it: it would be memory beyond the limit.
+    // Cached pages are charged to the group that read them: they would be memory beyond the limit.
     let gone = |path: &PathBuf| {
         File::open(path).and_then(|file| evict(&file)).is_ok_and(|left| left.cached == 0)
     };

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A control group for memory, gone with its last process.
+/// A control group for memory, removed with its last process.
 pub struct Group(pub PathBuf);
 
 impl Group {
-    /// A group in which so many bytes may be used; or why there is none: this takes the right to make groups,
-    /// and the controller for memory.
+    /// Creates a group that may use `limit` bytes; or returns why it cannot: this needs the permission to create groups, and the
+    /// memory controller.
     pub fn make(limit: u64) -> Result<Group, String> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -34,7 +34,7 @@ impl Group {
         Err(reasons.join("; "))
     }
 
-    /// A command that runs in the group.
+    /// Returns a command that runs in the group.
     pub fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
         let procs = self.0.join("cgroup.procs");
         let mut command = Command::new("sh");
@@ -45,7 +45,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // What it has cached belongs to its parent from now on.
+        // From now on, its cached pages belong to its parent.
         let _ = fs::remove_dir(&self.0);
     }
 }

@@ -1,6 +1,6 @@
-//! `alight bench experts`: how fast a mixture of experts answers in less memory than it takes, where experts are read when they are
-//! chosen. The command also replays the run's routing: for several sizes of memory and several eviction policies it tells the hit rate,
-//! which is the share of the chosen experts that would have been in memory.
+//! `alight bench experts`: how fast a mixture of experts answers in less memory than it needs, when experts are read as they are
+//! chosen. The command also replays the run's routing: for several sizes of memory and several eviction policies it reports the
+//! hit rate, which is the share of the chosen experts that would have been in memory.
 
 mod by_map;
 mod group;
@@ -28,7 +28,7 @@ use crate::{new_file, output, say, source, threads, units};
 /// Tokens before the answer.
 const PROMPT: usize = 32;
 
-/// How many experts fit into memory in a replay, in percent of all experts.
+/// Number of experts that fit into memory in a replay, in percent of all experts.
 const ROOMS: [usize; 9] = [5, 10, 15, 20, 25, 30, 40, 50, 75];
 
 /// Arguments of `alight bench experts`.
@@ -79,10 +79,10 @@ pub struct ExpertsArgs {
     by_map: bool,
 }
 
-/// What was measured with one size. Fields are only ever added.
+/// The results with one size. Fields are only ever added.
 #[derive(Debug, Serialize)]
 struct Row {
-    /// `slots`; `map` where the model fits.
+    /// `slots`; `map` if the model fits.
     way: &'static str,
     /// All files of the model.
     #[serde(skip)]
@@ -91,47 +91,48 @@ struct Row {
     /// Experts of all layers, and how many of them fit into memory; all, if the model fits.
     experts: Option<usize>,
     room: Option<usize>,
-    /// Of those that were chosen, the share that was there.
+    /// The share of chosen experts that were resident.
     hits: Option<f64>,
     read_bytes_per_token: f64,
-    /// Of experts that were chosen and not there, or had been read ahead.
+    /// Bytes of experts that were chosen and not resident, or had been read ahead.
     missed_bytes_per_token: f64,
-    /// Of what was read, what was read ahead and not chosen since.
+    /// Of the bytes read, those read ahead and not chosen since.
     unwanted_bytes_per_token: f64,
-    /// Of experts that were read, how many reads each took, and how many bytes each of these had.
+    /// The number of reads per expert that was read, and the bytes of each read.
     reads_per_expert: Option<f64>,
     bytes_per_read: Option<f64>,
-    /// How long nothing was being read, at least.
+    /// The time without any read in progress, at least.
     idle_ms_per_token: f64,
     waited_ms_per_token: f64,
     prompt_tokens_per_second: f64,
     tokens_per_second: f64,
-    /// The same tokens came as with the first size.
+    /// True if it generated the same tokens as with the first size.
     same_answer: bool,
-    /// What the disk gives, read from one end to the other; and what memory gives.
+    /// The disk's sequential read rate, and the memory's.
     disk_bytes_per_second: f64,
     memory_bytes_per_second: f64,
-    /// Tokens per second that the disk and memory allow with these hits, whichever are fewer.
+    /// Tokens per second that the disk and memory allow with these hits, whichever is lower.
     roof_tokens_per_second: f64,
 }
 
-/// What limits the rate of answers.
+/// The limits of the rate of answers.
 #[derive(Clone, Copy, Debug)]
 struct Roofs {
-    /// Bytes per second that the disk gives.
+    /// Bytes per second of the disk.
     disk: f64,
     /// Tokens per second that memory allows.
     memory: f64,
 }
 
 impl Roofs {
-    /// Tokens per second that the disk and memory allow, whichever is less, where a token has so many bytes read.
+    /// Returns the tokens per second that the disk and memory allow, whichever is lower, if a token needs `read` bytes from the
+    /// disk.
     fn tokens_per_second(&self, read: f64) -> f64 {
         self.memory.min(self.disk / read)
     }
 }
 
-/// The cost of a token, from which limits of replays follow.
+/// The cost of a token, from which the limits of replays follow.
 #[derive(Clone, Copy, Debug)]
 struct Costs {
     /// Bytes of an expert.
@@ -141,11 +142,11 @@ struct Costs {
     tokens: f64,
 }
 
-/// What follows from the hits of a replay.
+/// Limits that follow from the hits of a replay.
 #[derive(Debug, Serialize)]
 struct Limits {
     read_bytes_per_token: f64,
-    /// What the disk and memory allow, whichever is less.
+    /// The rate that the disk and memory allow, whichever is lower.
     tokens_per_second: f64,
 }
 
@@ -159,15 +160,15 @@ impl Costs {
 /// The hit rates of a replay with one size of memory.
 #[derive(Debug, Serialize)]
 struct Replay {
-    /// How many experts fit into memory at the same time.
+    /// Number of experts that fit into memory at the same time.
     room: usize,
-    /// How many experts the model has.
+    /// Number of experts of the model.
     experts: usize,
-    /// As Alight chooses what goes; if what was used longest ago went; and with knowledge of the future.
+    /// With Alight's eviction policy, with least recently used, and with knowledge of the future.
     alight: f64,
     least_recent: f64,
     clairvoyant: f64,
-    /// What follows for a token, in the same order; null if no size was measured with which experts were read when they were chosen.
+    /// The limits per token, in the same order; null unless a size was measured in which experts were read when they were chosen.
     alight_limits: Option<Limits>,
     least_recent_limits: Option<Limits>,
     clairvoyant_limits: Option<Limits>,
@@ -229,7 +230,7 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
             match (told, args.json) {
                 (Ok(told), true) => output::json(&told)?,
                 (Ok(told), false) => output::report(told.human())?,
-                // A process that is ended by its group says something of the map, and nothing of the slots.
+                // If its group kills the process, that is a result for the map, and has no bearing on the slots.
                 (Err(error), _) => say::note(&format!("the map was not measured: {error:#}")),
             }
         }
@@ -255,8 +256,8 @@ fn write(to: &Path, force: bool, inputs: &[Input], text: &str) -> Outcome {
     Ok(file.commit().map_err(|e| anyhow!(e))?)
 }
 
-/// Says what share of the chosen experts would have been in memory, for several sizes of it, and what follows from that. The first half
-/// of the trace is not counted.
+/// Reports the share of the chosen experts that would have been in memory, for several sizes of it, and the limits that follow.
+/// The first half of the trace is not counted.
 fn report_replay(trace: &ExpertTrace, costs: Option<Costs>, json: bool) -> Outcome {
     if trace.visits() == 0 {
         // A model without experts.
@@ -301,7 +302,7 @@ fn report_replay(trace: &ExpertTrace, costs: Option<Costs>, json: bool) -> Outco
 }
 
 impl Replay {
-    /// The line of the table for a memory that holds so many percent of the experts.
+    /// Returns the line of the table for a memory that holds `percent` of the experts.
     fn human(&self, percent: usize) -> String {
         let rules = [
             (self.alight, &self.alight_limits, [6, 27]),
@@ -326,7 +327,7 @@ impl Replay {
     }
 }
 
-/// What a model did.
+/// The results of a run.
 struct Ran {
     model: Model,
     prompt_rate: f64,
@@ -334,12 +335,12 @@ struct Ran {
     rate: f64,
     tokens: Vec<u32>,
     trace: ExpertTrace,
-    /// What was counted of slots and of the process when the second half began.
+    /// Counts of the slots and of the process when the second half began.
     slots_before: Option<SlotCounts>,
     disk_before: Option<u64>,
 }
 
-/// Lets a model answer.
+/// Runs a model to generate an answer.
 fn answer(path: &Path, args: &ExpertsArgs, options: &OpenOptions) -> Outcome<Ran> {
     let model = Model::open(path, options).map_err(|e| source::explain(path, anyhow!(e)))?;
     let context = Some(PROMPT + 2 * args.predict);
@@ -350,7 +351,7 @@ fn answer(path: &Path, args: &ExpertsArgs, options: &OpenOptions) -> Outcome<Ran
     let began = Instant::now();
     session.feed(&prompt).map_err(|e| anyhow!(e))?;
     let prompt_rate = PROMPT as f64 / began.elapsed().as_secs_f64();
-    // Not the likeliest tokens, which soon repeat, and so do their experts.
+    // Not the most likely tokens, which soon repeat, and so do their experts.
     let sampling = SamplerOptions { temperature: 1.0, seed: 1, ..SamplerOptions::default() };
     let mut sampler = Sampler::new(sampling, model.spec().vocab);
     let mut tokens = Vec::with_capacity(2 * args.predict);

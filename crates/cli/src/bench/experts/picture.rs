@@ -1,5 +1,6 @@
-//! Which of the chosen experts were in memory, as a picture: layers down, tokens across, and in each cell a bar whose parts are as long as there
-//! were experts in memory, experts that were read ahead on a guess, and experts that had to be read. Readable on light and dark pages.
+//! A picture of the chosen experts that were in memory: layers down, tokens across, and in each cell a bar with a part for the
+//! experts in memory, one for the experts read ahead on a guess, and one for the experts that had to be read. Readable on light
+//! and dark pages.
 
 use std::fmt::Write;
 
@@ -7,13 +8,13 @@ use alight_model::Found;
 
 use super::super::svg::{escaped, text};
 
-/// Tokens that are shown at most, the last ones.
+/// Maximum number of tokens shown, the last ones.
 const MAX_TOKENS: usize = 128;
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 44.0;
 const RIGHT: f64 = 748.0;
 
-/// The colours also differ in lightness, so readers who do not see colours can tell the parts of a bar apart.
+/// The colours also differ in lightness, so readers who cannot distinguish colours can still tell the parts of a bar apart.
 const STYLE: &str = "\
 text { font: 12px system-ui, sans-serif; fill: #222 }
 .ground { fill: #fff }
@@ -26,11 +27,11 @@ text { font: 12px system-ui, sans-serif; fill: #222 }
 }
 ";
 
-/// A number of experts of a cell.
+/// A count of experts in a cell.
 type Count = fn(&Found) -> u32;
 
-/// Draws what was found, visit by visit with its layer, of a model with this name and this memory. `None`: there is nothing, since all
-/// experts are in memory.
+/// Draws `found`, one visit of a layer after another, for a model with this name and this memory. `None`: there is nothing to
+/// draw, since all experts are in memory.
 pub(super) fn draw(
     found: impl Iterator<Item = (usize, Found)>,
     name: &str,
@@ -82,7 +83,7 @@ pub(super) fn draw(
         text(&mut body, x + 15.0, 44.0, "", "start", said);
         x += 40.0 + 6.5 * said.len() as f64;
     }
-    // A cell is as high as its experts can be told apart, in whole pixels, while the picture is no longer than a page.
+    // A cell is high enough to distinguish its experts, in whole pixels, while the picture is no longer than a page.
     let top = 60.0;
     let each = (360.0 / (layers as f64 * f64::from(tall + 1))).floor().clamp(1.0, 3.0);
     let (wide, high) = ((RIGHT - LEFT) / shown.len() as f64, each * f64::from(tall + 1));
@@ -91,7 +92,8 @@ pub(super) fn draw(
         body,
         "<g transform=\"translate({LEFT} {top}) scale({wide:.4} {each})\" shape-rendering=\"crispEdges\">"
     );
-    // From the bottom up: what had to be read stands on what was guessed, and behind both is what was there.
+    // All from the bottom of the cell, each painted over the one before: resident experts, then guessed ones, then those that had
+    // to be read.
     let heights: [(&str, Count); 3] = [
         ("hit", |cell| cell.wanted),
         ("guess", |cell| cell.guessed + cell.missed()),
@@ -103,7 +105,7 @@ pub(super) fn draw(
             let bottom = layer as u32 * (tall + 1) + tall;
             let of = |cells: &Vec<Found>| cells.get(layer).map_or(0, height);
             let mut token = 0;
-            // Neighbours of one height are one piece.
+            // Adjacent bars of the same height are one piece.
             while let Some(cells) = shown.get(token) {
                 let high = of(cells);
                 let run = shown[token..].iter().take_while(|cells| of(cells) == high).count();
@@ -151,7 +153,8 @@ mod tests {
 
     #[test]
     fn each_layer_of_each_token_has_its_place() {
-        // Two tokens of two layers; of 4 experts that the second layer chooses for the second token, one is guessed and two are missing.
+        // Two tokens of two layers; of 4 experts that the second layer chooses for the second token, one is guessed and two are
+        // missing.
         let visits = [found(4, 4, 0), found(4, 4, 0), found(4, 4, 0), found(4, 1, 1)];
         let layers = [0, 1, 0, 1].into_iter().zip(visits);
         let svg = draw(layers, "a<b>&c.gguf", "4.00 GB").unwrap();
@@ -159,7 +162,7 @@ mod tests {
         assert!(svg.contains("prefers-color-scheme: dark"));
         assert!(svg.contains("2 layers with experts, tokens 1 to 2"), "{svg}");
         assert!(svg.contains("81 % in memory, 6 % read ahead on a guess, 12 % read when chosen"));
-        // What is alike is one piece; bars stand on the bottom of their layer.
+        // Equal bars are one piece; bars start at the bottom of their layer.
         assert!(svg.contains("<path class=\"hit\" d=\"M0 0h2v4h-2zM0 5h2v4h-2z\"/>"), "{svg}");
         assert!(svg.contains("<path class=\"guess\" d=\"M1 6h1v3h-1z\"/>"), "{svg}");
         assert!(svg.contains("<path class=\"miss\" d=\"M1 7h1v2h-1z\"/>"), "{svg}");

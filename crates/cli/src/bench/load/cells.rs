@@ -1,4 +1,4 @@
-//! What is measured: the cells of the matrix.
+//! The cells of the matrix of measurements.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use alight_pages::Load;
 use serde::{Serialize, Serializer};
 
-/// What is there before a run.
+/// The state before a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -45,7 +45,7 @@ impl FromStr for State {
     }
 }
 
-/// Which file, and what is done to its weights.
+/// The file, and the handling of its weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
@@ -53,14 +53,14 @@ pub enum Variant {
     RepackOff,
     /// The canonical file, repacked while it is loaded.
     RepackOn,
-    /// The canonical file, as alight decides.
+    /// The canonical file, repacked if alight so decides.
     RepackAuto,
     /// The packed file, computed on as it is.
     Packed,
 }
 
 impl Variant {
-    /// For people.
+    /// Returns the name shown to the user.
     pub fn name(self) -> &'static str {
         match self {
             Variant::RepackOff => "repack off",
@@ -70,7 +70,7 @@ impl Variant {
         }
     }
 
-    /// The value of `--repack`.
+    /// Returns the value of `--repack`.
     pub fn flag(self) -> &'static str {
         match self {
             Variant::RepackOff | Variant::Packed => "off",
@@ -83,11 +83,11 @@ impl Variant {
 /// One cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Cell {
-    /// What is there before.
+    /// The state before it.
     pub state: State,
-    /// Which file.
+    /// The file.
     pub variant: Variant,
-    /// How it is loaded.
+    /// The load method.
     #[serde(serialize_with = "by_name")]
     pub load: Load,
 }
@@ -97,14 +97,14 @@ fn by_name<S: Serializer>(load: &Load, s: S) -> Result<S::Ok, S::Error> {
 }
 
 impl Cell {
-    /// For people.
+    /// Returns the name shown to the user.
     pub fn name(&self) -> String {
         format!("{}, {}, {}", self.state, self.variant.name(), self.load)
     }
 
-    /// True if `self` is a choice of alight's, and `other` what it could have chosen instead: the
-    /// same state and file, with the way of loading given, and where repacking is its choice too,
-    /// that given as well.
+    /// Returns true if `self` is a choice of alight's, and `other` an alternative to it: the same
+    /// state and file, with an explicit load method, and if repacking is alight's choice too, with
+    /// explicit repacking.
     pub fn chose_against(&self, other: &Cell) -> bool {
         self.load == Load::Auto
             && other.load != Load::Auto
@@ -116,8 +116,8 @@ impl Cell {
     }
 }
 
-/// The cells of these states and ways of loading (all, if none are named), in the order in which they
-/// are shown. What alight does by itself, `repack auto` and `load auto`, is one cell per state.
+/// Returns the cells of these states and load methods (all, if none are named), in display order.
+/// Alight's own choice, `repack auto` and `load auto`, is one cell per state.
 pub fn matrix(states: &[State], loads: &[Load], packed: bool) -> Vec<Cell> {
     let wanted_state = |s: &State| states.is_empty() || states.contains(s);
     let wanted_load = |l: &Load| loads.is_empty() || loads.contains(l);

@@ -1,7 +1,8 @@
-//! One run of this program, watched from outside.
+//! One run of this program, observed from outside.
 //!
-//! What it read from the disk and its faults are the kernel's account of the whole process, taken at
-//! its end; its memory is what it says of itself before that, since then the kernel has taken it away.
+//! Its reads from the disk and its faults are the kernel's accounting of the whole process, taken
+//! at its end; its memory is its own report from before that, since by then the kernel has freed
+//! it.
 
 use std::io::Read;
 use std::path::Path;
@@ -16,10 +17,10 @@ use serde_json::Value;
 use super::cells::{Cell, State};
 use super::state::Proof;
 
-/// Prompts that a resident process answers; the first of them is not counted.
+/// Number of prompts that a resident process answers; the first of them is not counted.
 const PROMPTS: usize = 4;
 
-/// What all runs have in common.
+/// The parameters common to all runs.
 #[derive(Debug)]
 pub struct Child<'a> {
     /// The text.
@@ -28,20 +29,20 @@ pub struct Child<'a> {
     pub threads: Option<usize>,
 }
 
-/// What one run showed.
+/// The measurements of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sample {
     /// Milliseconds to the first token, by its own clock.
     pub first_token_ms: f64,
-    /// Milliseconds from before it was made until it was gone.
+    /// Milliseconds from before its start until after its exit.
     pub process_ms: f64,
-    /// Bytes that the process had read from a disk; `None` where the system does not say.
+    /// Bytes that the process read from a disk; `None` where the system does not report it.
     pub read_bytes: Option<u64>,
     /// Faults of the process.
     pub minor_faults: Option<u64>,
-    /// Faults for which something had to be read; of a resident process, after its first answer.
+    /// Faults that needed a read; of a resident process, after its first answer.
     pub major_faults: Option<u64>,
-    /// Bytes of its own, of files, shared ones by parts, and the most of all kinds.
+    /// Resident bytes: anonymous, of files, proportional, and the peak.
     pub rss_anon: Option<u64>,
     #[allow(missing_docs)]
     pub rss_file: Option<u64>,
@@ -49,18 +50,18 @@ pub struct Sample {
     pub pss: Option<u64>,
     #[allow(missing_docs)]
     pub peak_rss: Option<u64>,
-    /// The first token, which has to be the same in all cells.
+    /// The first token, which must be the same in all cells.
     pub token: Option<u64>,
     /// Tokens of the prompt.
     pub prompt_tokens: Option<u64>,
-    /// What it says about loading.
+    /// Its report about loading.
     pub load: Value,
-    /// What was in the page cache before.
+    /// The page cache before the run.
     pub before: Proof,
 }
 
 impl Child<'_> {
-    /// Runs it in the way of `cell`.
+    /// Runs it as `cell` specifies.
     pub fn run(&self, cell: &Cell, model: &Path, before: Proof) -> anyhow::Result<Sample> {
         let mut command =
             Command::new(std::env::current_exe().context("cannot find this program")?);
@@ -105,7 +106,7 @@ impl Child<'_> {
     }
 }
 
-/// What a process told, and what is known of it.
+/// Returns the sample from a process's output and its resource usage.
 fn sample(told: &Value, used: &Usage, before: Proof) -> anyhow::Result<Sample> {
     let number = |pointer: &str| told.pointer(pointer).and_then(Value::as_u64);
     let first_token_ms = told
@@ -129,7 +130,7 @@ fn sample(told: &Value, used: &Usage, before: Proof) -> anyhow::Result<Sample> {
     })
 }
 
-/// Why a program says that it failed: its line of an error, or its last.
+/// Returns the reason that a failed program printed: its error line, or its last line.
 pub fn complaint(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     if let Some((_, why)) = text.lines().find_map(|line| line.split_once("error: ")) {

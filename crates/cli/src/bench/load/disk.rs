@@ -1,6 +1,6 @@
-//! The time that the disk needs for the bytes, which is the limit of every cold start: the whole file
-//! read from front to back past the page cache, by alight's own transfer and, where it is installed,
-//! by fio.
+//! The time that the disk needs for the bytes, which is the limit of every cold start: the whole
+//! file read sequentially past the page cache, by alight's own transfer and, if it is installed, by
+//! fio.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::files::Files;
 use super::state;
 
-/// Bytes that are handed over at a time.
+/// Bytes per read.
 const PIECE: u64 = 4 << 20;
 
 /// Milliseconds for all bytes, of each repetition.
@@ -24,12 +24,12 @@ pub struct Disk {
     pub alight_ms: Vec<f64>,
     /// By fio; empty if it is not installed or fails.
     pub fio_ms: Vec<f64>,
-    /// How alight read: its engine, and whether past the page cache.
+    /// Alight's read: its engine, and `direct` if past the page cache.
     pub how: String,
 }
 
 impl Disk {
-    /// Reads all files once by each means, from cold.
+    /// Reads all files once with each, starting cold.
     pub fn measure(&mut self, files: &Files) -> anyhow::Result<()> {
         state::cold(files)?;
         let mut all = 0.0;
@@ -57,7 +57,7 @@ impl Disk {
     }
 }
 
-/// Bytes per second of the disk, by a part of the file that is read past the page cache.
+/// Returns the disk's bytes per second, measured on a part of the file that is read past the page cache.
 pub fn rate(path: &Path) -> anyhow::Result<f64> {
     const MAX_BYTES: u64 = 1 << 30;
     let file = File::open(path).with_context(|| format!("'{}'", path.display()))?;
@@ -87,9 +87,9 @@ pub const FIO: [&str; 9] = [
     "--invalidate=0",
 ];
 
-/// Milliseconds that fio takes for the file; `None` if it is not there or fails.
+/// Returns the milliseconds that fio needs for the file; `None` if it is not installed or fails.
 fn fio(path: &Path) -> Option<f64> {
-    // A colon would part two names.
+    // A colon would separate two names.
     let name = path.to_str()?.replace(':', "\\:");
     let done = Command::new("fio")
         .args(FIO)

@@ -1,4 +1,4 @@
-//! The files of a model, and a packed one made for the time of a benchmark.
+//! The files of a model, and a packed one for the duration of a benchmark.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -20,7 +20,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// The files of the model at `path`.
+    /// Returns the files of the model at `path`.
     pub fn of(path: &Path) -> anyhow::Result<Files> {
         let mut all = Vec::new();
         let mut bytes = 0;
@@ -32,29 +32,28 @@ impl Files {
         Ok(Files { all, bytes })
     }
 
-    /// What is given to `alight run`.
+    /// Returns the path to give to `alight run`.
     pub fn first(&self) -> &Path {
         &self.all[0].0
     }
 
-    /// Each of them.
+    /// Returns each file with its path.
     pub fn iter(&self) -> impl Iterator<Item = (&Path, &File)> {
         self.all.iter().map(|(path, file)| (path.as_path(), file))
     }
 }
 
-/// A packed file for the time of a benchmark. It never has a name (but while it is written, where the
-/// filesystem cannot do without: see [`alight_pages::Replacement`]), so nothing of it is left, however the
-/// benchmark ends.
+/// A packed file for the duration of a benchmark. It never has a name (except while it is written, if the filesystem requires
+/// one: see [`alight_pages::Replacement`]), so nothing of it is left, however the benchmark ends.
 #[derive(Debug)]
 pub struct Packed {
-    /// What leads to it as long as this lives, also for other processes of this user.
+    /// A path to it while this value lives, also for other processes of this user.
     pub path: PathBuf,
     _file: File,
 }
 
-/// Packs the model in its own folder, so that it lies on the same disk; or where temporary files go, if
-/// that folder cannot be written. `None` after Ctrl-C.
+/// Packs the model in its own folder, so that it is on the same disk; or in the folder for
+/// temporary files, if that folder is not writable. `None` after Ctrl-C.
 pub fn pack(model: &Path, interrupt: Interrupt) -> anyhow::Result<Option<Packed>> {
     let beside = match model.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
@@ -62,7 +61,7 @@ pub fn pack(model: &Path, interrupt: Interrupt) -> anyhow::Result<Option<Packed>
     };
     let mut failed = None;
     for folder in [beside, std::env::temp_dir()] {
-        // Nothing is there of that name, and nothing gets it.
+        // No file has this name, and none gets it.
         let place = folder.join(format!(".alight-bench-{}.gguf", std::process::id()));
         let packed = alight_convert::pack_unnamed(model, &place, &mut |_| {
             if interrupt.pressed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -74,7 +73,7 @@ pub fn pack(model: &Path, interrupt: Interrupt) -> anyhow::Result<Option<Packed>
                 return Ok(Some(Packed { path, _file: file }));
             }
             Err(ConvertError::Stopped) => return Ok(None),
-            // What is wrong beside the model is of more interest than what is elsewhere.
+            // The error in the model's folder is more useful than one elsewhere.
             Err(error) => failed = failed.or(Some(error)),
         }
     }

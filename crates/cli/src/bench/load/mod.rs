@@ -1,15 +1,15 @@
-//! `alight bench load`: how long until the first token, by every way in which weights can come.
+//! `alight bench load`: the time to the first token, with every method of loading weights.
 //!
-//! A cell is a state of the page cache, a file (canonical, or packed by `alight pack`), whether it is
-//! repacked, and a way of loading. Cells that start cold or warm are fresh processes of this very
-//! program, `alight run`; a cell `resident` is one process that answers a prompt again and again.
-//! Cells are interleaved, so that what disturbs the machine disturbs all of them.
+//! A cell is a state of the page cache, a file (canonical, or packed by `alight pack`), whether it
+//! is repacked, and a load method. Cells that start cold or warm are new processes of this program,
+//! `alight run`; a cell `resident` is one process that answers a prompt again and again. Cells are
+//! interleaved, so that a disturbance of the machine affects all of them.
 //!
-//! What is measured, of each process:
+//! Measurements of each process:
 //! - `first token`: by itself, from the start of its `main` to the first token;
-//! - `process`: from outside, from before it is made until it is gone (its figures about memory are
+//! - `process`: from outside, from before its start until after its exit (its memory figures are
 //!   gathered in between);
-//! - what it read from the disk, its memory and its faults: see [`child`].
+//! - its reads from the disk, its memory and its faults: see [`child`].
 
 mod cells;
 mod child;
@@ -87,7 +87,7 @@ pub struct LoadArgs {
 
 /// Runs the command.
 pub fn main(args: &LoadArgs) -> Outcome {
-    // Ctrl-C ends the child that runs, and then this process.
+    // Ctrl-C ends the running child, and then this process.
     let interrupt = Interrupt::catch()?;
     let canonical = Files::of(&args.model)?;
     let given = args.packed.as_deref().map(Files::of).transpose()?;
@@ -121,7 +121,7 @@ pub fn main(args: &LoadArgs) -> Outcome {
         return Err(Stop::Usage("nothing to measure is left".to_owned()));
     }
     let measured = measure(args, &cells, &canonical, packed.as_ref(), interrupt);
-    // Until here the children open it.
+    // The children open it until here.
     drop(packing);
     if interrupt.pressed() {
         return Err(Stop::Interrupted);
@@ -159,7 +159,7 @@ fn measure(
             said("the disk");
             disk.measure(canonical)?;
         }
-        // There and back again, so that no cell always comes after the same one.
+        // Forward and then backward, so that no cell always follows the same one.
         let mut order: Vec<usize> = (0..cells.len()).collect();
         if i % 2 == 1 {
             order.reverse();

@@ -1,4 +1,4 @@
-//! The result as a whole. As JSON its fields are only ever added.
+//! The complete result. Its JSON fields are only ever added.
 
 use std::path::PathBuf;
 
@@ -28,9 +28,9 @@ pub struct Report {
     pub repetitions: usize,
     /// Tokens of the prompt.
     pub prompt_tokens: Option<u64>,
-    /// All cells made the same first token.
+    /// True if all cells generated the same first token.
     pub same_token: bool,
-    /// Reading the canonical file as such, from cold; null if no cell is cold.
+    /// Reading the canonical file itself, starting cold; null if no cell is cold.
     pub disk: Option<DiskReport>,
     /// In the order of the table.
     pub cells: Vec<CellReport>,
@@ -39,18 +39,18 @@ pub struct Report {
 /// The disk.
 #[derive(Debug, Serialize)]
 pub struct DiskReport {
-    /// Milliseconds that alight's direct transfer takes for the bytes.
+    /// Milliseconds that alight's direct transfer needs for the bytes.
     pub alight_ms: Option<Summary>,
-    /// How it read.
+    /// Its engine.
     pub alight_how: String,
-    /// Milliseconds that fio takes; null if it is not installed.
+    /// Milliseconds that fio needs; null if it is not installed.
     pub fio_ms: Option<Summary>,
     /// fio's arguments, except for the file's name.
     pub fio_arguments: &'static [&'static str],
 }
 
 impl DiskReport {
-    /// The time that the disk needs: the shorter one, since the longer had something else in it.
+    /// Returns the time that the disk needs: the shorter one, since the longer includes other work.
     pub fn median_ms(&self) -> Option<f64> {
         [self.fio_ms, self.alight_ms].into_iter().flatten().map(|s| s.median).min_by(f64::total_cmp)
     }
@@ -59,23 +59,23 @@ impl DiskReport {
 /// A cell.
 #[derive(Debug, Serialize)]
 pub struct CellReport {
-    /// Which.
+    /// The cell itself.
     #[serde(flatten)]
     pub cell: Cell,
-    /// Was it in that state before each repetition? Cold: no page cached, counted; warm: all.
+    /// True if it was in that state before each repetition. Cold: no page cached, counted; warm: all.
     pub state_proven: bool,
-    /// The pages that were cached before the repetition that was furthest from the state (the most if
-    /// cold, else the fewest), and pages of the file.
+    /// The pages that were cached before the repetition furthest from the state (the maximum if
+    /// cold, otherwise the minimum), and the pages of the file.
     pub cached_pages_before: u64,
     #[allow(missing_docs)]
     pub pages: u64,
     /// By its own clock, from the start of `main`; resident: from the prompt.
     pub first_token_ms: Option<Summary>,
-    /// From before the process was made until it was gone; null if resident.
+    /// From before the start of the process until after its exit; null if resident.
     pub process_ms: Option<Summary>,
     /// Bytes from the disk.
     pub read_bytes: Option<Summary>,
-    /// Memory when the token was made: of its own, of files, shared by parts, and the most.
+    /// Memory when the token was generated: anonymous, of files, proportional, and the peak.
     pub rss_anon: Option<Summary>,
     #[allow(missing_docs)]
     pub rss_file: Option<Summary>,
@@ -87,25 +87,25 @@ pub struct CellReport {
     pub minor_faults: Option<Summary>,
     #[allow(missing_docs)]
     pub major_faults: Option<Summary>,
-    /// How it was loaded in the end.
+    /// The load method actually used.
     pub method: Option<String>,
     /// Cold: the median as a multiple of the time that the disk needs for the bytes.
     pub of_disk: Option<f64>,
-    /// What alight chose: the median as a multiple of the best that it could have chosen.
+    /// For alight's own choice: the median as a multiple of the best alternative.
     pub of_best: Option<f64>,
     /// Each repetition.
     pub samples: Vec<Sample>,
 }
 
 impl CellReport {
-    /// The median, in milliseconds.
+    /// Returns the median, in milliseconds.
     pub fn median_ms(&self) -> Option<f64> {
         self.first_token_ms.map(|s| s.median)
     }
 }
 
 impl Report {
-    /// Puts it together; `samples[i]` are those of `cells[i]`.
+    /// Creates the report; `samples[i]` belong to `cells[i]`.
     pub fn new(
         canonical: &Files,
         packed: Option<&Files>,
@@ -156,14 +156,13 @@ impl Report {
         }
     }
 
-    /// The cells of a state.
+    /// Returns the cells of a state.
     pub fn of_state(&self, state: State) -> impl Iterator<Item = &CellReport> {
         self.cells.iter().filter(move |c| c.cell.state == state)
     }
 }
 
-/// What the cells of a state have in common: the state, as it was found before the runs and not as it was
-/// meant to be.
+/// Returns the common heading of the cells of a state: the state as found before the runs, not the intended one.
 pub fn heading(state: State, cells: &[&CellReport]) -> String {
     let (reached, bound) = match state {
         State::Cold => ("nothing of the file in the page cache", "up to"),
@@ -232,8 +231,8 @@ pub mod tests {
     use serde_json::json;
     use std::path::Path;
 
-    /// A report of all cells without a packed file; the n-th cell takes n + 1 times 100 ms, and the
-    /// disk 50 ms.
+    /// Returns a report of all cells without a packed file; the n-th cell takes n + 1 times 100 ms,
+    /// and the disk 50 ms.
     pub fn some_report() -> Report {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a<b>&c.gguf");

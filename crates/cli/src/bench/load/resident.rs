@@ -1,5 +1,6 @@
-//! The process behind a cell `resident`: opens a model as `alight run` does, answers the prompt once,
-//! and then again and again, each time in a new session. Not for people: `alight bench load` starts it.
+//! The process of a cell `resident`: opens a model as `alight run` does, answers the prompt once,
+//! and then again and again, each time in a new session. Not for users: `alight bench load` starts
+//! it.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -33,8 +34,8 @@ pub struct ResidentArgs {
     engine: EngineArgs,
 }
 
-/// Runs the command: one line of JSON with fields as those of `alight run --json`. The time is the
-/// median of the sessions after the first.
+/// Runs the command: prints one line of JSON with the same fields as `alight run --json`. The time
+/// is the median of the sessions after the first.
 pub fn main(args: &ResidentArgs) -> Outcome {
     let model = open::model(&args.model, &args.engine)?;
     let prompt = Encoder::new(model.vocabulary(), Style::Raw, false)

@@ -6,23 +6,23 @@ use serde::Serialize;
 
 use super::files::Files;
 
-/// What was found right before a run.
+/// The state found right before a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Proof {
     /// Pages of the model's files.
     pub pages: u64,
-    /// How many were in the page cache.
+    /// How many of them were in the page cache.
     pub cached: u64,
-    /// They were counted; otherwise sampled, which proves nothing.
+    /// True if they were counted; otherwise they were sampled, which proves nothing.
     pub counted: bool,
 }
 
-/// Takes the files out of the page cache. The proof says if that went well.
+/// Evicts the files from the page cache. The proof shows if that succeeded.
 pub fn cold(files: &Files) -> anyhow::Result<Proof> {
     prove(files, |file, _| evict(file))
 }
 
-/// Reads the files, as far as they are not in the page cache.
+/// Reads the files, unless they are already in the page cache.
 pub fn warm(files: &Files) -> anyhow::Result<Proof> {
     prove(files, |file, len| {
         let found = residency(file, 0..len)?;

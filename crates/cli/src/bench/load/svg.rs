@@ -6,13 +6,13 @@ use crate::bench::svg::text;
 use crate::units;
 
 const WIDTH: f64 = 760.0;
-/// Where bars begin: names stand before it.
+/// The left end of bars: names are to the left of it.
 const LEFT: f64 = 190.0;
-/// Where the longest bar ends: its number stands after it.
+/// The right end of the longest bar: its number is to the right of it.
 const RIGHT: f64 = 640.0;
 const ROW: f64 = 18.0;
 
-/// Colours of bars have enough contrast with white and with black.
+/// Bar colours have enough contrast with white and with black.
 const STYLE: &str = "\
 text { font: 12px system-ui, sans-serif; fill: #222 }
 .title { font-weight: 600; font-size: 14px }
@@ -27,7 +27,7 @@ text { font: 12px system-ui, sans-serif; fill: #222 }
 }
 ";
 
-/// Draws it.
+/// Draws the report.
 pub fn draw(report: &Report) -> String {
     let mut body = String::new();
     let mut y = 24.0;
@@ -49,7 +49,7 @@ pub fn draw(report: &Report) -> String {
         y += 28.0;
         let disk_ms =
             report.disk.as_ref().and_then(DiskReport::median_ms).filter(|_| state == State::Cold);
-        // Each state has a scale of its own: they are orders of magnitude apart.
+        // Each state has its own scale: they are orders of magnitude apart.
         let longest = cells
             .iter()
             .filter_map(|c| c.first_token_ms.map(|s| s.max))
@@ -132,7 +132,7 @@ mod tests {
             let (from, width) = (number(tag, "x"), number(tag, "width"));
             assert!(width >= 1.0 && from + width <= RIGHT + 0.1, "{tag}");
         }
-        // The longest of each state reaches the end.
+        // The longest bar of each state reaches the end.
         let full = |tag: &&str| (number(tag, "width") - (RIGHT - LEFT)).abs() < 0.1;
         assert_eq!(svg.lines().filter(|l| l.starts_with("<rect ")).filter(full).count(), 3);
         for tag in svg.lines().filter(|l| l.starts_with("<line class=\"spread\"")) {

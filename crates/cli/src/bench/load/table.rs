@@ -1,4 +1,4 @@
-//! The result as a table for people.
+//! The result as a table for the user.
 
 use super::cells::State;
 use super::report::{CellReport, Report, heading};
@@ -6,7 +6,7 @@ use crate::terminal_text;
 use crate::units;
 use rusage::Summary;
 
-/// Writes it.
+/// Writes the table.
 pub fn write(report: &Report) -> String {
     let mut text = format!(
         "{}, {}, a prompt of {} tokens; medians of {}\n",
@@ -98,7 +98,7 @@ fn of_state(state: State, cells: &[&CellReport]) -> String {
     for row in &rows {
         let mut line = String::new();
         for (i, (value, &width)) in row.iter().zip(&widths).enumerate() {
-            // Names to the left, numbers to the right.
+            // Names left-aligned, numbers right-aligned.
             let value = if i < 2 { format!("{value:width$}") } else { format!("{value:>width$}") };
             line += &value;
             line += "  ";

@@ -1,4 +1,4 @@
-//! The experts of a mixture, and what of each is in the page cache now.
+//! The experts of a mixture, and the part of each that is in the page cache.
 
 use std::io::{self, Write};
 
@@ -13,21 +13,21 @@ use crate::units;
 /// The experts of all layers: expert `n` is the `n`-th matrix of every stack of the file.
 #[derive(Debug, Serialize)]
 pub struct Experts {
-    /// How many there are.
+    /// Number of experts.
     count: u64,
-    /// How many each token goes through, if the file says so.
+    /// Number of experts that each token goes through, if the file states it.
     used: Option<u64>,
     /// Bytes of all of them.
     bytes: u64,
-    /// Bytes of each that are in the page cache now; null where the system does not say.
+    /// Bytes of each that are in the page cache; null if the system does not report it.
     cached_bytes: Vec<Option<u64>>,
 }
 
-/// The system is asked about so many parts at most, whatever a file announces.
+/// Maximum number of parts queried, whatever a file declares.
 const MAX_PARTS: u64 = 1 << 18;
 
 impl Experts {
-    /// Of a model with `maps` of its files. `None`: it has no experts.
+    /// Queries the experts of a model with `maps` of its files. `None`: it has no experts.
     pub fn of(
         gguf: &Gguf<'_>,
         catalog: &Catalog<'_>,

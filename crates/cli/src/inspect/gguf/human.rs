@@ -1,4 +1,4 @@
-//! The text of `alight inspect` for GGUF. Values from the file are escaped and cut to a line.
+//! The text of `alight inspect` for GGUF. Values from the file are escaped and cut to one line.
 
 use std::io::{self, Write};
 
@@ -32,7 +32,7 @@ pub fn write(model: &Opened<'_>, view: View, out: &mut dyn Write) -> io::Result<
     tensors(&rows, model.files.len() > 1, view, out)
 }
 
-/// The type, with a mark if the tensor is packed.
+/// Returns the type, with a mark if the tensor is packed.
 fn type_of(info: &TensorInfo<'_>) -> String {
     let mark = if info.packed { "x16" } else { "" };
     format!("{}{mark}", info.ty)
@@ -98,7 +98,7 @@ fn metadata(gguf: &Gguf<'_>, view: View, out: &mut dyn Write) -> io::Result<()> 
     Ok(())
 }
 
-/// The first elements of an array, as many as fit a line.
+/// Returns the first elements of an array, as many as fit on a line.
 fn some(array: &Array<'_>) -> String {
     let mut out = String::new();
     let mut add = |text: String| {

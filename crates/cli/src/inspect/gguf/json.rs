@@ -10,10 +10,9 @@
 //!   metadata: [{key, type, elem_type?, len?, value}],
 //!   tensors: [{name, type, layout, shape, elements, bytes, file, offset, stride?, alignment, cached_bytes}] }
 //! ```
-//! `stride` is there where experts of several tensors lie side by side: bytes from each expert to the next.
-//! `cached_bytes` are in the page cache now, null where the system does not say, as to tensors in
-//! somebody else's file; `cached_source` is cachestat, mincore or sampled.
-//! Text that is not UTF-8 has U+FFFD where it is not; floats that are not finite are null.
+//! `stride` is present if experts of several tensors are stored side by side: bytes from each expert to the next. `cached_bytes`
+//! are in the page cache now, null if the system does not report it, as for tensors in another user's file; `cached_source` is
+//! cachestat, mincore or sampled. Invalid UTF-8 in text becomes U+FFFD; floats that are not finite are null.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -62,10 +61,10 @@ struct Report<'a> {
     name: Option<Cow<'a, str>>,
     #[serde(flatten)]
     summary: &'a Summary,
-    /// Of a mixture of experts alone.
+    /// Only for a mixture of experts.
     #[serde(skip_serializing_if = "Option::is_none")]
     experts: Option<&'a Experts>,
-    /// Of an architecture that alight runs.
+    /// Only for an architecture that alight runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<&'a SessionMemory>,
     files: Vec<File<'a>>,
@@ -109,7 +108,7 @@ struct Tensor<'a> {
     name: &'a str,
     #[serde(rename = "type")]
     ty: &'static str,
-    /// "rows" as GGUF has them, or the name of the packed layout.
+    /// "rows" for GGUF's own layout, or the name of the packed layout.
     layout: &'static str,
     shape: &'a [u64],
     elements: u64,
@@ -187,7 +186,7 @@ impl Serialize for Scalar<'_> {
         match *self.0 {
             Value::Bool(v) => s.serialize_bool(v),
             Value::Str(v) => s.serialize_str(&String::from_utf8_lossy(v)),
-            // Not by way of f64, which would show digits that are not in the file.
+            // Not through f64, which would show digits that are not in the file.
             Value::F32(v) => s.serialize_f32(v),
             Value::F64(v) => s.serialize_f64(v),
             Value::U64(v) => s.serialize_u64(v),

@@ -1,5 +1,5 @@
-//! GGUF: all shards of a model, with its metadata. Shows architectures that alight cannot run and types
-//! that it has no kernels for, too.
+//! GGUF: all shards of a model, with its metadata. Architectures that alight cannot run and types
+//! without kernels are shown too.
 
 mod experts;
 mod human;
@@ -58,7 +58,7 @@ pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
     super::print(&maps, found, &text)
 }
 
-/// All files of the model, and where its tensors are.
+/// Returns all files of the model, and the locations of its tensors.
 pub fn placed(path: &Path) -> anyhow::Result<(Vec<Map>, Vec<Placed>)> {
     let maps = shards(path)?.iter().map(|path| map(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let placed = {
@@ -68,7 +68,7 @@ pub fn placed(path: &Path) -> anyhow::Result<(Vec<Map>, Vec<Placed>)> {
         let placed = catalog.tensors.iter().map(|t| Placed {
             name: t.info.name.to_owned(),
             file: t.shard,
-            // Of experts side by side, what is in between is as much in memory as they are.
+            // If experts are stored side by side, the bytes in between are in memory just as they are.
             range: t.info.offset..t.info.range().end as u64,
         });
         placed.collect()
@@ -76,7 +76,7 @@ pub fn placed(path: &Path) -> anyhow::Result<(Vec<Map>, Vec<Placed>)> {
     Ok((maps, placed))
 }
 
-/// A model's files and what they hold together.
+/// A model's files and their combined contents.
 #[derive(Debug)]
 struct Opened<'a> {
     files: Vec<OpenedFile<'a>>,
@@ -95,12 +95,12 @@ struct OpenedFile<'a> {
     gguf: &'a Gguf<'a>,
 }
 
-/// All files of the model that `path` is or belongs to.
+/// Returns all files of the model that `path` is or belongs to.
 pub fn shards(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     shards_and_layout(path).map(|(shards, _)| shards)
 }
 
-/// The same, and whether the model is packed.
+/// Like [`shards`], and returns true if the model is packed.
 pub fn shards_and_layout(path: &Path) -> anyhow::Result<(Vec<PathBuf>, bool)> {
     source::check_path(path)?;
     let first = map(path)?;

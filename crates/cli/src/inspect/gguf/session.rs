@@ -1,5 +1,5 @@
-//! What a session with the model keeps, for architectures that alight runs: keys and values of each position, states that do not
-//! grow, and attention sinks.
+//! Memory that a session keeps, for architectures that alight runs: keys and values of each position, states that do not grow,
+//! and attention sinks.
 
 use std::io::{self, Write};
 
@@ -9,14 +9,14 @@ use serde::Serialize;
 
 use crate::units;
 
-/// What a session keeps.
+/// Memory that a session keeps.
 #[derive(Debug, Serialize)]
 pub struct SessionMemory {
-    /// Bytes of keys and values of each position, in all layers that store any. (Layers with a window keep them, too.)
+    /// Bytes of keys and values of each position, in all layers that store any. (Layers with a window store them too.)
     kv_bytes_per_position: usize,
     /// Layers that store keys and values.
     kv_layers: usize,
-    /// Bytes of the states of recurrent layers, however long the sequence is.
+    /// Bytes of the states of recurrent layers, independent of the length of the sequence.
     state_bytes: usize,
     /// Layers with such a state.
     state_layers: usize,
@@ -25,7 +25,7 @@ pub struct SessionMemory {
 }
 
 impl SessionMemory {
-    /// Of a model with this header. `None`: alight does not run it.
+    /// Returns it for a model with this header. `None`: alight does not run it.
     pub fn of(gguf: &Gguf<'_>) -> Option<SessionMemory> {
         let spec = ModelSpec::from_gguf(gguf).ok()?;
         let (kv, states) = (spec.stored_per_position(), spec.states());

@@ -1,4 +1,4 @@
-//! A listing as text. Values from the file are escaped and cut to a line.
+//! A listing as text. Values from the file are escaped and cut to one line.
 
 use std::io::{self, Write};
 
@@ -64,7 +64,7 @@ fn metadata(listing: &Listing, view: View, out: &mut dyn Write) -> io::Result<()
     for (key, value) in entries {
         let text = match value {
             Value::String(text) => quoted(text.as_bytes()),
-            // Numbers and short lists are as JSON has them.
+            // Numbers and short lists are shown as in JSON.
             other => quoted(other.to_string().as_bytes()).trim_matches('"').to_owned(),
         };
         writeln!(out, "{}", view.fit(&format!("  {:width$}  {text}", name(key))))?;

@@ -1,5 +1,5 @@
-//! A listing as one line of JSON, with the fields that GGUF's has (`inspect/gguf/json.rs`) where they
-//! mean something: complete and stable, and fields are only ever added.
+//! A listing as one line of JSON, with the applicable fields of the GGUF report
+//! (`inspect/gguf/json.rs`): complete and stable, and fields are only ever added.
 //!
 //! ```text
 //! { format, shape_order, parameters, tensor_bytes, bits_per_weight, types: [{type, tensors, …}],

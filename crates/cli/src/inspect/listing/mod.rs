@@ -1,5 +1,5 @@
-//! What `alight inspect` shows of a format that is not GGUF: read by that format's file, shown by
-//! [`human`] and [`json`], the same way for all.
+//! The contents shown by `alight inspect` for formats other than GGUF: read by that format's file,
+//! shown by [`human`] and [`json`], the same way for all.
 
 pub mod human;
 pub mod json;
@@ -12,31 +12,31 @@ use serde_json::Value;
 use super::cached::{AsFound, Cached};
 use super::summary::Summary;
 
-/// A model as a format's reader found it. Everything is checked: ranges lie in their files.
+/// A model as read by a format's reader. Everything is checked: ranges are within their files.
 #[derive(Debug)]
 pub struct Listing {
     /// Name of the format, one word, for `format` in the JSON: "safetensors".
     pub format: &'static str,
-    /// The same for people, with what there is to say about this one: "safetensors, 3 shards".
+    /// The same for the user, with details of this model: "safetensors, 3 shards".
     pub described: String,
-    /// How shapes are written.
+    /// The order of shapes.
     pub order: ShapeOrder,
-    /// At least one.
+    /// The files, at least one.
     pub files: Vec<File>,
     /// Key and value, in the order of the file.
     pub metadata: Vec<(String, Value)>,
     /// The tensors, in the order of their data.
     pub tensors: Vec<Tensor>,
-    /// What is odd about the model without being wrong.
+    /// Unusual properties of the model that are not errors.
     pub notes: Vec<String>,
 }
 
-/// How a format writes shapes.
+/// The order in which a format writes shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShapeOrder {
-    /// As torch: a matrix of 3 rows and 5 columns is 3 × 5.
+    /// As in torch: a matrix of 3 rows and 5 columns is 3 × 5.
     OutermostFirst,
-    /// As ggml: it is 5 × 3.
+    /// As in ggml: it is 5 × 3.
     InnermostFirst,
 }
 
@@ -45,12 +45,12 @@ pub enum ShapeOrder {
 pub struct File {
     /// The file, mapped; only its header has been touched.
     pub map: Map,
-    /// What there is to say about it: "GGJT version 3", or nothing.
+    /// Details about it: "GGJT version 3", or nothing.
     pub about: String,
-    /// Bytes before the data of the first tensor; where they do not stand there, bytes that are no
-    /// tensor's.
+    /// Bytes before the data of the first tensor; in formats whose header is elsewhere, bytes that
+    /// belong to no tensor.
     pub header_bytes: u64,
-    /// From the first byte of tensor data to the last, in bytes from the start of the file.
+    /// From the first byte of tensor data to the last, as offsets in the file.
     pub data: Range<u64>,
 }
 
@@ -61,22 +61,22 @@ pub struct Tensor {
     pub name: String,
     /// The format's name of the type.
     pub ty: &'static str,
-    /// Extents, in the order that [`Listing::order`] says.
+    /// Dimensions, in the order given by [`Listing::order`].
     pub shape: Vec<u64>,
     /// Index into [`Listing::files`].
     pub file: usize,
-    /// Where its data is, in bytes from the start of the file.
+    /// The range of its data, as offsets in the file.
     pub range: Range<u64>,
 }
 
 impl Tensor {
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> u64 {
         // Readers check it against the bytes.
         self.shape.iter().fold(1, |product, n| product.saturating_mul(*n))
     }
 
-    /// Bytes of data.
+    /// Returns the bytes of its data.
     pub fn bytes(&self) -> u64 {
         self.range.end - self.range.start
     }
@@ -94,7 +94,7 @@ impl Listing {
 }
 
 impl ShapeOrder {
-    /// As the JSON has it.
+    /// Returns its name in the JSON.
     pub fn name(self) -> &'static str {
         match self {
             ShapeOrder::OutermostFirst => "outermost first",

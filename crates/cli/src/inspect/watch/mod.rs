@@ -1,10 +1,9 @@
-//! `alight inspect --watch`: what of a model is in the page cache, layer by layer, again and again.
+//! `alight inspect --watch`: the part of a model in the page cache, layer by layer, sampled repeatedly.
 //!
-//! **Invariant:** looking brings nothing into memory. The headers are read once, to know where the layers are;
-//! after that the system is only asked. A file that it does not count for this user is refused, because
-//! samples are reads.
+//! **Invariant:** watching brings nothing into memory. The headers are read once, to locate the layers; after that only the
+//! system is queried. A file whose pages it does not count for this user is refused, because sampling reads.
 //!
-//! A terminal shows a picture that is drawn over; anything else gets a line for each look, as text or JSON.
+//! A terminal shows a picture that is redrawn; any other output gets a line per sample, as text or JSON.
 
 mod parts;
 mod screen;
@@ -32,28 +31,28 @@ use crate::outcome::{Outcome, Stop};
 use crate::terminal::Terminal;
 use crate::{output, say, source, units};
 
-/// What was found at one look.
+/// One sample.
 #[derive(Debug)]
 struct Look {
-    /// Since the first.
+    /// Time since the first one.
     elapsed: Duration,
     /// Bytes of the files, and how many of them are cached.
     bytes: u64,
     cached: u64,
-    /// Of each part the bytes that are cached.
+    /// The cached bytes of each part.
     parts: Vec<u64>,
-    /// How that is known.
+    /// The source of the numbers.
     source: &'static str,
-    /// Bytes per second that came, or went if it is negative, since the look before.
+    /// Bytes per second that were cached (evicted if negative) since the previous sample.
     change: f64,
 }
 
-/// Watches a model until somebody ends it.
+/// Watches a model until the user ends it.
 pub fn main(model: &Path, every: Duration, json: bool) -> Outcome {
     let found = AsFound::of(model);
     let (maps, tensors) = placed(model)?;
     let watched = Watched::of(maps, tensors)?;
-    // What reading the headers has brought goes again, where nothing was there.
+    // Pages that reading the headers has cached are evicted again, if nothing was cached before.
     watched.maps.iter().for_each(|map| found.leave(map));
     let canvas = Canvas::stdout();
     if json || canvas.width.is_none() || say::is_dumb() {
@@ -62,7 +61,7 @@ pub fn main(model: &Path, every: Duration, json: bool) -> Outcome {
     on_terminal(&watched, every, canvas)
 }
 
-/// The files of a model, whatever its format, and where its tensors are.
+/// Returns the files of a model, whatever its format, and the locations of its tensors.
 fn placed(model: &Path) -> anyhow::Result<(Vec<Map>, Vec<Placed>)> {
     let source = source::find(model)?;
     if source.format == Format::Gguf {
@@ -74,7 +73,7 @@ fn placed(model: &Path) -> anyhow::Result<(Vec<Map>, Vec<Placed>)> {
     Ok((listing.files.into_iter().map(|file| file.map).collect(), tensors.collect()))
 }
 
-/// Looks at regular times.
+/// Takes samples at regular intervals.
 struct Looking<'a> {
     watched: &'a Watched,
     began: Instant,
@@ -116,7 +115,7 @@ impl Look {
     }
 }
 
-/// A line for each look. The reader ends it by leaving.
+/// Prints a line per sample. The reader ends it by closing the pipe.
 fn lines(watched: &Watched, every: Duration, json: bool) -> Outcome {
     let mut looking = Looking::at(watched);
     loop {
@@ -137,7 +136,7 @@ fn lines(watched: &Watched, every: Duration, json: bool) -> Outcome {
     }
 }
 
-/// A look as JSON. Fields are only ever added.
+/// A sample as JSON. Fields are only ever added.
 #[derive(Serialize)]
 struct Line<'a> {
     elapsed_s: f64,
@@ -180,17 +179,17 @@ impl<'a> Line<'a> {
     }
 }
 
-/// What happens while a terminal shows it.
+/// An event while a terminal shows the picture.
 enum Event {
     Key(u8),
     Signal(i32),
 }
 
-/// Why the picture goes.
+/// The reason that the picture ends.
 enum Left {
     /// A key or Ctrl-C: this is the outcome.
     Done(Outcome),
-    /// A signal that has its usual effect once the terminal is in order.
+    /// A signal that has its usual effect once the terminal is restored.
     By(i32),
 }
 
@@ -207,7 +206,7 @@ fn on_terminal(watched: &Watched, every: Duration, canvas: Canvas) -> Outcome {
     let mut looking = Looking::at(watched);
     loop {
         while terminal.is_others() {
-            // As whatever writes to a terminal from the background may be: until it is brought to the front.
+            // As for any process that writes to a terminal from the background: stopped until it is brought to the foreground.
             emulate_default_handler(SIGTTOU).context("cannot stop")?;
         }
         if let Some(send) = keys.take() {
@@ -218,7 +217,7 @@ fn on_terminal(watched: &Watched, every: Duration, canvas: Canvas) -> Outcome {
             Left::By(SIGTSTP) => emulate_default_handler(SIGTSTP).context("cannot stop")?,
             Left::By(signal) => rusage::signals::die_by(signal),
             Left::Done(outcome) => {
-                // The picture is gone; what it said at last stays.
+                // The picture is gone; its last totals stay.
                 if let Some((elapsed, cached)) = looking.last {
                     let (bytes, parts) = (watched.bytes(), Vec::new());
                     let look = Look { elapsed, bytes, cached, parts, source: "", change: 0.0 };
@@ -234,7 +233,7 @@ fn on_terminal(watched: &Watched, every: Duration, canvas: Canvas) -> Outcome {
     }
 }
 
-/// Draws until something happens.
+/// Draws until an event ends it.
 fn shown(
     looking: &mut Looking<'_>,
     every: Duration,
@@ -254,7 +253,7 @@ fn shown(
                 return Left::Done(Err(stop));
             }
             match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                // Another size: the same again.
+                // Another size: redraw.
                 Ok(Event::Signal(SIGWINCH)) => continue,
                 Ok(Event::Signal(SIGINT)) => return Left::Done(Err(Stop::Interrupted)),
                 Ok(Event::Signal(signal)) => return Left::By(signal),
@@ -271,7 +270,7 @@ fn shown(
     }
 }
 
-/// Where no key can be read, signals are left to end it.
+/// Listens for keys. If none can be read, signals can still end the program.
 fn listen_for_keys(terminal: &'static Terminal, send: Sender<Event>) {
     let listen = move || {
         let mut key = [0];

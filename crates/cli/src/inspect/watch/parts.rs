@@ -1,4 +1,4 @@
-//! The parts of a model that are watched: its header, its embedding, each of its layers, and the rest.
+//! The parts of a model being watched: its header, its embedding, each of its layers, and the rest.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,36 +6,36 @@ use std::ops::Range;
 use alight_pages::{CacheProbe, Map, residency};
 use anyhow::{Context, anyhow};
 
-/// Bytes between two tensors that are no gap: what pads one to where the next begins.
+/// Maximum bytes between two tensors that do not count as a gap: padding to the start of the next.
 const PADDING: u64 = 4096;
 
-/// A tensor, and where it is.
+/// A tensor, and its location.
 #[derive(Debug)]
 pub struct Placed {
     pub name: String,
     /// Index of its file.
     pub file: usize,
-    /// Bytes from the beginning of that file.
+    /// Its range in that file, in bytes.
     pub range: Range<u64>,
 }
 
-/// What a part is; they are shown in this order.
+/// The kind of a part; parts are shown in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// What stands before the first tensor.
+    /// Everything before the first tensor.
     Header,
     /// The embedding of tokens.
     Embedding,
-    /// A layer, of the one stack of layers that there is, or of one of several.
+    /// A layer, of the only stack of layers, or of one of several.
     Layer(u64),
-    /// What has another name.
+    /// Tensors with any other name.
     Other,
     /// The last norm and the output matrix.
     Output,
 }
 
 impl Kind {
-    /// As the JSON has it.
+    /// Returns its name in the JSON.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Header => "header",
@@ -50,25 +50,25 @@ impl Kind {
 /// A range of bytes of the file with this index.
 type Piece = (usize, Range<u64>);
 
-/// A part, and where it is.
+/// A part, and its location.
 #[derive(Debug)]
 pub struct Part {
     pub kind: Kind,
     /// `layer 7`, or `v.blk.7` of another stack of layers.
     pub label: String,
     pub bytes: u64,
-    /// They follow one another, with gaps between them.
+    /// In order, with gaps between them.
     ranges: Vec<Piece>,
 }
 
 impl Part {
-    /// The share of it that so many bytes are.
+    /// Returns the share of the part that `cached` bytes are.
     pub fn share(&self, cached: u64) -> f64 {
         if self.bytes == 0 { 1.0 } else { cached as f64 / self.bytes as f64 }
     }
 }
 
-/// A model whose parts are known.
+/// A model and its parts.
 #[derive(Debug)]
 pub struct Watched {
     pub maps: Vec<Map>,
@@ -79,7 +79,7 @@ impl Watched {
     /// Sorts tensors into parts.
     ///
     /// # Errors
-    /// The system does not count what of these files is cached.
+    /// The system does not count the cached pages of these files.
     pub fn of(maps: Vec<Map>, tensors: Vec<Placed>) -> anyhow::Result<Watched> {
         let mut parts: BTreeMap<(Kind, String), Vec<Piece>> = BTreeMap::new();
         let mut begins: Vec<u64> = maps.iter().map(|map| map.len() as u64).collect();
@@ -87,7 +87,7 @@ impl Watched {
             begins[file] = begins[file].min(range.start);
             let (stack, kind) = kind_of(&name);
             let label = match kind {
-                // The usual names of the one stack of layers.
+                // The usual names of the only stack of layers.
                 Kind::Layer(n) if ["blk", "layers", "model.layers"].contains(&stack) => {
                     format!("layer {n}")
                 }
@@ -108,16 +108,16 @@ impl Watched {
         Ok(watched)
     }
 
-    /// Bytes of all files.
+    /// Returns the bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.maps.iter().map(|map| map.len() as u64).sum()
     }
 
-    /// Bytes of all files, how many of them are cached, and how that is known.
+    /// Returns the bytes of all files, how many of them are cached, and the source of that number.
     pub fn whole(&self) -> anyhow::Result<(u64, u64, &'static str)> {
         let (mut all, mut cached, mut how) = (0, 0, "");
         for (file, map) in self.maps.iter().enumerate() {
-            // Of a file that was cut, ranges would be told that are not there.
+            // In a truncated file, ranges would be reported that do not exist.
             map.check().map_err(|e| anyhow!(e))?;
             let (bytes, source) = self.ask(file, 0..map.len() as u64)?;
             (all, cached, how) = (all + map.len() as u64, cached + bytes, source);
@@ -125,7 +125,7 @@ impl Watched {
         Ok((all, cached, how))
     }
 
-    /// Bytes of a part that are cached.
+    /// Returns the cached bytes of a part.
     pub fn cached(&self, part: &Part) -> anyhow::Result<u64> {
         part.ranges.iter().map(|(file, range)| Ok(self.ask(*file, range.clone())?.0)).sum()
     }
@@ -148,7 +148,7 @@ impl Watched {
     }
 }
 
-/// What a tensor is part of, by its name; of a layer also what stands before its number.
+/// Returns the part that a tensor belongs to, by its name; for a layer also the text before its number.
 fn kind_of(name: &str) -> (&str, Kind) {
     let mut at = 0;
     for word in name.split('.') {
@@ -171,7 +171,7 @@ fn kind_of(name: &str) -> (&str, Kind) {
     ("", kind)
 }
 
-/// The same bytes in fewer ranges, so that the system is asked less often and pages at ends count once.
+/// Returns the same bytes in fewer ranges, so that there are fewer queries and pages at the ends count once.
 fn joined(mut ranges: Vec<Piece>) -> Vec<Piece> {
     ranges.sort_by_key(|(file, range)| (*file, range.start));
     let mut all: Vec<Piece> = Vec::new();

@@ -1,4 +1,4 @@
-//! The picture of a look, for a terminal of any size.
+//! The picture of a sample, for a terminal of any size.
 
 use unicode_width::UnicodeWidthStr;
 
@@ -17,7 +17,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// Of the terminal on standard output. One that says it has no size has an ordinary one.
+    /// Returns the size of the terminal on standard output. If it reports 0, the default is used.
     pub fn of_stdout() -> Size {
         let size = terminal_size::terminal_size_of(std::io::stdout());
         let (columns, rows) = size.map_or((0, 0), |(w, h)| (usize::from(w.0), usize::from(h.0)));
@@ -28,23 +28,23 @@ impl Size {
     }
 }
 
-/// Lines above the parts, and below them.
+/// Lines above and below the parts.
 const AROUND: usize = 6;
-/// Between two columns of parts.
+/// Width between two columns of parts.
 const GAP: usize = 3;
-/// Of a percentage.
+/// Width of a percentage.
 const PERCENT: usize = 5;
 /// Widths of a part's bar, the best first.
 const BARS: [usize; 4] = [10, 6, 4, 0];
 
-/// One part, or several that follow one another, with its share.
+/// One part, or several consecutive ones, with its share.
 struct Cell {
     label: String,
     bytes: u64,
     cached: u64,
 }
 
-/// All that is written for a look: it takes the place of the one before.
+/// Returns the whole output for a sample, which replaces the previous one.
 pub fn frame(watched: &Watched, look: &Look, size: Size, canvas: Canvas) -> String {
     let mut lines: Vec<String> = Vec::new();
     let first = terminal_text::path(watched.maps[0].path()).to_string();
@@ -66,14 +66,14 @@ pub fn frame(watched: &Watched, look: &Look, size: Size, canvas: Canvas) -> Stri
     lines.extend(table(watched, look, size.columns, room, canvas));
     lines.push(String::new());
     lines.push(cut("q or Ctrl-C leaves", size.columns));
-    // No more than there is: a line too many would move all of them.
+    // At most as many as the terminal has: one line too many would scroll all of them.
     lines.truncate(size.rows);
     let text = lines.join("\x1b[K\r\n");
     format!("\x1b[H{text}\x1b[K\x1b[J")
 }
 
-/// The parts in columns, in so many rows at most. If there are too many for small bars, then those of
-/// layers that follow one another are one.
+/// Returns the parts in columns, in at most `room` rows. If there are too many for small bars,
+/// consecutive layers are combined.
 fn table(watched: &Watched, look: &Look, width: usize, room: usize, canvas: Canvas) -> Vec<String> {
     let most = watched.parts.len().max(1);
     for together in 1..=most {
@@ -112,12 +112,12 @@ fn drawn(cells: &[Cell], rows: usize, label: usize, width: usize, canvas: Canvas
     lines
 }
 
-/// The parts, so many layers of a stack in one.
+/// Returns the parts, with up to `together` layers of a stack combined.
 fn cells(watched: &Watched, look: &Look, together: usize) -> Vec<Cell> {
     let mut cells: Vec<(Cell, Option<(&str, usize)>)> = Vec::new();
     for (part, cached) in watched.parts.iter().zip(&look.parts) {
         let stack = match part.kind {
-            // All before the number.
+            // Everything before the number.
             Kind::Layer(_) => part.label.rfind([' ', '.']).map(|at| &part.label[..=at]),
             _ => None,
         };
@@ -138,7 +138,7 @@ fn cells(watched: &Watched, look: &Look, together: usize) -> Vec<Cell> {
     cells.into_iter().map(|(cell, _)| cell).collect()
 }
 
-/// The beginning of a line that is too long.
+/// Returns the beginning of a line that is too long.
 fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -148,7 +148,7 @@ fn cut(text: &str, width: usize) -> String {
     text + if width > 0 { "…" } else { "" }
 }
 
-/// The end of a path that is too long.
+/// Returns the end of a path that is too long.
 fn cut_front(text: &str, width: usize) -> String {
     if text.width() <= width || width == 0 {
         return cut(text, width);

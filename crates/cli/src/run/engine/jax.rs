@@ -1,9 +1,8 @@
-//! The JAX engine: a process of Python (`alight.jax._engine`) that takes prompts as token ids and gives tokens.
+//! The JAX engine: a Python process (`alight.jax._engine`) that receives prompts as token ids and returns tokens.
 //!
-//! Each way has a pipe of its own, with one JSON value a line ([`Order`], [`Report`]); standard error is the user's.
-//! The process is started before the model's file is opened, so that it imports JAX meanwhile, and it ends when the
-//! pipe of orders does, whatever ended this one. What comes from it is checked: a line has a limit, and one that
-//! makes no sense ends the conversation with an error.
+//! Each direction has its own pipe, with one JSON value a line ([`Order`], [`Report`]); standard error is the user's. The process
+//! is started before the model's file is opened, so that it imports JAX meanwhile, and it ends when the pipe of orders is closed,
+//! however this process ended. Its output is checked: a line has a limit, and an invalid one ends the conversation with an error.
 
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::ops::ControlFlow;
@@ -21,14 +20,14 @@ use super::{About, Answered, Description, Engine, Event, Request, fields};
 use crate::outcome::{Outcome, Stop};
 use crate::{python, units};
 
-/// Most bytes of a line that comes from Python.
+/// Maximum bytes of a line from Python.
 const MAX_LINE: usize = 64 << 10;
-/// Most bytes of such a line that an error shows.
+/// Maximum bytes of such a line that an error shows.
 const SHOWN: usize = 80;
-/// How long the process may take to end once it has closed its pipe.
+/// Maximum time until the process ends once it has closed its pipe.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What only the JAX engine has.
+/// Options that only the JAX engine has.
 #[derive(Clone, Debug, Serialize, clap::Args)]
 pub struct JaxArgs {
     /// With --engine jax: devices that share the work
@@ -57,7 +56,7 @@ pub struct JaxArgs {
     no_cache: bool,
 }
 
-/// A number of devices.
+/// Parses a number of devices.
 fn ranks(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n @ 1..=64) => Ok(n),
@@ -66,17 +65,17 @@ fn ranks(text: &str) -> Result<usize, String> {
 }
 
 impl JaxArgs {
-    /// True if several processes answer together.
+    /// Returns true if several processes answer together.
     pub fn are_several(&self) -> bool {
         self.processes > 1
     }
 
-    /// True if this process is the one that speaks.
+    /// Returns true if this process is the one that writes the answer.
     pub fn speaks(&self) -> bool {
         self.process.unwrap_or(0) == 0
     }
 
-    /// Refuses what does not make sense together. `drawn`: tokens are drawn, and there is no seed.
+    /// Rejects options that cannot be combined. `drawn`: tokens are sampled, and there is no seed.
     pub fn check(&self, drawn: bool) -> Outcome {
         self.refused(drawn).map_or(Ok(()), |why| Err(Stop::Usage(why)))
     }
@@ -118,7 +117,7 @@ impl JaxArgs {
     }
 }
 
-/// A message to the process of Python.
+/// A message to the Python process.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Order<'o> {
@@ -131,13 +130,13 @@ enum Order<'o> {
 }
 
 impl Order<'_> {
-    /// As it is sent.
+    /// Returns its serialized line.
     fn line(&self) -> Outcome<String> {
         Ok(serde_json::to_string(self).map_err(|e| anyhow!(e))? + "\n")
     }
 }
 
-/// How JAX chooses tokens.
+/// The sampling options of JAX.
 #[derive(Serialize)]
 struct Sampling {
     temperature: f32,
@@ -154,42 +153,42 @@ impl Sampling {
     }
 }
 
-/// A message from the process of Python.
+/// A message from the Python process.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Report {
-    /// The model is loaded; seconds that JAX and the model took.
+    /// The model is loaded; the seconds that JAX and the model took.
     Ready { jax: f64, model: f64 },
-    /// An answer begins: so many tokens of its prompt are not computed again.
+    /// An answer begins: this number of tokens of its prompt are not computed again.
     Kept(usize),
     /// A token of the answer.
     Token(u32),
     /// The answer is over.
     Done,
-    /// Nothing more will come, for this reason.
+    /// No more messages will follow, for this reason.
     Error(String),
 }
 
-/// A conversation with a process of Python.
+/// A conversation with a Python process.
 pub struct Jax {
     child: Child,
-    /// `None` when it has been told to leave.
+    /// `None` once the process has been asked to exit.
     orders: Option<PipeWriter>,
     reports: BufReader<PipeReader>,
     args: JaxArgs,
-    /// What the model is.
+    /// Properties of the model.
     context: usize,
     trained: usize,
     vocab: usize,
     ends: Vec<u32>,
-    /// How long the parts of the start took.
+    /// The duration of each part of the start.
     start: Vec<(&'static str, Duration)>,
     /// True if an answer was stopped whose end has not been read yet.
     stopped: bool,
 }
 
 impl Jax {
-    /// Starts Python, which begins to import JAX, for the model at `path`.
+    /// Starts Python, which begins importing JAX, for the model at `path`.
     pub fn start(path: &Path, args: &JaxArgs) -> Outcome<Jax> {
         let python::Started { child, orders, reports } =
             python::start("alight.jax._engine", "--engine jax", path.as_os_str())?;
@@ -207,7 +206,7 @@ impl Jax {
         })
     }
 
-    /// Has it load the model, which took `open` to open here, into `memory` bytes at most.
+    /// Makes it load the model, which took `open` to open here, into at most `memory` bytes.
     pub fn open(&mut self, about: &About<'_>, open: Duration, memory: Option<u64>) -> Outcome {
         let tokenizer = &about.vocabulary.tokenizer;
         (self.context, self.trained) = (about.context, about.trained);
@@ -218,19 +217,19 @@ impl Jax {
         self.order(&order)
     }
 
-    /// Sends the line of an [`Order`]. A process that is gone has said why, or is an error here.
+    /// Sends the line of an [`Order`]. If the process is gone, the error is the one it reported, or that it is gone.
     fn order(&mut self, line: &str) -> Outcome {
         let written = self.orders.as_mut().map(|orders| orders.write_all(line.as_bytes()));
         match written {
             Some(Ok(())) => Ok(()),
             Some(Err(_)) | None => loop {
-                // What it said last is still in the pipe.
+                // Its last report is still in the pipe.
                 self.report()?;
             },
         }
     }
 
-    /// What it says next; `None` when it has closed its pipe.
+    /// Returns its next report; `None` when it has closed its pipe.
     fn next(&mut self) -> Outcome<Option<Report>> {
         let mut line = Vec::new();
         let read = self.reports.by_ref().take(MAX_LINE as u64).read_until(b'\n', &mut line);
@@ -254,7 +253,7 @@ impl Jax {
         }
     }
 
-    /// What it says next. That it says nothing more is an error.
+    /// Returns its next report. A closed pipe is an error.
     fn report(&mut self) -> Outcome<Report> {
         match self.next()? {
             Some(report) => Ok(report),
@@ -262,7 +261,7 @@ impl Jax {
         }
     }
 
-    /// Why it has closed its pipe.
+    /// Returns the error for a closed pipe.
     fn gone(&mut self) -> anyhow::Error {
         match self.ended() {
             Some(status) => anyhow!("the JAX engine, a process of Python, has ended ({status})"),
@@ -270,7 +269,7 @@ impl Jax {
         }
     }
 
-    /// How it ended, if it does.
+    /// Returns its exit status, if it ends.
     fn ended(&mut self) -> Option<ExitStatus> {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
@@ -283,7 +282,7 @@ impl Jax {
         None
     }
 
-    /// Reads what is left of an answer that was stopped.
+    /// Reads the rest of an answer that was stopped.
     fn settle(&mut self) -> Outcome {
         while self.stopped {
             match self.report()? {
@@ -303,7 +302,7 @@ impl Jax {
         on_event: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Outcome<Finish> {
         let mut count = 0;
-        // The last token is not computed, so it takes no position of the context.
+        // The last token is not computed, so it uses no position of the context.
         let room = self.context + 1 - prompt;
         loop {
             match self.report()? {
@@ -324,7 +323,7 @@ impl Jax {
     }
 }
 
-/// A message that is none of those that may come now.
+/// Returns the error for a message that is not valid at this point.
 fn misplaced(report: &Report) -> anyhow::Error {
     anyhow!("the JAX engine sent {report:?}, which has no meaning here")
 }
@@ -373,7 +372,7 @@ impl Engine for Jax {
         if !self.args.are_several() {
             return Ok(());
         }
-        // A process that left before the others would take them down: it waits for them.
+        // A process that exits before the others would terminate them: it waits for them.
         self.orders = None;
         match self.next()? {
             None if self.child.wait().is_ok_and(|status| status.success()) => Ok(()),
@@ -402,7 +401,7 @@ impl Engine for Jax {
 
 impl Drop for Jax {
     fn drop(&mut self) {
-        // It has nothing to put in order, and nobody waits for what it is at.
+        // It has nothing to clean up, and its current work is not needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

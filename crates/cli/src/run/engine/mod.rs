@@ -1,8 +1,8 @@
-//! What answers prompts, behind one interface: the engine of this program ([`Native`]), or JAX ([`Jax`]).
+//! The engines that answer prompts, behind one interface: the engine of this program ([`Native`]), or JAX ([`Jax`]).
 //!
-//! An engine takes the tokens of a prompt and hands out the tokens of the answer. Everything else that a user sees
-//! of `alight run` (prompts, templates, text, terminal, Ctrl-C, statistics) is the front end's, and so the same for
-//! all engines.
+//! An engine receives the tokens of a prompt and yields the tokens of the answer. Everything else that a user sees of
+//! `alight run` (prompts, templates, text, terminal, Ctrl-C, statistics) belongs to the front end, and so is the same for all
+//! engines.
 
 mod jax;
 mod native;
@@ -32,93 +32,92 @@ pub trait Engine {
     /// Returns when an answer can begin.
     fn ready(&mut self) -> Outcome;
 
-    /// Answers a prompt. What the cache holds of its beginning ([`alight_model::reusable`]) is not computed again.
+    /// Answers a prompt. The part of its beginning that the cache holds ([`alight_model::reusable`]) is not computed again.
     ///
-    /// Each event is handed to `on_event` as it happens; the answer ends, with [`Finish::Interrupted`], when that
-    /// returns [`ControlFlow::Break`].
+    /// Each event is passed to `on_event` as it happens; the answer ends, with [`Finish::Interrupted`], when that returns
+    /// [`ControlFlow::Break`].
     fn answer(
         &mut self,
         request: &Request<'_>,
         on_event: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Outcome<Answered>;
 
-    /// An answer has been given, and nobody waits: writes down what is worth keeping.
+    /// Called after an answer, when the user is not waiting: saves the prompt, if it is worth keeping.
     fn keep(&mut self) {}
 
-    /// The last answer, of so many tokens, has been given: waits for what is still under way.
+    /// Called after the last answer, of this number of tokens: waits for unfinished work.
     fn finish(&mut self, tokens: usize) -> Outcome;
 
-    /// What there is to report of the engine, once it has answered.
+    /// Returns the data to report about the engine, once it has answered.
     fn description(&self) -> Description;
 }
 
-/// A prompt, and what its answer is to be like.
+/// A prompt, and the options of its answer.
 #[derive(Debug)]
 pub struct Request<'r> {
     /// The tokens of the whole conversation, at least one.
     pub prompt: &'r [u32],
-    /// How tokens are chosen. Draws go on from one answer to the next while this stays the same, unless the engine
-    /// begins again each time (JAX does).
+    /// The sampling options. The sequence of random draws continues from one answer to the next while this stays the same, unless
+    /// the engine restarts it each time (JAX does).
     pub sampling: SamplerOptions,
-    /// When the answer ends.
+    /// The limits of the answer.
     pub limits: GenerateOptions,
-    /// Constrained output, which JAX cannot do.
+    /// Constrained output, which JAX does not support.
     pub held: Option<&'r HeldTo>,
 }
 
-/// What happens while a prompt is answered.
+/// An event while a prompt is answered.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
-    /// So many tokens of the prompt are there.
+    /// This number of tokens of the prompt are done.
     Prompt { done: usize },
     /// The next token of the answer.
     Token(u32),
 }
 
-/// How an answer ended.
+/// The end of an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered {
-    /// Why.
+    /// The reason.
     pub finish: Finish,
-    /// Tokens of the prompt that were computed.
+    /// The number of tokens of the prompt that were computed.
     pub computed: usize,
 }
 
-/// What the front end has to know of the model, whichever engine computes with it.
+/// The data about the model that the front end needs, whichever engine computes with it.
 pub struct About<'m> {
     /// Its name.
     pub name: &'m str,
     /// Its tokenizer and chat template.
     pub vocabulary: &'m Vocabulary,
-    /// Positions of the conversation.
+    /// The context size of the conversation.
     pub context: usize,
-    /// Positions that the model was trained for.
+    /// The context length that the model was trained for.
     pub trained: usize,
-    /// Its weights, if it is this process that loads them.
+    /// The model, if this process loads its weights.
     pub model: Option<&'m Model>,
 }
 
-/// What there is to report of an engine.
+/// The data to report about an engine.
 #[derive(Debug)]
 pub struct Description {
-    /// Fields of the line of JSON that say what computed.
+    /// Fields of the line of JSON that describe the engine.
     pub fields: Map<String, Value>,
-    /// How long the start took, by parts.
+    /// The duration of each part of the start.
     pub start: Vec<(&'static str, Duration)>,
     /// The same, for people.
     pub start_line: String,
-    /// What computed, for people.
+    /// The engine, for people.
     pub by: String,
-    /// What the model and the conversation hold of this process's memory.
+    /// The memory of this process held by the model and the conversation.
     pub held: Option<Held>,
-    /// How this process loaded the weights; `None` if another one computes, of which this process's account says
-    /// nothing.
+    /// How this process loaded the weights; `None` if another process computes, which this process's statistics do not cover.
     pub load: Option<Load>,
-    /// What came of experts that were read when they were chosen, if they were.
+    /// Statistics of experts that were read when they were chosen, if they were.
     pub experts: Option<SlotsReport>,
 }
 
-/// The fields of a value that is a struct.
+/// Returns the fields of a value that is a struct.
 fn fields(value: impl Serialize) -> Map<String, Value> {
     match serde_json::to_value(value) {
         Ok(Value::Object(fields)) => fields,
@@ -135,7 +134,7 @@ pub enum Kind {
     Jax,
 }
 
-/// The choice of engine, and what only JAX has.
+/// The choice of engine, and the options that only JAX has.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Engine")]
 pub struct EngineChoice {
@@ -149,7 +148,7 @@ pub struct EngineChoice {
 }
 
 impl EngineChoice {
-    /// Refuses options that the chosen engine does not have, by their names. `given`: the command line.
+    /// Rejects options that the chosen engine does not have, by name. `given`: the command line.
     pub fn check(&self, given: &ArgMatches) -> Outcome {
         let by_hand = |id: &str| given.value_source(id) == Some(ValueSource::CommandLine);
         let named = |id: &str| format!("--{}", id.replace('_', "-"));

@@ -22,7 +22,7 @@ use crate::{say, units};
 
 /// Prompt tokens that are computed between two events.
 const STRIDE: usize = 512;
-/// A prompt is kept if so many of its tokens were not there yet.
+/// A prompt is kept if at least this number of its tokens were not kept yet.
 const MIN_NEW: usize = 64;
 
 /// A conversation on a model of this process.
@@ -30,20 +30,20 @@ pub struct Native<'m> {
     model: &'m Model,
     session: ManuallyDrop<Session<'m>>,
     sampler: Sampler,
-    /// The options that `sampler` was made with.
+    /// The options that `sampler` was created with.
     sampling: SamplerOptions,
     /// The tokens in the session's cache.
     cached: Vec<u32>,
     args: &'m EngineArgs,
-    /// Made when an answer is first held to something.
+    /// Created when an answer is first constrained.
     masks: OnceCell<Masks>,
-    /// Where prompts are kept, and whether this one is to be written there once it is answered.
+    /// The folder of kept prompts, and whether this prompt is to be saved there once it is answered.
     prompts: Option<PromptFolder>,
     to_keep: bool,
 }
 
 impl<'m> Native<'m> {
-    /// A conversation of up to `context` tokens.
+    /// Starts a conversation of up to `context` tokens.
     pub fn new(
         model: &'m Model,
         context: usize,
@@ -59,11 +59,11 @@ impl<'m> Native<'m> {
         let session = Session::new(model, &options).map_err(|e| anyhow!(e))?;
         Ok(Native {
             model,
-            // The system takes its memory back when the process ends.
+            // The system frees its memory when the process ends.
             session: ManuallyDrop::new(session),
             sampler: Sampler::new(sampling, model.tokenizer().vocab_size()),
             sampling,
-            // The last token of an answer needs no room in the context.
+            // The last token of an answer uses no position of the context.
             cached: Vec::with_capacity((context + 1).min(1 << 20)),
             args,
             masks: OnceCell::new(),
@@ -72,7 +72,7 @@ impl<'m> Native<'m> {
         })
     }
 
-    /// Keeps the first prompt of the conversation in `folder`, and begins with what is there.
+    /// Keeps the first prompt of the conversation in `folder`, and begins with the part already kept there.
     pub fn keep_prompts(&mut self, folder: Option<PromptFolder>) {
         self.prompts = folder;
     }
@@ -82,13 +82,13 @@ impl<'m> Native<'m> {
         Ok(self.session.draft_with(draft).map_err(|e| anyhow!(e))?)
     }
 
-    /// Lets the layer for it propose tokens, if the model's file has one.
+    /// Lets the model's multi-token prediction layer propose tokens, if its file has one.
     pub fn draft_with_mtp(&mut self) -> Outcome {
         self.session.draft_with_mtp().map_err(|e| anyhow!(e))?;
         Ok(())
     }
 
-    /// Takes from the folder of prompts what is there of the first one. Returns how many tokens.
+    /// Restores the part of the first prompt that the folder of prompts holds. Returns its number of tokens.
     fn restore(&mut self, prompt: &[u32]) -> usize {
         let Some(folder) = self.prompts.as_ref().filter(|_| self.session.position() == 0) else {
             return 0;
@@ -107,11 +107,11 @@ impl<'m> Native<'m> {
         on_event: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Outcome<Finish> {
         let Native { session, sampler, cached, masks, .. } = self;
-        // Its first mask is found while the prompt is computed.
+        // The first mask is computed while the prompt is.
         let mut held = request.held.map(|held| masks.get_or_init(Masks::start).hold(held.clone()));
         let prompt = &request.prompt[from..];
         let room = session.context().saturating_sub(session.position());
-        // A prompt that does not fit goes to `generate` whole: its error has the right numbers.
+        // A prompt that does not fit is passed to `generate` whole: its error has the right numbers.
         let early = if prompt.len() <= room { (prompt.len() - 1) / STRIDE * STRIDE } else { 0 };
         for piece in prompt[..early].chunks(STRIDE) {
             session.prefill(piece).map_err(|e| anyhow!(e))?;
@@ -153,18 +153,18 @@ impl Engine for Native<'_> {
         let mut reused = self.session.truncate(reusable(&self.cached, request.prompt));
         if reused == 0 {
             reused = self.restore(request.prompt);
-            // Its tokens count for penalties like those that are computed.
+            // Its tokens count for penalties like computed ones.
             request.prompt[..reused].iter().for_each(|&token| self.sampler.accept(token));
         }
         self.cached.clear();
         self.cached.extend(request.prompt);
         let finish = self.go_on(reused, request, on_event);
-        // Whatever became of it, this is what was computed.
+        // Also after an error, these tokens have been computed.
         self.cached.truncate(self.session.position());
         Ok(Answered { finish: finish?, computed: request.prompt.len() - reused })
     }
 
-    /// That the prompt cannot be kept is said and no failure: there is an answer.
+    /// A failure to keep the prompt is only noted: there is an answer.
     fn keep(&mut self) {
         let keep = std::mem::take(&mut self.to_keep);
         let Some(folder) = self.prompts.as_ref().filter(|_| keep) else { return };
@@ -175,9 +175,8 @@ impl Engine for Native<'_> {
 
     fn finish(&mut self, tokens: usize) -> Outcome {
         if tokens > 0 && !self.model.brings_behind() {
-            // All weights have been used, so they are there; what the load still has to write down takes
-            // a moment on a busy machine, and the report is about it. A failure would have ended the
-            // answer. Experts that nobody has chosen are not waited for.
+            // All weights have been used, so they are loaded; the load's remaining bookkeeping takes a moment on a busy machine,
+            // and the report needs it. A failure would have ended the answer. Experts that were never chosen are not waited for.
             let _ = self.model.wait_loaded();
         }
         self.args.explain_outcome(self.model);
@@ -216,7 +215,7 @@ impl Engine for Native<'_> {
     }
 }
 
-/// What computed, in the line of JSON.
+/// The engine, in the line of JSON.
 #[derive(Debug, Serialize)]
 struct Computed {
     engine: &'static str,
@@ -224,18 +223,18 @@ struct Computed {
     isa: String,
 }
 
-/// How the weights came, in the line of JSON.
+/// How the weights were loaded, in the line of JSON.
 #[derive(Debug, Serialize)]
 pub struct Load {
     /// `mmap`, `direct` or `read`.
     method: &'static str,
-    /// Why, in one sentence.
+    /// The reason, in one sentence.
     reason: String,
-    /// What issued the reads, `io_uring` or `threads`; null if the file is only mapped.
+    /// The interface that issued the reads, `io_uring` or `threads`; null if the file is only mapped.
     engine: Option<String>,
     /// True if the page cache was bypassed.
     direct: bool,
-    /// True if matrices were packed, why or why not, and how many.
+    /// True if matrices were packed, the reason, and how many were.
     repack: bool,
     repack_reason: String,
     packed: usize,
@@ -244,11 +243,11 @@ pub struct Load {
     /// Bytes of weights that were read into memory of this process.
     bytes_read: u64,
     bytes_locked: u64,
-    /// From the start of the load to its end; null if it was not over.
+    /// From the start of the load to its end; null if it had not finished.
     seconds: Option<f64>,
-    /// How long the prompt and the answer waited for weights.
+    /// The time that the prompt and the answer waited for weights.
     waited_seconds: f64,
-    /// What could not be had, in words.
+    /// Features that were not available, as text.
     fallbacks: Vec<String>,
 }
 
