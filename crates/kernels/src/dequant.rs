@@ -1,4 +1,4 @@
-//! Blocks into floats, exactly as the reference (ggml, and the `gguf` package) rounds them: one
+//! Dequantises blocks exactly as the reference (ggml, and the `gguf` package) rounds them: one
 //! multiplication and at most one addition per weight, never fused.
 
 use crate::blocks::{BlockFormat, Group32, WeightType, with_block};
@@ -26,7 +26,7 @@ fn dequantize<Q: BlockFormat>(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The weights of a block.
+/// Dequantises a block.
 #[inline(always)]
 pub(crate) fn block<Q: BlockFormat>(bytes: &[u8], out: &mut [f32]) {
     for (g, out) in out.chunks_exact_mut(32).enumerate() {
@@ -34,7 +34,7 @@ pub(crate) fn block<Q: BlockFormat>(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The 32 weights of a group.
+/// Writes the 32 weights of a group.
 #[inline(always)]
 fn put<Q: BlockFormat>(u: &Group32, out: &mut [f32]) {
     for (i, out) in out.iter_mut().enumerate() {

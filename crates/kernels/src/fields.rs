@@ -1,13 +1,13 @@
-//! Which parts of a block go where in a unit of a tile, and moving them there and back.
+//! Moves the parts of a block to their places in a unit of a tile, and back.
 
 /// Rows of a tile.
 pub const TILE_ROWS: usize = alight_types::packed::TILE_ROWS as usize;
 
 /// A part of a block, in the order in which parts follow one another in a unit.
 pub(crate) enum Field {
-    /// `count` elements of 1, 2 or 4 bytes from byte `at` on, each transposed by itself.
+    /// `count` elements of 1, 2 or 4 bytes from byte `at` on, each transposed separately.
     Elements { at: usize, size: usize, count: usize },
-    /// Signed bytes from `at` on, as lines, held with the sign bit turned over.
+    /// Signed bytes from `at` on, as lines, stored with the sign bit inverted.
     Signed { at: usize, count: usize },
     /// 32 fifth bits of Q5_0 and Q5_1: bit `i` belongs to weight `i`.
     Bits32 { at: usize },
@@ -32,7 +32,7 @@ pub(crate) const fn lines(at: usize, count: usize) -> Field {
     Elements { at, size: 4, count }
 }
 
-/// Where a type that ends with nibbles has them, and its fifth bits if it has any.
+/// Where a type that ends with nibbles has its nibbles, and its fifth bits if it has any.
 #[derive(Clone, Copy)]
 pub(crate) struct NibblePlaces {
     /// Byte of the block where its nibbles begin.
@@ -62,7 +62,7 @@ impl NibblePlaces {
     }
 }
 
-/// Where field `n` begins in a unit.
+/// Returns where field `n` begins in a unit.
 pub(crate) const fn offset(fields: &[Field], n: usize) -> usize {
     let (mut at, mut i) = (0, 0);
     while i < n {
@@ -72,7 +72,7 @@ pub(crate) const fn offset(fields: &[Field], n: usize) -> usize {
     at
 }
 
-/// Fills a unit from 16 blocks: that of row `r` begins at `r · stride`.
+/// Fills a unit from 16 blocks: the block of row `r` begins at `r · stride`.
 #[inline(never)]
 pub(super) fn pack(fields: &[Field], blocks: &[u8], stride: usize, mut unit: &mut [u8]) {
     for field in fields {
@@ -148,7 +148,7 @@ pub(crate) fn unpack(fields: &[Field], mut unit: &[u8], blocks: &mut [u8], strid
     }
 }
 
-/// The block of row `r` out of a unit: what [`unpack`] does, for one row.
+/// Extracts the block of row `r` from a unit, as [`unpack`] does for all rows.
 #[inline(never)]
 pub(crate) fn row(fields: &[Field], mut unit: &[u8], r: usize, block: &mut [u8]) {
     for field in fields {
@@ -177,14 +177,14 @@ pub(crate) fn row(fields: &[Field], mut unit: &[u8], r: usize, block: &mut [u8])
     }
 }
 
-/// The 32 bits of row `r` out of eight masks.
+/// Returns the 32 bits of row `r` from eight masks.
 #[inline(always)]
 fn bits32(masks: &[u8], r: usize) -> u32 {
     (0..8)
         .fold(0u32, |bits, i| bits | ((mask_at(masks, i) >> (4 * r)) as u32 & 15) << first_bit32(i))
 }
 
-/// Bytes `4l .. 4l + 4` of row `r` out of 64 masks.
+/// Returns bytes `4l .. 4l + 4` of row `r` from 64 masks.
 #[inline(always)]
 fn bits256(masks: &[u8], r: usize, l: usize) -> u32 {
     (0..8).fold(0u32, |bytes, g| {
@@ -193,7 +193,7 @@ fn bits256(masks: &[u8], r: usize, l: usize) -> u32 {
     })
 }
 
-/// Mask `i` of a unit's masks: the nibble of each row.
+/// Returns mask `i` of a unit's masks: the nibble of each row.
 #[inline(always)]
 fn nibbles_at(masks: &[u8], i: usize) -> [u8; TILE_ROWS] {
     let mut nibbles = [0; TILE_ROWS];
@@ -203,7 +203,8 @@ fn nibbles_at(masks: &[u8], i: usize) -> [u8; TILE_ROWS] {
     nibbles
 }
 
-/// [`bits32`] of all rows: four bytes of each, column by column. Compilers vectorise loops over rows.
+/// [`bits32`] for all rows: four bytes of each, column by column. Compilers vectorise loops over
+/// rows.
 #[inline(never)]
 fn bits32_of_rows(masks: &[u8]) -> [[u8; TILE_ROWS]; 4] {
     // Eight bits are two masks of low nibbles, or of high ones.
@@ -214,7 +215,7 @@ fn bits32_of_rows(masks: &[u8]) -> [[u8; TILE_ROWS]; 4] {
     [0, 4, 1, 5].map(byte)
 }
 
-/// [`bits256`] of all rows.
+/// [`bits256`] for all rows.
 #[inline(never)]
 fn bits256_of_rows(masks: &[u8], l: usize) -> [[u8; TILE_ROWS]; 4] {
     let mut bytes = [[0; TILE_ROWS]; 4];
@@ -237,7 +238,7 @@ fn put_bytes(bytes: [[u8; TILE_ROWS]; 4], blocks: &mut [u8], stride: usize) {
     }
 }
 
-/// `count` elements of `N` bytes of 16 blocks to their places.
+/// Moves `count` elements of `N` bytes of 16 blocks to their places.
 #[inline(never)]
 fn scatter<const N: usize>(blocks: &[u8], stride: usize, count: usize, part: &mut [u8]) {
     for r in 0..TILE_ROWS {
@@ -259,7 +260,7 @@ fn gather<const N: usize>(part: &[u8], count: usize, blocks: &mut [u8], stride: 
     }
 }
 
-/// What [`gather`] does, for row `r`.
+/// Does the work of [`gather`] for row `r`.
 #[inline(always)]
 fn gather_row<const N: usize>(part: &[u8], r: usize, count: usize, block: &mut [u8]) {
     let to = block[..N * count].chunks_exact_mut(N);
@@ -280,7 +281,7 @@ fn transpose(from: &[u8], fs: [usize; 2], to: &mut [u8], ts: [usize; 2], count: 
     }
 }
 
-/// Transposes four times four numbers of four bytes; lines of four are `fs` and `ts` bytes apart.
+/// Transposes a 4 × 4 matrix of four-byte numbers; its rows are `fs` and `ts` bytes apart.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn square(from: &[u8], fs: usize, to: &mut [u8], ts: usize) {
@@ -311,14 +312,14 @@ fn square(from: &[u8], fs: usize, to: &mut [u8], ts: usize) {
 }
 
 impl Field {
-    /// Byte of the block where it begins.
+    /// Returns the byte of the block where the field begins.
     pub(crate) const fn at(&self) -> usize {
         match *self {
             Elements { at, .. } | Signed { at, .. } | Bits32 { at } | Bits256 { at } => at,
         }
     }
 
-    /// Bytes of the field in a unit.
+    /// Returns the bytes of the field in a unit.
     const fn unit_bytes(&self) -> usize {
         TILE_ROWS
             * match *self {
@@ -335,7 +336,7 @@ fn u32_at(b: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
 }
 
-/// Mask `i` of a unit's masks.
+/// Returns mask `i` of a unit's masks.
 #[inline(always)]
 fn mask_at(masks: &[u8], i: usize) -> u64 {
     u64::from(u32_at(masks, 8 * i)) | u64::from(u32_at(masks, 8 * i + 4)) << 32
@@ -348,20 +349,20 @@ fn write_masks(masks: &[u64], to: &mut [u8]) {
     }
 }
 
-/// The first of four weights whose fifth bits are in mask `i` of a group of 32: line `i / 2`, low
-/// or high nibbles.
+/// Returns the first of four weights whose fifth bits are in mask `i` of a group of 32: line `i / 2`,
+/// low or high nibbles.
 #[inline(always)]
 const fn first_bit32(i: usize) -> usize {
     16 * (i % 2) + 4 * (i / 2)
 }
 
-/// The mask of weights `32g + 4l ..` of a Q5_K block: that of line `l` of the pair of groups.
+/// Returns the mask of weights `32g + 4l ..` of a Q5_K block: that of line `l` of the pair of groups.
 #[inline(always)]
 pub(crate) const fn mask256(g: usize, l: usize) -> usize {
     16 * (g / 2) + 2 * l + g % 2
 }
 
-/// Bits 0, 8, 16 and 24 as a nibble.
+/// Collects bits 0, 8, 16 and 24 into a nibble.
 #[inline(always)]
 const fn nibble(bytes: u32) -> u32 {
     ((bytes & 0x0101_0101).wrapping_mul(1 << 24 | 1 << 17 | 1 << 10 | 1 << 3) >> 24) & 15

@@ -1,9 +1,9 @@
 //! Activations of feed-forward layers: `gate = activation(gate) * up`, or `x = activation(x)` where there is no gate.
 //!
-//! The SIMD levels use their own exp (within 1 ulp): SiLU is within 4 ulp for `x > -87`; GELU within 4
-//! ulp for `x > -1` and a relative error of `2⁻²¹ (1 + |2u|)` below, where the rounding of `u` is
-//! amplified while the result vanishes. Where their exp would be subnormal (SiLU below -87, GELU below -10), they
-//! are 0. Infinities give their limits, NaN stays NaN.
+//! The SIMD levels use their own exp (within 1 ulp): SiLU is within 4 ulp for `x > -87`; GELU within 4 ulp for `x >
+//! -1` and a relative error of `2⁻²¹ (1 + |2u|)` below, where the rounding of `u` is amplified while the result
+//! vanishes. Where their exp would be subnormal (SiLU below -87, GELU below -10), they are 0. Infinities yield the
+//! limits, NaN stays NaN.
 
 use crate::Isa;
 use crate::lanes::{self, Binary, Lanes, Unary, by_level};
@@ -32,13 +32,13 @@ pub fn gelu_tanh(isa: Isa, x: &mut [f32]) {
     by_level!(isa, (x: &mut [f32]) -> (), gelu_scalar, gelu_lanes)
 }
 
-/// `x = max(x, 0)²`. What is not a number stays so.
+/// `x = max(x, 0)²`. NaN stays NaN.
 pub fn relu_squared(isa: Isa, x: &mut [f32]) {
     by_level!(isa, (x: &mut [f32]) -> (), relu_squared_scalar, relu_squared_lanes)
 }
 
-/// `gate = g · sigmoid(1.702 g) · (u + 1)` with `g = min(gate, 7)` and `u = up` clamped to ±7: gpt-oss's. Panics on
-/// different lengths.
+/// `gate = g · sigmoid(1.702 g) · (u + 1)` with `g = min(gate, 7)` and `u = up` clamped to ±7, as in gpt-oss. Panics
+/// on different lengths.
 pub fn clamped_silu_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "gate and up lengths");
     by_level!(isa, (gate: &mut [f32], up: &[f32]) -> (), clamped_mul_scalar, clamped_mul_lanes)
@@ -80,7 +80,7 @@ unsafe fn sigmoid_mul_lanes<S: Lanes>(gate: &mut [f32], x: &[f32]) {
 /// `x / (1 + e^-v)` for `v` of the sign of `x`, or for `x` = 1.
 fn times_sigmoid(x: f32, v: f32) -> f32 {
     let z = (-v.abs()).exp();
-    // Below zero as x z / (1 + z): nothing overflows. -infinity must not meet z = 0.
+    // Below zero as x z / (1 + z), which cannot overflow. -infinity must not meet z = 0.
     if v < 0.0 { x.max(f32::MIN) * z / (1.0 + z) } else { x / (1.0 + z) }
 }
 
@@ -110,13 +110,13 @@ fn gelu_scalar(x: &mut [f32]) {
 }
 
 fn relu_squared_scalar(x: &mut [f32]) {
-    // Not by `max`, which would make a number of what is none.
+    // Not by `max`, which would turn NaN into a number.
     x.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x * *x });
 }
 
 fn clamped_mul_scalar(gate: &mut [f32], up: &[f32]) {
     for (g, u) in gate.iter_mut().zip(up) {
-        // Not by `min`, which would make a number of what is none.
+        // Not by `min`, which would turn NaN into a number.
         let x = if *g > CLAMP { CLAMP } else { *g };
         *g = times_sigmoid(x, SLOPE * x) * (u.clamp(-CLAMP, CLAMP) + 1.0);
     }
@@ -130,7 +130,7 @@ impl Binary for ClampedMul {
     unsafe fn apply<S: Lanes>(self, gate: S::V, up: S::V) -> S::V {
         // SAFETY: the caller vouches for the features.
         unsafe {
-            // The second operand wins where either is not a number.
+            // The second operand is returned where either is NaN.
             let (most, least) = (S::splat(CLAMP), S::splat(-CLAMP));
             let gate = S::min(most, gate);
             let up = S::max(least, S::min(most, up));
@@ -198,7 +198,7 @@ impl Unary for ReluSquared {
     unsafe fn apply<S: Lanes>(self, x: S::V) -> S::V {
         // SAFETY: the caller vouches for the features.
         unsafe {
-            // The second operand wins where it is not a number.
+            // The second operand is returned where it is NaN.
             let x = S::max(S::splat(0.0), x);
             S::mul(x, x)
         }

@@ -1,21 +1,20 @@
 //! Half-precision bits and f32: IEEE binary16 (f16) and bfloat16.
 //!
-//! The scalar functions are exact on every bit pattern, subnormals and NaN included. Narrowing
-//! rounds to nearest, ties to even, and overflows to infinity. A NaN stays a NaN, comes out quiet
-//! and keeps its sign and the upper bits of its payload; f16 behaves there as the F16C instructions
-//! do, so that the SIMD levels agree bit for bit.
+//! The scalar functions are exact on every bit pattern, including subnormals and NaN. Narrowing rounds to nearest, ties to
+//! even, and overflows to infinity. A NaN stays a NaN, becomes quiet and keeps its sign and the upper bits of its payload;
+//! f16 behaves like the F16C instructions, so that the SIMD levels agree bit for bit.
 
 use crate::Isa;
 use crate::lanes::{Lanes, by_level};
 
-/// The f32 that equals the f16 with these bits. Signalling NaNs come out quiet.
+/// Returns the f32 equal to the f16 with these bits. Signalling NaNs become quiet.
 #[inline(always)]
 pub const fn f16_to_f32(bits: u16) -> f32 {
-    // Without a branch, so that loops of it become vectors.
+    // Branchless, so that loops over it are vectorised.
     let sign = ((bits & 0x8000) as u32) << 16;
     let magnitude = (bits & 0x7fff) as u32;
-    // The exponent bias grows from 15 to 127. Below the normal numbers the exponent is one more, and the leading one that it
-    // implies is taken away again; that difference is exact.
+    // The exponent bias grows from 15 to 127. Below the normal numbers the exponent is one more, and the implied leading one
+    // is subtracted again; that difference is exact.
     let small = if magnitude < 0x0400 { u32::MAX } else { 0 };
     let rebiased = (magnitude << 13) + (112 << 23) + (small & (1 << 23));
     let value = f32::from_bits(rebiased) - f32::from_bits(small & (113 << 23));
@@ -24,7 +23,7 @@ pub const fn f16_to_f32(bits: u16) -> f32 {
     f32::from_bits(value.to_bits() | sign | special | quiet)
 }
 
-/// The bits of the f16 nearest to `value` (ties to even; beyond 65519.99… to infinity).
+/// Returns the bits of the f16 nearest to `value` (ties to even; beyond 65519.99… to infinity).
 #[inline]
 pub const fn f32_to_f16(value: f32) -> u16 {
     let bits = value.to_bits();
@@ -56,13 +55,13 @@ pub const fn f32_to_f16(value: f32) -> u16 {
     sign | (kept + up as u32) as u16
 }
 
-/// The f32 that equals the bfloat16 with these bits.
+/// Returns the f32 equal to the bfloat16 with these bits.
 #[inline]
 pub const fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits((bits as u32) << 16)
 }
 
-/// The bits of the bfloat16 nearest to `value` (ties to even).
+/// Returns the bits of the bfloat16 nearest to `value` (ties to even).
 #[inline]
 pub const fn f32_to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
@@ -73,20 +72,19 @@ pub const fn f32_to_bf16(value: f32) -> u16 {
     ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
 }
 
-/// [`f16_to_f32`] of every element. Panics on different lengths.
+/// Applies [`f16_to_f32`] to every element. Panics on different lengths.
 pub fn widen_f16(isa: Isa, from: &[u16], to: &mut [f32]) {
     assert_eq!(from.len(), to.len(), "lengths of a conversion");
     by_level!(isa, (from: &[u16], to: &mut [f32]) -> (), widen_scalar, widen_lanes)
 }
 
-/// [`f32_to_f16`] of every element. Panics on different lengths.
+/// Applies [`f32_to_f16`] to every element. Panics on different lengths.
 pub fn narrow_f16(isa: Isa, from: &[f32], to: &mut [u16]) {
     assert_eq!(from.len(), to.len(), "lengths of a conversion");
     by_level!(isa, (from: &[f32], to: &mut [u16]) -> (), narrow_scalar, narrow_lanes)
 }
 
-/// [`bf16_to_f32`] of every element (compilers vectorise the plain loop). Panics on different
-/// lengths.
+/// Applies [`bf16_to_f32`] to every element (compilers vectorise the plain loop). Panics on different lengths.
 pub fn widen_bf16(from: &[u16], to: &mut [f32]) {
     assert_eq!(from.len(), to.len(), "lengths of a conversion");
     from.iter().zip(to).for_each(|(&x, y)| *y = bf16_to_f32(x));

@@ -1,9 +1,9 @@
-//! What the tests in `tests/` look at and the interface does not show. It is no part of the interface, and changes without notice.
+//! Internals that the tests in `tests/` access. They are not part of the interface, and change without notice.
 
 use crate::Isa;
 use crate::lanes::{self, Lanes, Unary, by_level};
 
-/// `x = e^x`, as the SIMD levels have it: for any `x`, or in the form that is for negative ones.
+/// `x = e^x`, as computed by the SIMD levels: for any `x`, or in the form for negative ones.
 pub fn exp(isa: Isa, negative: bool, x: &mut [f32]) {
     let f = Exp { negative };
     by_level!(isa, (x: &mut [f32], f: Exp) -> (), exp_scalar, exp_lanes)
@@ -32,7 +32,7 @@ unsafe fn exp_lanes<S: Lanes>(x: &mut [f32], f: Exp) {
     unsafe { lanes::map::<S>(x, f) }
 }
 
-/// What a type of blocks has on the day that it is added: Q2_0 with its decoding alone, and all hooks derived from that.
+/// The hooks of a new type of blocks: Q2_0 with only its decoding, and all hooks derived from it.
 #[cfg(target_arch = "x86_64")]
 pub mod derived {
     use alight_types::GgmlType;
@@ -67,7 +67,7 @@ pub mod derived {
 
     decoded!(Derived: RowsAvx2, RowsAvx512, TilesAvx2, TilesAvx512);
 
-    /// The weights of a row of blocks by the hooks of a level; `None` where it has none.
+    /// Returns the weights of a row of blocks by the hooks of a level; `None` where the level has none.
     pub fn row(isa: Isa, row: &[u8]) -> Option<Vec<f32>> {
         match isa.level() {
             // SAFETY: an `Isa` can run here.
@@ -78,7 +78,7 @@ pub mod derived {
         }
     }
 
-    /// The weights of a unit of a tile, row by row.
+    /// Returns the weights of a unit of a tile, row by row.
     pub fn unit(isa: Isa, unit: &[u8]) -> Option<Vec<f32>> {
         match isa.level() {
             // SAFETY: an `Isa` can run here.
@@ -97,7 +97,7 @@ pub mod derived {
     unsafe fn row_avx2(row: &[u8]) -> Vec<f32> {
         let mut out = Vec::new();
         for b in 0..groups(row) {
-            // SAFETY: a group of the row; vectors and arrays have as many bytes.
+            // SAFETY: a group of the row; vectors and arrays have the same number of bytes.
             unsafe {
                 let scales = Derived::group256(row.as_ptr(), b).d;
                 let words = Derived::words(row.as_ptr(), b);
@@ -114,7 +114,7 @@ pub mod derived {
         let mut out = Vec::new();
         for g in 0..groups(row).div_ceil(8) {
             let count = (groups(row) - 8 * g).min(8);
-            // SAFETY: groups of the row; vectors and arrays have as many bytes.
+            // SAFETY: groups of the row; vectors and arrays have the same number of bytes.
             unsafe {
                 let group = <Derived as RowsAvx512>::begin(row.as_ptr(), g, count);
                 let scales: [f32; 16] = std::mem::transmute(group.scales);
@@ -132,7 +132,7 @@ pub mod derived {
         out
     }
 
-    /// Puts lines of four codes of each row, which begin at column `32·g` of row `first`, where the weights are.
+    /// Moves lines of four codes of each row, which begin at column `32·g` of row `first`, to the places of the weights.
     fn put<const R: usize>(
         lines: [[[u8; 4]; R]; 8],
         scales: [[f32; R]; 2],
@@ -153,7 +153,7 @@ pub mod derived {
     unsafe fn unit_avx2(unit: &[u8]) -> Vec<f32> {
         let (mut out, unit) = (vec![f32::NAN; TILE_ROWS * Derived::BLOCK], unit.as_ptr());
         for (g, half) in (0..Derived::BLOCK / 32).flat_map(|g| [(g, 0), (g, 1)]) {
-            // SAFETY: a group of the unit; vectors and arrays have as many bytes.
+            // SAFETY: a group of the unit; vectors and arrays have the same number of bytes.
             unsafe {
                 let group = <Derived as TilesAvx2>::begin(unit, g, half);
                 let line = |j| <Derived as TilesAvx2>::line(unit, &group, g, j, half);
@@ -169,7 +169,7 @@ pub mod derived {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
     unsafe fn unit_avx512(unit: &[u8]) -> Vec<f32> {
         let (mut out, unit) = (vec![f32::NAN; TILE_ROWS * Derived::BLOCK], unit.as_ptr());
-        // SAFETY: a unit; vectors and arrays have as many bytes.
+        // SAFETY: a unit; vectors and arrays have the same number of bytes.
         unsafe {
             let head = <Derived as TilesAvx512>::head(unit);
             for g in 0..Derived::BLOCK / 32 {

@@ -9,23 +9,22 @@ use std::str::FromStr;
 /// The name of a SIMD level of kernels, whether or not this machine has it. Ordered from the most portable to the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SimdLevel {
-    /// Portable Rust. The only intrinsics are of what every CPU of the architecture has (SSE2), where LLVM does not find them.
+    /// Portable Rust. The only intrinsics are those that every CPU of the architecture has (SSE2), where LLVM does not find them.
     Scalar,
     /// NEON with dot products of bytes (ARMv8.2 with dotprod: Neoverse N1, Cortex-A76, Apple M1 and later).
     Neon,
-    /// The same with i8mm, products of small matrices of bytes, for the products of prompts (Neoverse V1 and N2, Apple M2 and later). Its bits are
-    /// those of NEON.
+    /// The same with i8mm (products of small matrices of bytes) for prefill products (Neoverse V1 and N2, Apple M2 and later). Same bits as NEON.
     I8mm,
     /// AVX2 with FMA and F16C (Intel Haswell, AMD Zen and later).
     Avx2,
-    /// The same with AVX-VNNI for the products of prompts (Intel Alder Lake, Lunar Lake, Sierra Forest and later). Its bits are those of AVX2.
+    /// The same with AVX-VNNI for prefill products (Intel Alder Lake, Lunar Lake, Sierra Forest and later). Same bits as AVX2.
     AvxVnni,
     /// AVX-512 F/BW/VL/DQ with VNNI and VBMI (Intel Ice Lake, AMD Zen 4 and later).
     Avx512,
-    /// The same with AMX tiles of bytes for the products of prompts (Intel Sapphire Rapids and later). Its bits are those of AVX-512.
+    /// The same with AMX tiles of bytes for prefill products (Intel Sapphire Rapids and later). Same bits as AVX-512.
     AmxInt8,
-    /// The same as AVX-512 with AMX tiles of bf16 for the products of prompts. Its errors are smaller, and short prompts are slower, whose weights it takes
-    /// longer to make into bf16 than to multiply.
+    /// The same as AVX-512 with AMX tiles of bf16 for prefill products. Errors are smaller, but short prompts are slower, since converting their
+    /// weights to bf16 takes longer than multiplying them.
     Amx,
 }
 
@@ -42,8 +41,8 @@ impl SimdLevel {
         SimdLevel::Amx,
     ];
 
-    /// The level that it adds to, whose kernels it has except for those that its own instructions make faster; itself if there is none. What has no
-    /// kernels for every level chooses by this.
+    /// The level that this one extends, whose kernels it uses except where its own instructions are faster; itself if there is none. Code without
+    /// kernels for every level selects by this.
     pub fn base(self) -> SimdLevel {
         match self {
             SimdLevel::I8mm => SimdLevel::Neon,
@@ -53,7 +52,7 @@ impl SimdLevel {
         }
     }
 
-    /// True if this CPU and operating system can run the level's kernels.
+    /// Returns true if this CPU and operating system can run the level's kernels.
     fn is_available(self) -> bool {
         match self {
             SimdLevel::Scalar => true,
@@ -83,7 +82,7 @@ impl SimdLevel {
             SimdLevel::Amx => SimdLevel::Avx512.is_available() && amx::has(amx::Tiles::Bf16),
             #[cfg(target_arch = "aarch64")]
             SimdLevel::Neon => {
-                // Lanes of four bytes are taken for numbers with the lowest byte first.
+                // Lanes of four bytes are read as numbers with the lowest byte first.
                 cfg!(target_endian = "little")
                     && std::arch::is_aarch64_feature_detected!("neon")
                     && std::arch::is_aarch64_feature_detected!("dotprod")
@@ -92,7 +91,7 @@ impl SimdLevel {
             SimdLevel::I8mm => {
                 SimdLevel::Neon.is_available() && std::arch::is_aarch64_feature_detected!("i8mm")
             }
-            // Those of other CPUs.
+            // Levels of other CPUs.
             _ => false,
         }
     }
@@ -113,7 +112,7 @@ impl fmt::Display for SimdLevel {
     }
 }
 
-/// A SIMD level that this machine can run. A value of this type exists for no other level, so kernels need no check of their own.
+/// A SIMD level that this machine can run. Values of this type exist for no other level, so kernels need no check of their own.
 ///
 /// ```
 /// use alight_kernels::{Isa, SimdLevel};
@@ -128,22 +127,22 @@ impl fmt::Display for SimdLevel {
 pub struct Isa(SimdLevel);
 
 impl Isa {
-    /// What every machine can run.
+    /// The level that every machine can run.
     pub const SCALAR: Isa = Isa(SimdLevel::Scalar);
 
-    /// The level, if this CPU and operating system can run it.
+    /// Returns the level, if this CPU and operating system can run it.
     pub fn of(level: SimdLevel) -> Option<Isa> {
         level.is_available().then_some(Isa(level))
     }
 
-    /// The fastest SIMD level that this CPU and operating system support, except for [`SimdLevel::Amx`], which you have to ask for: what a
-    /// row of a prompt gets must not depend on how long the prompt is, and short prompts are slower with it.
+    /// Returns the fastest SIMD level that this CPU and operating system support, except for [`SimdLevel::Amx`], which you have to request: the
+    /// result of a row of a prompt must not depend on the length of the prompt, and short prompts are slower with it.
     pub fn best() -> Isa {
         let common = |isa: &Isa| isa.0 != SimdLevel::Amx;
         Isa::available().into_iter().rev().find(common).unwrap_or(Isa::SCALAR)
     }
 
-    /// Every SIMD level that can run here, from the most portable to the fastest.
+    /// Returns every SIMD level that can run here, from the most portable to the fastest.
     pub fn available() -> Vec<Isa> {
         SimdLevel::ALL.into_iter().filter_map(Isa::of).collect()
     }
@@ -158,7 +157,7 @@ impl Isa {
         self.0.base()
     }
 
-    /// The level whose bits all results have: that of [`SimdLevel::base`], except for [`SimdLevel::Amx`].
+    /// Returns the level whose bits all results have: that of [`SimdLevel::base`], except for [`SimdLevel::Amx`].
     pub fn bits(self) -> SimdLevel {
         if self.0 == SimdLevel::Amx { self.0 } else { self.base() }
     }
@@ -192,15 +191,15 @@ mod amx {
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
     use std::sync::OnceLock;
 
-    /// What a CPU with AMX can multiply, which has a bit of leaf 7 each.
+    /// The data types that a CPU with AMX can multiply, each with a bit of leaf 7.
     #[derive(Clone, Copy)]
     pub(super) enum Tiles {
         Bf16 = 22,
         Int8 = 25,
     }
 
-    /// True if the CPU has such tiles, and the system keeps them for each thread and lets this process use them. Both are asked the first time
-    /// only: in a virtual machine `cpuid` takes microseconds, and the best level is looked for often.
+    /// Returns true if the CPU has such tiles, and the system saves them for each thread and lets this process use them. Both are queried the first
+    /// time only: in a virtual machine `cpuid` takes microseconds, and the best level is queried often.
     pub(super) fn has(tiles: Tiles) -> bool {
         static USABLE: OnceLock<u32> = OnceLock::new();
         let usable = *USABLE.get_or_init(|| {
@@ -211,34 +210,34 @@ mod amx {
         usable & 1 << tiles as u32 != 0
     }
 
-    /// The bits of leaf 7 that are about AMX, and others.
+    /// Returns the bits of leaf 7 that describe AMX, among others.
     fn features() -> u32 {
-        // Leaf 0 says which leaves there are.
+        // Leaf 0 gives the number of leaves.
         if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).edx } else { 0 }
     }
 
-    /// True if the system has turned on the registers, and their shapes, in what it saves for a thread.
+    /// Returns true if the system has enabled the registers, and their shapes, in the state that it saves for a thread.
     fn is_kept() -> bool {
         const OSXSAVE: u32 = 1 << 27;
         const SHAPES_AND_DATA: u64 = 3 << 17;
         #[target_feature(enable = "xsave")]
         fn enabled() -> u64 {
-            // SAFETY: called only where the system has turned on XSAVE; register 0 exists then.
+            // SAFETY: called only where the system has enabled XSAVE; register 0 exists then.
             unsafe { _xgetbv(0) }
         }
-        // SAFETY: OSXSAVE says that the system has turned on XSAVE.
+        // SAFETY: OSXSAVE means that the system has enabled XSAVE.
         __cpuid(1).ecx & OSXSAVE != 0 && unsafe { enabled() } & SHAPES_AND_DATA == SHAPES_AND_DATA
     }
 
-    /// Linux saves a thread's tiles only of processes that have asked for it, once for all threads.
+    /// Linux saves a thread's tiles only for processes that have requested it, once for all threads.
     #[cfg(target_os = "linux")]
     fn is_permitted() -> bool {
         const ARCH_PRCTL: i64 = 158;
         const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
         const TILE_DATA: i64 = 18;
         let answer: i64;
-        // SAFETY: takes numbers only, and changes nothing but how much room signals need on a stack. A system that does not know
-        // the call says so.
+        // SAFETY: takes numbers only, and changes nothing except the stack space that signals need. A system that does not know the call returns an
+        // error.
         unsafe {
             std::arch::asm!(
                 "syscall",
@@ -253,7 +252,7 @@ mod amx {
         answer == 0
     }
 
-    /// Not known of other systems.
+    /// Unknown for other systems.
     #[cfg(not(target_os = "linux"))]
     fn is_permitted() -> bool {
         false

@@ -1,34 +1,32 @@
-//! Kernels: quantised blocks into numbers. Matrix products, attention, norms, rotary embeddings and
-//! activations, portable, for AVX2, AVX-VNNI, AVX-512 (with VNNI) and NEON (with its dot products); and floats into blocks.
+//! Kernels: quantised blocks to numbers, matrix products, attention, norms, rotary embeddings and activations, portable, for AVX2, AVX-VNNI, AVX-512
+//! (with VNNI) and NEON (with its dot products); and floats to blocks.
 //!
-//! A block type is one file in `blocks/` and one line of its registry; `docs/how-to/block-type.md` says how
-//! to add one.
+//! A block type is one file in `blocks/` and one line of its registry; `docs/how-to/block-type.md` explains how to add one.
 //!
-//! **Invariant:** everything works on slices that the caller hands over. No call allocates, does I/O or
-//! starts a thread; [`parallel`] cuts work into units for threads that the caller has.
+//! **Invariant:** everything works on slices that the caller provides. No call allocates, does I/O or starts a thread; [`parallel`] cuts work into
+//! units for the caller's threads.
 //!
-//! **Invariant:** blocks are read in place. No other copy of a weight exists, except in registers and in a
-//! panel that fits the cache (for batches of canonical rows). There are two layouts: GGUF's rows of blocks,
-//! and the [`tiles`] of packed files, which are a permutation of the same bits, of the same size.
+//! **Invariant:** blocks are read in place. No other copy of a weight exists, except in registers and in a panel that fits the cache (for batches of
+//! canonical rows). There are two layouts: GGUF's rows of blocks, and the [`tiles`] of packed files, which are a permutation of the same bits, of the
+//! same size.
 //!
 //! **Invariant:** the SIMD level ([`Isa`]) is an argument of every kernel, and is chosen once, at run time.
 //! Nothing depends on how the crate was compiled.
 //!
-//! **Invariant:** a weight is a number to compute with and nothing else: never a length or an offset, and an
-//! index only into a table that has an entry for each value. Memory that another process writes to
-//! meanwhile (a shared map of a file) makes other numbers, and nothing worse.
+//! **Invariant:** a weight is used only as a number to compute with: never as a length or an offset, and as an index only into a table that has an
+//! entry for each value. If another process writes to the memory meanwhile (a shared map of a file), the numbers change, and nothing worse happens.
 //!
-//! **Invariant:** dequantising is the reference's (the `gguf` package), bit for bit, for every type. Every
-//! SIMD level gives the same bits when it quantises, and the same integers when it multiplies (except for prompts with
-//! [`SimdLevel::Amx`], which are multiplied in bf16); only the order of f32 sums differs between levels and layouts. SIMD is tested against the portable code, the
-//! portable code against a 64-bit oracle, on shapes with tails.
+//! **Invariant:** dequantising equals the reference (the `gguf` package), bit for bit, for every type. Every SIMD level yields the same bits when it
+//! quantises, and the same integers when it multiplies (except for prompts with [`SimdLevel::Amx`], which are multiplied in bf16); only the order of
+//! f32 sums differs between levels and layouts. SIMD is tested against the portable code, the portable code against a 64-bit oracle, on shapes with
+//! tails.
 //!
 //! **Invariant:** attention streams over the cache in blocks with an online softmax (FlashAttention); the
 //! partial results of one token are merged as in Flash-Decoding. Scores for a whole context are never
 //! stored.
 
-/// The version of these kernels' arithmetic. Files of prompts name it, so that keys and values of two versions are not mixed. Raise it
-/// when you change a bit of any result.
+/// The version of these kernels' arithmetic. Prompt files record it, so that keys and values of two versions are not mixed. Raise it when you change
+/// a bit of any result.
 pub const ARITHMETIC: u32 = 3;
 
 pub mod attention;

@@ -1,10 +1,9 @@
-//! RMSNorm: `out = x / sqrt(mean(x²) + eps) * weight` (Zhang and Sennrich 2019). LayerNorm (Ba et al. 2016) is the same of
-//! what [`center`] leaves.
+//! RMSNorm: `out = x / sqrt(mean(x²) + eps) * weight` (Zhang and Sennrich 2019). LayerNorm (Ba et al. 2016) is the same
+//! applied to the result of [`center`].
 //!
-//! The scalar level sums in f64. The SIMD levels sum squares in f32 in four vectors, so that a lane
-//! adds at most `n / 32` terms: the relative error of the sum is below `(n / 32 + 8) · 2⁻²⁴`
-//! (1.2e-5 at n = 6144 in the worst case, some 1e-7 in practice), and half of that in the result.
-//! Squares overflow above 1.8e19, as in other f32 implementations.
+//! The scalar level sums in f64. The SIMD levels sum squares in f32 in four vectors, so that a lane adds at most `n / 32`
+//! terms: the relative error of the sum is below `(n / 32 + 8) · 2⁻²⁴` (1.2e-5 at n = 6144 in the worst case, some 1e-7 in
+//! practice), and half of that in the result. Squares overflow above 1.8e19, as in other f32 implementations.
 
 use crate::Isa;
 use crate::lanes::{self, Binary, Lanes, Unary, by_level};

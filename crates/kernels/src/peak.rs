@@ -1,13 +1,13 @@
-//! What this core can do at most, measured: the limits that benchmarks are shares of.
+//! The measured peak performance of this core: the limits that benchmarks are compared with.
 //!
-//! Each function does a fixed amount of work on the calling thread; the caller runs it on as many
-//! threads as it wants to know about, takes the time, and repeats for the best.
+//! Each function does a fixed amount of work on the calling thread; the caller runs it on any number of threads, measures the time, and takes
+//! the best of several runs.
 
 use crate::isa::{Isa, SimdLevel};
 #[cfg(target_arch = "x86_64")]
 use crate::{lanes::avx2::in_order, matmul::amx};
 
-/// Multiply-accumulates that [`int8_products`] performs per call with `rounds`.
+/// Returns the multiply-accumulates that [`int8_products`] performs per call with `rounds`.
 pub fn int8_macs(isa: Isa, rounds: usize) -> u64 {
     rounds as u64
         * 12
@@ -23,9 +23,9 @@ pub fn int8_macs(isa: Isa, rounds: usize) -> u64 {
         }
 }
 
-/// Runs 12 independent chains of byte multiply-accumulates for `rounds` rounds, in the way the
-/// level's matrix product does them (`vpdpbusd` of 512 or 256 bits; `vpmaddubsw`, whose sums of 16 bits are added up; whole tiles, of bf16 with
-/// [`SimdLevel::Amx`]; `smmla` or `sdot`; plain integers), without touching memory. Returns something that depends on all of them.
+/// Runs 12 independent chains of byte multiply-accumulates for `rounds` rounds, as in the level's matrix product (`vpdpbusd` of 512 or 256
+/// bits; `vpmaddubsw`, whose sums of 16 bits are added; whole tiles, of bf16 with [`SimdLevel::Amx`]; `smmla` or `sdot`; plain integers),
+/// without accessing memory. Returns a value that depends on all of them.
 pub fn int8_products(isa: Isa, rounds: usize) -> i32 {
     match isa.level() {
         // SAFETY: an `Isa` can run here.
@@ -156,8 +156,8 @@ chains!(int8_neon, "neon,dotprod", crate::sdot::sdot);
 #[cfg(target_arch = "aarch64")]
 chains!(int8_pairs, "neon,i8mm", crate::sdot::smmla);
 
-/// Reads all of `buffer` once, as fast as one core can, and returns something that depends on it.
-/// Time it on a buffer much larger than the last-level cache for the memory's read bandwidth.
+/// Reads all of `buffer` once, as fast as one core can, and returns a value that depends on it. Time it on a buffer much larger than the
+/// last-level cache for the memory's read bandwidth.
 pub fn read(isa: Isa, buffer: &[u8]) -> u64 {
     match isa.base() {
         // SAFETY: an `Isa` can run here.

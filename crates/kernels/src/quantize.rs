@@ -1,9 +1,9 @@
-//! Floats into blocks: the way back from [`dequantize_row`](crate::dequantize_row).
+//! Quantises floats into blocks: the inverse of [`dequantize_row`](crate::dequantize_row).
 //!
-//! The types with one scale (and offset) per 32 weights are made as the reference (ggml, and the
-//! `gguf` package) makes them, bit for bit: `fit/simple.rs`. For those with scales of scales that method is
-//! a search, and ours is another one: `fit/search.rs`. What is particular to a type is in its file in
-//! [`blocks`](crate::blocks); types without a quantiser are only read.
+//! The types with one scale (and offset) per 32 weights are quantised as in the reference (ggml, and the `gguf` package), bit
+//! for bit: `fit/simple.rs`. For those with scales of scales the reference's method is a search, and ours is a different one:
+//! `fit/search.rs`. Code specific to a type is in its file in [`blocks`](crate::blocks); types without a quantiser are only
+//! read.
 
 use crate::Isa;
 #[cfg(target_arch = "x86_64")]
@@ -13,9 +13,8 @@ use crate::half::{f32_to_bf16, f32_to_f16};
 
 /// Quantises a row (or any whole number of blocks): `x` `[x.len()]` → `bytes`.
 ///
-/// The weights are expected to be finite; what becomes of a block with one that is not is not
-/// specified for quantised types. A scale that exceeds what f16 holds becomes infinite, as it does
-/// for the reference.
+/// The weights are expected to be finite; the result of a block with one that is not is unspecified for quantised types. A scale
+/// that exceeds the range of f16 becomes infinite, as in the reference.
 ///
 /// The result does not depend on `isa`.
 ///
@@ -26,12 +25,12 @@ pub fn quantize_row(isa: Isa, ty: WeightType, x: &[f32], bytes: &mut [u8]) {
     quantize_row_weighted(isa, ty, x, &[], bytes);
 }
 
-/// As [`quantize_row`], an error of each weight counting as `weights` `[x.len()]` says (an importance matrix: the mean square of
-/// what the weight is multiplied with), beside its size. With none it is [`quantize_row`]. Q8_0, MXFP4 and the types of one and
-/// two values take no notice of it; of the others every scale is searched for.
+/// As [`quantize_row`], with the error of each weight weighted by `weights` `[x.len()]` (an importance matrix: the mean square
+/// of the activations that the weight is multiplied with), in addition to its size. Without weights it is [`quantize_row`].
+/// Q8_0, MXFP4 and the types of one and two values ignore them; for the others every scale is searched for.
 ///
 /// # Panics
-/// As [`quantize_row`], and if there are weights but not as many as elements.
+/// As [`quantize_row`], and if the number of weights is neither 0 nor that of the elements.
 pub fn quantize_row_weighted(
     isa: Isa,
     ty: WeightType,
@@ -92,13 +91,13 @@ fn avx512<R: Row>(ty: WeightType, x: &[f32], weights: &[f32], bytes: &mut [u8]) 
     R::make(ty, x, weights, bytes);
 }
 
-/// [`Row::make`]. A function for each type: one of all takes the compiler much longer.
+/// [`Row::make`]. A separate function for each type: one for all takes much longer to compile.
 #[inline(never)]
 fn portable<R: Row>(ty: WeightType, x: &[f32], weights: &[f32], bytes: &mut [u8]) {
     R::make(ty, x, weights, bytes);
 }
 
-/// How a row is made.
+/// Quantises a row.
 trait Row {
     fn make(ty: WeightType, x: &[f32], weights: &[f32], bytes: &mut [u8]);
 }
@@ -109,7 +108,7 @@ struct Quantized<Q>(std::marker::PhantomData<Q>);
 impl<Q: BlockFormat> Row for Quantized<Q> {
     #[inline(always)]
     fn make(_: WeightType, x: &[f32], weights: &[f32], bytes: &mut [u8]) {
-        // A loop and not a closure, which would be a function of its own without the level's features.
+        // A loop and not a closure, which would be a separate function without the level's features.
         let blocks = x.chunks_exact(Q::BLOCK).zip(bytes.chunks_exact_mut(Q::BYTES));
         for (i, (x, out)) in blocks.enumerate() {
             let weights = weights.get(i * Q::BLOCK..(i + 1) * Q::BLOCK).unwrap_or_default();

@@ -1,17 +1,16 @@
 //! Rotary position embedding (Su et al. 2021) and its context extensions.
 //!
-//! Pair `i` of a head's first `dims` elements is turned by the angle `pos · f_i`, with
-//! `f_i = base^(-2i / dims)` changed by the scaling. Formulas are those of ggml's `rope_yarn` and
-//! `ggml_rope_yarn_corr_dims`; but frequencies and angles are f64 here, where ggml multiplies its
-//! f32 angle once per pair: an angle θ of pair `i` differs from ggml's by up to about `θ · i · 6e-8`,
-//! and cosines and sines here are within 1 ulp at any position.
+//! Pair `i` of a head's first `dims` elements is rotated by the angle `pos · f_i`, with `f_i = base^(-2i / dims)`
+//! changed by the scaling. Formulas are those of ggml's `rope_yarn` and `ggml_rope_yarn_corr_dims`; but frequencies and
+//! angles are f64 here, where ggml multiplies its f32 angle once per pair: an angle θ of pair `i` differs from ggml's
+//! by up to about `θ · i · 6e-8`, and cosines and sines here are within 1 ulp at any position.
 
 use std::f64::consts::PI;
 
 use crate::Isa;
 use crate::lanes::{Lanes, by_level};
 
-/// Which elements of a head form a pair.
+/// How elements of a head form pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopePairing {
     /// `(2i, 2i + 1)`: the llama architecture in GGUF files.
@@ -27,23 +26,22 @@ pub enum RopeScaling {
     None,
     /// Every frequency divided by `factor`.
     Linear {
-        /// How many times the context grows.
+        /// Factor by which the context grows.
         factor: f32,
     },
     /// YaRN (Peng et al. 2023): slow pairs interpolated, fast ones kept, a ramp between.
     Yarn {
-        /// How many times the context grows.
+        /// Factor by which the context grows.
         factor: f32,
-        /// Context of the training, in positions.
+        /// Context length of the training, in positions.
         orig_ctx: usize,
-        /// Weight of the kept frequencies, 1 unless the file says otherwise; 0 turns YaRN into
-        /// linear scaling.
+        /// Weight of the kept frequencies, 1 unless the file has another value; 0 turns YaRN into linear scaling.
         ext_factor: f32,
         /// Magnitude, multiplied by YaRN's own `1 + 0.1 ln(factor)` (1 for a factor below 1).
         attn_factor: f32,
-        /// Turns over the training context from which on a pair is kept, usually 32.
+        /// Number of turns over the training context from which on a pair is kept, usually 32.
         beta_fast: f32,
-        /// Turns below which a pair is interpolated, usually 1.
+        /// Number of turns below which a pair is interpolated, usually 1.
         beta_slow: f32,
     },
     /// Pair `i` is slowed down by the `i`-th of `dims / 2` factors: the `rope_freqs` tensor of Llama 3 files, or one of
@@ -51,12 +49,12 @@ pub enum RopeScaling {
     Factors {
         /// `[dims / 2]`
         factors: Vec<f32>,
-        /// What cosines and sines are multiplied by.
+        /// Factor on cosines and sines.
         magnitude: f32,
     },
 }
 
-/// What determines the angles of a layer.
+/// The parameters of the angles of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeParams {
     /// Rotated elements at the start of a head, even.
@@ -67,8 +65,8 @@ pub struct RopeParams {
     pub scaling: RopeScaling,
 }
 
-/// What YaRN multiplies cosines and sines by: scores become larger by its square, because attention
-/// over a longer context is flatter.
+/// Returns YaRN's factor on cosines and sines: scores grow by its square, because attention over a longer context is
+/// flatter.
 pub fn yarn_magnitude(factor: f64) -> f64 {
     1.0 + 0.1 * factor.ln().max(0.0)
 }
@@ -115,7 +113,7 @@ impl RopeTable {
                 if ext != 0.0 {
                     magnitude *= yarn_magnitude(factor);
                 }
-                // The pair that makes this many turns over the training context.
+                // Returns the pair that makes this many turns over the training context.
                 let pair = |turns: f32| {
                     dims as f64 * (orig_ctx as f64 / (turns as f64 * 2.0 * PI)).ln()
                         / (2.0 * base.ln())
@@ -137,18 +135,18 @@ impl RopeTable {
         self.frequencies.len()
     }
 
-    /// Radians per position of each pair, scaled.
+    /// Returns the radians per position of each pair, scaled.
     pub fn frequencies(&self) -> &[f64] {
         &self.frequencies
     }
 
-    /// What cosines and sines are multiplied by.
+    /// Returns the factor on cosines and sines.
     pub fn magnitude(&self) -> f64 {
         self.magnitude
     }
 
-    /// Cosines and sines of a position, times YaRN's magnitude. Panics unless both slices have one
-    /// element per pair.
+    /// Computes cosines and sines of a position, times YaRN's magnitude. Panics unless both slices have one element per
+    /// pair.
     pub fn fill(&self, pos: usize, cos: &mut [f32], sin: &mut [f32]) {
         assert_eq!(cos.len(), self.pairs(), "cosines");
         assert_eq!(sin.len(), self.pairs(), "sines");

@@ -1,13 +1,13 @@
-//! Products of signed bytes on aarch64: dot products (`sdot`, of the extension that is called dotprod), and of small matrices
-//! (`smmla`, of i8mm).
+//! Products of signed bytes on aarch64: dot products (`sdot`, of the dotprod extension), and products of small matrices (`smmla`, of
+//! i8mm).
 //!
-//! In assembly, because Rust 1.95 has the functions for it (`vdotq_s32`, `vdotq_laneq_s32`, `vmmlaq_s32`) only as unstable ones. This
-//! is the only place that knows.
+//! In assembly, because in Rust 1.95 the functions for it (`vdotq_s32`, `vdotq_laneq_s32`, `vmmlaq_s32`) are unstable. This is the
+//! only place that depends on that.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-/// To each lane of `sums`, the sum of four products: bytes `4i .. 4i + 4` of `a` with those of `b`.
+/// Adds to each lane of `sums` the sum of four products: bytes `4i .. 4i + 4` of `a` with those of `b`.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 pub(crate) fn sdot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
@@ -47,7 +47,7 @@ pub(crate) fn sdot_lane<const LANE: usize>(
     sums
 }
 
-/// To lane `2i + j` of `sums`, the sum of eight products: bytes `8i .. 8i + 8` of `a` with bytes `8j .. 8j + 8` of `b`.
+/// Adds to lane `2i + j` of `sums` the sum of eight products: bytes `8i .. 8i + 8` of `a` with bytes `8j .. 8j + 8` of `b`.
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
 pub(crate) fn smmla(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {

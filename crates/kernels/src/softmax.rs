@@ -1,14 +1,15 @@
 //! Softmax in place.
 //!
-//! The SIMD levels use their own exp (within 1 ulp) and sum in vectors of f32; a result is within
-//! `(n / 32 + 8) · 2⁻²⁴` of exact, relatively.
+//! The SIMD levels use their own exp (within 1 ulp) and sum in vectors of f32; the relative error
+//! of a result is at most `(n / 32 + 8) · 2⁻²⁴`.
 
 use crate::Isa;
 use crate::lanes::{self, Lanes, by_level};
 
 /// `x[i] = exp(x[i] - max) / Σ exp(x[j] - max)`.
 ///
-/// -infinity becomes 0. A NaN, a +infinity or nothing above -infinity makes all of it NaN.
+/// -infinity becomes 0. If there is a NaN, a +infinity or nothing above -infinity, all results are
+/// NaN.
 pub fn softmax(isa: Isa, x: &mut [f32]) {
     by_level!(isa, (x: &mut [f32]) -> (), softmax_scalar, softmax_lanes)
 }

@@ -1,15 +1,14 @@
-//! The packed layout: tiles of 16 rows, interleaved so that one 64-byte line holds four
-//! consecutive weights of each of the 16 rows.
+//! The packed layout: tiles of 16 rows, interleaved so that one 64-byte line holds four consecutive weights of each of the 16 rows.
 //!
-//! A line is what one `vpdpbusd` multiplies with four broadcast activations: sixteen rows advance
-//! together, no sum over lanes is needed at a row's end, and memory is read in one stream.
+//! One `vpdpbusd` multiplies a line with four broadcast activations: sixteen rows advance together, no sum over lanes is needed at a row's
+//! end, and memory is read in one stream.
 //!
-//! The layout is a permutation of the bits of GGUF's blocks: a packed matrix takes exactly as many
-//! bytes as the canonical one, and unpacking gives them back. Rows `16i .. 16i + 16` lie at byte
-//! `16i · row_bytes`, as in the canonical layout, so a tile can be packed and found by itself.
+//! The layout is a permutation of the bits of GGUF's blocks: a packed matrix takes exactly as many bytes as the canonical one, and unpacking
+//! restores them. Rows `16i .. 16i + 16` are at byte `16i · row_bytes`, as in the canonical layout, so a tile can be packed and located
+//! independently.
 //!
-//! A tile is a sequence of units, one for the blocks at the same place of its 16 rows. In a unit
-//! every field of the block is transposed: element by element, the 16 rows side by side.
+//! A tile is a sequence of units, one for the blocks at the same index of its 16 rows. In a unit every field of the block is transposed:
+//! element by element, with the elements of the 16 rows contiguous.
 //!
 //! | type | unit |
 //! |---|---|
@@ -27,8 +26,7 @@
 //! `4r + j` of the line is byte `4l + j` of row `r`. A mask is 64 bits, bit `4r + j` belonging to
 //! byte `4r + j` of a line's low (even masks) or high (odd masks) nibbles.
 //!
-//! F32 has no packed form: nothing that is large is F32. Neither have types with a code book, whose rows are
-//! looked up faster one by one.
+//! F32 has no packed form: no large tensor is F32. Types with a code book have none either: looking up their rows one by one is faster.
 
 use crate::blocks::{BlockFormat, WeightType, with_tiles};
 use crate::fields;
@@ -45,7 +43,7 @@ pub enum Layout {
     Tiles,
 }
 
-/// True if a matrix `[rows, cols]` of type `ty` has a packed form.
+/// Returns true if a matrix `[rows, cols]` of type `ty` has a packed form.
 pub const fn packable(ty: WeightType, rows: usize, cols: usize) -> bool {
     has_tiles(ty.ggml())
         && rows > 0
@@ -57,16 +55,16 @@ pub const fn packable(ty: WeightType, rows: usize, cols: usize) -> bool {
 /// The field of F16 and BF16.
 pub(crate) const FLOAT: &[Field] = &[halves(0, 1)];
 
-/// The fields of a block, and its bytes. (What moves them goes over this table, and is not a function for each type: that would be as fast.)
+/// Returns the fields of a block, and its bytes. (The code that moves them iterates over this table; a separate function for each type would
+/// be no faster.)
 fn fields_of(ty: WeightType) -> (&'static [Field], usize) {
     with_tiles!(ty, Q => (Q::FIELDS, Q::BYTES), (FLOAT, 2))
 }
 
-/// Packs whole tiles: `src` are canonical rows of `cols` weights, `dst` takes as many bytes.
+/// Packs whole tiles: `src` are canonical rows of `cols` weights, `dst` has the same number of bytes.
 ///
 /// # Panics
-/// If the type has no packed form, a row is not a whole number of blocks, or the bytes are not
-/// whole tiles and equally many.
+/// If the type has no packed form, a row is not a whole number of blocks, or the bytes are not whole tiles of the same number.
 pub fn pack(ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
     let row = check(ty, cols, src, dst);
     let (fields, block) = fields_of(ty);
@@ -93,7 +91,7 @@ pub fn unpack(ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
     }
 }
 
-/// Bytes of a row.
+/// Returns the bytes of a row.
 fn check(ty: WeightType, cols: usize, src: &[u8], dst: &[u8]) -> usize {
     assert!(packable(ty, TILE_ROWS, cols), "rows of {cols} {ty} weights have no packed form");
     let row = cols / ty.block_len() * ty.block_bytes();

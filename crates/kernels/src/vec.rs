@@ -36,8 +36,8 @@ pub fn dot(isa: Isa, x: &[f32], y: &[f32]) -> f32 {
     by_level!(isa, (x: &[f32], y: &[f32]) -> f32, dot_scalar, dot_lanes)
 }
 
-/// The index of the largest element, the first of equals; NaN is never chosen; 0 if there is
-/// nothing above -infinity.
+/// Returns the index of the largest element, the first of equals; NaN is never chosen; 0 if there
+/// is nothing above -infinity.
 pub fn argmax(isa: Isa, x: &[f32]) -> usize {
     let max = by_level!(isa, (x: &[f32]) -> f32, largest_scalar, largest_lanes);
     x.iter().position(|&v| v == max).unwrap_or(0)
@@ -60,7 +60,7 @@ fn softcap_scalar(x: &mut [f32], cap: f32) {
 }
 
 fn dot_scalar(x: &[f32], y: &[f32]) -> f32 {
-    // Eight sums: shorter chains of additions, and a form that compilers vectorise.
+    // Eight sums: shorter chains of additions, in a form that compilers vectorise.
     let mut sums = [0f32; 8];
     let (xs, ys) = (x.chunks_exact(8), y.chunks_exact(8));
     let tail: f32 = xs.remainder().iter().zip(ys.remainder()).map(|(a, b)| a * b).sum();

@@ -1,9 +1,9 @@
-//! Keys and values of 8 bits: 32 elements of one are a block of Q8_0, a scale and 32 signed bytes, whose parts lie apart, so that
-//! vectors of them can be loaded.
+//! Keys and values of 8 bits: 32 elements of one are a block of Q8_0, a scale and 32 signed bytes, stored separately so that
+//! vectors of each can be loaded.
 //!
-//! - keys: for every 16 positions `[k_dim][16]` bytes, then `[k_dim / 32][16]` f16 scales;
-//! - values: `[v_dim / 32][capacity][32]` bytes, then `[v_dim / 32][capacity]` f16 scales, so that a group of columns is read front
-//!   to end, and its scales are vectors along the positions.
+//! - keys: for each 16 positions `[k_dim][16]` bytes, then `[k_dim / 32][16]` f16 scales;
+//! - values: `[v_dim / 32][capacity][32]` bytes, then `[v_dim / 32][capacity]` f16 scales, so that a group of columns is read
+//!   sequentially, and its scales are vectors along the positions.
 //!
 //! In decode both are read in place: a group of a key's elements is summed as bytes, and its sums are multiplied by the scales; a
 //! value's scales are multiplied into the weights of its positions. In prefill a block is widened once for all rows.
@@ -16,15 +16,15 @@ use crate::blocks::q8_0::Q8_0;
 use crate::half::f16_to_f32;
 use crate::lanes::Lanes;
 
-/// Elements that have a scale.
+/// Elements that share a scale.
 pub(super) const GROUP: usize = Q8_0::BLOCK;
 
-/// Elements (`u16`) that a key or a value of `dim` elements takes.
+/// Returns the number of `u16` elements that a key or a value of `dim` elements occupies.
 pub(super) const fn stored(dim: usize) -> usize {
     dim / 2 + dim / GROUP
 }
 
-/// Rounds elements to bytes and scales, and hands both to `put_byte(element, byte)` and `put_scale(group, scale)`.
+/// Rounds elements to bytes and scales, and passes them to `put_byte(element, byte)` and `put_scale(group, scale)`.
 pub(super) fn round(
     x: &[f32],
     mut put_byte: impl FnMut(usize, u8),
@@ -33,37 +33,38 @@ pub(super) fn round(
     let mut block = [0u8; Q8_0::BYTES];
     for (g, group) in x.chunks_exact(GROUP).enumerate() {
         Q8_0::quantize(group, &[], &mut block);
-        // What is no number stays none: bytes could not say so.
+        // A group with a NaN gets a NaN scale: bytes cannot represent it.
         let nan = group.iter().any(|x| x.is_nan());
         put_scale(g, if nan { 0x7e00 } else { u16::from_le_bytes([block[0], block[1]]) });
         block[2..].iter().enumerate().for_each(|(i, byte)| put_byte(g * GROUP + i, *byte));
     }
 }
 
-/// Byte `i` of what lies there.
+/// Returns byte `i` of `from`.
 fn byte(from: &[u16], i: usize) -> i8 {
     from[i / 2].to_le_bytes()[i % 2] as i8
 }
 
-/// Element `d` of the key at position `p` of a line.
+/// Returns element `d` of the key at position `p` of a line.
 pub(super) fn key(line: &[u16], k_dim: usize, d: usize, p: usize) -> f32 {
     let scale = line[LINE / 2 * k_dim + d / GROUP * LINE + p];
     f16_to_f32(scale) * byte(line, d * LINE + p) as f32
 }
 
-/// Where a head's value at position `pos` of a page has group `g`: its bytes, counted in bytes, and its scale, in `u16`.
+/// Returns where group `g` of a head's value at position `pos` of a page is stored: its bytes, counted in bytes, and its scale, in
+/// `u16`.
 pub(super) fn value_group(shape: &KvShape, pos: usize, g: usize) -> (usize, usize) {
     let row = g * shape.capacity + pos;
     (row * GROUP, shape.capacity * shape.v_dim / 2 + row)
 }
 
-/// Element `d` of a head's value at position `pos` of a page.
+/// Returns element `d` of a head's value at position `pos` of a page.
 pub(super) fn value(head: &[u16], shape: &KvShape, pos: usize, d: usize) -> f32 {
     let (bytes, scale) = value_group(shape, pos, d / GROUP);
     f16_to_f32(head[scale]) * byte(head, bytes + d % GROUP) as f32
 }
 
-/// Lines of keys as f32, `[lines][k_dim][16]`.
+/// Widens lines of keys to f32, `[lines][k_dim][16]`.
 ///
 /// # Safety
 /// The CPU has the features of `S`.
@@ -89,7 +90,7 @@ pub(super) unsafe fn widen_keys<S: Lanes>(from: &[u16], k_dim: usize, to: &mut [
     }
 }
 
-/// A head's values at `positions` of a page as rows of f32 that lie `pitch` apart.
+/// Widens a head's values at `positions` of a page to rows of f32 at distances of `pitch`.
 ///
 /// # Safety
 /// The CPU has the features of `S`.
@@ -107,7 +108,7 @@ pub(super) unsafe fn widen_values<S: Lanes>(
         let scales = &head[scales..][..positions.len()];
         for (p, (scale, to)) in scales.iter().zip(to.chunks_mut(pitch)).enumerate() {
             let to = to[g * GROUP..][..GROUP].as_mut_ptr();
-            // SAFETY: a row has a byte for each element of the group, and `to` a place; the caller's features.
+            // SAFETY: a row has a byte for each element of the group, and `to` has space for it; the caller's features.
             unsafe {
                 let scale = S::splat(f16_to_f32(*scale));
                 for i in (0..GROUP).step_by(S::N) {

@@ -1,9 +1,8 @@
-//! The inner product of both halves of attention: a few rows times a few vectors of columns, all
-//! sums in registers.
+//! The inner product of both halves of attention: a few rows times a few vectors of columns, with all sums in registers.
 //!
-//! Scores are `Q[R][k_dim] · K[k_dim][positions]`, outputs `P[R][positions] · V[positions][v_dim]`:
-//! the same loop with other strides, on f16 or bytes as they lie in the cache, or on f32. Each size is a
-//! function of its own; [`multiply`] covers a width with the largest that fit the registers.
+//! Scores are `Q[R][k_dim] · K[k_dim][positions]`, outputs `P[R][positions] · V[positions][v_dim]`: the same loop with other
+//! strides, on f16 or bytes in place in the cache, or on f32. Each size is its own function; [`multiply`] covers a width with the
+//! largest that fit the registers.
 
 use std::marker::PhantomData;
 
@@ -14,13 +13,13 @@ use crate::lanes::{Lanes, Outlined};
 pub(super) trait Source {
     /// As stored.
     type E: Copy;
-    /// Whether it is f32.
+    /// True for f32.
     const WIDE: bool;
-    /// Rows of the matrix that share a scale in each column: their sum is multiplied by it.
+    /// Rows of the matrix that share a scale in each column: the scale is applied to their sum.
     const GROUP: usize = usize::MAX;
-    /// Whether each row has a scale, which belongs into the left-hand matrix beforehand.
+    /// True if each row has a scale, which must be multiplied into the left-hand matrix beforehand.
     const WEIGHTED: bool = false;
-    /// What values are where this is what keys are.
+    /// The source of values that belongs to this source of keys.
     type Values: Source<E = Self::E>;
     /// # Safety
     /// As [`Lanes::load`].
@@ -36,7 +35,7 @@ pub(super) struct KeyBytes;
 pub(super) struct ValueBytes;
 /// f16 bits, widened when loaded.
 pub(super) struct F16;
-/// f32 as it is.
+/// f32, as stored.
 pub(super) struct F32;
 
 impl Source for KeyBytes {
@@ -115,10 +114,10 @@ pub(super) struct Right<E> {
     pub p: *const E,
     pub step: usize,
     pub line: usize,
-    /// f16 scales where elements are bytes: of every column, [`Source::GROUP`] rows after the other, or of every row. Those of the
-    /// next line lie as far off as its elements.
+    /// f16 scales where elements are bytes: for every column, one per [`Source::GROUP`] rows in order, or one for every row. Those
+    /// of the next line are as far away as its elements.
     pub scales: *const u16,
-    /// What will be read later lies so many elements further: it is asked for on the way. 0: nothing.
+    /// Distance in elements to the data that is read later and is prefetched on the way. 0: no prefetch.
     pub ahead: isize,
 }
 
@@ -130,7 +129,7 @@ impl<E> Clone for Right<E> {
 impl<E> Copy for Right<E> {}
 
 impl<E> Right<E> {
-    /// Without its first `n` lines.
+    /// Returns the matrix without its first `n` lines.
     #[inline(always)]
     pub(super) fn skip_lines(self, n: usize) -> Right<E> {
         let scales = self.scales.wrapping_byte_add(n * self.line * size_of::<E>());
@@ -138,7 +137,7 @@ impl<E> Right<E> {
     }
 }
 
-/// Where the product goes: `(r, c)` at `p + r * row + c`.
+/// Destination of the product: `(r, c)` at `p + r * row + c`.
 #[derive(Clone, Copy)]
 pub(super) struct Sums {
     pub p: *mut f32,
@@ -152,14 +151,14 @@ struct Product<B: Source, const R: usize, const NV: usize, const P: usize> {
     left: Left,
     right: Right<B::E>,
     k: usize,
-    /// If `NV` is 1: lanes to read, 0 for all.
+    /// If `NV` is 1: number of lanes to read, 0 for all.
     tail: usize,
     sums: Sums,
     source: PhantomData<B>,
 }
 
 impl<B: Source, const R: usize, const NV: usize, const P: usize> Product<B, R, NV, P> {
-    /// What rows `from..end` of the right-hand matrix give.
+    /// Multiplies with rows `from..end` of the right-hand matrix.
     ///
     /// # Safety
     /// The elements exist, and the CPU has the features of `S`.
@@ -181,7 +180,7 @@ impl<B: Source, const R: usize, const NV: usize, const P: usize> Product<B, R, N
                     let mut columns = [S::splat(0.0); NV];
                     for (v, column) in columns.iter_mut().enumerate() {
                         let p = b.add(offsets[v]);
-                        // A line is asked for once, where a step is a part of one.
+                        // A line is prefetched once, where a step is a part of one.
                         if !B::WIDE && v * S::N % asked == 0 && $phase * S::N * NV % asked == 0 {
                             S::prefetch(p.wrapping_offset(right.ahead).cast());
                         }
@@ -197,7 +196,7 @@ impl<B: Source, const R: usize, const NV: usize, const P: usize> Product<B, R, N
                             *sum = S::fma(x, column, *sum);
                         }
                     }
-                    // Beyond the end after the last round, hence wrapping.
+                    // Past the end after the last round, hence wrapping.
                     b = b.wrapping_add(right.step);
                     k += 1;
                 }};
@@ -229,7 +228,7 @@ impl<B: Source, const R: usize, const NV: usize, const P: usize> Outlined for Pr
     #[inline(always)]
     unsafe fn run<S: Lanes>(self) {
         let to = self.sums;
-        // SAFETY: the elements exist and the CPU has the features: the promise made to `multiply`.
+        // SAFETY: the elements exist and the CPU has the features, as required by `multiply`.
         unsafe {
             let sums = if B::GROUP == usize::MAX {
                 self.part::<S>(0, self.k)
@@ -259,9 +258,9 @@ impl<B: Source, const R: usize, const NV: usize, const P: usize> Outlined for Pr
     }
 }
 
-/// [`multiply`] with keys in the cache: one line of 16 positions after the other, so that memory is
-/// read from front to end. (Four lines side by side, as `multiply` takes them, halve what the
-/// hardware prefetcher delivers from DRAM.) Independent sums keep the multipliers busy.
+/// [`multiply`] with keys in the cache: one line of 16 positions after another, so that memory is read sequentially. (Four lines
+/// at a time, as in `multiply`, halve the data rate that the hardware prefetcher reaches from DRAM.) Independent sums keep the
+/// multipliers busy.
 ///
 /// # Safety
 /// As for [`multiply`]; `width` must be a multiple of 16.
@@ -298,8 +297,8 @@ pub(super) unsafe fn multiply_lines<S: Lanes, B: Source, const R: usize>(
 /// `sums[R][0..width] (+)= left[R][k] · right[k][0..width]`.
 ///
 /// # Safety
-/// The elements exist, and the CPU has the features of `S`. Sums are written in whole vectors: there
-/// must be room for `width` rounded up to 16.
+/// The elements exist, and the CPU has the features of `S`. Sums are written in whole vectors: there must be space for `width`
+/// rounded up to 16.
 #[inline(always)]
 pub(super) unsafe fn multiply<S: Lanes, B: Source, const R: usize>(
     left: Left,
@@ -326,7 +325,7 @@ pub(super) unsafe fn multiply<S: Lanes, B: Source, const R: usize>(
             c += $nv * S::N;
         }};
     }
-    // Sums take at most 24 of 32 registers, or 12 of 16; 8 at least keep two multipliers busy.
+    // Sums take at most 24 of 32 registers, or 12 of 16; at least 8 keep two multipliers busy.
     let wide = S::N == 16;
     while c < width {
         let rest = width - c;

@@ -1,36 +1,33 @@
 //! Attention that streams over an f16 key/value cache.
 //!
-//! Scores are never materialised over the context: keys are taken in blocks of a fixed number of
-//! positions with an online softmax (a running maximum `m`, a running sum `l` of exponentials and a
-//! running weighted sum `acc` of values per row). A *row* is one query head of one token.
+//! Scores are never materialised over the context: keys are processed in blocks of a fixed number of positions with an online softmax (a
+//! running maximum `m`, a running sum `l` of exponentials and a running weighted sum `acc` of values per row). A *row* is one query head of
+//! one token.
 //!
 //! Two forms:
 //! - **decode**: [`attend_partial`] handles one token, all query heads that share a key/value head,
 //!   and a range of positions; [`attend_merge`] joins the partial results of several ranges. Keys
 //!   and values are converted from f16 once for all rows.
-//! - **prefill**: [`attend_tile`] handles a tile of tokens against every key they may see, and
-//!   writes finished rows. A block of keys and values is converted once per tile.
+//! - **prefill**: [`attend_tile`] handles a tile of tokens against all keys that they may see, and writes finished rows. A block of keys and
+//!   values is converted once per tile.
 //!
-//! Each call is a pure function of its inputs to an output that belongs to it alone, so pieces can
-//! be repeated and run in any order.
+//! Each call is a pure function of its inputs and writes only its own output, so pieces can be repeated and run in any order.
 //!
 //! # Sinks
 //! A head may have a *sink*: one more score, neither scaled nor capped, that takes part in the softmax and has no value. It
 //! joins the maximum and the sum when a row is finished.
 //!
 //! # Where numbers are rounded
-//! Keys and values are rounded to f16 when they are stored (saturating at ±65504, NaN kept), or to Q8_0 ([`KvType`]).
-//! Everything after that is f32: queries as given, products and sums by fused multiply-add in the
-//! SIMD levels (up to four independent sums per dot product), one multiplication by `scale` after the
-//! dot product, `exp` within 1 ulp, a weighted sum per block of 64 positions added to the rescaled
-//! running one, one multiplication by the inverse of `l` at the end.
+//! Keys and values are rounded to f16 when they are stored (saturating at ±65504, NaN kept), or to Q8_0 ([`KvType`]). Everything after that
+//! is f32: queries as given, products and sums by fused multiply-add in the SIMD levels (up to four independent sums per dot product), one
+//! multiplication by `scale` after the dot product, `exp` within 1 ulp, a weighted sum per block of 64 positions added to the rescaled
+//! running sum, one multiplication by the inverse of `l` at the end.
 //!
 //! # Masks
 //! A mask is data: which positions before its own a token sees ([`Window`], the same for all tokens of a layer), and which after it
-//! ([`Ahead`], for each token of a tile; usually none). Keys outside are
-//! replaced, not weighted: what lies in the cache at positions after the last that a token of the call sees never
-//! matters, even NaN. Within a tile a NaN *value* of a later token does spoil the earlier tokens of
-//! the tile.
+//! ([`Ahead`], for each token of a tile; usually none). Scores of keys outside are replaced, not weighted: the contents of the cache after
+//! the last position that a token of the call sees never matter, even NaN. Within a tile a NaN *value* of a later token does spoil the
+//! earlier tokens of the tile.
 
 mod bytes;
 mod micro;
@@ -50,19 +47,19 @@ pub use store::{KvWriter, kv_store};
 use stream::attend_tile as tile_lanes;
 use stream::{attend_merge as merge_lanes, attend_partial as partial_lanes};
 
-/// Positions per line of the key cache, and what the capacity must be a multiple of.
+/// Positions per line of the key cache; the capacity must be a multiple of it.
 pub const LINE: usize = 16;
 
-/// Columns of the value cache that lie together.
+/// Columns of the value cache that are stored together.
 pub(crate) const COLUMNS: usize = 64;
 
-/// Positions whose scores are held at a time.
+/// Positions whose scores are computed at a time.
 pub(crate) const BLOCK: usize = 64;
 
-/// What the positions of a page must be a multiple of where a cache has several: a block's keys and values are in one page.
+/// The positions of a page must be a multiple of this where a cache has several pages: a block's keys and values are in one page.
 pub const PAGE_UNIT: usize = BLOCK;
 
-/// How keys and values are stored.
+/// Format in which keys and values are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KvType {
     /// 16-bit floats.
@@ -73,7 +70,7 @@ pub enum KvType {
 }
 
 impl KvType {
-    /// What the lengths of keys and values must be multiples of.
+    /// Returns the number that the lengths of keys and values must be multiples of.
     pub const fn multiple(self) -> usize {
         match self {
             KvType::F16 => 1,
@@ -91,18 +88,17 @@ impl fmt::Display for KvType {
     }
 }
 
-/// Shape of a page of the key/value cache of one layer and one sequence. A cache is one page, or several with the positions of
-/// one after those of the other ([`PageTable`]).
+/// Shape of a page of the key/value cache of one layer and one sequence. A cache is one page, or several with consecutive positions
+/// ([`PageTable`]).
 ///
-/// Of [`KvType::F16`]:
+/// For [`KvType::F16`]:
 ///
 /// - keys: `[kv_heads][capacity / 16][k_dim][16]` f16: 16 positions side by side, so that a dot
 ///   product with a query runs over positions in lanes and needs no horizontal sum.
-/// - values: `[kv_heads][v_dim / 64][capacity][64]` f16 (the last columns, if fewer than 64, with
-///   rows that short): a kernel has sums for 64 columns in registers, and so reads them front to end.
-///   None are stored where values are the beginnings of keys.
+/// - values: `[kv_heads][v_dim / 64][capacity][64]` f16 (the last columns, if fewer than 64, with correspondingly shorter rows): a kernel has
+///   sums for 64 columns in registers, and so reads them sequentially. None are stored where values are the beginnings of keys.
 ///
-/// Of [`KvType::Q8_0`] keys and values are as long as `attention/bytes.rs` says.
+/// For [`KvType::Q8_0`] the layout is in `attention/bytes.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
     /// Key/value heads.
@@ -115,22 +111,22 @@ pub struct KvShape {
     pub capacity: usize,
     /// True if a value is the first `v_dim` elements of the key, and is not stored a second time (latent attention).
     pub shared: bool,
-    /// How they are stored.
+    /// Storage format.
     pub ty: KvType,
 }
 
 impl KvShape {
-    /// Elements (`u16`) of the keys of a page.
+    /// Returns the `u16` elements of the keys of a page.
     pub const fn k_len(&self) -> usize {
         self.kv_heads * self.capacity * self.stored(self.k_dim)
     }
 
-    /// Elements (`u16`) of the values of a page.
+    /// Returns the `u16` elements of the values of a page.
     pub const fn v_len(&self) -> usize {
         self.kv_heads * self.capacity * self.stored(self.stored_v_dim())
     }
 
-    /// Elements (`u16`) that a key or a value of `dim` elements takes.
+    /// Returns the `u16` elements that a key or a value of `dim` elements occupies.
     const fn stored(&self, dim: usize) -> usize {
         match self.ty {
             KvType::F16 => dim,
@@ -138,13 +134,13 @@ impl KvShape {
         }
     }
 
-    /// Elements of a value that are stored beside the key.
+    /// Returns the elements of a value that are stored in addition to the key.
     pub const fn stored_v_dim(&self) -> usize {
         if self.shared { 0 } else { self.v_dim }
     }
 
-    /// Where columns `c..c + width` of the value at position `pos` of a page are within a head, for `c` a multiple of
-    /// [`COLUMNS`]: the place of the first, and the width (also the distance to the next position).
+    /// Returns where columns `c..c + width` of the value at position `pos` of a page are within a head, for `c` a multiple of [`COLUMNS`]:
+    /// the index of the first, and the width (also the distance to the next position).
     fn value_columns(&self, pos: usize, c: usize) -> (usize, usize) {
         let width = COLUMNS.min(self.v_dim - c);
         (self.capacity * c + pos * width, width)
@@ -158,7 +154,7 @@ impl KvShape {
         assert!(whole(self.k_dim) && whole(self.stored_v_dim()), "no whole groups: {self:?}");
     }
 
-    /// The same for one page of several.
+    /// The same check for one page of several.
     fn check_paged(&self) {
         self.check();
         let whole = self.capacity > 0 && self.capacity.is_multiple_of(PAGE_UNIT);
@@ -166,12 +162,12 @@ impl KvShape {
     }
 }
 
-/// Which pages of a memory a cache has, in the order of positions.
+/// The pages of a memory that form a cache, in the order of positions.
 #[derive(Clone, Copy, Debug)]
 pub struct PageTable<'a> {
     /// Their numbers.
     pub pages: &'a [u32],
-    /// Elements from a page to the next in the memory.
+    /// Elements from one page to the next in the memory.
     pub stride: usize,
 }
 
@@ -179,7 +175,7 @@ impl PageTable<'_> {
     /// One page at the beginning.
     const ONE: PageTable<'static> = PageTable { pages: &[0], stride: 0 };
 
-    /// Where page `i` of the cache begins.
+    /// Returns where page `i` of the cache begins.
     #[inline(always)]
     fn start(&self, i: usize) -> usize {
         self.pages[i] as usize * self.stride
@@ -211,24 +207,24 @@ impl<'a> KvCache<'a> {
         KvCache { shape, k, v, table }
     }
 
-    /// Positions of all pages.
+    /// Returns the positions of all pages.
     pub fn positions(&self) -> usize {
         self.shape.capacity * self.table.pages.len()
     }
 
-    /// The shape it was made with.
+    /// Returns the cache's shape.
     pub fn shape(&self) -> KvShape {
         self.shape
     }
 
-    /// Keys of one head in page `page`: `[capacity / 16][k_dim][16]`, or of bytes.
+    /// Returns the keys of one head in page `page`: `[capacity / 16][k_dim][16]`, or as bytes.
     #[inline(always)]
     fn keys(&self, kv_head: usize, page: usize) -> &'a [u16] {
         let n = self.shape.capacity * self.shape.stored(self.shape.k_dim);
         &self.k[self.table.start(page) + kv_head * n..][..n]
     }
 
-    /// Values of one head in page `page`: `[v_dim / 64][capacity][64]`; nothing where they are the beginnings of keys.
+    /// Returns the values of one head in page `page`: `[v_dim / 64][capacity][64]`; empty where they are the beginnings of keys.
     #[inline(always)]
     fn values(&self, kv_head: usize, page: usize) -> &'a [u16] {
         let n = self.shape.capacity * self.shape.stored(self.shape.stored_v_dim());
@@ -239,32 +235,32 @@ impl<'a> KvCache<'a> {
     }
 }
 
-/// What turns dot products into scores, and which positions a token sees.
+/// Turns dot products into scores, and selects the positions that a token sees.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionParams {
     /// Factor on `q · k`, usually `1 / sqrt(k_dim)`.
     pub scale: f32,
     /// `Some(cap)`: scores become `cap * tanh(score / cap)`.
     pub softcap: Option<f32>,
-    /// The positions near its own that a token sees; `None`: all of them.
+    /// The positions near its own that a token sees; `None`: all.
     pub window: Option<Window>,
 }
 
 /// The positions that a token sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// Itself and those before it, so many in all.
+    /// The token's own and those before it, this many in all.
     Sliding(usize),
-    /// Those of its chunk of so many: positions from a multiple of it on.
+    /// Those of its chunk, where chunks of this many positions begin at multiples of it.
     Chunk(usize),
-    /// Those at most this number of positions away, on either side.
+    /// Those at most this many positions away, on either side.
     Around(usize),
 }
 
 /// The positions after their own that tokens of a prompt see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ahead<'a> {
-    /// Nothing: attention is causal.
+    /// None: attention is causal.
     #[default]
     Nothing,
     /// All positions before this one.
@@ -275,7 +271,7 @@ pub enum Ahead<'a> {
 }
 
 impl Ahead<'_> {
-    /// The position after the last one that token `t`, at `pos`, sees.
+    /// Returns the position after the last one that token `t`, at `pos`, sees.
     #[inline(always)]
     fn end(self, t: usize, pos: usize) -> usize {
         match self {
@@ -287,12 +283,12 @@ impl Ahead<'_> {
 }
 
 impl AttentionParams {
-    /// The positions that the token at `pos` attends, if it sees none after its own.
+    /// Returns the positions that the token at `pos` attends to, if it sees none after its own.
     pub fn visible(&self, pos: usize) -> Range<usize> {
         self.visible_to(pos, pos + 1)
     }
 
-    /// The positions that the token at `pos` attends, if there is nothing to see from `end` on.
+    /// Returns the positions that the token at `pos` attends to, if there are none from `end` on.
     #[inline(always)]
     pub fn visible_to(&self, pos: usize, end: usize) -> Range<usize> {
         match self.window {
@@ -323,8 +319,7 @@ pub struct HeadsOut<'a> {
     lifetime: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: it stands for a `&mut [f32]`, which may be sent; what duplicates may do at the same time
-// is the promise made at `duplicate`.
+// SAFETY: it represents a `&mut [f32]`, which may be sent; concurrent use of duplicates is governed by the contract of `duplicate`.
 unsafe impl Send for HeadsOut<'_> {}
 // SAFETY: a shared reference gives no access to the elements except through `duplicate`.
 unsafe impl Sync for HeadsOut<'_> {}
@@ -335,29 +330,29 @@ impl<'a> HeadsOut<'a> {
         HeadsOut { data: data.as_mut_ptr(), len: data.len(), stride, lifetime: PhantomData }
     }
 
-    /// A second handle on the same rows, for another thread.
+    /// Returns a second handle on the same rows, for another thread.
     ///
     /// # Safety
-    /// As long as several handles are in use at the same time, no two may be passed to
-    /// [`attend_tile`] with overlapping tokens *and* overlapping heads.
+    /// While several handles are in use at the same time, no two may be passed to [`attend_tile`] with overlapping tokens *and* overlapping
+    /// heads.
     pub unsafe fn duplicate(&self) -> HeadsOut<'a> {
         HeadsOut { data: self.data, len: self.len, stride: self.stride, lifetime: PhantomData }
     }
 
-    /// The row of one token and head. Panics outside the buffer.
+    /// Returns the row of one token and head. Panics outside the buffer.
     fn row(&mut self, token: usize, head: usize, v_dim: usize) -> &mut [f32] {
         let start = token * self.stride + head * v_dim;
         assert!(start + v_dim <= self.len, "output row {token}.{head} outside of {}", self.len);
-        // SAFETY: inside the slice that the handle was made from; that no other thread touches this
-        // row is what `duplicate` requires, and `&mut self` keeps this handle exclusive.
+        // SAFETY: inside the slice that the handle was made from; `duplicate` requires that no other thread accesses this row, and `&mut
+        // self` keeps this handle exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(start), v_dim) }
     }
 }
 
-/// What one call may be asked for; sizes the scratch.
+/// The largest call that is possible; sizes the scratch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionLimits {
-    /// Most rows (tokens × query heads per key/value head) of a call.
+    /// Maximum number of rows (tokens × query heads per key/value head) of a call.
     pub rows: usize,
     /// Longest key.
     pub k_dim: usize,
@@ -366,7 +361,7 @@ pub struct AttentionLimits {
 }
 
 impl AttentionLimits {
-    /// f32 elements of the scratch, in units of 16.
+    /// Returns the f32 elements of the scratch, in units of 16.
     const fn lines(&self) -> usize {
         let (rows, k, v) = (self.rows, self.k_dim, padded(self.v_dim));
         let rows = stream::padded_rows(rows);
@@ -381,13 +376,13 @@ impl AttentionLimits {
         lines
     }
 
-    /// Bytes that a scratch of these limits holds.
+    /// Returns the bytes of a scratch with these limits.
     pub const fn scratch_bytes(&self) -> usize {
         self.lines() * 64
     }
 }
 
-/// 64-byte aligned unit of scratch memory.
+/// A 64-byte aligned unit of scratch memory.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line16([f32; 16]);
@@ -399,12 +394,12 @@ pub struct AttentionScratch {
 }
 
 impl AttentionScratch {
-    /// Memory for calls within `limits`.
+    /// Allocates memory for calls within `limits`.
     pub fn new(limits: AttentionLimits) -> AttentionScratch {
         AttentionScratch { limits, lines: vec![Line16([0.0; 16]); limits.lines()] }
     }
 
-    /// The limits it was made for.
+    /// Returns the limits that it was made for.
     pub fn limits(&self) -> AttentionLimits {
         self.limits
     }
@@ -417,7 +412,7 @@ impl AttentionScratch {
         );
     }
 
-    /// All of it as f32.
+    /// Returns all of it as f32.
     fn floats(&mut self) -> &mut [f32] {
         let n = self.lines.len() * 16;
         // SAFETY: Line16 is repr(C), 16 f32 and no padding.
@@ -425,79 +420,77 @@ impl AttentionScratch {
     }
 }
 
-/// `v_dim` rounded up to whole vectors.
+/// Returns `v_dim` rounded up to whole vectors.
 pub(crate) const fn padded(v_dim: usize) -> usize {
     v_dim.div_ceil(16) * 16
 }
 
-/// f32 elements of one row of a partial result: `acc` padded to a multiple of 16, then `m`, `l`
-/// and 14 unused ones.
+/// Returns the f32 elements of one row of a partial result: `acc` padded to a multiple of 16, then `m`, `l` and 14 unused ones.
 pub const fn partial_row_len(v_dim: usize) -> usize {
     padded(v_dim) + 16
 }
 
-/// f32 elements of a partial result of `rows` rows.
+/// Returns the f32 elements of a partial result of `rows` rows.
 pub const fn partial_len(rows: usize, v_dim: usize) -> usize {
     rows * partial_row_len(v_dim)
 }
 
-/// A sensible number of positions for one [`attend_partial`] piece: some 10–20 µs of work.
+/// Returns a sensible number of positions for one [`attend_partial`] piece: some 10–20 µs of work.
 pub const fn chunk_positions(shape: &KvShape) -> usize {
     let bytes = 2 * (shape.k_dim + shape.stored_v_dim());
     let positions = 256 * 1024 / bytes / BLOCK * BLOCK;
     if positions < 128 { 128 } else { positions }
 }
 
-/// Pieces that one token should give, where the context is long enough.
+/// Number of pieces of one token, where the context is long enough.
 pub const PIECES: usize = 16;
 
-/// No piece along the positions is shorter, and all begin at multiples of it.
+/// Minimum length of a piece along the positions; all begin at multiples of it.
 pub const SHORTEST_PIECE: usize = 64;
 
-/// Where the first piece begins for tokens from `pos` on.
+/// Returns where the first piece begins for tokens from `pos` on.
 pub fn first_position(params: &AttentionParams, pos: usize) -> usize {
     params.visible(pos).start / SHORTEST_PIECE * SHORTEST_PIECE
 }
 
-/// The positions of a piece where `span` positions are attended.
+/// Returns the positions of a piece where `span` positions are attended to.
 pub fn piece_positions(shape: &KvShape, span: usize) -> usize {
     let wanted = (span * shape.kv_heads).div_ceil(PIECES).next_multiple_of(SHORTEST_PIECE);
     let longest = chunk_positions(shape).next_multiple_of(SHORTEST_PIECE);
     wanted.clamp(SHORTEST_PIECE, longest)
 }
 
-/// A sensible number of tokens for one [`attend_tile`] piece with `group` query heads per
-/// key/value head: 48 to 96 rows.
+/// Returns a sensible number of tokens for one [`attend_tile`] piece with `group` query heads per key/value head: 48 to 96 rows.
 pub const fn tile_tokens(group: usize) -> usize {
     let tokens = 96 / group;
     if tokens < 4 { 4 } else { tokens }
 }
 
-/// One token, some query heads and some positions: a call of [`attend_partial`].
+/// One token, some query heads and some positions: the arguments of [`attend_partial`].
 #[derive(Clone, Debug)]
 pub struct Partial<'a> {
-    /// What turns products into scores.
+    /// Turns products into scores.
     pub params: &'a AttentionParams,
-    /// Keys and values, the token's own too.
+    /// Keys and values, including the token's own.
     pub cache: &'a KvCache<'a>,
-    /// Which of the cache's heads.
+    /// The head of the cache.
     pub kv_head: usize,
-    /// `[rows][k_dim]`, the query heads that share `kv_head`, side by side.
+    /// `[rows][k_dim]`, the query heads that share `kv_head`, contiguous.
     pub q: &'a [f32],
     /// The token's position.
     pub pos: usize,
-    /// The positions to attend, as far as the token sees them.
+    /// The positions to attend to, restricted to those that the token sees.
     pub keys: Range<usize>,
 }
 
-/// A tile of tokens and the query heads of one key/value head: a call of [`attend_tile`].
+/// A tile of tokens and the query heads of one key/value head: the arguments of [`attend_tile`].
 #[derive(Clone, Debug)]
 pub struct Tile<'a> {
-    /// What turns products into scores.
+    /// Turns products into scores.
     pub params: &'a AttentionParams,
-    /// Keys and values, those of all the tokens too.
+    /// Keys and values, including those of all the tokens.
     pub cache: &'a KvCache<'a>,
-    /// Which of the cache's heads.
+    /// The head of the cache.
     pub kv_head: usize,
     /// The batch's queries.
     pub q: Queries<'a>,
@@ -509,32 +502,30 @@ pub struct Tile<'a> {
     pub tokens: Range<usize>,
     /// The position of token 0 of the batch.
     pub first_pos: usize,
-    /// The positions after their own that they see, by their indices; keys and values of these are in the cache, too.
+    /// The positions after their own that they see, by their indices; keys and values of these must be in the cache, too.
     pub ahead: Ahead<'a>,
 }
 
 impl Tile<'_> {
-    /// The positions that token `t` of the batch attends.
+    /// Returns the positions that token `t` of the batch attends to.
     #[inline(always)]
     fn visible(&self, t: usize) -> Range<usize> {
         let pos = self.first_pos + t;
         self.params.visible_to(pos, self.ahead.end(t, pos))
     }
 
-    /// The positions that any of the tokens attends: later ones see no earlier start and no earlier end.
+    /// Returns the positions that any of the tokens attends to: later ones see no earlier start and no earlier end.
     #[inline(always)]
     fn all_visible(&self) -> Range<usize> {
         self.visible(self.tokens.start).start..self.visible(self.tokens.end - 1).end
     }
 }
 
-/// Decode: attends one token to some positions (Flash-Decoding: Dao et al. 2023).
+/// Decode: one token attends to some positions (Flash-Decoding: Dao et al. 2023).
 ///
-/// `out`: `partial_len(rows, v_dim)` elements, overwritten; a range that is entirely masked gives
-/// `l = 0`.
+/// `out`: `partial_len(rows, v_dim)` elements, overwritten; a range that is entirely masked has `l = 0`.
 ///
-/// Panics if a slice does not have its length, `keys` or `pos` exceed the capacity, or the scratch
-/// is too small.
+/// Panics if a slice has the wrong length, `keys` or `pos` exceed the capacity, or the scratch is too small.
 pub fn attend_partial(
     isa: Isa,
     call: &Partial<'_>,
@@ -570,7 +561,7 @@ pub fn attend_partial(
 ///
 /// - `partials`: any number of results of `rows` rows, each `partial_len(rows, v_dim)` long.
 /// - `sinks`: `[rows]`, if there are any.
-/// - `out`: `[rows][v_dim]`; a row that saw nothing becomes zeros.
+/// - `out`: `[rows][v_dim]`; a row that saw no position becomes zeros.
 pub fn attend_merge(
     isa: Isa,
     v_dim: usize,
@@ -594,11 +585,11 @@ pub fn attend_merge(
     )
 }
 
-/// Prefill: attends a tile of tokens to every position that each of them sees (FlashAttention: Dao et
-/// al. 2022). Rows `(token, head)` of `out` are overwritten.
+/// Prefill: a tile of tokens attends to every position that each of them sees (FlashAttention: Dao et al. 2022). Rows `(token, head)` of
+/// `out` are overwritten.
 ///
-/// Panics if a row lies outside the queries or `out`, a position outside the cache, if what tokens see [ahead](Ahead) decreases, or if the
-/// scratch is too small for `tokens × heads` rows.
+/// Panics if a row is outside the queries or `out`, a position outside the cache, if the positions that tokens see [ahead](Ahead) decrease,
+/// or if the scratch is too small for `tokens × heads` rows.
 pub fn attend_tile(
     isa: Isa,
     call: &Tile<'_>,

@@ -1,7 +1,7 @@
 //! The portable level: the same blocks and the same online softmax as the others, in loops that compilers vectorise for any CPU.
 //!
-//! A block of keys and values is widened once for all rows. Scores are computed with positions side by side, and weighted sums
-//! with columns side by side, so that each number is summed in the order of its own elements and nothing else.
+//! A block of keys and values is widened once for all rows. Scores are computed with positions in lanes, and weighted sums with
+//! columns in lanes, so that the order of each sum depends on its own elements only.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::half::f16_to_f32;
 
-/// What a row has summed so far.
+/// The running sums of a row.
 struct State<'a> {
     /// `[v_dim]` and padding.
     acc: &'a mut [f32],
@@ -39,7 +39,7 @@ struct Wide<'a> {
 }
 
 impl<'a> Wide<'a> {
-    /// A place for a block, and what is left of the scratch.
+    /// Returns space for a block, and the rest of the scratch.
     fn new(shape: KvShape, scratch: &'a mut [f32]) -> (Wide<'a>, &'a mut [f32]) {
         let (keys, rest) = scratch.split_at_mut(BLOCK * shape.k_dim);
         let (values, rest) = rest.split_at_mut(BLOCK * shape.v_dim);
@@ -117,7 +117,7 @@ impl<'a> Wide<'a> {
             }
             block_max = block_max.max(*score);
         }
-        // All scores -inf so far: any finite reference gives weights of 0.
+        // All scores are -inf so far: any finite reference gives weights of 0.
         let reference = if block_max == f32::NEG_INFINITY { 0.0 } else { block_max };
         let rescale = (m - reference).exp();
         let mut l = max_and_sum[1] * rescale;
@@ -128,7 +128,7 @@ impl<'a> Wide<'a> {
         }
         let acc = &mut acc[..v_dim];
         let values = &self.values[(positions.start - self.first) * v_dim..];
-        // Four positions for each load of a sum, whose additions stay in the order of the positions.
+        // Four positions per load of a sum, whose additions stay in the order of the positions.
         let (fours, rest) = scores.as_chunks::<4>();
         for (p, values) in fours.iter().zip(values.chunks_exact(4 * v_dim)) {
             let (a, b) = values.split_at(2 * v_dim);
@@ -145,7 +145,7 @@ impl<'a> Wide<'a> {
         (max_and_sum[0], max_and_sum[1]) = (block_max, l);
     }
 
-    /// The products of a query with `L` lines of keys from line `n` on; says how many that are.
+    /// Computes the products of a query with `L` lines of keys from line `n` on; returns `L`.
     #[inline(always)]
     fn dots<const L: usize>(&self, n: usize, q: &[f32], scores: &mut [f32; BLOCK]) -> usize {
         let (keys, _) = self.keys[n * LINE * q.len()..].as_chunks::<LINE>();
@@ -163,12 +163,12 @@ impl<'a> Wide<'a> {
     }
 }
 
-/// [`f16_to_f32`] of every element.
+/// Applies [`f16_to_f32`] to every element.
 fn widen(from: &[u16], to: &mut [f32]) {
     from.iter().zip(to).for_each(|(&x, y)| *y = f16_to_f32(x));
 }
 
-/// `keys` by blocks.
+/// Cuts `keys` into blocks.
 fn blocks(keys: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let first = keys.start / BLOCK;
     let last = keys.end.div_ceil(BLOCK).max(first);
@@ -193,7 +193,7 @@ pub(super) fn attend_partial(call: &Partial<'_>, out: &mut [f32], scratch: &mut 
     }
 }
 
-/// Joins the sums of a row: of each its sums, largest score and sum of weights.
+/// Joins the partial sums of a row: of each the sums, largest score and sum of weights.
 fn merge<'a>(
     states: impl Iterator<Item = (&'a [f32], f32, f32)> + Clone,
     sink: f32,

@@ -1,4 +1,4 @@
-//! Storing one position's keys and values, rounded, in the cache's layout.
+//! Stores one position's keys and values, rounded, in the cache's layout.
 
 use std::marker::PhantomData;
 
@@ -10,8 +10,8 @@ use crate::lanes::{Lanes, by_level};
 /// Stores the keys `k` (`[kv_heads][k_dim]`) and values `v` (`[kv_heads][v_dim]`, none where they are the beginnings of keys)
 /// of one position.
 ///
-/// To f16 they are rounded to nearest even; beyond ±65504 they saturate, NaN stays NaN. Panics if a slice does not
-/// have its length or `pos` is not below the capacity.
+/// For f16 they are rounded to nearest even; beyond ±65504 they saturate, NaN stays NaN. Panics if a slice has the wrong
+/// length or `pos` is not below the capacity.
 pub fn kv_store(
     isa: Isa,
     shape: &KvShape,
@@ -21,32 +21,32 @@ pub fn kv_store(
     k: &[f32],
     v: &[f32],
 ) {
-    // SAFETY: the caches are borrowed exclusively, so nobody else touches this position.
+    // SAFETY: the caches are borrowed exclusively, so this position is not accessed elsewhere.
     unsafe { KvWriter::new(*shape, k_cache, v_cache).store(isa, pos, k, v) }
 }
 
 /// Lets several threads store different positions of one cache.
 ///
-/// Positions of the same 16 share cache lines of the key cache: give a thread 16 aligned positions
-/// or more at a time where there are many.
+/// Positions of the same group of 16 share cache lines of the key cache: where there are many positions, give a thread 16 or
+/// more at a time, aligned to 16.
 #[derive(Clone, Copy)]
 pub struct KvWriter<'a> {
     shape: KvShape,
     k: *mut u16,
     v: *mut u16,
-    /// Elements from there on.
+    /// Number of elements from there on.
     lens: [usize; 2],
     table: PageTable<'a>,
     lifetime: PhantomData<&'a mut [u16]>,
 }
 
-// SAFETY: it stands for two `&mut [u16]`; concurrent use is the promise made at `store`.
+// SAFETY: it represents two `&mut [u16]`; concurrent use is governed by the contract of `store`.
 unsafe impl Send for KvWriter<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for KvWriter<'_> {}
 
 impl<'a> KvWriter<'a> {
-    /// A writer into a cache of one page: `k` (`k_len` elements) and `v` (`v_len` elements). Panics on other lengths.
+    /// Creates a writer into a cache of one page: `k` (`k_len` elements) and `v` (`v_len` elements). Panics on other lengths.
     pub fn new(shape: KvShape, k: &'a mut [u16], v: &'a mut [u16]) -> KvWriter<'a> {
         shape.check();
         assert_eq!(k.len(), shape.k_len(), "key cache length for {shape:?}");
@@ -55,8 +55,8 @@ impl<'a> KvWriter<'a> {
         KvWriter { shape, k, v, lens, table: PageTable::ONE, lifetime: PhantomData }
     }
 
-    /// A writer into pages of a memory, in which the keys of page 0 are at `k` and its values at `v`; the pages are those of
-    /// `table`. Panics if `k` or `v` is outside of it.
+    /// Creates a writer into pages of a memory, in which the keys of page 0 are at `k` and its values at `v`; the pages are
+    /// those of `table`. Panics if one is outside `k` or `v`.
     pub fn paged(
         shape: KvShape,
         memory: &'a mut [u16],
@@ -69,7 +69,7 @@ impl<'a> KvWriter<'a> {
         KvWriter { shape, k: k.cast(), v: v.cast(), lens, table, lifetime: PhantomData }
     }
 
-    /// A writer into other pages of the same memory.
+    /// Returns a writer into other pages of the same memory.
     pub fn with_table<'b>(&self, table: PageTable<'b>) -> KvWriter<'b>
     where
         'a: 'b,
@@ -77,7 +77,7 @@ impl<'a> KvWriter<'a> {
         KvWriter { table, ..*self }
     }
 
-    /// Elements of the keys, and of the values, of one position.
+    /// Returns the elements of the keys, and of the values, of one position.
     pub(crate) fn widths(&self) -> [usize; 2] {
         [self.shape.k_dim, self.shape.stored_v_dim()].map(|dim| self.shape.kv_heads * dim)
     }
@@ -101,7 +101,7 @@ impl<'a> KvWriter<'a> {
         }
     }
 
-    /// Position `pos` of the page that begins at `start`, in f16.
+    /// Stores position `pos` of the page that begins at `start`, as f16.
     fn store_halves(&self, isa: Isa, start: usize, pos: usize, k: &[f32], v: &[f32]) {
         let s = &self.shape;
         for (h, head) in k.chunks_exact(s.k_dim).enumerate() {
@@ -111,8 +111,8 @@ impl<'a> KvWriter<'a> {
                 narrow(isa, part, &mut halves[..part.len()]);
                 for (d, &x) in halves[..part.len()].iter().enumerate() {
                     let at = line + (c * COLUMNS + d) * LINE;
-                    // SAFETY: pos < capacity, so the index is within k_len from the page's start on, which is inside of the
-                    // memory; this position's elements are the caller's alone.
+                    // SAFETY: pos < capacity, so the index is within k_len from the page's start, which is inside the memory;
+                    // this position's elements are the caller's alone.
                     unsafe { self.k.add(at).write(x) }
                 }
             }
@@ -129,13 +129,13 @@ impl<'a> KvWriter<'a> {
         }
     }
 
-    /// The same in bytes and scales.
+    /// The same as bytes and scales.
     fn store_bytes(&self, start: usize, pos: usize, k: &[f32], v: &[f32]) {
         let s = &self.shape;
         for (h, head) in k.chunks_exact(s.k_dim).enumerate() {
             let line = (h * s.capacity + pos / LINE * LINE) * s.stored(s.k_dim);
-            // SAFETY: pos < capacity, so bytes and scales are within k_len from the page's start on, which is inside of the
-            // memory; this position's are the caller's alone.
+            // SAFETY: pos < capacity, so bytes and scales are within k_len from the page's start, which is inside the memory;
+            // this position's are the caller's alone.
             let line = unsafe { self.k.add(start + line) };
             let (places, scales) = (line.cast::<u8>(), line.wrapping_add(LINE / 2 * s.k_dim));
             // SAFETY: as above.
@@ -162,7 +162,7 @@ impl<'a> KvWriter<'a> {
     }
 }
 
-/// Into the range of f16; `clamp` keeps NaN.
+/// Clamps to the range of f16; `clamp` keeps NaN.
 fn saturate(x: f32) -> f32 {
     x.clamp(-65504.0, 65504.0)
 }
@@ -178,7 +178,7 @@ fn narrow_scalar(from: &[f32], to: &mut [u16]) {
 
 #[inline(always)]
 unsafe fn saturate_lanes<S: Lanes>(x: S::V) -> S::V {
-    // NaN as second operand passes.
+    // A NaN as second operand is returned.
     // SAFETY: the caller has the features.
     unsafe { S::max(S::splat(-65504.0), S::min(S::splat(65504.0), x)) }
 }
@@ -187,7 +187,7 @@ unsafe fn saturate_lanes<S: Lanes>(x: S::V) -> S::V {
 unsafe fn narrow_lanes<S: Lanes>(from: &[f32], to: &mut [u16]) {
     let whole = from.len().min(to.len()) / S::N * S::N;
     for d in (0..whole).step_by(S::N) {
-        // SAFETY: N elements follow in both; the caller has the features.
+        // SAFETY: both have N more elements; the caller has the features.
         unsafe {
             let x = S::load(from.as_ptr().add(d));
             S::store_f16(to.as_mut_ptr().add(d), saturate_lanes::<S>(x));

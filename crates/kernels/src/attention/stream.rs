@@ -1,9 +1,9 @@
 //! The SIMD levels: rows in panels of up to 6, keys and values in blocks of 64 positions.
 //!
-//! For each block and panel: scores into a small buffer, masks at the edges, online softmax, and the
-//! weighted values added to the panel's sums. In decode keys and values are read in place;
-//! in prefill a block is widened into scratch once for all panels. So it is with values that are
-//! the beginnings of keys, which lie across the positions in the cache and are turned into rows on the way.
+//! For each block and panel: scores into a small buffer, masks at the edges, online softmax, and the weighted values added to
+//! the panel's sums. In decode keys and values are read in place; in prefill a block is widened into scratch once for all
+//! panels. The same is done with values that are the beginnings of keys: in the cache they are stored across the positions, and
+//! are turned into rows on the way.
 
 use std::ops::Range;
 
@@ -20,17 +20,17 @@ pub(super) const PANEL: usize = 6;
 /// Rows of one call and their running state.
 struct Rows<'a> {
     rows: usize,
-    /// Rows of all panels but the last.
+    /// Rows of every panel except the last.
     panel: usize,
-    /// Widen blocks into scratch; then `rows` is a multiple of [`PANEL`].
+    /// True to widen blocks into scratch; then `rows` is a multiple of [`PANEL`].
     widen: bool,
     /// Row `r` is at position `first_pos + r / group`.
     first_pos: usize,
     group: usize,
-    /// How far its token, or the last one for rows that fill a panel, sees beyond that.
+    /// How far its token sees beyond that; rows that fill up a panel use the last token's.
     ahead: Ahead<'a>,
     tokens: usize,
-    /// Positions outside are not looked at.
+    /// Positions outside are ignored.
     keys: Range<usize>,
     /// `[rows][k_dim]`.
     q: *const f32,
@@ -41,18 +41,18 @@ struct Rows<'a> {
     m: *mut f32,
     l: *mut f32,
     ml_stride: usize,
-    /// `[2][PANEL][BLOCK]`: scores, which become weights; and where values have scales, the weights times these.
+    /// `[2][PANEL][BLOCK]`: scores, which become weights; and where values have scales, the weights multiplied by them.
     scores: *mut f32,
 }
 
 impl Rows<'_> {
-    /// Weights times scales, `[PANEL][BLOCK]`.
+    /// Returns the weights times scales, `[PANEL][BLOCK]`.
     #[inline(always)]
     fn weighted(&self) -> *mut f32 {
         self.scores.wrapping_add(PANEL * BLOCK)
     }
 
-    /// What row `r` sees of a block, relative to its start.
+    /// Returns the part of a block that row `r` sees, relative to its start.
     #[inline(always)]
     fn visible(&self, params: &AttentionParams, r: usize, block: usize) -> Range<usize> {
         let t = r / self.group;
@@ -63,12 +63,12 @@ impl Rows<'_> {
     }
 }
 
-/// Rows that a scratch for `rows` has room for.
+/// Returns the number of rows in a scratch for `rows`.
 pub(super) const fn padded_rows(rows: usize) -> usize {
     rows.next_multiple_of(PANEL)
 }
 
-/// Scratch, divided.
+/// The scratch, divided.
 struct Parts<'a> {
     q: &'a mut [f32],
     scores: &'a mut [f32],
@@ -113,7 +113,7 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
     let scores = parts.scores.as_mut_ptr();
     let widen = shape.shared;
     let state = if widen {
-        // Full panels: the rows that fill the last are zeros, and their results are dropped.
+        // Full panels: the rows that fill up the last are zeros, and their results are dropped.
         let all = padded_rows(rows);
         parts.q[..q.len()].copy_from_slice(q);
         parts.q[q.len()..all * shape.k_dim].fill(0.0);
@@ -142,7 +142,7 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
         let acc = partial.as_mut_ptr();
         Rows {
             rows,
-            // As even as possible.
+            // As evenly as possible.
             panel: rows.div_ceil(rows.div_ceil(PANEL)),
             widen: false,
             first_pos: pos,
@@ -195,9 +195,9 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
             packed.copy_from_slice(q);
         }
     }
-    // Rows that fill the last panel: their queries are zeros and their results are dropped.
+    // Rows that fill up the last panel: their queries are zeros and their results are dropped.
     packed.for_each(|q| q.fill(0.0));
-    // Full panels however few rows there are: with fewer rows a sum would be made in another order.
+    // Full panels even for few rows: with fewer rows a sum would be computed in another order.
     let all = padded_rows(rows);
     parts.acc.fill(0.0);
     let (m, l) = parts.ml.split_at_mut(all);
@@ -250,10 +250,11 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
     }
 }
 
-/// All blocks of `state.keys` for all rows: a function that both halves share.
+/// Processes all blocks of `state.keys` for all rows: a function that both halves share.
 ///
 /// # Safety
-/// To run it, `state` has to describe memory that exists, and `keys` and `values` to hold a block of f32 (values padded to 16).
+/// When it runs, `state` must describe memory that exists, and `keys` and `values` must hold a block of f32 (values padded to
+/// 16).
 struct Stream<'a> {
     params: &'a AttentionParams,
     cache: &'a KvCache<'a>,
@@ -295,7 +296,7 @@ unsafe fn stream<S: Lanes>(
         let (k_cache, v_cache) = (cache.keys(kv_head, page), cache.values(kv_head, page));
         // Whole lines of keys: the capacity is a multiple of a line, so they exist.
         let lines = low / LINE * LINE..high.next_multiple_of(LINE);
-        // SAFETY: low..high and lines lie within the capacity; the rest is the caller's.
+        // SAFETY: low..high and lines are within the capacity; the rest is the caller's.
         unsafe {
             if state.widen {
                 let pad = padded(v_dim);
@@ -329,13 +330,13 @@ unsafe fn stream<S: Lanes>(
                 let v = |_| (Right { p, step: pad, line: LINE, scales, ahead: 0 }, pad);
                 panels::<S, F32>(params, k_dim, pad, state, block, k, v);
             } else {
-                // The block may reach beyond the page if that is the only one; what exists of it is touched alone.
+                // The block may reach beyond the page if that is the only one; only existing parts of it are accessed.
                 let at = |block: usize| {
                     let page = block / shape.capacity;
                     (cache.keys(kv_head, page), cache.values(kv_head, page), block % shape.capacity)
                 };
                 let (k_cache, v_cache, first) = at(block);
-                // Nothing but us knows where the next block is, if it is in another page.
+                // The hardware cannot predict where the next block is, if it is in another page.
                 let next = if block + BLOCK < end { block + BLOCK } else { block };
                 let (k_next, v_next, first_next) = at(next);
                 let stored = shape.stored(k_dim);
@@ -373,14 +374,14 @@ unsafe fn stream<S: Lanes>(
     }
 }
 
-/// Elements from one place to another, which need not be of one allocation.
+/// Returns the distance in elements between two addresses, which need not be in one allocation.
 #[inline(always)]
 fn distance(from: *const u16, to: *const u16) -> isize {
     (to.addr() as isize).wrapping_sub(from.addr() as isize) / size_of::<u16>() as isize
 }
 
-/// Turns the first `dim` elements of a line of keys, `[k_dim][16]`, into the rows of 16 positions, `pitch` apart, with zeros
-/// from `dim` on.
+/// Turns the first `dim` elements of a line of keys, `[k_dim][16]`, into the rows of 16 positions, at distances of `pitch`,
+/// with zeros from `dim` on.
 #[inline(always)]
 fn to_rows(line: &[f32], dim: usize, pitch: usize, rows: &mut [f32]) {
     for c in (0..dim).step_by(LINE) {
@@ -396,7 +397,7 @@ fn to_rows(line: &[f32], dim: usize, pitch: usize, rows: &mut [f32]) {
     }
 }
 
-/// Widens rows of `n` f16 to f32 that lie `pitch` apart, with zeros up to a multiple of 16.
+/// Widens rows of `n` f16 to f32 at distances of `pitch`, with zeros up to a multiple of 16.
 ///
 /// # Safety
 /// The CPU has the features of `S`.
@@ -407,7 +408,7 @@ unsafe fn widen_rows<S: Lanes>(from: &[u16], n: usize, pitch: usize, to: &mut [f
     for (r, from) in from.chunks_exact(n).enumerate() {
         let (p, q) = (from.as_ptr(), to.as_mut_ptr().wrapping_add(r * pitch));
         let mut i = 0;
-        // SAFETY: within the chunk and the length asserted; the caller's features.
+        // SAFETY: within the chunk and the asserted length; the caller's features.
         unsafe {
             while i + S::N <= n {
                 S::store(q.add(i), S::load_f16(p.add(i)));
@@ -425,8 +426,8 @@ unsafe fn widen_rows<S: Lanes>(from: &[u16], n: usize, pitch: usize, to: &mut [f
     }
 }
 
-/// One block for every panel. `v(c)` gives the values from column `c` on and how many columns lie
-/// together there.
+/// Processes one block for every panel. `v(c)` returns the values from column `c` on and how many columns are stored together
+/// there.
 ///
 /// # Safety
 /// The CPU has the features of `S`; `state` describes memory that exists; keys (whole lines) and
@@ -485,7 +486,7 @@ unsafe fn panels<S: Lanes, B: Source>(
     }
 }
 
-/// [`multiply`] for `n` rows, with keys or with values; blocks of f32 come with full panels only.
+/// [`multiply`] for `n` rows, with keys or with values; blocks of f32 are used with full panels only.
 ///
 /// # Safety
 /// As for [`multiply`].
@@ -520,8 +521,8 @@ unsafe fn rows<S: Lanes, B: Source, const KEYS: bool>(
     }
 }
 
-/// Turns the products of a panel's columns `first..last` into weights: scale, soft cap, masks,
-/// online softmax. Updates `m` and `l` and says by how much earlier sums shrink.
+/// Turns the products of a panel's columns `first..last` into weights: scale, soft cap, masks, online softmax. Updates `m` and
+/// `l` and returns the factors by which earlier sums shrink.
 struct Weights<'a> {
     params: &'a AttentionParams,
     state: &'a Rows<'a>,
@@ -576,7 +577,7 @@ impl Outlined for Weights<'_> {
                 }
                 let m = state.m.add((row + r) * state.ml_stride);
                 let new = S::largest(max).max(*m);
-                // Nothing above -inf so far: any finite reference gives weights of 0.
+                // All scores are -inf so far: any finite reference gives weights of 0.
                 reference[r] = if new == f32::NEG_INFINITY { 0.0 } else { new };
                 shift[r] = *m - reference[r];
                 *m = new;
@@ -605,7 +606,7 @@ struct Weigh<'a> {
     n: usize,
     first: usize,
     last: usize,
-    /// Of the block's first position.
+    /// The scale of the block's first position.
     scales: *const u16,
 }
 

@@ -1,12 +1,11 @@
-//! How AVX2 reads rows of blocks: 32 weights at a time, in the order of the weights; and what several
-//! types have in common there.
+//! Reads rows of blocks with AVX2, 32 weights at a time, in the order of the weights; also code shared by several types.
 
 use super::BlockFormat;
 use super::shared::scales_and_minima_k;
 use crate::lanes::avx2::opaque;
 use std::arch::x86_64::*;
 
-/// 32 weights of one group as bytes, and what turns their products into floats.
+/// 32 weights of one group as bytes, and the scales and offsets that turn their products into floats.
 pub(crate) struct Group {
     /// 32 unsigned codes.
     pub q: __m256i,
@@ -16,7 +15,7 @@ pub(crate) struct Group {
     pub m: [f32; 2],
 }
 
-/// Scales and offsets of eight groups one after the other, as [`Group`] has those of one.
+/// Scales and offsets of eight consecutive groups, as in [`Group`].
 #[derive(Clone, Copy)]
 pub(crate) struct Eight {
     /// `[8][SCALES]`, in the first `8 · SCALES`.
@@ -36,7 +35,7 @@ pub(crate) trait RowsAvx2: BlockFormat {
     /// `row` holds group `b`; the CPU has AVX2 and F16C.
     unsafe fn group256(row: *const u8, b: usize) -> Group;
 
-    /// The same weights as 16-bit integers, their codes less the zero point: 16 and 16.
+    /// The same weights as 16-bit integers, their codes minus the zero point: 16 and 16.
     ///
     /// # Safety
     /// As for [`Self::group256`].
@@ -46,16 +45,16 @@ pub(crate) trait RowsAvx2: BlockFormat {
         unsafe { widened::<Self>(row, b) }
     }
 
-    /// Whether the scales of 256 weights are made faster together, by [`Self::eight`].
+    /// True if the scales of 256 weights are computed faster together, by [`Self::eight`].
     const EIGHT: bool = false;
 
-    /// How many groups that follow one another differ in which bits of their bytes they have, 1, 2 or 4.
+    /// The period, in groups, of the positions of the codes' bits in their bytes: 1, 2 or 4.
     const PHASES: usize = 1;
 
-    /// How many of these are computed one after the other, since they share what is made of their bytes.
+    /// The number of these groups that are computed in turn, because they share work on their bytes.
     const TOGETHER: usize = 1;
 
-    /// Scales and offsets of groups `8g .. 8g + 8`, the same bits as [`Self::group256`] gives.
+    /// Scales and offsets of groups `8g .. 8g + 8`, bit-identical to those of [`Self::group256`].
     ///
     /// # Safety
     /// `row` holds these groups; the CPU has AVX2 and F16C.
@@ -64,7 +63,7 @@ pub(crate) trait RowsAvx2: BlockFormat {
     }
 }
 
-/// [`RowsAvx2::words`] from the bytes of [`RowsAvx2::group256`]: less the zero point, codes fit signed bytes.
+/// [`RowsAvx2::words`] from the bytes of [`RowsAvx2::group256`]: minus the zero point, codes fit signed bytes.
 #[inline(always)]
 pub(super) unsafe fn widened<Q: RowsAvx2>(row: *const u8, b: usize) -> [__m256i; 2] {
     // SAFETY: by the caller's promise.
@@ -75,13 +74,13 @@ pub(super) unsafe fn widened<Q: RowsAvx2>(row: *const u8, b: usize) -> [__m256i;
     }
 }
 
-/// 16 bytes at `p` → their low and their high nibbles, as 16-bit integers less `zero`.
+/// 16 bytes at `p` → their low and their high nibbles, as 16-bit integers minus `zero`.
 #[inline(always)]
 pub(super) unsafe fn nibble_words(p: *const u8, zero: i32) -> [__m256i; 2] {
     // SAFETY: the caller's pointer has 16 readable bytes and the CPU has AVX2.
     unsafe {
         let zero = _mm256_set1_epi16(zero as i16);
-        // Widened before anything else: the compiler would shift and mask bytes, and widen both.
+        // Widened first: the compiler would otherwise shift and mask bytes, and widen both.
         let v = opaque(_mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast())));
         let (low, high) = (_mm256_and_si256(v, _mm256_set1_epi16(15)), _mm256_srli_epi16::<4>(v));
         [_mm256_sub_epi16(low, zero), _mm256_sub_epi16(high, zero)]
@@ -118,7 +117,7 @@ pub(super) unsafe fn pairs(p: *const u8, g: usize) -> __m256i {
     }
 }
 
-/// 32 nibbles in bytes → what a table has for them.
+/// 32 nibbles in bytes → their entries in `table`.
 #[inline(always)]
 pub(super) unsafe fn looked_up(table: &[u8; 16], nibbles: __m256i) -> __m256i {
     // SAFETY: the callers' CPU has AVX2.
@@ -165,7 +164,7 @@ pub(super) unsafe fn shr(v: __m256i, n: usize) -> __m256i {
     unsafe { _mm256_srl_epi16(v, _mm_cvtsi32_si128(n as i32)) }
 }
 
-/// The scales of eight blocks of 32 weights that begin with an f16, and their offsets if another follows.
+/// The scales of eight blocks of 32 weights that begin with an f16, and their offsets if a second f16 follows.
 #[inline(always)]
 pub(super) unsafe fn leading_eight<Q: BlockFormat>(row: *const u8, g: usize) -> Eight {
     // SAFETY: by the callers' contract the row has the blocks, and the CPU has AVX2 and F16C.
@@ -180,7 +179,7 @@ pub(super) unsafe fn leading_eight<Q: BlockFormat>(row: *const u8, g: usize) -> 
     }
 }
 
-/// Eight f16, each so many bytes after the one before.
+/// Eight f16, each `stride` bytes after the one before.
 #[inline(always)]
 unsafe fn f16_of_eight(p: *const u8, stride: usize) -> __m256 {
     // SAFETY: the caller's pointers have two readable bytes each, and the CPU has F16C.

@@ -1,32 +1,30 @@
-//! How AVX2 reads tiles: half lines of 8 rows × 4 unsigned codes, and their scales; and what several
-//! types have in common there.
+//! Reads tiles with AVX2: half lines of 8 rows × 4 unsigned codes, and their scales; also code shared by several types.
 
 use super::BlockFormat;
 use super::avx2_rows::fifth_bits;
 use crate::fields::TILE_ROWS;
 use std::arch::x86_64::*;
 
-/// What turns the sums of a group of 32 weights into floats, for each of 8 rows.
+/// The scales and offsets that turn the sums of a group of 32 weights into floats, for each of 8 rows.
 pub(crate) struct Scales {
-    /// Of the first and of the second 16 weights; the same where the type has one per 32.
+    /// Scales of the first and of the second 16 weights; the same if the type has one per 32.
     pub d: [__m256; 2],
-    /// The offsets, likewise; zeros where the type has none.
+    /// The offsets, likewise; zeros if the type has none.
     pub m: [__m256; 2],
 }
 
 /// A block type's units; `half` are rows 0 to 7 or 8 to 15.
 ///
 /// # Safety
-/// Of all functions: `unit` points to a whole unit, groups and lines exist, the CPU has AVX2, FMA
-/// and F16C.
+/// For all functions: `unit` points to a whole unit, the groups and lines exist, and the CPU has AVX2, FMA and F16C.
 pub(crate) trait TilesAvx2: BlockFormat {
-    /// What is computed once per group; `()` where lines are read as they are.
+    /// Data computed once per group; `()` if lines are read as they are.
     type Group;
 
-    /// Before anything else of group `g`.
+    /// Called before the other functions for group `g`.
     unsafe fn begin(unit: *const u8, g: usize, half: usize) -> Self::Group;
 
-    /// Of group `g`.
+    /// The scales and offsets of group `g`.
     unsafe fn scales(unit: *const u8, group: &Self::Group, g: usize, half: usize) -> Scales;
 
     /// Weights `32g + 4j .. 32g + 4j + 4` of the rows, as unsigned codes.
@@ -46,7 +44,7 @@ pub(super) unsafe fn halves(p: *const u8) -> __m256 {
     unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
 }
 
-/// Bits `from .. from + 4` of line `l` of those at `lines`.
+/// Bits `from .. from + 4` of line `l` of `lines`.
 #[inline(always)]
 pub(super) unsafe fn nibbles(lines: *const u8, l: usize, half: usize, from: usize) -> __m256i {
     // SAFETY: inside the caller's unit.
@@ -73,7 +71,7 @@ pub(super) unsafe fn pairs(lines: *const u8, g: usize, j: usize, half: usize) ->
     }
 }
 
-/// Adds fifth bits, which are mask `i` of those at `masks`.
+/// Adds fifth bits: mask `i` of `masks`.
 #[inline(always)]
 pub(super) unsafe fn with_fifth(q: __m256i, masks: *const u8, i: usize, half: usize) -> __m256i {
     // SAFETY: inside the caller's unit.
@@ -99,7 +97,7 @@ pub(super) unsafe fn one_scale<Q: BlockFormat>(unit: *const u8, half: usize) -> 
 pub(super) unsafe fn scales_k(unit: *const u8, g: usize, half: usize) -> Scales {
     // SAFETY: inside the caller's unit.
     unsafe {
-        // Byte i of the twelve, of 8 rows: see `scale_min_k` in `shared` for the bits.
+        // Byte i of the twelve, for 8 rows: see `scale_min_k` in `shared` for the bits.
         let at = |i: usize| _mm_loadl_epi64(unit.add(64 + TILE_ROWS * i + 8 * half).cast());
         let (six, four) = (_mm_set1_epi8(63), _mm_set1_epi8(15));
         let upper = |v| _mm_and_si128(_mm_srli_epi16::<2>(v), _mm_set1_epi8(0x30));

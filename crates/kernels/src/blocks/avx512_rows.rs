@@ -1,11 +1,9 @@
-//! How AVX-512 reads rows of blocks: in groups of 256 weights, a superblock of the K types or several
-//! smaller blocks. The scales of a group are gathered once into registers; its codes come in four
-//! steps of 64, one register of bytes each.
+//! Reads rows of blocks with AVX-512, in groups of 256 weights: a superblock of the K types or several smaller blocks. The scales
+//! of a group are gathered once into registers; its codes are read in four steps of 64, one register of bytes each.
 //!
-//! What blocks of 32 have in common: the bytes of two blocks are loaded at once (masked, so that the
-//! end of the file is never crossed) and a byte permutation puts each block's 16 bytes of nibbles into
-//! place twice, the second copy to be shifted. The scales of eight blocks are picked out of up to four
-//! registers by two-register byte permutations.
+//! For blocks of 32, the bytes of two blocks are loaded at once (masked, so that the end of the file is never crossed) and a byte
+//! permutation puts each block's 16 bytes of nibbles into place twice, the second copy to be shifted. The scales of eight blocks
+//! are picked out of up to four registers by two-register byte permutations.
 
 use super::shared::scales_and_minima_k;
 use super::{BlockFormat, per_16};
@@ -14,19 +12,19 @@ use std::arch::x86_64::*;
 /// 256 weights of a row.
 #[derive(Clone, Copy)]
 pub(crate) struct Group<O> {
-    /// Where the group's bytes begin.
+    /// The start of the group's bytes.
     pub at: *const u8,
-    /// One scale and at most one offset per 32 weights: eight scales, then eight offsets (what is
-    /// added; zero where the type has none). Otherwise ([`per_16`]): a scale for every 16 weights.
+    /// One scale and at most one offset per 32 weights: eight scales, then eight offsets (which are added; zero if the type has
+    /// none). Otherwise ([`per_16`]): a scale for every 16 weights.
     pub scales: __m512,
-    /// Where offsets have a register of their own ([`per_16`]): one for every 16 weights.
+    /// One offset for every 16 weights, if offsets have a register of their own ([`per_16`]).
     pub offsets: O,
 }
 
-/// [`RowsAvx512::Offsets`]: a register, or nothing. (A register that nobody needs would be stored
-/// with each of the sixteen groups of a panel.)
+/// [`RowsAvx512::Offsets`]: a register, or nothing. (An unused register would be stored with each of the sixteen groups of a
+/// panel.)
 pub(crate) trait Offsets: Copy {
-    /// The offsets, in lanes of 16 weights; zeros of nothing.
+    /// The offsets, in lanes of 16 weights; zeros for `()`.
     ///
     /// # Safety
     /// The CPU has the SIMD level.
@@ -53,15 +51,15 @@ pub(crate) trait RowsAvx512: BlockFormat {
     /// `__m512` for a type with [`per_16`] and offsets; `()` for all others.
     type Offsets: Offsets;
 
-    /// Group `g` of a row, of which `count` ≤ 8 runs of 32 weights exist; nothing past them is
-    /// read, their scales and offsets are zero.
+    /// Group `g` of a row, in which `count` ≤ 8 runs of 32 weights exist; nothing past them is read, and the scales and offsets
+    /// there are zero.
     ///
     /// # Safety
     /// The row holds these weights; the CPU has the SIMD level.
     unsafe fn begin(row: *const u8, g: usize, count: usize) -> Group<Self::Offsets>;
 
-    /// Weights `64·j .. 64·j + 64` of a group as unsigned codes in their order, or with `HALF`
-    /// only the first 32 of them: the row ends there.
+    /// Weights `64·j .. 64·j + 64` of a group as unsigned codes in their order. With `HALF` only the first 32: the row ends
+    /// there.
     ///
     /// # Safety
     /// The row holds these weights; the CPU has the SIMD level.
@@ -98,13 +96,13 @@ pub(super) const fn nibble_table(bytes: usize, at: usize) -> Table {
     Table(t)
 }
 
-/// Where byte `o` of the gathered scales comes from in eight blocks of `bytes` bytes: first the
-/// word at the start of each block, then the word after it.
+/// Returns the position of byte `o` of the gathered scales in eight blocks of `bytes` bytes: first the word at the start of each
+/// block, then the word after it.
 const fn scale_position(bytes: usize, o: usize) -> usize {
     o / 2 % 8 * bytes + o / 16 * 2 + o % 2
 }
 
-/// [`scale_position`] modulo 128, which is what a permutation of two registers looks at.
+/// [`scale_position`] modulo 128, as a permutation of two registers needs it.
 pub(super) const fn scale_table(bytes: usize) -> Table {
     let mut t = [0; 64];
     let mut i = 0;
@@ -115,8 +113,7 @@ pub(super) const fn scale_table(bytes: usize) -> Table {
     Table(t)
 }
 
-/// Which of the first `n` gathered bytes lie in the registers `pair` (0: bytes 0..128 of the
-/// group, 1: 128..256).
+/// Mask of those of the first `n` gathered bytes that are in the registers `pair` (0: bytes 0..128 of the group, 1: 128..256).
 const fn scale_mask(bytes: usize, n: usize, pair: usize) -> u64 {
     let (mut mask, mut i) = (0, 0);
     while i < n {
@@ -188,7 +185,7 @@ pub(super) unsafe fn one_scale<Q: BlockFormat>(
     }
 }
 
-/// 64 nibbles in bytes → what a table has for them.
+/// 64 nibbles in bytes → their entries in `table`.
 #[inline(always)]
 pub(super) unsafe fn looked_up(table: &[u8; 16], nibbles: __m512i) -> __m512i {
     // SAFETY: the callers' CPU has the SIMD level.
@@ -226,7 +223,7 @@ pub(super) unsafe fn add_fifth<Q: BlockFormat, const HALF: bool>(
     p: *const u8,
     at: usize,
 ) -> __m512i {
-    // SAFETY: the words lie in the caller's blocks; its CPU has the SIMD level.
+    // SAFETY: the words are in the caller's blocks; its CPU has the SIMD level.
     unsafe {
         let mut bits = p.add(at).cast::<u32>().read_unaligned() as u64;
         if !HALF {
@@ -241,7 +238,7 @@ pub(super) unsafe fn add_fifth<Q: BlockFormat, const HALF: bool>(
 pub(super) unsafe fn pairs(p: *const u8, j: usize) -> __m512i {
     // SAFETY: 32 bytes of the caller's block; its CPU has the SIMD level.
     unsafe {
-        // Steps 0 and 1 are bit pairs 0 to 3 of the first 32 bytes, 2 and 3 of the others.
+        // Steps 0 and 1 are bit pairs 0 to 3 of the first 32 bytes, 2 and 3 those of the others.
         let v = _mm512_broadcast_i64x4(_mm256_loadu_si256(p.add(32 * (j / 2)).cast()));
         let by = _mm512_set_epi64(2, 2, 2, 2, 0, 0, 0, 0);
         let by = _mm512_add_epi64(by, _mm512_set1_epi64(4 * (j as i64 % 2)));

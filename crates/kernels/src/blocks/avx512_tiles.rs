@@ -1,34 +1,32 @@
-//! How AVX-512 reads tiles: lines of 16 rows × 4 unsigned codes, and scales of 16 rows; and what
-//! several types have in common there.
+//! Reads tiles with AVX-512: lines of 16 rows × 4 unsigned codes, and scales of 16 rows; also code shared by several types.
 
 use super::BlockFormat;
 use std::arch::x86_64::*;
 
-/// What turns the sums of a group of 32 weights into floats, for each of 16 rows.
+/// The scales and offsets that turn the sums of a group of 32 weights into floats, for each of 16 rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Scales {
-    /// Of the first and of the second 16 weights; the same where the type has one per 32.
+    /// Scales of the first and of the second 16 weights; the same if the type has one per 32.
     pub d: [__m512; 2],
-    /// The offsets, likewise; zeros where the type has none.
+    /// The offsets, likewise; zeros if the type has none.
     pub m: [__m512; 2],
 }
 
-/// A block type's units. Groups are of 32 weights; `P` is the group's number modulo
-/// [`PHASES`](TilesAvx512::PHASES), known when the code is compiled, so that shifts are constants.
+/// A block type's units. A group has 32 weights; `P` is the group's number modulo [`PHASES`](TilesAvx512::PHASES), known at
+/// compile time, so that shifts are constants.
 ///
 /// # Safety
-/// Of all functions: `unit` points to a whole unit, groups and lines exist, the CPU has the SIMD
-/// level.
+/// For all functions: `unit` points to a whole unit, the groups and lines exist, and the CPU has the SIMD level.
 pub(crate) trait TilesAvx512: BlockFormat {
-    /// Groups after which the bits lie in the same way again: 1, 2 or 4.
+    /// The number of groups after which the layout of the bits repeats: 1, 2 or 4.
     const PHASES: usize;
-    /// What is computed once per unit.
+    /// Data computed once per unit.
     type Head: Copy;
 
-    /// Before anything else of a unit.
+    /// Called before the other functions for a unit.
     unsafe fn head(unit: *const u8) -> Self::Head;
 
-    /// Of group `g`.
+    /// The scales and offsets of group `g`.
     unsafe fn scales(unit: *const u8, head: &Self::Head, g: usize) -> Scales;
 
     /// Weights `32g + 4j .. 32g + 4j + 4` of all rows, as unsigned codes.
@@ -91,7 +89,7 @@ pub(super) unsafe fn pairs<const P: usize>(lines: *const u8, g: usize, j: usize)
     }
 }
 
-/// Adds fifth bits, which are mask `i` of those at `masks`.
+/// Adds fifth bits: mask `i` of `masks`.
 #[inline(always)]
 pub(super) unsafe fn with_fifth(q: __m512i, masks: *const u8, i: usize) -> __m512i {
     // SAFETY: inside the caller's unit.
@@ -111,7 +109,7 @@ pub(super) unsafe fn one_scale<Q: BlockFormat>(unit: *const u8) -> Scales {
     }
 }
 
-/// Q4_K and Q5_K: scales and minima of all groups, and what they are multiplied with.
+/// Q4_K and Q5_K: scales and minima of all groups, and their multipliers.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct HeadK {
@@ -128,7 +126,7 @@ impl HeadK {
     pub(super) unsafe fn of(unit: *const u8) -> HeadK {
         // SAFETY: inside the caller's unit.
         unsafe {
-            // Four of the twelve bytes each, of 16 rows: see `scale_min_k` in `shared` for the bits.
+            // Four of the twelve bytes each, for 16 rows: see `scale_min_k` in `shared` for the bits.
             let (a, b, c) = (load(unit.add(64)), load(unit.add(128)), load(unit.add(192)));
             let six = _mm512_set1_epi8(63);
             let two = _mm512_set1_epi8(0x30);

@@ -1,20 +1,20 @@
-//! IQ1, IQ2 and IQ3: 256 weights whose magnitudes are looked up 4 or 8 at a time in a code book ([`grids`]), and
-//! whose scales are a few bits each. How they are decoded, portably and by SIMD, once for all of them.
+//! IQ1, IQ2 and IQ3: 256 weights whose magnitudes are looked up 4 or 8 at a time in a codebook ([`grids`]), and whose scales have
+//! a few bits each. Decodes all of these types, in portable code and with SIMD.
 //!
-//! What costs time is the lookups, eight of 8 bytes for 64 weights; signs are applied to all weights of a register.
-//! There is no packed form: rows side by side would need more lookups, not fewer.
+//! The cost is in the lookups, eight of 8 bytes for 64 weights; signs are applied to all weights of a register. There is no
+//! packed form: rows side by side would need more lookups, not fewer.
 
 use super::{BlockFormat, Group32};
 
-/// A block type of 256 weights with a code book.
+/// A block type of 256 weights with a codebook.
 pub(super) trait Codebook: BlockFormat {
-    /// Whether entries are magnitudes, with a sign for each weight. If not, they are codes.
+    /// True if entries are magnitudes, with a sign for each weight. Otherwise they are codes.
     const SIGNED: bool = true;
 
     /// The entries of group `g`, eight weights each, the first in the lowest byte.
     fn entries(block: &[u8], g: usize) -> [u64; 4];
 
-    /// Bit `i` is set where weight `i` of group `g` is negative.
+    /// Bit `i` is set if weight `i` of group `g` is negative.
     fn signs(_block: &[u8], _g: usize) -> u32 {
         0
     }
@@ -22,11 +22,11 @@ pub(super) trait Codebook: BlockFormat {
     /// The scale of the block, which is multiplied by `2s + 1`.
     fn unit(block: &[u8]) -> f32;
 
-    /// The number s of the 32 (or 16, if the type has two scales for 32) weights number `k`.
+    /// The number s of the `k`-th 32 weights (or 16, if the type has two scales per 32).
     fn step(block: &[u8], k: usize) -> u8;
 }
 
-/// [`BlockFormat::group`] of such a type.
+/// Implements [`BlockFormat::group`] for such a type.
 #[inline(always)]
 pub(super) fn group<Q: Codebook>(block: &[u8], g: usize) -> Group32 {
     let mut q = [0; 32];
@@ -46,7 +46,7 @@ pub(super) fn group<Q: Codebook>(block: &[u8], g: usize) -> Group32 {
     Group32 { q, d, m: [0.0; 2] }
 }
 
-/// A code book of eights: what each of four levels stands for, in 8 bytes.
+/// A codebook of eights: the values of an entry's eight levels, of which there are four, in 8 bytes.
 pub(super) const fn eights<const N: usize>(book: &[u16; N], levels: [u8; 4]) -> [u64; N] {
     let mut out = [0; N];
     let mut i = 0;
@@ -58,7 +58,7 @@ pub(super) const fn eights<const N: usize>(book: &[u16; N], levels: [u8; 4]) -> 
     out
 }
 
-/// A code book of fours, likewise with eight levels, in 4 bytes.
+/// A codebook of fours: the values of an entry's four levels, of which there are eight, in 4 bytes.
 pub(super) const fn fours<const N: usize>(book: &[u16; N], levels: [u8; 8]) -> [u32; N] {
     let mut out = [0; N];
     let mut i = 0;
@@ -73,13 +73,13 @@ pub(super) const fn fours<const N: usize>(book: &[u16; N], levels: [u8; 8]) -> [
 /// The levels of all IQ2 types; the fourth does not occur.
 pub(super) const IQ2_LEVELS: [u8; 4] = [8, 25, 43, 0];
 
-/// The four entries of a group. (Of `array::from_fn` the compiler may make a function that calls a closure.)
+/// The four entries of a group. (The compiler may turn `array::from_fn` into a function that calls a closure.)
 #[inline(always)]
 pub(super) fn four(entry: impl Fn(usize) -> u64) -> [u64; 4] {
     [entry(0), entry(1), entry(2), entry(3)]
 }
 
-/// Eight weights of a code book of fours.
+/// Eight weights from a codebook of fours.
 #[inline(always)]
 pub(super) fn two_fours<const N: usize>(book: &[u32; N], i: usize, j: usize) -> u64 {
     u64::from(book[i]) | u64::from(book[j]) << 32
@@ -90,7 +90,7 @@ pub(super) fn two_fours<const N: usize>(book: &[u32; N], i: usize, j: usize) -> 
 pub(super) fn signs_of_codes(codes: u32) -> u32 {
     let seven = |i: u32| (codes >> (7 * i) & 127) << (8 * i);
     let x = seven(0) | seven(1) | seven(2) | seven(3);
-    // Folded within each byte; what crosses into a neighbour does not reach its lowest bit.
+    // Folded within each byte; bits that cross into a neighbour do not reach its lowest bit.
     let fold = x ^ x >> 4;
     let fold = fold ^ fold >> 2;
     let fold = fold ^ fold >> 1;
@@ -115,7 +115,7 @@ pub(super) fn nibble_at(b: &[u8], at: usize, k: usize) -> u8 {
     b[at + k / 2] >> (k % 2 * 4) & 15
 }
 
-/// Gives a [`Codebook`] its hooks.
+/// Implements the hooks of a [`Codebook`].
 macro_rules! codebook {
     ($ty:ident) => {
         #[cfg(target_arch = "x86_64")]
@@ -172,7 +172,7 @@ mod x86 {
             let mut q = _mm256_set_epi64x(d, c, b, a);
             if Q::SIGNED {
                 let negative = avx2_rows::set_bits(Q::signs(block, g));
-                // Turned over and one added, which is what −1 subtracted does.
+                // Inverting and adding one, which subtracting −1 does.
                 q = _mm256_sub_epi8(_mm256_xor_si256(q, negative), negative);
                 q = _mm256_add_epi8(q, _mm256_set1_epi8(Q::ZERO as i8));
             }
@@ -201,7 +201,7 @@ mod x86 {
             for (k, step) in steps.iter_mut().take(8 * Q::SCALES).enumerate() {
                 *step = 2 * Q::step(block, k) + 1;
             }
-            // Where the type has one scale for 32, the upper eight lanes are offsets: zero.
+            // If the type has one scale for 32, the upper eight lanes are offsets: zero.
             let steps = _mm512_cvtepu8_epi32(_mm_loadu_si128(steps.as_ptr().cast()));
             let unit = _mm512_set1_ps(Q::unit(block));
             let scales = _mm512_mul_ps(_mm512_cvtepi32_ps(steps), unit);

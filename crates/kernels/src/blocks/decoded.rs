@@ -1,15 +1,15 @@
-//! Hooks that are derived from the portable decoding: what a type uses that has none of its own for
-//! a SIMD level or a layout. They are as exact and slower: weights are decoded to the stack first.
+//! Hooks derived from the portable decoding, for types that have none of their own for a SIMD level or a layout. They are as
+//! exact but slower: weights are first decoded to the stack.
 //!
-//! Every type has hooks of its own by now, except for some on NEON: these are what a new one begins with. The tests look at them by the type in
-//! [`internals`](crate::internals).
+//! By now every type has hooks of its own, except for some on NEON: a new type starts with these. The tests check them through
+//! the type in [`internals`](crate::internals).
 
 use super::{BlockFormat, TileGroup};
 use crate::fields;
 use crate::fields::TILE_ROWS;
 
-/// Gives a type the derived hooks that are named: `decoded!(T: RowsAvx2, RowsAvx512, TilesAvx2,
-/// TilesAvx512, RowsNeon, TilesNeon)`.
+/// Implements the named derived hooks for a type: `decoded!(T: RowsAvx2, RowsAvx512, TilesAvx2, TilesAvx512, RowsNeon,
+/// TilesNeon)`.
 macro_rules! decoded {
     ($ty:ident: $($hook:ident),*) => {
         $($crate::blocks::decoded::decoded!(@ $hook $ty);)*
@@ -168,7 +168,7 @@ macro_rules! decoded {
 }
 pub(crate) use decoded;
 
-/// Groups `32·b ..` of a row's blocks from `blocks` on.
+/// Weights `32·b .. 32·b + 32` of a row whose blocks begin at `blocks`.
 ///
 /// # Safety
 /// The block that holds group `b` can be read.
@@ -202,7 +202,7 @@ pub(crate) fn tile_group<Q: BlockFormat, const R: usize>(
     out
 }
 
-/// As [`tile_group`], where a unit is an address.
+/// As [`tile_group`], with the unit given by address.
 ///
 /// # Safety
 /// `unit` points to a whole unit.

@@ -1,7 +1,7 @@
-//! IQ1_M: w = d·(2s + 1)·(K ± 1/8), 256 weights in 56 bytes: 32 bytes with the low 8 bits of an index for eight weights; 16
-//! bytes with a nibble for each index, its high three bits and a bit that makes the 1/8 negative; four numbers of 16 bits, in
-//! whose low 12 bits are four s of three bits, of 16 weights each, and whose high nibbles are d in f16, the lowest first.
-//! The code book is that of IQ1_S. The code of a weight is 8K ± 1 + 9, and its scale d·(2s + 1)/8.
+//! IQ1_M: w = d·(2s + 1)·(K ± 1/8), 256 weights in 56 bytes: 32 bytes with the low 8 bits of an index for eight weights; 16 bytes
+//! with a nibble for each index: its high three bits and a bit that makes the 1/8 negative; four 16-bit numbers, whose low 12
+//! bits hold four 3-bit s, one per 16 weights, and whose high nibbles are d in f16, the lowest first. The codebook is that of
+//! IQ1_S. The code of a weight is 8K ± 1 + 9, and its scale d·(2s + 1)/8.
 //!
 //! Source: ggml's `block_iq1_m`. Dequantising is checked against the `gguf` package bit for bit. Read only, and not packed.
 

@@ -1,7 +1,7 @@
 //! IQ1_S: w = d·(2s + 1)·(K ± 1/8), 256 weights in 50 bytes: f16 d; 32 bytes with the low 8 bits of an index for eight weights; 8
-//! numbers of 16 bits for 32 weights each: the high three bits of four indices, then s in three bits, then a bit that
-//! makes the 1/8 negative. The code book has 2048 entries of eight K, which are −1, 0 or 1. The code of a weight is
-//! 8K ± 1 + 9, and its scale d·(2s + 1)/8.
+//! 16-bit numbers, one per 32 weights: the high three bits of four indices, then s in three bits, then a bit that makes the 1/8
+//! negative. The codebook has 2048 entries of eight K, which are −1, 0 or 1. The code of a weight is 8K ± 1 + 9, and its scale
+//! d·(2s + 1)/8.
 //!
 //! Source: ggml's `block_iq1_s`. Dequantising is checked against the `gguf` package bit for bit. Read only, and not packed.
 
@@ -15,7 +15,7 @@ pub(crate) struct Iq1S;
 /// 8K + 8.
 pub(super) static BOOK: [u64; 2048] = eights(&grids::IQ1_S, [0, 8, 16, 0]);
 
-/// What is added to eight entries: ±1 + 1.
+/// The number added to eight entries: ±1 + 1 for each.
 #[inline(always)]
 pub(super) fn shift(negative: bool) -> u64 {
     if negative { 0 } else { 0x0202_0202_0202_0202 }

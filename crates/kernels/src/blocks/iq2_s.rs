@@ -1,6 +1,6 @@
 //! IQ2_S: w = ±d·(2s + 1)/8·K, 256 weights in 82 bytes: f16 d; 32 bytes with the low 8 bits of an index for eight weights; 32
-//! bytes of signs; 8 bytes with the high two bits of the indices, four to a byte; 8 bytes with 16 nibbles s. The code book
-//! has 1024 entries of eight K, which are 8, 25 or 43. The code of a weight is ±K + 43.
+//! bytes of signs; 8 bytes with the high two bits of the indices, four to a byte; 8 bytes with 16 nibbles s. The codebook has
+//! 1024 entries of eight K, which are 8, 25 or 43. The code of a weight is ±K + 43.
 //!
 //! Source: ggml's `block_iq2_s`. Dequantising is checked against the `gguf` package bit for bit. Read only, and not packed.
 

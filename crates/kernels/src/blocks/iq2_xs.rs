@@ -1,6 +1,6 @@
-//! IQ2_XS: w = ±d·(2s + 1)/8·K, 256 weights in 74 bytes: f16 d; 32 numbers of 16 bits; 8 bytes with 16 nibbles s. A number
-//! of 16 bits is eight weights: the low 9 bits are an index into a code book of 512 entries of eight K, which are 8, 25
-//! or 43, the high 7 a code for the signs. The code of a weight is ±K + 43.
+//! IQ2_XS: w = ±d·(2s + 1)/8·K, 256 weights in 74 bytes: f16 d; 32 16-bit numbers; 8 bytes with 16 nibbles s. A 16-bit number is
+//! eight weights: the low 9 bits are an index into a codebook of 512 entries of eight K, which are 8, 25 or 43, the high 7 a code
+//! for the signs. The code of a weight is ±K + 43.
 //!
 //! Source: ggml's `block_iq2_xs`. Dequantising is checked against the `gguf` package bit for bit. Read only, and not packed.
 

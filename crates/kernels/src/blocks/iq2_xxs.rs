@@ -1,7 +1,6 @@
-//! IQ2_XXS: w = ±d·(2s + 1)/8·K, 256 weights in 66 bytes: f16 d; then for each 32 weights two numbers of 32 bits. The
-//! first has four indices of 8 bits into a code book of 256 entries of eight K, which are 8, 25 or 43. The second
-//! has four codes of 7 bits for the signs of eight weights each, from the lowest bit on, and above them s. The code
-//! of a weight is ±K + 43.
+//! IQ2_XXS: w = ±d·(2s + 1)/8·K, 256 weights in 66 bytes: f16 d; then two 32-bit numbers for each 32 weights. The first has four
+//! 8-bit indices into a codebook of 256 entries of eight K, which are 8, 25 or 43. The second has four 7-bit codes for the signs
+//! of eight weights each, from the lowest bit upwards, and above them s. The code of a weight is ±K + 43.
 //!
 //! Source: ggml's `block_iq2_xxs`. Dequantising is checked against the `gguf` package bit for bit. Read only, and not packed.
 

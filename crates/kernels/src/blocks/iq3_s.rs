@@ -1,6 +1,6 @@
-//! IQ3_S: w = ±d·(2s + 1)·K, 256 weights in 110 bytes: f16 d; 64 bytes with the low 8 bits of an index for four weights; 8
-//! bytes with the ninth bits, eight to a byte; 32 bytes of signs; 4 bytes with 8 nibbles s. The code book has 512 entries of
-//! four K, which are odd, 1 to 15. The code of a weight is ±K + 15.
+//! IQ3_S: w = ±d·(2s + 1)·K, 256 weights in 110 bytes: f16 d; 64 bytes with the low 8 bits of an index for four weights; 8 bytes
+//! with the ninth bits, eight to a byte; 32 bytes of signs; 4 bytes with 8 nibbles s. The codebook has 512 entries of four K,
+//! which are odd, 1 to 15. The code of a weight is ±K + 15.
 //!
 //! Source: ggml's `block_iq3_s`. Dequantising is checked against the `gguf` package bit for bit. Read only, and not packed.
 

@@ -1,6 +1,6 @@
-//! IQ3_XXS: w = ±d·(2s + 1)/4·K, 256 weights in 98 bytes: f16 d; 64 indices of 8 bits into a code book of 256 entries of four
-//! K, which are 4, 12, 20, 28, 36, 44, 52 or 62; then for each 32 weights 32 bits, as in IQ2_XXS: four codes of 7 bits for
-//! the signs of eight weights each, and above them s. The code of a weight is ±K + 62.
+//! IQ3_XXS: w = ±d·(2s + 1)/4·K, 256 weights in 98 bytes: f16 d; 64 8-bit indices into a codebook of 256 entries of four K, which
+//! are 4, 12, 20, 28, 36, 44, 52 or 62; then 32 bits for each 32 weights, as in IQ2_XXS: four 7-bit codes for the signs of eight
+//! weights each, and above them s. The code of a weight is ±K + 62.
 //!
 //! Source: ggml's `block_iq3_xxs`. Dequantising is checked against the `gguf` package bit for bit. Read only, and not packed.
 

@@ -1,5 +1,5 @@
-//! IQ4_NL: w = d·K[q], 32 weights in 18 bytes: f16 d; 16 bytes of nibbles, byte `j` holding weight `j`
-//! (low) and `j + 16` (high). K are the sixteen values of [`IQ4_CODES`]; the code is K[q] + 127.
+//! IQ4_NL: w = d·K[q], 32 weights in 18 bytes: f16 d; 16 bytes of nibbles, byte `j` holding weight `j` (low) and `j + 16` (high).
+//! K is the table of the sixteen values of [`IQ4_CODES`], minus 127; the code is K[q] + 127.
 //!
 //! Source: ggml's `block_iq4_nl`. Dequantising is checked against the `gguf` package bit for bit.
 
@@ -35,7 +35,7 @@ impl BlockFormat for Iq4Nl {
 
     const QUANTIZES: bool = true;
 
-    /// A search with no larger error than llama.cpp's.
+    /// Searches for the scale; the error is at most that of llama.cpp.
     #[inline(always)]
     fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
         let (x, _) = x.as_chunks::<32>();

@@ -1,8 +1,7 @@
-//! IQ4_XS: w = d·(s − 32)·K[q], 256 weights in 136 bytes: f16 d; u16 `scales_h`; 4 bytes of `scales_l`;
-//! 128 bytes of nibbles. Group `g` of 32 weights has the 6-bit scale s, whose low four bits are nibble `g`
-//! of `scales_l` and whose high two are bits `2g` and `2g + 1` of `scales_h`, and bytes `16g ..` of the
-//! nibbles, byte `j` holding weight `j` (low) and `j + 16` (high). K are the sixteen values of
-//! [`IQ4_CODES`]; the code is K[q] + 127.
+//! IQ4_XS: w = d·(s − 32)·K[q], 256 weights in 136 bytes: f16 d; u16 `scales_h`; 4 bytes of `scales_l`; 128 bytes of nibbles.
+//! Group `g` of 32 weights has the 6-bit scale s, whose low four bits are nibble `g` of `scales_l` and whose high two are bits
+//! `2g` and `2g + 1` of `scales_h`, and bytes `16g ..` of the nibbles, byte `j` holding weight `j` (low) and `j + 16` (high). K
+//! is the table of the sixteen values of [`IQ4_CODES`], minus 127; the code is K[q] + 127.
 //!
 //! Source: ggml's `block_iq4_xs`. Dequantising is checked against the `gguf` package bit for bit.
 
@@ -18,7 +17,7 @@ use alight_types::GgmlType;
 
 pub(crate) struct Iq4Xs;
 
-/// Where a unit has both parts of its scales and its lines.
+/// Offsets of the two parts of the scales and of the lines in a unit.
 const HIGH: usize = offset(Iq4Xs::FIELDS, 1);
 const LOW: usize = offset(Iq4Xs::FIELDS, 2);
 const LINES: usize = offset(Iq4Xs::FIELDS, 3);
@@ -49,7 +48,7 @@ impl BlockFormat for Iq4Xs {
 
     const QUANTIZES: bool = true;
 
-    /// A search with no larger error than llama.cpp's.
+    /// Searches for the scales; the error is at most that of llama.cpp.
     #[inline(always)]
     fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
         let (groups, _) = x.as_chunks::<32>();
@@ -79,7 +78,7 @@ impl BlockFormat for Iq4Xs {
     }
 }
 
-/// s − 32 of group `g`; `low` is byte `g / 2` of `scales_l`.
+/// Returns s − 32 of group `g`; `low` is byte `g / 2` of `scales_l`.
 #[inline(always)]
 fn scale(high: u16, low: u8, g: usize) -> f32 {
     let (low, high) = (low >> (g % 2 * 4) & 15, (high >> (2 * g)) as u8 & 3);
@@ -134,7 +133,7 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i {
-            /// Of two groups of 16 bytes.
+            /// For two groups of 16 bytes.
             static NIBBLES: Table = nibble_table(16, 0);
             // SAFETY: by the trait's contract.
             unsafe {

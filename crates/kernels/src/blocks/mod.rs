@@ -1,16 +1,14 @@
 //! Block types: one file and one line of the [registry] for each.
 //!
-//! A type's file holds everything that is particular to it: the formula and where it is from, its
-//! geometry, the parts of a packed tile, the portable decoding of 32 weights, and what makes it
-//! fast: how AVX2, AVX-512 and NEON read rows ([`avx2_rows`], [`avx512_rows`], `neon_rows`) and tiles ([`avx2_tiles`],
-//! [`avx512_tiles`], `neon_tiles`, and portable code: [`tile_groups`]), and how floats are made into it. What is left to [`decoded!`](decoded) is
-//! derived from the portable decoding, so that a type works on every SIMD level, in rows and in
-//! tiles, on the day it is added; hooks then make it fast, by measurement.
-//! `docs/how-to/block-type.md` says how to add one.
+//! A type's file holds everything specific to it: the formula and its source, its geometry, the parts of a packed tile, the
+//! portable decoding of 32 weights, the SIMD code that reads its rows ([`avx2_rows`], [`avx512_rows`], `neon_rows`) and tiles
+//! ([`avx2_tiles`], [`avx512_tiles`], `neon_tiles`; in portable code [`tile_groups`]), and its quantisation. Hooks left to
+//! [`decoded!`](decoded) are derived from the portable decoding, so that a type works on every SIMD level, in rows and in tiles,
+//! on the day it is added; hooks of its own then make it fast, by measurement. `docs/how-to/block-type.md` describes how to add
+//! one.
 //!
-//! Every type is seen the same way: 32 weights are 32 unsigned codes `q`, one or two scales `d`
-//! (one per 32 or per 16 weights) and none, one or two offsets `m`; weight `i` is
-//! `d[i / 16]·(q[i] − ZERO) + m[i / 16]`.
+//! Every type has the same view: 32 weights are 32 unsigned codes `q`, one or two scales `d` (one per 32 or per 16 weights) and
+//! zero, one or two offsets `m`; weight `i` is `d[i / 16]·(q[i] − ZERO) + m[i / 16]`.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2_rows;
@@ -44,9 +42,8 @@ use alight_types::GgmlType;
 use std::fmt;
 pub(crate) use tile_groups::{Line, TileGroup};
 
-/// Declares the block types: for each its file, its [`WeightType`] and its place in `with_block!`. Those under
-/// `rows` have no packed form.
-/// The first argument is a dollar sign, for the macro that this macro writes.
+/// Declares the block types: the file of each, its [`WeightType`] and its arm in `with_block!`. Those under `rows` have no packed
+/// form. The first argument is a dollar sign, for the macros that this macro defines.
 macro_rules! registry {
     (
         $d:tt floats: $($float:ident)*;
@@ -55,7 +52,7 @@ macro_rules! registry {
     ) => {
         registry! { @all $d $($float)*; $($name = $file::$format;)* $($rows = $rows_file::$rows_format;)* }
 
-        /// As [`with_block!`], of a matrix in tiles.
+        /// As [`with_block!`], for a matrix in tiles.
         macro_rules! with_tiles {
             ($d ty:expr, $d q:ident => $d body:expr, $d float:expr) => {{
                 match $d ty {
@@ -73,7 +70,7 @@ macro_rules! registry {
     (@all $d:tt $($float:ident)*; $($name:ident = $file:ident::$format:ident;)*) => {
         $(pub(crate) mod $file;)*
 
-        /// A weight type that has kernels. The names are ggml's; what a block is, its file says.
+        /// A weight type that has kernels. The names are ggml's; a block's layout is described in the type's file.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[allow(non_camel_case_types)]
         pub enum WeightType {
@@ -82,11 +79,11 @@ macro_rules! registry {
         }
 
         impl WeightType {
-            /// Every type, in the order of their GGUF ids.
+            /// Every type, in the order of the GGUF ids.
             pub const ALL: [WeightType; [$(GgmlType::$float,)* $(GgmlType::$name),*].len()] =
                 by_id([$(WeightType::$float,)* $(WeightType::$name),*]);
 
-            /// GGUF's name for this type, which knows its id and its geometry.
+            /// Returns the GGUF type, which has the id and the geometry.
             pub const fn ggml(self) -> GgmlType {
                 match self {
                     $(WeightType::$float => GgmlType::$float,)*
@@ -100,8 +97,7 @@ macro_rules! registry {
             assert!($file::$format::TYPE.id() == GgmlType::$name.id());
         };)*
 
-        /// Runs `$body` with `$q` standing for the [`BlockFormat`] of a quantised [`WeightType`],
-        /// and `$float` for the others.
+        /// Runs `$body` with `$q` as the [`BlockFormat`] of a quantised [`WeightType`], and `$float` for the others.
         macro_rules! with_block {
             ($d ty:expr, $d q:ident => $d body:expr, $d float:expr) => {{
                 match $d ty {
@@ -155,21 +151,21 @@ registry! { $
 pub(crate) struct Group32 {
     /// The codes, in the order of the weights.
     pub q: [u8; 32],
-    /// One scale per 16 weights (twice the same where the type has one per 32).
+    /// One scale per 16 weights (the same twice if the type has one per 32).
     pub d: [f32; 2],
-    /// One offset per 16 weights (twice the same where the type has one per 32; 0 where it has none).
+    /// One offset per 16 weights (the same twice if the type has one per 32; 0 if it has none).
     pub m: [f32; 2],
 }
 
 /// A block type.
 pub(crate) trait BlockFormat: Sized {
-    /// Its name in GGUF, which knows the geometry.
+    /// Its type in GGUF, which has the geometry.
     const TYPE: GgmlType;
     /// Weights per block, a divisor of 256.
     const BLOCK: usize = Self::TYPE.block_len() as usize;
     /// Bytes per block.
     const BYTES: usize = Self::TYPE.block_bytes() as usize;
-    /// What is subtracted from a code. `−ZERO` and `MAX_CODE − ZERO` fit a signed byte.
+    /// Subtracted from a code. `−ZERO` and `MAX_CODE − ZERO` fit a signed byte.
     const ZERO: i32;
     /// The largest code.
     const MAX_CODE: i32;
@@ -177,46 +173,46 @@ pub(crate) trait BlockFormat: Sized {
     const SCALES: usize;
     /// Offsets per 32 weights: 0, 1 or 2.
     const OFFSETS: usize;
-    /// The parts of the block in the order of a packed tile; together they are all its bytes. None of a type
-    /// that has no packed form (`alight_types::packed::has_tiles`).
+    /// The parts of the block in the order of a packed tile; together they are all its bytes. Empty for a type without a packed
+    /// form (`alight_types::packed::has_tiles`).
     const FIELDS: &'static [Field] = &[];
-    /// The scales at fixed places of the block.
+    /// The scales at fixed positions of the block.
     const SCALE_FIELDS: &'static [ScaleField];
 
     /// Unpacks weights `32·g .. 32·g + 32` of a block.
     fn group(block: &[u8], g: usize) -> Group32;
 
-    /// Unpacks weights `32·g .. 32·g + 32` of every row of a unit of a tile, for the portable products: what [`group`](Self::group)
-    /// gives, row by row, until the type has a faster way. The offsets of `to` stay as they are if the type has none.
+    /// Unpacks weights `32·g .. 32·g + 32` of every row of a unit of a tile, for the portable products. By default as
+    /// [`group`](Self::group), row by row; a type can have a faster way. The offsets of `to` are unchanged if the type has none.
     #[inline(always)]
     fn tile_group(unit: &[u8], g: usize, to: &mut TileGroup) {
         *to = decoded::tile_group::<Self, TILE_ROWS>(unit, g, 0);
     }
 
-    /// Whether floats can be made into this type.
+    /// True if floats can be quantised to this type.
     const QUANTIZES: bool = false;
 
-    /// Makes a block of `BLOCK` floats. `weights` `[BLOCK]`: how much an error of each counts, beside its size; empty if all
-    /// count alike. Types whose scale is not searched for take no notice of it.
+    /// Quantises `BLOCK` floats to a block. `weights` `[BLOCK]` are the factors of each float's error, in addition to its size;
+    /// empty if all are equal. Types that do not search for their scale ignore them.
     #[inline(always)]
     fn quantize(_x: &[f32], _weights: &[f32], _block: &mut [u8]) {
         unreachable!("{} is only read", Self::TYPE)
     }
 }
 
-/// How weights are made of codes, of which types the formula is the same. Once its codes are in a panel, nothing else of a type matters: products
-/// with panels are functions of a formula, not of a type.
+/// The formula that turns codes into weights; several types share one. Once its codes are in a panel, nothing else about a type
+/// matters: products with panels are functions of a formula, not of a type.
 pub(crate) trait Formula {
     /// [`BlockFormat::SCALES`].
     const SCALES: usize;
     /// [`BlockFormat::OFFSETS`].
     const OFFSETS: usize;
-    /// Whether there is a [`BlockFormat::ZERO`]. How large it is, the panel knows.
+    /// True if [`BlockFormat::ZERO`] is not 0. The panel holds its value.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const ZERO: bool;
 }
 
-/// The formula with so many scales and offsets for 32 weights, and with a zero point or without.
+/// The formula with these numbers of scales and offsets per 32 weights, with or without a zero point.
 pub(crate) struct FormulaOf<const SCALES: usize, const OFFSETS: usize, const ZERO: bool>;
 
 impl<const SCALES: usize, const OFFSETS: usize, const ZERO: bool> Formula
@@ -227,7 +223,8 @@ impl<const SCALES: usize, const OFFSETS: usize, const ZERO: bool> Formula
     const ZERO: bool = ZERO;
 }
 
-/// The number of a type's formula. (Before it makes code of what depends on a number, the compiler leaves out what belongs to others.)
+/// Returns the number of a type's formula. (The compiler discards the branches for other numbers before it generates code for
+/// them.)
 pub(crate) const fn formula_number<Q: BlockFormat>() -> u8 {
     match (Q::SCALES, Q::OFFSETS, Q::ZERO != 0) {
         (1, 0, true) => 0,
@@ -238,7 +235,7 @@ pub(crate) const fn formula_number<Q: BlockFormat>() -> u8 {
     }
 }
 
-/// Runs `$body` with `$f` standing for the [`Formula`] of block type `$q`.
+/// Runs `$body` with `$f` as the [`Formula`] of block type `$q`.
 macro_rules! with_formula {
     ($q:ty, $f:ident => $body:expr) => {{
         use $crate::blocks::{FormulaOf, formula_number};
@@ -264,14 +261,13 @@ macro_rules! with_formula {
 }
 pub(crate) use with_formula;
 
-/// True if products of the SIMD levels keep a scale and an offset for every 16 weights rather
-/// than for every 32.
+/// True if products of the SIMD levels keep a scale and an offset for every 16 weights instead of every 32.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const fn per_16<Q: BlockFormat>() -> bool {
     Q::SCALES == 2 || Q::OFFSETS == 2
 }
 
-/// What must be true of every type's constants.
+/// Checks the constants of a type.
 const fn check<Q: BlockFormat>() {
     assert!(256 % Q::BLOCK == 0 && Q::BLOCK % 32 == 0);
     assert!(Q::BYTES <= MAX_BYTES && 256 / Q::BLOCK * Q::BYTES <= MAX_BYTES_OF_256);
@@ -282,34 +278,34 @@ const fn check<Q: BlockFormat>() {
     assert!(alight_types::packed::has_tiles(Q::TYPE) != Q::FIELDS.is_empty());
 }
 
-/// No block has more bytes.
+/// Maximum number of bytes of a block.
 pub(crate) const MAX_BYTES: usize = 256;
 
-/// No 256 weights have more bytes. (Those of Q8_0 have as many.)
+/// Maximum number of bytes of 256 weights. (Q8_0 has this many.)
 pub(crate) const MAX_BYTES_OF_256: usize = 272;
 
-/// A scale at a fixed place of a block. Blocks of random bytes with these replaced have weights of a
-/// sensible size: tests and scripts make them so.
+/// A scale at a fixed position of a block. Tests and scripts replace these in blocks of random bytes, to get weights of a
+/// sensible size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleField {
     /// An f16 at this byte.
     F16(usize),
-    /// A byte that is the exponent of a power of two: 127 or 128 stands for 1.
+    /// A byte that is the exponent of a power of two: 127 or 128 means 1.
     Exponent(usize),
     /// A byte that is half of an unsigned 8-bit float, 4 bits of exponent and 3 of mantissa.
     E4M3(usize),
-    /// An f16 in the high nibbles of four numbers of 16 bits from this byte on, the lowest first.
+    /// An f16 in the high nibbles of four 16-bit numbers from this byte on, the lowest first.
     F16Nibbles(usize),
 }
 
 impl ScaleField {
-    /// Writes a scale that is about `d`; one that has no sign takes the magnitude.
+    /// Writes a scale of about `d`; a scale without a sign gets the magnitude.
     pub fn set(self, block: &mut [u8], d: f32) {
         let bits = f32_to_f16(d).to_le_bytes();
         match self {
             ScaleField::F16(at) => block[at..at + 2].copy_from_slice(&bits),
             ScaleField::Exponent(at) => block[at] = (127.0 + d.abs().log2().floor()) as u8,
-            // Twice the scale, to which the exponent of f32 is larger by 120.
+            // Twice the scale; f32's exponent bias is larger by 120.
             ScaleField::E4M3(at) => {
                 let bits = (2.0 * d.abs()).to_bits() >> 20;
                 block[at] = bits.saturating_sub(120 << 3).min(0x7e) as u8;
@@ -323,7 +319,7 @@ impl ScaleField {
     }
 }
 
-/// Sorted by the types' ids.
+/// Sorts the types by id.
 const fn by_id<const N: usize>(mut types: [WeightType; N]) -> [WeightType; N] {
     let mut i = 1;
     while i < N {
@@ -340,7 +336,7 @@ const fn by_id<const N: usize>(mut types: [WeightType; N]) -> [WeightType; N] {
 }
 
 impl WeightType {
-    /// The kernels' name for a type of GGUF, if there are kernels for it.
+    /// Returns the type of the kernels for a GGUF type, if there are kernels for it.
     pub const fn of(ty: GgmlType) -> Option<WeightType> {
         let mut i = 0;
         while i < WeightType::ALL.len() {
@@ -352,7 +348,7 @@ impl WeightType {
         None
     }
 
-    /// The type that has this id in GGUF files, if there are kernels for it.
+    /// Returns the type with this id in GGUF files, if there are kernels for it.
     pub const fn from_gguf(id: u32) -> Option<WeightType> {
         match GgmlType::from_id(id) {
             Ok(ty) => WeightType::of(ty),
@@ -383,13 +379,12 @@ impl WeightType {
         self.block_len() == 1
     }
 
-    /// True if floats can be made into this type, by [`quantize_row`](crate::quantize_row): some
-    /// are only read.
+    /// True if floats can be quantised to this type with [`quantize_row`](crate::quantize_row). Some types are only read.
     pub const fn quantizes(self) -> bool {
         with_block!(self, Q => Q::QUANTIZES, true)
     }
 
-    /// Where the scales of a block are, as far as they have fixed places; none of plain floats.
+    /// Positions of the scales of a block that are fixed; empty for plain floats.
     pub const fn scale_fields(self) -> &'static [ScaleField] {
         with_block!(self, Q => Q::SCALE_FIELDS, &[])
     }

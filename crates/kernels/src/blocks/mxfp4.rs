@@ -15,7 +15,7 @@ use alight_types::GgmlType;
 
 pub(crate) struct Mxfp4;
 
-/// The code of a nibble, K + 12: by arithmetic, since loops of that become vectors, and those of lookups do not.
+/// Returns the code of a nibble, K + 12, by arithmetic: the compiler vectorises loops of that, but not loops of lookups.
 #[inline(always)]
 pub(super) const fn code(nibble: u8) -> u8 {
     let m = nibble & 7;
@@ -43,7 +43,7 @@ const fn scale(e: u8) -> f32 {
     })
 }
 
-/// Where a unit has its lines.
+/// Offset of the lines in a unit.
 const LINES: usize = offset(Mxfp4::FIELDS, 1);
 
 impl BlockFormat for Mxfp4 {
@@ -70,11 +70,11 @@ impl BlockFormat for Mxfp4 {
 
     const QUANTIZES: bool = true;
 
-    /// As the reference (ggml), bit for bit.
+    /// Bit-identical to the reference (ggml).
     #[inline(always)]
     fn quantize(x: &[f32], _: &[f32], out: &mut [u8]) {
         let far = simple::extreme(x).abs();
-        // The largest code, 12, is reached from 1.5 times a power of two on.
+        // The largest K, 12, is reached from 1.5 times a power of two upwards.
         out[0] = if far > 0.0 { (far.log2().floor() + 125.0) as u8 } else { 0 };
         let d = scale(out[0]);
         let nearest = |x: f32| {
@@ -133,8 +133,8 @@ mod x86 {
         }
     }
 
-    /// Where the exponents of eight blocks are, one for each lane of 32 bits. The last is byte 119, so
-    /// that two registers have them all.
+    /// Positions of the exponents of eight blocks, one for each 32-bit lane. The last is byte 119, so two registers hold them
+    /// all.
     static EXPONENTS: Table = {
         let mut t = [0; 64];
         let mut i = 0;
@@ -150,7 +150,7 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group<()> {
-            // SAFETY: `count` blocks by the trait's contract, the masked bytes past them are not read.
+            // SAFETY: `count` blocks by the trait's contract; the masked bytes past them are not read.
             unsafe {
                 let at = row.add(g * 8 * Self::BYTES);
                 let bytes = count * Self::BYTES;
@@ -230,7 +230,7 @@ mod neon {
         // SAFETY: the callers' CPU has NEON.
         unsafe {
             let normal = vshlq_n_u32::<23>(vsubq_u32(e, vdupq_n_u32(1)));
-            // A shift by 32 or more gives zero; one by 255 would be one to the right.
+            // A shift by 32 or more gives zero, but one by 255 would shift right.
             let by = vreinterpretq_s32_u32(vminq_u32(e, vdupq_n_u32(32)));
             let subnormal = vshlq_u32(vdupq_n_u32(0x0020_0000), by);
             let is_normal = vcgtq_u32(e, vdupq_n_u32(1));

@@ -1,5 +1,5 @@
-//! The types that NEON reads by their portable decoding: each group is decoded to the stack first, and multiplied as those of the
-//! types with hooks of their own are. To make one faster, write its hooks in its file and take it out of this list.
+//! The types that NEON reads by their portable decoding: each group is first decoded to the stack, then multiplied like those of
+//! types with hooks of their own. To make a type faster, write its hooks in its file and remove it from this list.
 
 use super::decoded::decoded;
 use super::{iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs};

@@ -1,11 +1,10 @@
-//! How NEON reads rows of blocks: 32 weights at a time, in the order of the weights; and what several
-//! types have in common there.
+//! Reads rows of blocks with NEON, 32 weights at a time, in the order of the weights; also code shared by several types.
 
 use super::BlockFormat;
 use super::shared::scales_and_minima_k;
 use std::arch::aarch64::*;
 
-/// 32 weights of one group as bytes, and what turns their products into floats.
+/// 32 weights of one group as bytes, and the scales and offsets that turn their products into floats.
 pub(crate) struct Group {
     /// 32 unsigned codes.
     pub q: [uint8x16_t; 2],
@@ -15,7 +14,7 @@ pub(crate) struct Group {
     pub m: [f32; 2],
 }
 
-/// Scales and offsets of eight groups one after the other, as [`Group`] has those of one.
+/// Scales and offsets of eight consecutive groups, as in [`Group`].
 #[derive(Clone, Copy)]
 pub(crate) struct Eight {
     /// `[8][SCALES]`, in the first `8 · SCALES`.
@@ -35,10 +34,10 @@ pub(crate) trait RowsNeon: BlockFormat {
     /// `row` holds group `b`; the CPU has NEON.
     unsafe fn group128(row: *const u8, b: usize) -> Group;
 
-    /// Whether blocks have 256 weights whose scales are made faster together, by [`Self::eight`].
+    /// True if blocks have 256 weights whose scales are computed faster together, by [`Self::eight`].
     const EIGHT: bool = false;
 
-    /// Scales and offsets of block `g`, the same bits as [`Self::group128`] gives.
+    /// Scales and offsets of block `g`, bit-identical to those of [`Self::group128`].
     ///
     /// # Safety
     /// `row` holds block `g`; the CPU has NEON.
@@ -47,20 +46,20 @@ pub(crate) trait RowsNeon: BlockFormat {
     }
 }
 
-/// True if codes are too large for signed bytes, so that the zero point is taken from each of them. It is otherwise taken from
-/// their sums.
+/// True if codes are too large for signed bytes, so that the zero point is subtracted from each of them. Otherwise it is
+/// subtracted from their sums.
 pub(crate) const fn too_large<Q: BlockFormat>() -> bool {
     Q::MAX_CODE > i8::MAX as i32
 }
 
-/// Codes as signed bytes: less the zero point where they are [`too_large`].
+/// Codes as signed bytes: minus the zero point if they are [`too_large`].
 #[inline(always)]
 pub(crate) unsafe fn signed<Q: BlockFormat>(codes: uint8x16_t) -> int8x16_t {
     // SAFETY: the callers' CPU has NEON.
     unsafe { vreinterpretq_s8_u8(if too_large::<Q>() { less_zero::<Q>(codes) } else { codes }) }
 }
 
-/// Codes less the zero point, in the bits of signed bytes.
+/// Codes minus the zero point, in the bits of signed bytes.
 #[inline(always)]
 pub(crate) unsafe fn less_zero<Q: BlockFormat>(codes: uint8x16_t) -> uint8x16_t {
     // SAFETY: the callers' CPU has NEON.
@@ -93,7 +92,7 @@ pub(crate) unsafe fn load(p: *const u8) -> [uint8x16_t; 2] {
     unsafe { [vld1q_u8(p), vld1q_u8(p.add(16))] }
 }
 
-/// Bits `from ..` of each byte, at its lower end, of which `mask` are kept.
+/// Bits `from ..` of each byte, moved to its low end and masked with `mask`.
 #[inline(always)]
 pub(super) unsafe fn bits(v: [uint8x16_t; 2], from: usize, mask: u8) -> [uint8x16_t; 2] {
     // SAFETY: the callers' CPU has NEON.
@@ -103,7 +102,7 @@ pub(super) unsafe fn bits(v: [uint8x16_t; 2], from: usize, mask: u8) -> [uint8x1
     }
 }
 
-/// What a table has for 32 nibbles in bytes.
+/// The entries in `table` of 32 nibbles in bytes.
 #[inline(always)]
 pub(super) unsafe fn looked_up(table: &[u8; 16], nibbles: [uint8x16_t; 2]) -> [uint8x16_t; 2] {
     // SAFETY: the callers' CPU has NEON.
@@ -113,7 +112,7 @@ pub(super) unsafe fn looked_up(table: &[u8; 16], nibbles: [uint8x16_t; 2]) -> [u
     }
 }
 
-/// Bits of `a` and of `b`.
+/// Bitwise or of `a` and `b`.
 #[inline(always)]
 pub(super) unsafe fn or(a: [uint8x16_t; 2], b: [uint8x16_t; 2]) -> [uint8x16_t; 2] {
     // SAFETY: the callers' CPU has NEON.
@@ -126,7 +125,7 @@ pub(super) unsafe fn fifth_bits(p: *const u8) -> [uint8x16_t; 2] {
     // SAFETY: the caller's pointer has 4 readable bytes and the CPU has NEON.
     unsafe {
         let v = vreinterpretq_u8_u32(vdupq_n_u32(p.cast::<u32>().read_unaligned()));
-        // Byte i of the result looks at byte i / 8, and there at bit i % 8.
+        // Byte i of the result tests bit i % 8 of byte i / 8.
         let first = vcombine_u8(vdup_n_u8(0), vdup_n_u8(1));
         let bit = vreinterpretq_u8_u64(vdupq_n_u64(0x8040_2010_0804_0201));
         let sixteen = vdupq_n_u8(16);

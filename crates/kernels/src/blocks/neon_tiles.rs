@@ -1,16 +1,15 @@
-//! How NEON reads tiles: half lines of 8 rows × 4 unsigned codes, and their scales; and what several
-//! types have in common there.
+//! Reads tiles with NEON: half lines of 8 rows × 4 unsigned codes, and their scales; also code shared by several types.
 
 use super::BlockFormat;
 use super::neon_rows::{self, fifth_bits, floats_u8};
 use crate::fields::TILE_ROWS;
 use std::arch::aarch64::*;
 
-/// What turns the sums of a group of 32 weights into floats, for each of 8 rows.
+/// The scales and offsets that turn the sums of a group of 32 weights into floats, for each of 8 rows.
 pub(crate) struct Scales {
-    /// Of the first and of the second 16 weights; the same where the type has one per 32.
+    /// Scales of the first and of the second 16 weights; the same if the type has one per 32.
     pub d: [[float32x4_t; 2]; 2],
-    /// The offsets, likewise; zeros where the type has none.
+    /// The offsets, likewise; zeros if the type has none.
     pub m: [[float32x4_t; 2]; 2],
 }
 
@@ -26,15 +25,15 @@ impl Scales {
 /// A block type's units; `half` are rows 0 to 7 or 8 to 15.
 ///
 /// # Safety
-/// Of all functions: `unit` points to a whole unit, groups and lines exist, the CPU has NEON.
+/// For all functions: `unit` points to a whole unit, the groups and lines exist, and the CPU has NEON.
 pub(crate) trait TilesNeon: BlockFormat {
-    /// What is computed once per group; `()` where lines are read as they are.
+    /// Data computed once per group; `()` if lines are read as they are.
     type Group;
 
-    /// Before anything else of group `g`.
+    /// Called before the other functions for group `g`.
     unsafe fn begin(unit: *const u8, g: usize, half: usize) -> Self::Group;
 
-    /// Of group `g`.
+    /// The scales and offsets of group `g`.
     unsafe fn scales(unit: *const u8, group: &Self::Group, g: usize, half: usize) -> Scales;
 
     /// Weights `32g + 4j .. 32g + 4j + 4` of the rows, as unsigned codes.
@@ -57,14 +56,14 @@ pub(super) unsafe fn halves(p: *const u8) -> [float32x4_t; 2] {
     }
 }
 
-/// Products of either four rows.
+/// Elementwise products for eight rows.
 #[inline(always)]
 pub(super) unsafe fn times(a: [float32x4_t; 2], b: [float32x4_t; 2]) -> [float32x4_t; 2] {
     // SAFETY: the callers' CPU has NEON.
     unsafe { [vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1])] }
 }
 
-/// Bits `from ..` of each byte of line `l` of those at `lines`, of which `mask` are kept.
+/// Bits `from ..` of each byte of line `l` of `lines`, masked with `mask`.
 #[inline(always)]
 pub(super) unsafe fn bits(
     lines: *const u8,
@@ -77,7 +76,7 @@ pub(super) unsafe fn bits(
     unsafe { neon_rows::bits(neon_rows::load(lines.add(64 * l + 32 * half)), from, mask) }
 }
 
-/// Bits `from .. from + 4` of line `l` of those at `lines`.
+/// Bits `from .. from + 4` of line `l` of `lines`.
 #[inline(always)]
 pub(super) unsafe fn nibbles(
     lines: *const u8,
@@ -89,7 +88,7 @@ pub(super) unsafe fn nibbles(
     unsafe { bits(lines, l, half, from, 15) }
 }
 
-/// Adds fifth bits, which are mask `i` of those at `masks`.
+/// Adds fifth bits: mask `i` of `masks`.
 #[inline(always)]
 pub(super) unsafe fn with_fifth(
     q: [uint8x16_t; 2],
@@ -119,7 +118,7 @@ pub(super) unsafe fn one_scale<Q: BlockFormat>(unit: *const u8, half: usize) -> 
 pub(super) unsafe fn scales_k(unit: *const u8, g: usize, half: usize) -> Scales {
     // SAFETY: inside the caller's unit.
     unsafe {
-        // Byte i of the twelve, of 8 rows: see `scale_min_k` in `shared` for the bits.
+        // Byte i of the twelve, for 8 rows: see `scale_min_k` in `shared` for the bits.
         let at = |i: usize| unit.add(64 + TILE_ROWS * i + 8 * half);
         let (six, four) = (vdup_n_u8(63), vdup_n_u8(15));
         let (sc, min) = if g < 4 {

@@ -1,22 +1,22 @@
-//! Q4_K and Q5_K: blocks of 256 weights with scales and minima of 6 bits, and 128 bytes of nibbles, perhaps
-//! after 256 fifth bits; and how AVX2, AVX-512 and NEON read them. Where the parts are, the type's fields say.
+//! Q4_K and Q5_K: blocks of 256 weights with 6-bit scales and minima, and 128 bytes of nibbles, optionally after 256 fifth bits;
+//! and their reading with AVX2, AVX-512 and NEON. The type's fields give the positions of the parts.
 
 use super::BlockFormat;
 use super::tile_groups::{TileGroup, add_fifth, bytes, each, halves, line};
 use crate::fields::TILE_ROWS;
 use crate::fields::{NibblePlaces, mask256};
 
-/// Such a block type: its codes have `BITS` bits, 4 or 5.
+/// A block type of this kind; its codes have `BITS` bits, 4 or 5.
 pub(crate) struct Nibbles256<const BITS: u32>;
 
 impl<const BITS: u32> Nibbles256<BITS>
 where
     Self: BlockFormat,
 {
-    /// Where its nibbles and its fifth bits are.
+    /// Positions of its nibbles and fifth bits.
     const AT: NibblePlaces = NibblePlaces::of(Self::FIELDS);
 
-    /// What [`BlockFormat::tile_group`] does.
+    /// Implements [`BlockFormat::tile_group`].
     #[inline(always)]
     pub(super) fn group_of_tile(unit: &[u8], g: usize, to: &mut TileGroup) {
         for (j, q) in to.q.iter_mut().enumerate() {
@@ -26,7 +26,7 @@ where
                 add_fifth(unit, masks, mask256(g, j), q);
             }
         }
-        // Byte i of the twelve, of all rows: see `scale_min_k` in `shared` for the bits.
+        // Byte i of the twelve, for all rows: see `scale_min_k` in `shared` for the bits.
         let at = |i: usize| bytes(unit, 64 + TILE_ROWS * i);
         let (sc, min) = if g < 4 {
             (each(|r| at(g)[r] & 63), each(|r| at(g + 4)[r] & 63))

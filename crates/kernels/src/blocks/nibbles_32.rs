@@ -1,6 +1,6 @@
-//! How tiles of Q4_0, Q4_1, Q5_0, Q5_1 and IQ4_NL are read, and their rows by AVX2, AVX-512 and NEON: blocks of 32 weights that
-//! begin with an f16 scale, perhaps an f16 offset, and end with 16 bytes of nibbles, perhaps after 32 fifth bits. Where these are,
-//! the type's fields say.
+//! Reads tiles of Q4_0, Q4_1, Q5_0, Q5_1 and IQ4_NL, and their rows with AVX2, AVX-512 and NEON: blocks of 32 weights that begin
+//! with an f16 scale and an optional f16 offset, and end with 16 bytes of nibbles, optionally after 32 fifth bits. The type's
+//! fields give the positions of these.
 
 use super::BlockFormat;
 #[cfg(target_arch = "x86_64")]
@@ -8,11 +8,11 @@ use super::avx512_rows::{Table, nibble_table, scale_table};
 use super::tile_groups::{TileGroup, add_fifth, halves, nibbles};
 use crate::fields::NibblePlaces;
 
-/// A block type that is so.
+/// A block type of this kind.
 pub(super) trait Nibbles32: BlockFormat {
-    /// Where its nibbles and its fifth bits are.
+    /// Positions of its nibbles and fifth bits.
     const AT: NibblePlaces = NibblePlaces::of(Self::FIELDS);
-    /// What stands for each nibble, where it is not the nibble itself.
+    /// The code of each nibble, if it is not the nibble itself.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     const CODES: Option<&'static [u8; 16]> = None;
     /// Positions of the scales of eight blocks, and of the nibbles of two.
@@ -21,14 +21,14 @@ pub(super) trait Nibbles32: BlockFormat {
     #[cfg(target_arch = "x86_64")]
     const NIBBLE_TABLE: &'static Table = &nibble_table(Self::BYTES, Self::AT.nibbles);
 
-    /// What stands for a nibble, by arithmetic.
+    /// Returns the code of a nibble, by arithmetic.
     #[inline(always)]
     fn code(nibble: u8) -> u8 {
         nibble
     }
 }
 
-/// What [`BlockFormat::tile_group`] does.
+/// Implements [`BlockFormat::tile_group`].
 #[inline(always)]
 pub(super) fn tile_group<Q: Nibbles32>(unit: &[u8], to: &mut TileGroup) {
     nibbles(unit, Q::AT.lines, 0, &mut to.q, Q::code);
@@ -43,7 +43,7 @@ pub(super) fn tile_group<Q: Nibbles32>(unit: &[u8], to: &mut TileGroup) {
     }
 }
 
-/// The mask that has the fifth bits of line `j`.
+/// The mask with the fifth bits of line `j`.
 const fn mask(j: usize) -> usize {
     2 * (j % 4) + j / 4
 }

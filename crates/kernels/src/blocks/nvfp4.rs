@@ -1,10 +1,9 @@
-//! NVFP4: w = e·K[q], 64 weights in 36 bytes: 4 bytes with a scale e of 16 weights each; 32 bytes of nibbles, of which bytes
-//! `8s ..` belong to the 16 weights number `s`, byte `j` of them holding weight `j` (low) and `j + 8` (high). K is
-//! that of MXFP4, the code is K[q] + 12. A scale is half of an unsigned 8-bit float (E4M3): an exponent of 4 bits above a
-//! mantissa m of 3, (1 + m/8)·2^(exponent − 7), or m·2^−9 where the exponent is 0; 0x7f stands for 0, and the highest
-//! bit for nothing.
+//! NVFP4: w = e·K[q], 64 weights in 36 bytes: 4 bytes with a scale e for 16 weights each; 32 bytes of nibbles, of which bytes `8s
+//! ..` belong to the `s`-th 16 weights, byte `j` of them holding weight `j` (low) and `j + 8` (high). K is that of MXFP4, the
+//! code is K[q] + 12. A scale is half of an unsigned 8-bit float (E4M3): an exponent of 4 bits above a mantissa m of 3, (1 +
+//! m/8)·2^(exponent − 7), or m·2^−9 if the exponent is 0; the byte 0x7f means 0, otherwise the highest bit is ignored.
 //!
-//! What a file multiplies the products of a whole matrix with (`NAME.scale`) is not in its blocks.
+//! The factor in a file for the products of a whole matrix (`NAME.scale`) is not in its blocks.
 //!
 //! Source: ggml's `block_nvfp4`; dequantising is checked against the `gguf` package bit for bit. Read only.
 
@@ -17,7 +16,7 @@ use alight_types::GgmlType;
 
 pub(crate) struct Nvfp4;
 
-/// A scale; the exponent's bias is 8 by the half, and f32's is 127.
+/// A scale; the halving makes the exponent's bias 8, and f32's is 127.
 #[inline(always)]
 const fn scale(e: u8) -> f32 {
     match e & 0x7f {
@@ -27,13 +26,13 @@ const fn scale(e: u8) -> f32 {
     }
 }
 
-/// The line that has weights `4j ..` of group `g`, and the first bit of their nibbles.
+/// The line with weights `4j ..` of group `g`, and the first bit of their nibbles.
 #[inline(always)]
 fn line_of(g: usize, j: usize) -> (usize, usize) {
     (4 * g + j / 4 * 2 + j % 2, j % 4 / 2 * 4)
 }
 
-/// Where a unit has its lines.
+/// Offset of the lines in a unit.
 const LINES: usize = offset(Nvfp4::FIELDS, 1);
 
 impl BlockFormat for Nvfp4 {
@@ -98,7 +97,7 @@ mod x86 {
         }
     }
 
-    /// Sixteen, likewise.
+    /// Sixteen [`scale`]s, likewise.
     #[inline(always)]
     unsafe fn scales512(e: __m512i) -> __m512 {
         // SAFETY: the callers' CPU has the SIMD level.
@@ -137,7 +136,7 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group<()> {
-            // SAFETY: by the trait's contract; `count` is even, as blocks are of 64.
+            // SAFETY: by the trait's contract; `count` is even, as blocks have 64 weights.
             unsafe {
                 let at = row.add(g * 4 * Self::BYTES);
                 let four = |b: usize| match b < count / 2 {
@@ -178,7 +177,7 @@ mod x86 {
                 let [first, second] = [at(0), at(1)];
                 let first = _mm256_cvtepu8_epi32(_mm_loadl_epi64(first.cast()));
                 let second = _mm256_cvtepu8_epi32(_mm_loadl_epi64(second.cast()));
-                // Not in a closure, which would be code of its own, without the level's features.
+                // Not in a closure: that would be compiled separately, without the level's features.
                 let d = [scales256(first), scales256(second)];
                 avx2_tiles::Scales { d, m: [_mm256_setzero_ps(); 2] }
             }

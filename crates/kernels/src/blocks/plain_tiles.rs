@@ -1,18 +1,17 @@
-//! Tiles that AVX2 and AVX-512 read line by line, with nothing to compute before: those of all blocks of
-//! 32 weights that have hooks of their own.
+//! Tiles that AVX2 and AVX-512 read line by line, with nothing to compute first: those of all blocks of 32 weights with hooks of
+//! their own.
 
 use super::BlockFormat;
 use super::avx2_tiles::{self, TilesAvx2};
 use super::avx512_tiles::{self, TilesAvx512};
 use std::arch::x86_64::*;
 
-/// A block type of 32 weights whose lines are each read by themselves. It has [`TilesAvx2`] and
-/// [`TilesAvx512`] by that.
+/// A block type of 32 weights whose lines are each read on their own. It gets [`TilesAvx2`] and [`TilesAvx512`] from this.
 ///
 /// # Safety
-/// Of all functions: `unit` points to a whole unit, lines exist, the CPU has the SIMD level.
+/// For all functions: `unit` points to a whole unit, the lines exist, and the CPU has the SIMD level.
 pub(super) trait PlainTiles: BlockFormat {
-    /// Of rows 0 to 7, or 8 to 15.
+    /// Scales and offsets of rows 0 to 7, or 8 to 15.
     #[inline(always)]
     unsafe fn scales256(unit: *const u8, half: usize) -> avx2_tiles::Scales {
         // SAFETY: by the trait's contract.
@@ -22,7 +21,7 @@ pub(super) trait PlainTiles: BlockFormat {
     /// Weights `4j .. 4j + 4` of rows 0 to 7, or 8 to 15, as unsigned codes.
     unsafe fn line256(unit: *const u8, j: usize, half: usize) -> __m256i;
 
-    /// Of all rows.
+    /// Scales and offsets of all rows.
     #[inline(always)]
     unsafe fn scales512(unit: *const u8) -> avx512_tiles::Scales {
         // SAFETY: by the trait's contract.

@@ -1,5 +1,5 @@
-//! Q1_0: w = d or −d, 128 weights in 18 bytes: f16 d; 16 bytes of bits, from the lowest of the first
-//! byte on: set means d. The code is 2 or 0 with a zero point of 1.
+//! Q1_0: w = d or −d, 128 weights in 18 bytes: f16 d; 16 bytes of bits, starting from the lowest of the first byte: set means d.
+//! The code is 2 or 0 with a zero point of 1.
 //!
 //! Source: the specification's formula (ggml's `block_q1_0`).
 
@@ -12,7 +12,7 @@ use alight_types::GgmlType;
 
 pub(crate) struct Q1_0;
 
-/// Where a unit has its lines: one for each group.
+/// Offset of the lines in a unit: one for each group.
 const LINES: usize = offset(Q1_0::FIELDS, 1);
 
 impl BlockFormat for Q1_0 {
@@ -46,7 +46,7 @@ impl BlockFormat for Q1_0 {
 
     const QUANTIZES: bool = true;
 
-    /// As the reference (ggml), bit for bit.
+    /// Bit-identical to the reference (ggml).
     #[inline(always)]
     fn quantize(x: &[f32], _: &[f32], out: &mut [u8]) {
         let mut sum = 0.0;

@@ -1,5 +1,5 @@
-//! Q2_0: w = (q − 1)·d, so −d to 2d, 64 weights in 18 bytes: f16 d; 16 bytes of bit pairs, four
-//! consecutive weights in a byte from the lowest pair on.
+//! Q2_0: w = (q − 1)·d, so −d to 2d, 64 weights in 18 bytes: f16 d; 16 bytes of bit pairs, four consecutive weights in a byte,
+//! starting from the lowest pair.
 //!
 //! Source: the specification's formula (ggml's `block_q2_0`).
 
@@ -12,7 +12,7 @@ use alight_types::GgmlType;
 
 pub(crate) struct Q2_0;
 
-/// Where a unit has its lines: two for each group.
+/// Offset of the lines in a unit: two for each group.
 const LINES: usize = offset(Q2_0::FIELDS, 1);
 
 impl BlockFormat for Q2_0 {
@@ -49,7 +49,7 @@ impl BlockFormat for Q2_0 {
 
     const QUANTIZES: bool = true;
 
-    /// As the reference (ggml), bit for bit.
+    /// Bit-identical to the reference (ggml).
     #[inline(always)]
     fn quantize(x: &[f32], _: &[f32], out: &mut [u8]) {
         let q: [u8; 64] = simple::ternary(x, out);
@@ -69,20 +69,20 @@ mod x86 {
     use crate::blocks::avx512_tiles::{self, TilesAvx512};
     use std::arch::x86_64::*;
 
-    /// The lowest byte of eight lanes → its four bit pairs, in as many bytes.
+    /// The lowest byte of eight lanes → its four bit pairs, one per byte.
     #[inline(always)]
     unsafe fn pairs256(v: __m256i) -> __m256i {
         // SAFETY: the callers' CPU has AVX2.
         unsafe {
             let v = _mm256_and_si256(v, _mm256_set1_epi32(255));
-            // Each pair by six bits more than the one before.
+            // Moves each pair six bits further than the one before.
             let v = _mm256_or_si256(v, _mm256_slli_epi32::<12>(v));
             let v = _mm256_or_si256(v, _mm256_slli_epi32::<6>(v));
             _mm256_and_si256(v, _mm256_set1_epi8(3))
         }
     }
 
-    /// Byte `i` of sixteen lanes → its four bit pairs, in as many bytes.
+    /// Byte `i` of sixteen lanes → its four bit pairs, one per byte.
     #[inline(always)]
     unsafe fn pairs512(v: __m512i, i: usize) -> __m512i {
         // SAFETY: the callers' CPU has the SIMD level.

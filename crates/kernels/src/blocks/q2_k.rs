@@ -1,6 +1,6 @@
-//! Q2_K: w = q·(d·sc) − dmin·m, 256 weights in 16 groups of 16, 84 bytes: 16 bytes of scales, of which
-//! the low nibble is sc and the high one m; 64 bytes of bit pairs; f16 d; f16 dmin. A half of 128
-//! weights has 32 bytes of bit pairs: pair `t` of byte `i` is weight `i` of its group of 32 number `t`.
+//! Q2_K: w = q·(d·sc) − dmin·m, 256 weights in 16 groups of 16, 84 bytes: 16 bytes of scales, of which the low nibble is sc and
+//! the high one m; 64 bytes of bit pairs; f16 d; f16 dmin. A half of 128 weights has 32 bytes of bit pairs: pair `t` of byte `i`
+//! is weight `i` of the half's `t`-th group of 32.
 //!
 //! Source: ggml's `block_q2_K`; dequantising is checked against the `gguf` package bit for bit.
 
@@ -14,7 +14,7 @@ use alight_types::GgmlType;
 
 pub(crate) struct Q2K;
 
-/// Where a unit has its scales and its lines.
+/// Offsets of the scales and of the lines in a unit.
 const SCALES: usize = offset(Q2K::FIELDS, 1);
 const LINES: usize = offset(Q2K::FIELDS, 2);
 
@@ -51,7 +51,7 @@ impl BlockFormat for Q2K {
 
     const QUANTIZES: bool = true;
 
-    /// A search with no larger error than llama.cpp's.
+    /// Searches for the scales; the error is at most that of llama.cpp.
     #[inline(always)]
     fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
         let block = search::affine::<16, 16>(x, weights, 3, 15.0);

@@ -1,7 +1,7 @@
-//! Q3_K: w = d·(s − 32)·(q − 4), 256 weights in 16 groups of 16, 110 bytes: 32 bytes of third bits, bit `g` of
-//! byte `i` belonging to weight `i` of the group of 32 number `g`; 64 bytes of the lower two bits, as in Q2_K; 12
-//! bytes with 16 scales s of 6 bits; f16 d. The low four bits of scale `k` are in byte `k mod 8`, in the low half
-//! for the first eight; the high two are in byte `8 + k mod 4`, at bit `2·(k div 4)`.
+//! Q3_K: w = d·(s − 32)·(q − 4), 256 weights in 16 groups of 16, 110 bytes: 32 bytes of third bits, bit `g` of byte `i` belonging
+//! to weight `i` of the `g`-th group of 32; 64 bytes of the lower two bits, as in Q2_K; 12 bytes with 16 scales s of 6 bits; f16
+//! d. The low four bits of scale `k` are in byte `k mod 8`, in the low half for the first eight; the high two are in byte `8 + k
+//! mod 4`, at bit `2·(k div 4)`.
 //!
 //! Source: ggml's `block_q3_K`; dequantising is checked against the `gguf` package bit for bit.
 
@@ -15,7 +15,7 @@ use alight_types::GgmlType;
 
 pub(crate) struct Q3K;
 
-/// Where a unit has its scales, its lines of third bits and its lines of bit pairs.
+/// Offsets of the scales, of the lines of third bits and of the lines of bit pairs in a unit.
 const SCALES: usize = offset(Q3K::FIELDS, 1);
 const THIRD: usize = offset(Q3K::FIELDS, 2);
 const LINES: usize = offset(Q3K::FIELDS, 3);
@@ -48,7 +48,7 @@ impl BlockFormat for Q3K {
         }
         let d = tile_groups::halves(unit, 0);
         for (h, to) in to.d.iter_mut().enumerate() {
-            // As in `scale`, of all rows.
+            // As in `scale`, for all rows.
             let k = 2 * g + h;
             let byte = |i: usize| tile_groups::bytes(unit, SCALES + TILE_ROWS * i);
             let low = each(|r| byte(k % 8)[r] >> (k / 8 * 4) & 15);
@@ -59,7 +59,7 @@ impl BlockFormat for Q3K {
 
     const QUANTIZES: bool = true;
 
-    /// A search with no larger error than llama.cpp's.
+    /// Searches for the scales; the error is at most that of llama.cpp.
     #[inline(always)]
     fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
         let block = search::signed(x, weights, [-4.0, 3.0], [-32.0, 31.0]);
@@ -80,7 +80,7 @@ impl BlockFormat for Q3K {
     }
 }
 
-/// s − 32 of the 16 weights number `k`; `s` are the 12 bytes.
+/// Returns s − 32 of the `k`-th 16 weights; `s` are the 12 bytes.
 #[inline(always)]
 fn scale(s: &[u8], k: usize) -> i8 {
     let low = s[k % 8] >> (k / 8 * 4) & 15;
@@ -125,7 +125,7 @@ mod x86 {
             unsafe {
                 let at = row.add(g * Self::BYTES);
                 let word = |i: usize| at.add(96 + 4 * i).cast::<i32>().read_unaligned();
-                // Scales 0 to 3, 4 to 7 … in a lane each.
+                // Scales 0 to 3, 4 to 7 …, one lane each.
                 let low = _mm_set_epi32(word(1), word(0), word(1), word(0));
                 let low = _mm_srlv_epi32(low, _mm_set_epi32(4, 4, 0, 0));
                 let high = _mm_srlv_epi32(_mm_set1_epi32(word(2)), _mm_set_epi32(6, 4, 2, 0));
@@ -165,7 +165,7 @@ mod x86 {
             // SAFETY: by the trait's contract.
             unsafe {
                 let d = avx2_tiles::halves(unit.add(16 * half));
-                // Byte i of the twelve, of 8 rows: see `scale` for the bits.
+                // Byte i of the twelve, for 8 rows: see `scale` for the bits.
                 let at =
                     |i: usize| _mm_loadl_epi64(unit.add(SCALES + TILE_ROWS * i + 8 * half).cast());
                 let by = |n: usize| _mm_cvtsi32_si128(n as i32);
@@ -194,7 +194,7 @@ mod x86 {
         }
     }
 
-    /// What is computed once per unit.
+    /// Data computed once per unit.
     #[derive(Clone, Copy)]
     #[repr(C, align(64))]
     pub(crate) struct Head {
@@ -212,7 +212,7 @@ mod x86 {
         unsafe fn head(unit: *const u8) -> Head {
             // SAFETY: by the trait's contract.
             unsafe {
-                // Four of the twelve bytes each, of 16 rows: see `scale` for the bits.
+                // Four of the twelve bytes each, for 16 rows: see `scale` for the bits.
                 let line = |i: usize| avx512_tiles::load(unit.add(SCALES + 64 * i));
                 let (a, b, c) = (line(0), line(1), line(2));
                 let mut head = Head { scales: [0; 256], d: avx512_tiles::halves(unit) };

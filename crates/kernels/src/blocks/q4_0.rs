@@ -32,7 +32,7 @@ impl BlockFormat for Q4_0 {
 
     const QUANTIZES: bool = true;
 
-    /// As the reference (ggml, and the `gguf` package), bit for bit.
+    /// Without weights, bit-identical to the reference (ggml, and the `gguf` package).
     #[inline(always)]
     fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
         let q = search::symmetric(x, weights, 8.0, out);

@@ -32,7 +32,7 @@ impl BlockFormat for Q4_1 {
 
     const QUANTIZES: bool = true;
 
-    /// As the reference (ggml, and the `gguf` package), bit for bit.
+    /// Without weights, bit-identical to the reference (ggml, and the `gguf` package).
     #[inline(always)]
     fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
         let q = search::offset(x, weights, 15, out);

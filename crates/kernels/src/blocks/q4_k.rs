@@ -40,7 +40,7 @@ impl BlockFormat for Q4K {
 
     const QUANTIZES: bool = true;
 
-    /// A search with no larger error than llama.cpp's.
+    /// Searches for the scales; the error is at most that of llama.cpp.
     #[inline(always)]
     fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
         let block = search::affine::<8, 32>(x, weights, 15, 63.0);

@@ -1,5 +1,5 @@
-//! Q5_0: w = (q − 16)·d, 32 weights in 22 bytes: f16 d; 32 fifth bits, bit `i` that of weight `i`; 16
-//! bytes of nibbles, byte `j` holding weight `j` (low) and `j + 16` (high).
+//! Q5_0: w = (q − 16)·d, 32 weights in 22 bytes: f16 d; 32 fifth bits, of which bit `i` belongs to weight `i`; 16 bytes of
+//! nibbles, byte `j` holding weight `j` (low) and `j + 16` (high).
 //!
 //! Source: ggml's block structs; dequantising is checked against the `gguf` package bit for bit.
 
@@ -33,7 +33,7 @@ impl BlockFormat for Q5_0 {
 
     const QUANTIZES: bool = true;
 
-    /// As the reference (ggml, and the `gguf` package), bit for bit.
+    /// Without weights, bit-identical to the reference (ggml, and the `gguf` package).
     #[inline(always)]
     fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
         let q = search::symmetric(x, weights, 16.0, out);

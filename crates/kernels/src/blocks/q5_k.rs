@@ -1,7 +1,6 @@
-//! Q5_K: w = q·(d·sc) − dmin·m, 256 weights in 8 groups of 32, 176 bytes: f16 d; f16 dmin; 12 bytes of
-//! 6-bit scales and minima (`scale_min_k` in [`shared`](super::shared)); 32 bytes of fifth bits, bit
-//! `g` of byte `i` that of weight `i` of group `g`; 128 bytes of nibbles, of which groups 2j and 2j+1
-//! are the low and the high halves of the same 32 bytes.
+//! Q5_K: w = q·(d·sc) − dmin·m, 256 weights in 8 groups of 32, 176 bytes: f16 d; f16 dmin; 12 bytes of 6-bit scales and minima
+//! (`scale_min_k` in [`shared`](super::shared)); 32 bytes of fifth bits, where bit `g` of byte `i` belongs to weight `i` of group
+//! `g`; 128 bytes of nibbles, of which groups 2j and 2j+1 are the low and the high halves of the same 32 bytes.
 //!
 //! Source: ggml's block structs; dequantising is checked against the `gguf` package bit for bit.
 
@@ -42,7 +41,7 @@ impl BlockFormat for Q5K {
 
     const QUANTIZES: bool = true;
 
-    /// A search with no larger error than llama.cpp's.
+    /// Searches for the scales; the error is at most that of llama.cpp.
     #[inline(always)]
     fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
         let block = search::affine::<8, 32>(x, weights, 31, 63.0);

@@ -1,7 +1,6 @@
-//! Q6_K: w = (q − 32)·(d·sc), 256 weights in 16 groups of 16, 210 bytes: 128 bytes of low nibbles; 64
-//! bytes of upper bit pairs; 16 × i8 scales; f16 d. A half of 128 weights has 64 bytes of nibbles and 32
-//! bytes of bit pairs. Its groups of 32 number 0 and 1 are the low nibbles of those 64 bytes, 2 and 3
-//! the high ones; bit pair `g` of byte `i` belongs to weight `i` of group `g`.
+//! Q6_K: w = (q − 32)·(d·sc), 256 weights in 16 groups of 16, 210 bytes: 128 bytes of low nibbles; 64 bytes of upper bit pairs;
+//! 16 × i8 scales; f16 d. A half of 128 weights has 64 bytes of nibbles and 32 bytes of bit pairs. Its groups of 32, 0 and 1, are
+//! the low nibbles of those 64 bytes, 2 and 3 the high ones; bit pair `g` of byte `i` belongs to weight `i` of group `g`.
 //!
 //! Source: ggml's block structs; dequantising is checked against the `gguf` package bit for bit.
 
@@ -15,7 +14,7 @@ use alight_types::GgmlType;
 
 pub(crate) struct Q6K;
 
-/// Where a unit has its scales, its lines of bit pairs and its lines of nibbles.
+/// Offsets of the scales, of the lines of bit pairs and of the lines of nibbles in a unit.
 const SCALES: usize = offset(Q6K::FIELDS, 1);
 const PAIRS: usize = offset(Q6K::FIELDS, 2);
 const LINES: usize = offset(Q6K::FIELDS, 3);
@@ -61,7 +60,7 @@ impl BlockFormat for Q6K {
 
     const QUANTIZES: bool = true;
 
-    /// A search with no larger error than llama.cpp's.
+    /// Searches for the scales; the error is at most that of llama.cpp.
     #[inline(always)]
     fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
         let Signed { d, scales, q } = signed(x, weights, [-32.0, 31.0], [-128.0, 127.0]);
@@ -252,7 +251,7 @@ mod x86 {
                     2 => h,
                     _ => _mm512_srli_epi16::<2>(h),
                 };
-                // Bits 0 to 3 of one, the others of the other; then only bits 4 and 5 of those.
+                // Bits 0 to 3 of `q`, the others of `h`; of those, only bits 4 and 5 are kept.
                 let v = _mm512_ternarylogic_epi64::<0xca>(_mm512_set1_epi8(15), q, h);
                 _mm512_and_si512(v, _mm512_set1_epi8(63))
             }

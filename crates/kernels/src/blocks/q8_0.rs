@@ -1,4 +1,4 @@
-//! Q8_0: w = q·d with signed q, 32 weights in 34 bytes: f16 d; 32 × i8. The code is held as q + 128.
+//! Q8_0: w = q·d with signed q, 32 weights in 34 bytes: f16 d; 32 × i8. The code is q + 128.
 //!
 //! Source: ggml's block structs; dequantising is checked against the `gguf` package bit for bit.
 
@@ -11,7 +11,7 @@ use alight_types::GgmlType;
 
 pub(crate) struct Q8_0;
 
-/// Where a unit has its lines.
+/// Offset of the lines in a unit.
 const LINES: usize = offset(Q8_0::FIELDS, 1);
 
 impl BlockFormat for Q8_0 {
@@ -42,7 +42,7 @@ impl BlockFormat for Q8_0 {
 
     const QUANTIZES: bool = true;
 
-    /// As the reference (ggml, and the `gguf` package), bit for bit.
+    /// Bit-identical to the reference (ggml, and the `gguf` package).
     #[inline(always)]
     fn quantize(x: &[f32], _: &[f32], out: &mut [u8]) {
         simple::signed(x, out);

@@ -1,4 +1,4 @@
-//! What the portable decoding of several types has in common.
+//! Code shared by the portable decoding of several types.
 
 use super::IQ4_CODES;
 use crate::half::f16_to_f32;
@@ -15,7 +15,7 @@ pub(super) fn nibbles(qs: &[u8]) -> [u8; 32] {
     codes(qs, |nibble| nibble)
 }
 
-/// As [`nibbles`], each as the code that stands for it.
+/// As [`nibbles`], each replaced by its code.
 #[inline(always)]
 pub(super) fn codes(qs: &[u8], code: impl Fn(u8) -> u8) -> [u8; 32] {
     let mut q = [0; 32];
@@ -26,8 +26,8 @@ pub(super) fn codes(qs: &[u8], code: impl Fn(u8) -> u8) -> [u8; 32] {
     q
 }
 
-/// Group `g` of 32 weights of 64 bytes of bit pairs: a half of 128 weights has 32 bytes, of which pair `t` of
-/// byte `i` is weight `i` of its group number `t`.
+/// Group `g` of 32 weights in 64 bytes of bit pairs: a half of 128 weights has 32 bytes, of which pair `t` of byte `i` is weight
+/// `i` of the half's `t`-th group.
 #[inline(always)]
 pub(super) fn pairs(qs: &[u8], g: usize) -> [u8; 32] {
     let mut q = [0; 32];
@@ -37,8 +37,8 @@ pub(super) fn pairs(qs: &[u8], g: usize) -> [u8; 32] {
     q
 }
 
-/// The code of a nibble: [`IQ4_CODES`] as the sum of the steps up to it, since loops of comparisons and additions become vectors,
-/// and those of tables do not.
+/// The code of a nibble: [`IQ4_CODES`] as the sum of the steps up to it, because the compiler vectorises loops of comparisons and
+/// additions, but not loops of table lookups.
 #[inline(always)]
 pub(super) fn iq4_code(nibble: u8) -> u8 {
     macro_rules! steps {

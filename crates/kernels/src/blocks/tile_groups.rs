@@ -1,6 +1,6 @@
-//! How portable code reads tiles: 32 weights of every row of a unit at once.
+//! Reads tiles in portable code: 32 weights of every row of a unit at once.
 //!
-//! Everything here is a loop over the bytes of a line or over the rows, of which compilers make vectors on any CPU. (The closures of
+//! Everything here is a loop over the bytes of a line or over the rows, which compilers vectorise on any CPU. (The closures of
 //! `array::map` and `array::from_fn` may stay calls.)
 
 use crate::fields::TILE_ROWS;
@@ -9,11 +9,11 @@ use crate::half::f16_to_f32;
 /// `R` rows × 32 weights of a unit of a tile: the [`Group32`](super::Group32) of each.
 #[derive(Clone, Copy)]
 pub(crate) struct TileGroup<const R: usize = TILE_ROWS> {
-    /// Lines of four codes of each row.
+    /// Lines of four codes for each row.
     pub q: [Line<R>; 8],
     /// The scales of the first and of the second 16 weights of each row.
     pub d: [[f32; R]; 2],
-    /// The offsets, likewise; zeros where the type has none.
+    /// The offsets, likewise; zeros if the type has none.
     pub m: [[f32; R]; 2],
 }
 
@@ -26,7 +26,7 @@ impl<const R: usize> TileGroup<R> {
         TileGroup { q: [[[0; 4]; R]; 8], d: [[0.0; R]; 2], m: [[0.0; R]; 2] };
 }
 
-/// Makes codes of line `l` of those at byte `at` of a unit: each is what `code` makes of its byte.
+/// Writes the codes of line `l` of the lines at byte `at` of a unit: `code` of each byte.
 #[inline(always)]
 pub(super) fn line(unit: &[u8], at: usize, l: usize, q: &mut Line, code: impl Fn(u8) -> u8) {
     let bytes = &unit[at + size_of::<Line>() * l..][..size_of::<Line>()];
@@ -35,7 +35,7 @@ pub(super) fn line(unit: &[u8], at: usize, l: usize, q: &mut Line, code: impl Fn
     }
 }
 
-/// Adds upper bits to codes: those that `bits` makes of the bytes of line `l` of those at byte `at` of a unit.
+/// Adds upper bits to codes: `bits` of the bytes of line `l` of the lines at byte `at` of a unit.
 #[inline(always)]
 pub(super) fn add_bits(unit: &[u8], at: usize, l: usize, q: &mut Line, bits: impl Fn(u8) -> u8) {
     let bytes = &unit[at + size_of::<Line>() * l..][..size_of::<Line>()];
@@ -52,7 +52,8 @@ pub(super) fn pairs(unit: &[u8], at: usize, g: usize, q: &mut [Line; 8]) {
     }
 }
 
-/// Codes of 16 bytes of nibbles of each row: four lines from line `l` of those at byte `at` of a unit on, of which the low nibbles come first.
+/// Writes the codes of 16 bytes of nibbles of each row: four lines, starting at line `l` of those at byte `at` of a unit; low
+/// nibbles first.
 #[inline(always)]
 pub(super) fn nibbles(
     unit: &[u8],
@@ -67,19 +68,19 @@ pub(super) fn nibbles(
     }
 }
 
-/// Adds fifth bits to a line's codes: mask `i` of those at byte `at` of a unit.
+/// Adds fifth bits to a line's codes: mask `i` of the masks at byte `at` of a unit.
 #[inline(always)]
 pub(super) fn add_fifth(unit: &[u8], at: usize, i: usize, q: &mut Line) {
     let (eights, _) = q.as_flattened_mut().as_chunks_mut::<8>();
     for (codes, bits) in eights.iter_mut().zip(&unit[at + 8 * i..][..8]) {
-        // Bit b in byte b; what is not 0 then carries into the byte's highest bit, and no further.
+        // Bit b in byte b; a byte other than 0 then carries into its highest bit, and no further.
         let bits = (u64::from(*bits) * 0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
         let fifth = ((bits + 0x7f7f_7f7f_7f7f_7f7f) >> 3) & 0x1010_1010_1010_1010;
         *codes = (u64::from_le_bytes(*codes) | fifth).to_le_bytes();
     }
 }
 
-/// Line `l` of those at byte `at` of a unit, four bytes of each row as a number.
+/// Line `l` of the lines at byte `at` of a unit, four bytes of each row as a number.
 #[inline(always)]
 pub(super) fn numbers(unit: &[u8], at: usize, l: usize) -> [u32; TILE_ROWS] {
     let line: &Line = &unit[at + size_of::<Line>() * l..].as_chunks().0.as_chunks().0[0];

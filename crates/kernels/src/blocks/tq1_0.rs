@@ -1,6 +1,6 @@
-//! TQ1_0: w = (q − 1)·d with q of 0, 1 and 2, 256 weights in 54 bytes: 48 bytes of five weights each; 4 bytes of four; f16
-//! d. A byte is a fraction of 256 in base three: q number `n` of byte `b` is `(b·3ⁿ mod 256)·3` divided by 256. Of the
-//! first 32 bytes all q number 0 come first, then all number 1 and so on; then so of the next 16, then of the last 4.
+//! TQ1_0: w = (q − 1)·d with q of 0, 1 and 2, 256 weights in 54 bytes: 48 bytes of five weights each; 4 bytes of four; f16 d. A
+//! byte is a fraction of 256 in base three: q number `n` of byte `b` is `(b·3ⁿ mod 256)·3` divided by 256. The order is all q
+//! number 0 of the first 32 bytes, then all number 1, and so on; then likewise those of the next 16 bytes, then of the last 4.
 //!
 //! Source: ggml's `block_tq1_0`; dequantising is checked against the `gguf` package bit for bit.
 
@@ -14,7 +14,7 @@ use alight_types::GgmlType;
 
 pub(crate) struct Tq1_0;
 
-/// Where a unit has its lines: those of the first 48 bytes, then that of the last 4.
+/// Offset of the lines in a unit: those of the first 48 bytes, then that of the last 4.
 const LINES: usize = offset(Tq1_0::FIELDS, 1);
 
 impl BlockFormat for Tq1_0 {
@@ -47,7 +47,7 @@ impl BlockFormat for Tq1_0 {
 
     const QUANTIZES: bool = true;
 
-    /// As the reference (ggml), bit for bit.
+    /// Bit-identical to the reference (ggml).
     #[inline(always)]
     fn quantize(x: &[f32], _: &[f32], out: &mut [u8]) {
         let q: [u8; 256] = simple::ternary(x, &mut out[52..]);
@@ -63,20 +63,20 @@ impl BlockFormat for Tq1_0 {
     }
 }
 
-/// The q of a byte that `power` belongs to.
+/// Returns the q of a byte that belongs to `power`.
 #[inline(always)]
 const fn digit(byte: u8, power: u16) -> u8 {
     ((byte.wrapping_mul(power as u8) as u16 * 3) >> 8) as u8
 }
 
-/// Where a unit has line `j` of group `g`, and its power.
+/// Returns the offset of line `j` of group `g` in a unit, and its power.
 #[inline(always)]
 const fn line_of(g: usize, j: usize) -> (usize, u16) {
     let (byte, power) = place(32 * g + 4 * j);
     (LINES + TILE_ROWS * byte, power)
 }
 
-/// Which byte weight `i` is in, and 3ⁿ where it has q number `n` of it.
+/// Returns the byte that holds weight `i`, and 3ⁿ if the weight is q number `n` of that byte.
 #[inline(always)]
 const fn place(i: usize) -> (usize, u16) {
     const POWERS: [u16; 5] = [1, 3, 9, 27, 81];
@@ -110,7 +110,7 @@ mod x86 {
         t
     };
 
-    /// The powers of three of all weights. Pairs of neighbours have the same.
+    /// The powers of three of all weights, one for each pair of neighbours, which have the same.
     static POWERS: [u16; 128] = {
         let mut t = [0; 128];
         let mut i = 0;
@@ -121,7 +121,7 @@ mod x86 {
         t
     };
 
-    /// The digits of bytes, which are multiplied with a power for each two of them.
+    /// Returns the digits of bytes, with one power for each two of them.
     #[inline(always)]
     unsafe fn digits256(v: __m256i, powers: __m256i) -> __m256i {
         // SAFETY: the callers' CPU has AVX2.

@@ -1,5 +1,5 @@
-//! TQ2_0: w = (q − 1)·d, so −d, 0, d (and 2d, which nothing writes), 256 weights in 66 bytes: 64 bytes of bit
-//! pairs, as in Q2_K; f16 d.
+//! TQ2_0: w = (q − 1)·d, so −d, 0, d (and 2d, which no quantiser writes), 256 weights in 66 bytes: 64 bytes of bit pairs, as in
+//! Q2_K; f16 d.
 //!
 //! Source: ggml's `block_tq2_0`; dequantising is checked against the `gguf` package bit for bit.
 
@@ -11,7 +11,7 @@ use alight_types::GgmlType;
 
 pub(crate) struct Tq2_0;
 
-/// Where a unit has its lines.
+/// Offset of the lines in a unit.
 const LINES: usize = offset(Tq2_0::FIELDS, 1);
 
 impl BlockFormat for Tq2_0 {
@@ -36,7 +36,7 @@ impl BlockFormat for Tq2_0 {
 
     const QUANTIZES: bool = true;
 
-    /// As the reference (ggml), bit for bit.
+    /// Bit-identical to the reference (ggml).
     #[inline(always)]
     fn quantize(x: &[f32], _: &[f32], out: &mut [u8]) {
         let q: [u8; 256] = simple::ternary(x, &mut out[64..]);

@@ -1,7 +1,8 @@
 //! 32 weights with one scale and sixteen fixed levels, which are not evenly spaced: IQ4_NL and IQ4_XS.
 //!
 //! The scale is searched for as in [`search`](super::search): levels for a starting scale, then the scale that is
-//! best for these levels. An error counts in proportion to the size of its weight plus the group's typical one.
+//! best for these levels. An error is weighted in proportion to the size of its weight plus the group's typical
+//! size.
 
 use super::search::{importance, sum};
 
@@ -21,11 +22,10 @@ const LEVELS: [f32; 16] = {
     levels
 };
 
-/// Starting scales put the weight that is farthest from zero at so much from either end, in this many steps to
-/// each side.
+/// Starting scales put the weight that is farthest from zero up to this many steps to each side of either end.
 const STARTS: i32 = 8;
 
-/// The level that is nearest to a value.
+/// Returns the level nearest to a value.
 #[inline(always)]
 fn nearest(value: f32) -> f32 {
     let mut level = LEVELS[0];
@@ -36,7 +36,7 @@ fn nearest(value: f32) -> f32 {
     level
 }
 
-/// The numbers of the levels of weights with this scale.
+/// Returns the level numbers of weights with this scale.
 #[inline(always)]
 pub(crate) fn codes(x: &[f32; 32], d: f32) -> [u8; 32] {
     let id = inverse(d);
@@ -51,7 +51,7 @@ fn inverse(d: f32) -> f32 {
     if d == 0.0 { 0.0 } else { 1.0 / d }
 }
 
-/// Σ w·(x − d·level)², with the nearest levels.
+/// Returns Σ w·(x − d·level)², with the nearest levels.
 #[inline(always)]
 fn error(x: &[f32; 32], w: &[f32; 32], d: f32) -> f32 {
     let id = inverse(d);
@@ -62,7 +62,7 @@ fn error(x: &[f32; 32], w: &[f32; 32], d: f32) -> f32 {
     sum(term, 32)
 }
 
-/// The scale for which x ≈ d·level.
+/// Returns the scale for which x ≈ d·level.
 #[inline(always)]
 pub(crate) fn fit(x: &[f32; 32], given: &[f32]) -> f32 {
     let far = x.iter().fold(0.0f32, |far, &x| if x.abs() > far.abs() { x } else { far });
@@ -88,7 +88,7 @@ pub(crate) fn fit(x: &[f32; 32], given: &[f32]) -> f32 {
     best
 }
 
-/// Which of these scales, times `unit`, has the least error, of those that six bits hold.
+/// Returns the scale with the least error among those of `scales`, times `unit`, that fit six bits.
 #[inline(always)]
 pub(crate) fn best(x: &[f32; 32], given: &[f32], unit: f32, scales: [f32; 3]) -> f32 {
     let w = importance(x, given);

@@ -1,4 +1,4 @@
-//! How the scales, offsets and codes of a block are chosen for its weights: what the quantisers of several block types share.
+//! Choice of the scales, offsets and codes of a block for its weights, shared by the quantisers of several block types.
 
 pub(crate) mod levels;
 pub(crate) mod search;

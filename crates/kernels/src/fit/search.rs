@@ -1,14 +1,13 @@
-//! 256 weights in groups, whose scales (and offsets) are integers too: what the K types and IQ4_XS share.
+//! 256 weights in groups, whose scales (and offsets) are integers too: shared by the K types and IQ4_XS.
 //!
-//! What is minimised is the squared error, each weight's error counting in proportion to the size of
-//! the weight (plus the group's typical one): large weights meet large activations no more often than
-//! others, but they are the few that carry a group. First each group gets the best real scale and
-//! offset that a search over starting scales finds, each corrected by least squares; then the scales are
-//! rounded to the integers that the format has, and each group chooses among the neighbours of these
-//! the pair that is best for what it is rounded to.
+//! The search minimises the squared error, with each weight's error in proportion to the size of the weight (plus the group's
+//! typical size): large weights meet large activations no more often than others, but they are the few that carry a group.
+//! First each group gets the best real scale and offset that a search over starting scales finds, each corrected by least
+//! squares; then the scales are rounded to the format's integers, and each group chooses, among the neighbours of these, the
+//! pair that is best for the scales after rounding.
 //!
-//! Sums run in 16 lanes which are added in one order, so that every SIMD level has the same bits; the
-//! levels are this source compiled for their instructions.
+//! Sums run in 16 lanes, which are added in one order, so that every SIMD level has the same bits; the levels are this source
+//! compiled for their instructions.
 
 use super::simple;
 use crate::half::{f16_to_f32, f32_to_f16};
@@ -16,14 +15,14 @@ use crate::half::{f16_to_f32, f32_to_f16};
 /// Partial sums.
 const LANES: usize = 16;
 
-/// Starting scales: from the one that spans the group exactly, this many to each side.
+/// Starting scales: this many to each side of the one that spans the group exactly.
 const STARTS: i32 = 10;
-/// Errors that are worth a closer look, as a multiple of the least so far.
+/// Limit for errors that deserve a closer look, as a multiple of the least so far.
 const CLOSE: f32 = 1.1;
-/// Between two of them, in steps of the integers.
+/// Distance between two starting scales, in steps of the integers.
 const STEP: f32 = 0.1;
 
-/// How much an error of each weight counts: by its size, and as `given`, if that is not empty.
+/// Returns the weight of each error: by the size of the weight, and by `given`, if that is not empty.
 #[inline(always)]
 pub(crate) fn importance<const N: usize>(x: &[f32; N], given: &[f32]) -> [f32; N] {
     let typical = (sum(|i| x[i] * x[i], N) / N as f32).sqrt();
@@ -34,13 +33,13 @@ pub(crate) fn importance<const N: usize>(x: &[f32; N], given: &[f32]) -> [f32; N
     }
 }
 
-/// What is given for a group of `N`; nothing, if nothing is given.
+/// Returns the given weights of a group of `N`; empty if none are given.
 #[inline(always)]
 pub(crate) fn group_of<const N: usize>(given: &[f32], g: usize) -> &[f32] {
     given.get(N * g..N * (g + 1)).unwrap_or_default()
 }
 
-/// As [`simple::symmetric`], but where weights count as given the scale is searched for.
+/// As [`simple::symmetric`], but with given weights the scale is searched for.
 #[inline(always)]
 pub(crate) fn symmetric(x: &[f32], given: &[f32], half: f32, out: &mut [u8]) -> [u8; 32] {
     let Some(group) = x.first_chunk::<32>().filter(|_| !given.is_empty()) else {
@@ -54,7 +53,7 @@ pub(crate) fn symmetric(x: &[f32], given: &[f32], half: f32, out: &mut [u8]) -> 
     group.map(|x| (within(x * id, codes[0], codes[1]) + half) as u8)
 }
 
-/// As [`simple::affine`], but where weights count as given scale and offset are searched for; the offset is not above 0 then.
+/// As [`simple::affine`], but with given weights scale and offset are searched for; the offset is then at most 0.
 #[inline(always)]
 pub(crate) fn offset(x: &[f32], given: &[f32], most: u8, out: &mut [u8]) -> [u8; 32] {
     let Some(group) = x.first_chunk::<32>().filter(|_| !given.is_empty()) else {
@@ -71,7 +70,7 @@ pub(crate) fn offset(x: &[f32], given: &[f32], most: u8, out: &mut [u8]) -> [u8;
     group.map(|x| nearest((x + m) * id, most) as u8)
 }
 
-/// Of `term` 0 to `n` − 1, a multiple of [`LANES`].
+/// Sums `term` from 0 to `n` − 1, a multiple of [`LANES`].
 #[inline(always)]
 pub(crate) fn sum(term: impl Fn(usize) -> f32, n: usize) -> f32 {
     let mut lanes = [0.0f32; LANES];
@@ -90,15 +89,14 @@ fn total(lanes: [f32; LANES]) -> f32 {
     (quarter[0] + quarter[2]) + (quarter[1] + quarter[3])
 }
 
-/// The nearest integer to a value between −2²² and 2²², ties to even: beyond 1.5 · 2²³ an f32 has no
-/// fraction.
+/// Rounds a value between −2²² and 2²² to the nearest integer, ties to even: beyond 1.5 · 2²³ an f32 has no fraction.
 #[inline(always)]
 fn round(value: f32) -> f32 {
     const SHIFT: f32 = 12_582_912.0;
     (value + SHIFT) - SHIFT
 }
 
-/// The nearest integer from `least` to `most`; `least` of NaN.
+/// Returns the nearest integer from `least` to `most`; `least` for NaN.
 #[inline(always)]
 fn within(value: f32, least: f32, most: f32) -> f32 {
     let value = if value > least { value } else { least };
@@ -110,7 +108,7 @@ fn nearest(value: f32, most: f32) -> f32 {
     within(value, 0.0, most)
 }
 
-/// Σ w·(x − (d·q − m))², with the best q of 0 to `most`.
+/// Returns Σ w·(x − (d·q − m))², with the best q of 0 to `most`.
 #[inline(always)]
 fn error_of<const N: usize>(x: &[f32; N], w: &[f32; N], d: f32, m: f32, most: f32) -> f32 {
     let id = if d > 0.0 { 1.0 / d } else { 0.0 };
@@ -122,7 +120,7 @@ fn error_of<const N: usize>(x: &[f32; N], w: &[f32; N], d: f32, m: f32, most: f3
     sum(term, N)
 }
 
-/// The scale d and the offset m, neither negative, for which x ≈ d·q − m with q of 0 to `most`.
+/// Returns the scale d and the offset m, neither negative, for which x ≈ d·q − m with q of 0 to `most`.
 #[inline(always)]
 fn fit_affine<const N: usize>(x: &[f32; N], w: &[f32; N], most: f32) -> (f32, f32) {
     let low = x.iter().fold(0.0f32, |low, &x| low.min(x));
@@ -135,7 +133,7 @@ fn fit_affine<const N: usize>(x: &[f32; N], w: &[f32; N], most: f32) -> (f32, f3
     let mut best = ((high - low) / most, -low);
     let mut least = error_of(x, w, best.0, best.1, most);
     for start in -STARTS..=STARTS {
-        // Integers for a scale, then the scale and the offset for the integers.
+        // Integers for a scale, then the scale and the offset for these integers.
         let id = (most + STEP * start as f32) / (high - low);
         let q: [f32; N] = std::array::from_fn(|i| nearest((x[i] - low) * id, most));
         let sq = sum(|i| w[i] * q[i], N);
@@ -148,13 +146,13 @@ fn fit_affine<const N: usize>(x: &[f32; N], w: &[f32; N], most: f32) -> (f32, f3
         let mut d = (sw * sxq - sx * sq) / determinant;
         let mut m = (sq * sxq - sqq * sx) / determinant;
         if m < 0.0 {
-            // The offset cannot be on that side: without it, then.
+            // The offset cannot be on that side: use none.
             (d, m) = (sxq / sqq, 0.0);
         }
         if !(d.is_finite() && d > 0.0) {
             continue;
         }
-        // The error with these integers; with the best ones for the new scale it is a little less.
+        // The error with these integers; with the best ones for the new scale it is slightly smaller.
         let bound =
             sxx - 2.0 * d * sxq + 2.0 * m * sx + d * d * sqq - 2.0 * d * m * sq + m * m * sw;
         if bound > CLOSE * least {
@@ -168,19 +166,19 @@ fn fit_affine<const N: usize>(x: &[f32; N], w: &[f32; N], most: f32) -> (f32, f3
     best
 }
 
-/// What a block of `G` groups of `N` weights with scales and offsets is made of.
+/// The parts of a block of `G` groups of `N` weights with scales and offsets.
 pub(crate) struct Affine<const G: usize, const N: usize> {
-    /// f16 bits: of the scales and of the offsets.
+    /// f16 bits of the factors of the scales and of the offsets.
     pub(crate) d: u16,
     pub(crate) dmin: u16,
-    /// As many bits each as the type has for them.
+    /// With as many bits each as the type has for them.
     pub(crate) scales: [u8; G],
     pub(crate) mins: [u8; G],
     /// 0 to `most`.
     pub(crate) q: [[u8; N]; G],
 }
 
-/// Scales and offsets are integers up to `top`, codes up to `most`.
+/// Fits a block: scales and offsets are integers up to `top`, codes up to `most`.
 #[inline(always)]
 pub(crate) fn affine<const G: usize, const N: usize>(
     x: &[f32],
@@ -197,7 +195,7 @@ pub(crate) fn affine<const G: usize, const N: usize>(
         fits[g] = fit_affine(&groups[g], &weights[g], most);
     }
     let largest = |of: fn(&(f32, f32)) -> f32| fits.iter().map(of).fold(0.0f32, f32::max);
-    // As stored, since that is what they are multiplied with.
+    // As stored, since weights are multiplied by the stored value.
     let d = f32_to_f16(largest(|fit| fit.0) / top);
     let dmin = f32_to_f16(largest(|fit| fit.1) / top);
     let (unit, unit_min) = (f16_to_f32(d), f16_to_f32(dmin));
@@ -228,8 +226,8 @@ pub(crate) fn affine<const G: usize, const N: usize>(
 }
 
 impl Affine<8, 32> {
-    /// The 16 bytes of scales: d, dmin, and 8 pairs of 6 bits, of which the upper two bits of the last
-    /// four pairs are above the first four.
+    /// Writes the 16 bytes of scales: d, dmin, and 8 pairs of 6 bits, of which the upper two bits of the last four pairs are
+    /// above the first four.
     #[inline(always)]
     pub(crate) fn put_scales(&self, out: &mut [u8]) {
         out[..2].copy_from_slice(&self.d.to_le_bytes());
@@ -241,7 +239,7 @@ impl Affine<8, 32> {
         }
     }
 
-    /// The fifth bits: bit `g` of byte `i` is that of weight `i` of group `g`.
+    /// Writes the fifth bits: bit `g` of byte `i` belongs to weight `i` of group `g`.
     #[inline(always)]
     pub(crate) fn put_fifth(&self, out: &mut [u8]) {
         for (i, out) in out.iter_mut().enumerate() {
@@ -249,7 +247,7 @@ impl Affine<8, 32> {
         }
     }
 
-    /// 32 bytes for two groups: the low four bits of the first are the low halves.
+    /// Writes 32 bytes for two groups: the low four bits of the first are the low halves.
     #[inline(always)]
     pub(crate) fn put_nibbles(&self, out: &mut [u8]) {
         for (pair, out) in self.q.chunks_exact(2).zip(out.chunks_exact_mut(32)) {
@@ -260,7 +258,7 @@ impl Affine<8, 32> {
     }
 }
 
-/// What a block of 16 groups of 16 weights with scales of either sign is made of.
+/// The parts of a block of 16 groups of 16 weights with scales of either sign.
 pub(crate) struct Signed {
     /// f16 bits.
     pub(crate) d: u16,
@@ -268,7 +266,7 @@ pub(crate) struct Signed {
     pub(crate) q: [[i8; 16]; 16],
 }
 
-/// Codes and scales are integers, each from the first to the second number.
+/// Fits a block: codes and scales are integers, each from the first to the second number.
 #[inline(always)]
 pub(crate) fn signed(x: &[f32], given: &[f32], codes: [f32; 2], [low, high]: [f32; 2]) -> Signed {
     let (mut groups, mut weights) = ([[0.0f32; 16]; 16], [[0.0f32; 16]; 16]);
@@ -276,7 +274,8 @@ pub(crate) fn signed(x: &[f32], given: &[f32], codes: [f32; 2], [low, high]: [f3
     for g in 0..16 {
         groups[g].copy_from_slice(&x[16 * g..][..16]);
         let given = group_of::<16>(given, g);
-        // Of many values the small weights are well served: there in proportion to the weights' squares, or as given alone.
+        // With many code values the small weights are represented well: there in proportion to the weights' squares, or as
+        // given alone.
         weights[g] = match given.first_chunk::<16>() {
             Some(given) if codes[1] > 16.0 => *given,
             None if codes[1] > 16.0 => groups[g].map(|x| x * x + f32::MIN_POSITIVE),
@@ -310,7 +309,7 @@ pub(crate) fn signed(x: &[f32], given: &[f32], codes: [f32; 2], [low, high]: [f3
     block
 }
 
-/// Σ w·(x − d·q)², with the best q. The scale may be negative.
+/// Returns Σ w·(x − d·q)², with the best q. The scale may be negative.
 #[inline(always)]
 fn error_signed<const N: usize>(x: &[f32; N], w: &[f32; N], d: f32, [low, high]: [f32; 2]) -> f32 {
     let id = if d == 0.0 { 0.0 } else { 1.0 / d };
@@ -321,7 +320,7 @@ fn error_signed<const N: usize>(x: &[f32; N], w: &[f32; N], d: f32, [low, high]:
     sum(term, N)
 }
 
-/// The scale for which x ≈ d·q.
+/// Returns the scale for which x ≈ d·q.
 #[inline(always)]
 fn fit_signed<const N: usize>(x: &[f32; N], w: &[f32; N], [low, high]: [f32; 2]) -> f32 {
     let far = x.iter().fold(0.0f32, |far, &x| if x.abs() > far.abs() { x } else { far });

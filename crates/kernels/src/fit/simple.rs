@@ -1,12 +1,12 @@
-//! One scale, or a scale and an offset, for a whole block: what Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, MXFP4 and the types of one
-//! and two bits share.
+//! One scale, or a scale and an offset, for a whole block: shared by Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, MXFP4 and the types of
+//! one and two bits.
 //!
-//! Every operation is in f32 and in the reference's order, because its result is to be met bit for
-//! bit: the scale is rounded to f16 only for storing, the integers come of the unrounded one.
+//! Every operation is in f32 and in the reference's order, because the result must match bit for bit: the scale is rounded
+//! to f16 only for storing, the integers are computed with the unrounded one.
 
 use crate::half::f32_to_f16;
 
-/// The reciprocal of a scale; 0 of a block of zeroes.
+/// Returns the reciprocal of a scale; 0 for a block of zeroes.
 #[inline(always)]
 fn inverse(d: f32) -> f32 {
     if d == 0.0 { 0.0 } else { 1.0 / d }
@@ -17,7 +17,7 @@ pub(crate) fn put_f16(out: &mut [u8], value: f32) {
     out[..2].copy_from_slice(&f32_to_f16(value).to_le_bytes());
 }
 
-/// 32 integers of which the low four bits go to 16 bytes: `j` (low) and `j + 16` (high).
+/// Stores the low four bits of 32 integers in 16 bytes: `j` (low) and `j + 16` (high).
 #[inline(always)]
 pub(crate) fn put_nibbles(out: &mut [u8], q: &[u8; 32]) {
     for (j, out) in out[..16].iter_mut().enumerate() {
@@ -25,14 +25,15 @@ pub(crate) fn put_nibbles(out: &mut [u8], q: &[u8; 32]) {
     }
 }
 
-/// The fifth bits: bit `i` is that of weight `i`.
+/// Stores the fifth bits: bit `i` belongs to weight `i`.
 #[inline(always)]
 pub(crate) fn put_fifth(out: &mut [u8], q: &[u8; 32]) {
     let bits = q.iter().enumerate().fold(0u32, |bits, (i, q)| bits | u32::from(q >> 4 & 1) << i);
     out[..4].copy_from_slice(&bits.to_le_bytes());
 }
 
-/// The lowest two bits of 256 codes in 64 bytes: weight `i` of each half's group of 32 number `t` is pair `t` of byte `i`.
+/// Stores the lowest two bits of 256 codes in 64 bytes: weight `i` of group `t` of 32 of each half is pair `t` of byte
+/// `i`.
 #[inline(always)]
 pub(crate) fn put_pairs(out: &mut [u8], q: &[u8]) {
     for (q, out) in q.chunks_exact(128).zip(out.chunks_exact_mut(32)) {
@@ -42,7 +43,7 @@ pub(crate) fn put_pairs(out: &mut [u8], q: &[u8]) {
     }
 }
 
-/// The weight that is farthest from zero, the first of several.
+/// Returns the weight farthest from zero; of several, the first.
 #[inline(always)]
 pub(crate) fn extreme(x: &[f32]) -> f32 {
     x.iter().fold(0.0f32, |far, &x| if x.abs() > far.abs() { x } else { far })

@@ -18,8 +18,8 @@ impl Lanes for Avx2 {
             // SAFETY: this function has the features.
             unsafe { f.run::<Avx2>() }
         }
-        // Between the two, because `inline(never)` of a function that has features is lost on callers that have none, as this one has
-        // before it is inlined (Rust 1.95).
+        // A function in between, because `inline(never)` of a function with target features is lost on callers that have none, as this
+        // one has none before it is inlined (Rust 1.95).
         #[inline(never)]
         unsafe fn apart<F: Outlined>(f: F) -> F::Output {
             // SAFETY: the caller runs on a CPU with the level's features.
@@ -38,7 +38,7 @@ impl Lanes for Avx2 {
         fn load_n(p: *const f32, n: usize) -> __m256 = _mm256_maskload_ps(p, first(n));
         fn store_n(p: *mut f32, v: __m256, n: usize) -> () = _mm256_maskstore_ps(p, first(n), v);
         fn load_f16(p: *const u16) -> __m256 = _mm256_cvtph_ps(_mm_loadu_si128(p.cast()));
-        // There is no masked load of 16-bit elements: by way of the stack.
+        // There is no masked load of 16-bit elements: go through the stack.
         fn load_f16_n(p: *const u16, n: usize) -> __m256 = {
             let mut eight = [0u16; 8];
             std::ptr::copy_nonoverlapping(p, eight.as_mut_ptr(), n);
@@ -100,7 +100,7 @@ impl Lanes for Avx2 {
     }
 }
 
-/// A mask of the first `n < 8` lanes.
+/// Returns a mask of the first `n < 8` lanes.
 #[inline(always)]
 unsafe fn first(n: usize) -> __m256i {
     const ONES: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -108,7 +108,7 @@ unsafe fn first(n: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(ONES.as_ptr().add(8 - n).cast()) }
 }
 
-/// `2^n` for `n` in -126..=127.
+/// Returns `2^n` for `n` in -126..=127.
 #[inline(always)]
 unsafe fn power(n: __m256i) -> __m256 {
     // SAFETY: the caller runs on a CPU with AVX2.
@@ -117,8 +117,8 @@ unsafe fn power(n: __m256i) -> __m256 {
     }
 }
 
-/// The value itself, which the compiler takes for one that it does not know: it does not make other steps, which it takes for cheaper, of
-/// this value's and of those that follow.
+/// Returns the value itself, opaque to the compiler: it then does not replace the operations on this value and on those that follow by
+/// others that it considers cheaper.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(crate) fn opaque(mut v: __m256i) -> __m256i {
@@ -129,7 +129,7 @@ pub(crate) fn opaque(mut v: __m256i) -> __m256i {
     v
 }
 
-/// The same, and the compiler keeps the order of all values that are computed so.
+/// The same; the compiler also keeps the order of all values computed this way.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(crate) fn in_order(mut v: __m256i) -> __m256i {

@@ -18,8 +18,8 @@ impl Lanes for Avx512 {
             // SAFETY: this function has the features.
             unsafe { f.run::<Avx512>() }
         }
-        // Between the two, because `inline(never)` of a function that has features is lost on callers that have none, as this one has
-        // before it is inlined (Rust 1.95).
+        // A function in between, because `inline(never)` of a function with target features is lost on callers that have none, as
+        // this one has none before it is inlined (Rust 1.95).
         #[inline(never)]
         unsafe fn apart<F: Outlined>(f: F) -> F::Output {
             // SAFETY: the caller runs on a CPU with the level's features.
@@ -78,7 +78,7 @@ impl Lanes for Avx512 {
     }
 }
 
-/// A mask of the first `n < 16` lanes.
+/// Returns a mask of the first `n < 16` lanes.
 #[inline(always)]
 fn first(n: usize) -> __mmask16 {
     ((1u32 << n) - 1) as __mmask16
@@ -90,7 +90,7 @@ unsafe fn narrow(v: __m512) -> __m256i {
     unsafe { _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v) }
 }
 
-/// The same value; the compiler keeps the order of all that are computed so.
+/// Returns the same value; the compiler keeps the order of all values computed this way.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn in_order(mut v: __m512) -> __m512 {

@@ -1,16 +1,15 @@
-//! exp, tanh and what is made of them, on lanes.
+//! exp, tanh and functions built on them, on lanes.
 //!
-//! Polynomials: ours, fitted for the least maximal relative error (Lawson's iteration). The errors
-//! stated are what `tests/math.rs` allows; it tries one in ten thousand f32 patterns of
-//! all signs and magnitudes.
+//! Polynomials: our own, fitted for the least maximal relative error (Lawson's iteration). The errors stated are the limits of `tests/math.rs`, which
+//! tries one in ten thousand f32 patterns of all signs and magnitudes.
 
-// The coefficients are as the fit gave them.
+// The coefficients are exactly those of the fit.
 #![allow(clippy::excessive_precision)]
 
 use super::Lanes;
 
-/// `e^x` is 0 for smaller `x`. It would be a subnormal number, and a CPU takes a hundred times as long to make one as to make another number
-/// (60 ns a vector with AVX-512). Every row of scores with a mask has such an `x`.
+/// `e^x` is 0 for smaller `x`. It would be a subnormal number, which takes a CPU a hundred times as long to produce (60 ns a vector with AVX-512).
+/// Every row of scores with a mask has such an `x`.
 const MIN_EXPONENT: f32 = -87.336_5;
 
 /// `e^x`, within 1 ulp. Exactly 0 below [`MIN_EXPONENT`], infinity above 88.73; NaN stays.
@@ -18,7 +17,7 @@ const MIN_EXPONENT: f32 = -87.336_5;
 pub(crate) unsafe fn exp<S: Lanes>(x: S::V) -> S::V {
     // SAFETY: the caller vouches for the features.
     unsafe {
-        // The result is infinity from 88.73 on. 89 gives it, too, and keeps `n` in the range of `ldexp`.
+        // The result is infinity from 88.73 on. 89 yields it, too, and keeps `n` in the range of `ldexp`.
         let (p, n) = mantissa_and_power::<S>(S::min(S::splat(89.0), x));
         or_zero::<S>(x, S::ldexp(p, n))
     }
@@ -34,15 +33,15 @@ pub(crate) unsafe fn exp_negative<S: Lanes>(x: S::V) -> S::V {
     }
 }
 
-/// `e^x`, or 0 where `x` is too small.
+/// Returns `e`, which is `e^x`, or 0 where `x` is too small.
 #[inline(always)]
 unsafe fn or_zero<S: Lanes>(x: S::V, e: S::V) -> S::V {
     // SAFETY: the caller vouches for the features.
     unsafe { S::select_lt(x, S::splat(MIN_EXPONENT), S::splat(0.0), e) }
 }
 
-/// `e^r` and `n`, such that `e^x` is `2^n e^r` and `|r| <= ln 2 / 2`, for `x` of at most 89. An `x` below [`MIN_EXPONENT`] is taken for [`MIN_EXPONENT`]. NaN
-/// stays.
+/// Returns `e^r` and `n`, such that `e^x` is `2^n e^r` and `|r| <= ln 2 / 2`, for `x` of at most 89. An `x` below [`MIN_EXPONENT`] is replaced by
+/// [`MIN_EXPONENT`]. NaN stays.
 #[inline(always)]
 unsafe fn mantissa_and_power<S: Lanes>(x: S::V) -> (S::V, S::V) {
     /// ln 2 as the sum of two f32.
@@ -52,12 +51,12 @@ unsafe fn mantissa_and_power<S: Lanes>(x: S::V) -> (S::V, S::V) {
         [4.999_999_343e-1, 1.666_652_040e-1, 4.166_839_079e-2, 8.368_745_173e-3, 1.381_454_016e-3];
     // SAFETY: the caller vouches for the features.
     unsafe {
-        // NaN passes as second operand.
+        // A NaN as second operand is returned.
         let x = S::max(S::splat(MIN_EXPONENT), x);
         let n = S::round(S::mul(x, S::splat(std::f32::consts::LOG2_E)));
         let r = S::fnma(n, S::splat(LN2[0]), x);
         let r = S::fnma(n, S::splat(LN2[1]), r);
-        // Two halves of the polynomial beside each other, for a shorter chain.
+        // Two halves of the polynomial in parallel, for a shorter chain.
         let r2 = S::mul(r, r);
         let low = S::fma(S::splat(C[1]), r, S::splat(C[0]));
         let high = S::fma(S::splat(C[3]), r, S::splat(C[2]));
@@ -96,7 +95,7 @@ pub(crate) unsafe fn tanh<S: Lanes>(x: S::V) -> S::V {
     }
 }
 
-/// `x / (1 + e^-v)` for `v` of the sign of `x`, right where `e^-v` overflows and for infinite `x`.
+/// `x / (1 + e^-v)` for `v` of the sign of `x`, correct where `e^-v` overflows and for infinite `x`.
 #[inline(always)]
 pub(crate) unsafe fn times_sigmoid<S: Lanes>(x: S::V, v: S::V) -> S::V {
     // SAFETY: the caller vouches for the features.

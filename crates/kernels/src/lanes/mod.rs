@@ -1,9 +1,8 @@
-//! Vectors of f32 lanes: one source for the AVX2, the AVX-512 and the NEON form of the float kernels.
+//! Vectors of f32 lanes: one source for the AVX2, AVX-512 and NEON versions of the float kernels.
 //!
-//! A kernel is an `#[inline(always)] unsafe fn` generic over [`Lanes`]; [`by_level!`] instantiates it
-//! inside functions that enable the level's features and picks one of them, or the portable
-//! function. Invariant: nothing of [`Lanes`] is called except from such a function, so that
-//! everything is inlined into code that has the features.
+//! A kernel is an `#[inline(always)] unsafe fn` generic over [`Lanes`]; [`by_level!`] instantiates it inside functions that enable the
+//! level's features and selects one of them, or the portable function. Invariant: functions of [`Lanes`] are called only from such a
+//! function, so that everything is inlined into code that has the features.
 //!
 //! The portable level does not use this: it is written separately, as the kernels' reference.
 
@@ -40,8 +39,7 @@ use ops;
 /// Operations on one vector of `N` f32.
 ///
 /// # Safety
-/// All of them need the CPU features of the level; loads and stores need `N` (with `_n`: `n`)
-/// elements behind the pointer, no alignment.
+/// All of them need the CPU features of the level; loads and stores need `N` (with `_n`: `n`) elements at the pointer, without alignment.
 pub(crate) trait Lanes {
     /// Lanes.
     const N: usize;
@@ -55,13 +53,13 @@ pub(crate) trait Lanes {
     unsafe fn load_n(p: *const f32, n: usize) -> Self::V;
     /// The first `n < N` elements, nothing beyond.
     unsafe fn store_n(p: *mut f32, v: Self::V, n: usize);
-    /// Asks for the line that has this byte, which need not exist, into the second-level cache: more lines can be on their way there than to
-    /// the first level, where a core waits for some 12 to 24 at a time.
+    /// Prefetches the line that has this byte, which need not exist, into the second-level cache: more lines can be on their way there than
+    /// to the first level, where a core waits for some 12 to 24 at a time.
     unsafe fn prefetch(p: *const u8);
     /// f16 bits, widened.
     unsafe fn load_f16(p: *const u16) -> Self::V;
     unsafe fn load_f16_n(p: *const u16, n: usize) -> Self::V;
-    /// Signed bytes as numbers.
+    /// Signed bytes, converted.
     unsafe fn load_i8(p: *const i8) -> Self::V;
     /// Rounded to nearest even.
     unsafe fn store_f16(p: *mut u16, v: Self::V);
@@ -88,18 +86,18 @@ pub(crate) trait Lanes {
     unsafe fn round(a: Self::V) -> Self::V;
     /// `a · 2^n` for whole `n` in -160..=130, rounded once.
     unsafe fn ldexp(a: Self::V, n: Self::V) -> Self::V;
-    /// [`Lanes::ldexp`] for `n` in -126..=127, which some levels do in fewer steps.
+    /// [`Lanes::ldexp`] for `n` in -126..=127, which takes fewer steps on some levels.
     #[inline(always)]
     unsafe fn times_power(a: Self::V, n: Self::V) -> Self::V {
-        // SAFETY: as the caller promises.
+        // SAFETY: by the caller's promise.
         unsafe { Self::ldexp(a, n) }
     }
     unsafe fn sum(a: Self::V) -> f32;
     /// The largest lane; unspecified if one is NaN.
     unsafe fn largest(a: Self::V) -> f32;
 
-    /// Calls `f` in a function of its own that has the features, and is not inlined: keeps hot loops
-    /// apart for the compiler's register allocation and the compile time.
+    /// Calls `f` in a separate function that has the features and is not inlined: keeps hot loops separate for the compiler's register
+    /// allocation and the compile time.
     unsafe fn outline<F: Outlined>(f: F) -> F::Output;
 
     /// Rotates interleaved pairs: `(x0 c - x1 s, x0 s + x1 c)` with `N / 2` cosines and sines.
@@ -108,7 +106,7 @@ pub(crate) trait Lanes {
 
 /// Code for [`Lanes::outline`].
 pub(crate) trait Outlined {
-    /// What it returns.
+    /// Its result.
     type Output;
     /// # Safety
     /// As for [`Lanes`].
@@ -246,7 +244,7 @@ pub(crate) unsafe fn largest<S: Lanes>(x: &[f32]) -> f32 {
     let mut i = 0;
     // SAFETY: pointers stay within the slice; the caller vouches for the features.
     unsafe {
-        // NaN as first operand gives the second.
+        // With NaN as first operand the second is returned.
         let mut m = [S::splat(f32::NEG_INFINITY); 4];
         while i + 4 * S::N <= n {
             for (j, m) in m.iter_mut().enumerate() {

@@ -1,5 +1,5 @@
-//! 8 lanes: two registers of NEON. There are 32 registers of half the size of AVX2's 16, so that what fits there fits here, and
-//! what is summed has the same order.
+//! 8 lanes: two registers of NEON. There are 32 registers of half the size of AVX2's 16, so that the same sums fit in
+//! registers, and are added in the same order.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -41,7 +41,7 @@ impl Lanes for Neon {
             let v = vmovl_s8(vld1_s8(p));
             [vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))), vcvtq_f32_s32(vmovl_high_s16(v))]
         };
-        // There are no masked loads and stores: by way of the stack.
+        // There are no masked loads and stores: go through the stack.
         fn load_n(p: *const f32, n: usize) -> V = {
             let mut eight = [0f32; 8];
             std::ptr::copy_nonoverlapping(p, eight.as_mut_ptr(), n);
@@ -61,7 +61,7 @@ impl Lanes for Neon {
             std::ptr::copy_nonoverlapping(p, eight.as_mut_ptr(), n);
             Self::load_f16(eight.as_ptr())
         };
-        // Rounded as the control register says, which programs start with as to nearest even.
+        // Rounded according to the control register, which is to nearest even when a program starts.
         fn store_f16(p: *mut u16, v: V) -> () = {
             let both = vcvt_high_f16_f32(vcvt_f16_f32(v[0]), v[1]);
             vst1q_u16(p, vreinterpretq_u16_f16(both));
@@ -77,7 +77,7 @@ impl Lanes for Neon {
         fn div(a: V, b: V) -> V = [vdivq_f32(a[0], b[0]), vdivq_f32(a[1], b[1])];
         fn fma(a: V, b: V, c: V) -> V = [vfmaq_f32(c[0], a[0], b[0]), vfmaq_f32(c[1], a[1], b[1])];
         fn fnma(a: V, b: V, c: V) -> V = [vfmsq_f32(c[0], a[0], b[0]), vfmsq_f32(c[1], a[1], b[1])];
-        // `fmax` and `fmin` would give NaN if either is: compared and chosen instead.
+        // `fmax` and `fmin` would return NaN if either is: compare and select instead.
         fn max(a: V, b: V) -> V = {
             let one = |i: usize| vbslq_f32(vcgtq_f32(a[i], b[i]), a[i], b[i]);
             [one(0), one(1)]
@@ -126,14 +126,14 @@ unsafe fn ldexp(a: float32x4_t, n: float32x4_t) -> float32x4_t {
     }
 }
 
-/// `2^n` for `n` in -126..=127.
+/// Returns `2^n` for `n` in -126..=127.
 #[inline(always)]
 unsafe fn power(n: int32x4_t) -> float32x4_t {
     // SAFETY: the caller runs on a CPU with NEON.
     unsafe { vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(n, vdupq_n_s32(127)))) }
 }
 
-/// Two pairs, with each cosine and sine twice.
+/// Rotates two pairs, with each cosine and sine given twice.
 #[inline(always)]
 unsafe fn rotate(x: float32x4_t, cos: float32x4_t, sin: float32x4_t) -> float32x4_t {
     // SAFETY: the caller runs on a CPU with NEON.

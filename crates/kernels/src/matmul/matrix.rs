@@ -1,4 +1,4 @@
-//! A weight matrix, as the products read it, and where a product goes.
+//! A weight matrix as the products read it, and the output of a product.
 
 use crate::blocks::{BlockFormat, MAX_BYTES, WeightType, with_block};
 use crate::dequant::{self, dequantize_row};
@@ -20,13 +20,13 @@ pub struct Matrix<'a> {
     cols: usize,
     /// Bytes of the columns of a row.
     pub(super) row_bytes: usize,
-    /// Bytes from a row to the next, at least `row_bytes`; from a tile to the next it is 16 times that.
+    /// Bytes from a row to the next, at least `row_bytes`; 16 times that from a tile to the next.
     pub(super) stride: usize,
-    /// What products are multiplied with.
+    /// Factor of the products.
     pub(super) scale: f32,
 }
 
-/// Why bytes cannot be a matrix.
+/// The reason why bytes cannot be a matrix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MatrixError {
     /// A row is not a whole number of blocks.
@@ -50,13 +50,13 @@ pub enum MatrixError {
         /// Bytes given.
         found: usize,
     },
-    /// The columns are not in the matrix, are none, or begin or end within a block.
+    /// The columns are not in the matrix, are empty, or begin or end within a block.
     Columns {
         /// The weight type.
         ty: WeightType,
         /// Columns of the matrix.
         cols: usize,
-        /// Columns asked for.
+        /// Columns requested.
         found: Range<usize>,
     },
 }
@@ -93,7 +93,7 @@ impl<'a> Matrix<'a> {
     /// A view of `data` as `rows` × `cols` weights of type `ty` in GGUF's layout.
     ///
     /// # Errors
-    /// If a row is not a whole number of blocks, or `data` is not as long as all rows.
+    /// If a row is not a whole number of blocks, or `data` does not have the length of all rows.
     pub fn new(
         ty: WeightType,
         data: &'a [u8],
@@ -106,7 +106,7 @@ impl<'a> Matrix<'a> {
     /// As [`Matrix::new`], in either layout.
     ///
     /// # Errors
-    /// As [`Matrix::new`], and if the matrix has no packed form but should be in it.
+    /// As [`Matrix::new`], and if the matrix has no packed form but `layout` requests it.
     pub fn with_layout(
         layout: Layout,
         ty: WeightType,
@@ -125,8 +125,8 @@ impl<'a> Matrix<'a> {
         Ok(Matrix { layout, ty, data, rows, cols, row_bytes, stride: row_bytes, scale: 1.0 })
     }
 
-    /// The same matrix, whose products are multiplied with `scale` when they are finished: the blocks of some
-    /// types (NVFP4) leave the size of their weights to such a number. Rows as floats are not scaled.
+    /// The same matrix, with finished products multiplied by `scale`: the blocks of some types (NVFP4) leave the magnitude of
+    /// their weights to such a number. Rows as floats are not scaled.
     pub fn scaled(self, scale: f32) -> Matrix<'a> {
         Matrix { scale, ..self }
     }
@@ -134,7 +134,7 @@ impl<'a> Matrix<'a> {
     /// A view of some columns of all rows, in place.
     ///
     /// # Errors
-    /// If they are not in the matrix, are none, or begin or end within a block.
+    /// If they are not in the matrix, are empty, or begin or end within a block.
     pub fn columns(&self, columns: Range<usize>) -> Result<Matrix<'a>, MatrixError> {
         let (ty, cols) = (self.ty, self.cols);
         let inside = columns.start < columns.end && columns.end <= cols;
@@ -144,7 +144,7 @@ impl<'a> Matrix<'a> {
         else {
             return Err(MatrixError::Columns { ty, cols, found: columns });
         };
-        // Rows that lie together: skipped bytes, columns and distances are those of all of them.
+        // Rows stored together: skipped bytes, columns and distances apply to all of them.
         let together = if self.layout == Layout::Tiles { TILE_ROWS } else { 1 };
         let data = match self.rows / together {
             0 => &[],
@@ -169,7 +169,7 @@ impl<'a> Matrix<'a> {
     /// A view of every second row from row `first` on, in place.
     ///
     /// # Panics
-    /// If the rows are in tiles, or there are not equally many of both kinds.
+    /// If the rows are in tiles, or their number is odd.
     pub fn every_second_row(&self, first: usize) -> Matrix<'a> {
         let rows = self.rows / 2;
         assert!(self.layout == Layout::Rows && 2 * rows == self.rows && first < 2, "rows in pairs");
@@ -184,12 +184,12 @@ impl<'a> Matrix<'a> {
         self.ty
     }
 
-    /// How the weights are arranged.
+    /// The arrangement of the weights.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// What decides which activations it needs.
+    /// The type and layout, which decide the activations that it needs.
     pub fn kind(&self) -> (WeightType, Layout) {
         (self.ty, self.layout)
     }
@@ -204,7 +204,7 @@ impl<'a> Matrix<'a> {
         self.cols
     }
 
-    /// All bytes, from the first row to the last; of a view of some columns, with those of the others in between.
+    /// All bytes, from the first row to the last; for a view of some columns, including those of the others in between.
     pub fn data(&self) -> &'a [u8] {
         self.data
     }
@@ -212,7 +212,7 @@ impl<'a> Matrix<'a> {
     /// Row `r` as floats; `out` is `[cols]`.
     ///
     /// # Panics
-    /// If there is no such row, or `out` has another length.
+    /// If there is no such row, or `out` does not have length `cols`.
     pub fn dequantize_row(&self, r: usize, out: &mut [f32]) {
         assert!(r < self.rows && out.len() == self.cols, "no such row, or another length");
         match self.layout {
@@ -235,10 +235,10 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Adds weights of row `r` of an F32 matrix to `x`: the one of column `first`, and of every `step`-th from there on.
+    /// Adds weights of row `r` of an F32 matrix to `x`: those of column `first` and of every `step`-th column after it.
     ///
     /// # Panics
-    /// If the matrix is of another type or has no such row, or the row ends before that.
+    /// If the matrix is of another type or has no such row, or the row is too short.
     pub fn add_float_row(&self, r: usize, (first, step): (usize, usize), x: &mut [f32]) {
         assert!(self.ty == WeightType::F32, "a row of {}", self.ty);
         let row = &self.row(r).as_chunks().0[first..];
@@ -260,7 +260,8 @@ impl<'a> Matrix<'a> {
         self.stride - self.row_bytes
     }
 
-    /// Of a tile: the bytes before columns `k`, those of them, and those from their end to the same columns of the next tile.
+    /// For a tile: the bytes before columns `k`, those of the columns, and those from their end to the same columns of the next
+    /// tile.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(super) fn in_tile(&self, k: &Range<usize>) -> [usize; 3] {
@@ -291,13 +292,13 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Blocks `at` of `bytes` of the rows of tile `i`.
+    /// The `at`-th blocks, of `bytes` bytes, of the rows of tile `i`.
     pub(super) fn unit(&self, i: usize, at: usize, bytes: usize) -> &'a [u8] {
         let unit = TILE_ROWS * bytes;
         &self.tile(i)[at * unit..][..unit]
     }
 
-    /// Block `i` of row `r`: in place, or out of a tile, whose bits of this row go to `buffer`.
+    /// Block `i` of row `r`: in place, or extracted from a tile into `buffer`.
     #[inline(always)]
     pub(super) fn block<'b, Q: BlockFormat>(
         &'b self,
@@ -317,11 +318,11 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Room for one block.
+/// Memory for one block.
 pub(super) type BlockBuffer = [u8; MAX_BYTES];
 
-/// Where a product goes: element `[t, n]` is at `t · stride + n − first`, for `n` from `first` on. Copies of it may be
-/// used by several threads at once, each writing its own rows `n`.
+/// The destination of a product: element `[t, n]` is at `t · stride + n − first`, for `n` from `first` on. Several threads may
+/// use copies of it at once, each writing its own rows `n`.
 #[derive(Clone, Copy)]
 pub struct Output<'a> {
     ptr: *mut f32,
@@ -342,15 +343,15 @@ impl<'a> Output<'a> {
         Output::starting_at(0, buffer, stride)
     }
 
-    /// As [`Output::new`], where the first element of each row is that of row `first` of the matrix.
+    /// As [`Output::new`], but the first element of each row belongs to row `first` of the matrix.
     pub fn starting_at(first: usize, buffer: &'a mut [f32], stride: usize) -> Output<'a> {
         Output { ptr: buffer.as_mut_ptr(), len: buffer.len(), stride, first, _buffer: PhantomData }
     }
 
-    /// The rows from row `t` on.
+    /// The output from row `t` on.
     ///
     /// # Panics
-    /// If the buffer ends before it.
+    /// If the buffer ends before row `t`.
     pub(crate) fn skipping(self, t: usize) -> Output<'a> {
         let skipped = t * self.stride;
         assert!(skipped <= self.len, "row {t} outside of the buffer");
@@ -364,7 +365,7 @@ impl<'a> Output<'a> {
         self.ptr.wrapping_add(t * self.stride).wrapping_add(n).wrapping_sub(self.first)
     }
 
-    /// Bytes from an element to the same one of the next token.
+    /// Bytes from an element to the same element of the next token.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn row_bytes(&self) -> usize {
         size_of::<f32>() * self.stride
@@ -386,7 +387,7 @@ impl<'a> Output<'a> {
     /// No other reference to these elements may exist.
     ///
     /// # Panics
-    /// If they lie outside the buffer.
+    /// If they are outside the buffer.
     #[inline]
     pub unsafe fn row_mut(self, t: usize, n: Range<usize>) -> &'a mut [f32] {
         assert!(self.first <= n.start && n.start <= n.end);

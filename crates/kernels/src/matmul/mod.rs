@@ -1,26 +1,24 @@
 //! `y[t, n] = Σ_k W[n, k] · x[t, k]` with `W` in place: in GGUF's blocks, or packed in tiles.
 //!
-//! Two ways, by the [`Precision`] that the activations were packed in:
+//! There are two ways, by the [`Precision`] that the activations were packed in:
 //!
-//! - **16 bits** ([`dot`]), a few tokens at a time: rows of blocks are multiplied in place. The activations are
-//!   rounded to 16-bit integers with one scale per 256, which costs no more than 8 bits would
-//!   where memory is the limit, and is some hundred times more exact.
-//! - **8 bits** ([`gemm`]), any number of tokens: a panel of 32 rows is unpacked into a cache-sized buffer of
-//!   interleaved bytes, then a register-blocked integer kernel runs over all tokens. Activations
-//!   are 8-bit with one scale per 32.
+//! - **16 bits** ([`dot`]), a few tokens at a time: rows of blocks are multiplied in place. The activations are rounded to 16-bit
+//!   integers with one scale per 256, which costs no more than 8 bits would when memory is the limit, and is several hundred
+//!   times more exact.
+//! - **8 bits** ([`gemm`]), any number of tokens: a panel of 32 rows is unpacked into a cache-sized buffer of interleaved bytes,
+//!   then a register-blocked integer kernel runs over all tokens. Activations are 8-bit with one scale per 32.
 //!
 //! Packed matrices ([`tiles`]) need neither rows nor panels: a tile is multiplied in place, with
 //! the same activations in both cases.
 //!
-//! With AMX the products of 8 bits are those of tiles of bytes, which have the same bits; on request a prompt's activations and weights are
+//! With AMX, 8-bit products use tiles of bytes, which have the same bits; on request a prompt's activations and weights are
 //! rounded to bf16 instead ([`amx`]).
 //!
-//! Weights and their scales are used exactly as stored otherwise; sums are exact integers within a
-//! group of 32 (16 where a type has a scale for each) and f32 across groups. F32, F16 and BF16 weights are multiplied in
-//! f32 with unrounded activations.
+//! Otherwise weights and their scales are used exactly as stored; sums are exact integers within a group of 32 (16 for a type
+//! with a scale per 16) and f32 across groups. F32, F16 and BF16 weights are multiplied in f32 with unrounded activations.
 //!
-//! A piece of work is a range of rows for all tokens; pieces write disjoint elements of the
-//! output and are pure functions of their inputs.
+//! A piece of work is a range of rows for all tokens; pieces write disjoint elements of the output and are pure functions of
+//! their inputs.
 
 // The kernels index several arrays with one counter; iterators over one of them would hide that.
 #![allow(clippy::needless_range_loop)]
@@ -44,8 +42,8 @@ pub(crate) use sizes::{MAX_K, cut_at_multiples};
 use crate::tiles::Layout;
 use std::ops::Range;
 
-/// How many rows make a sensible piece of work: small enough to balance a slow thread, large
-/// enough (some 64 KiB of weights) to amortise taking it. A multiple of 32.
+/// Number of rows of a sensible piece of work: small enough to balance a slow thread, large enough (about 64 KiB of weights) to
+/// amortise taking it. A multiple of 32.
 pub fn piece_rows(w: &Matrix<'_>, tokens: usize) -> usize {
     if tokens > 1 {
         return sizes::PANEL_ROWS;
@@ -60,8 +58,8 @@ pub fn piece_rows(w: &Matrix<'_>, tokens: usize) -> usize {
 /// While it runs, no other thread may access the elements `rows` of `out`.
 ///
 /// # Panics
-/// If `x` has not as many columns as `w`, was packed without the format that `w` needs
-/// ([`ActivationFormats`]), is not what the kernels take together ([`Activations::tokens_in`]), `rows` exceeds the matrix, or `out` is too small.
+/// If `x` does not have as many columns as `w`, was packed without the format that `w` needs ([`ActivationFormats`]), cannot be
+/// multiplied together ([`Activations::tokens_in`]), `rows` exceeds the matrix, or `out` is too small.
 pub unsafe fn matmul<'a>(
     w: &Matrix<'_>,
     rows: Range<usize>,
@@ -95,18 +93,18 @@ pub unsafe fn matmul<'a>(
     }
     if w.scale != 1.0 {
         for t in 0..x.tokens() {
-            // SAFETY: as above; nothing else refers to the elements any more.
+            // SAFETY: as above; no other references to the elements are left.
             let out = unsafe { out.row_mut(t, all.clone()) };
             out.iter_mut().for_each(|y| *y *= w.scale);
         }
     }
 }
 
-/// Rows that all tokens of 16 bits are multiplied with before the next: they stay in the second-level cache. A multiple of the
+/// Rows that all 16-bit tokens are multiplied with before the next rows: they stay in the second-level cache. A multiple of the
 /// rows of a tile.
 const ROWS_OF_FEW: usize = 64;
 
-/// Tokens of 16 bits, none of which depends on the others.
+/// Multiplies 16-bit tokens, none of which depends on the others.
 ///
 /// # Safety
 /// The elements `rows` of all tokens of `out` are inside its buffer and only ours.

@@ -1,10 +1,10 @@
-//! Asking for memory ahead of its use. A prefetch never faults: the address may point anywhere.
+//! Prefetches. A prefetch never faults: the address may point anywhere.
 
 use super::Matrix;
 use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 
-/// Asks for `bytes` from `p` on, into the first-level cache.
+/// Prefetches `bytes` from `p` on into the first-level cache.
 #[inline(always)]
 pub(super) fn near(p: *const u8, bytes: usize) {
     for line in 0..bytes.div_ceil(64) {
@@ -13,7 +13,7 @@ pub(super) fn near(p: *const u8, bytes: usize) {
     }
 }
 
-/// Asks for `bytes` from `p` on, into the second-level cache.
+/// Prefetches `bytes` from `p` on into the second-level cache.
 #[inline(always)]
 pub(super) fn far(p: *const u8, bytes: usize) {
     for line in 0..bytes.div_ceil(64) {
@@ -22,23 +22,23 @@ pub(super) fn far(p: *const u8, bytes: usize) {
     }
 }
 
-/// Lines of the columns of row after row, where other columns lie in between.
+/// Cache lines of the columns of row after row, if other columns lie in between.
 pub(super) struct Lines {
     at: *const u8,
-    /// Where the columns of this row end.
+    /// End of the columns of this row.
     end: *const u8,
     row_bytes: usize,
     gap: usize,
 }
 
 impl Lines {
-    /// From the columns of the row at `row` on.
+    /// Starts with the columns of the row at `row`.
     #[inline(always)]
     pub(super) fn new(row: *const u8, row_bytes: usize, gap: usize) -> Lines {
         Lines { at: line_of(row), end: row.wrapping_add(row_bytes), row_bytes, gap }
     }
 
-    /// At most so many lines has a row.
+    /// Maximum number of lines of a row.
     #[inline(always)]
     pub(super) fn per_row(&self) -> usize {
         self.row_bytes.div_ceil(64) + 1
@@ -57,38 +57,38 @@ impl Lines {
     }
 }
 
-/// Where the line begins that has this byte.
+/// The start of the cache line that contains this byte.
 #[inline(always)]
 fn line_of(p: *const u8) -> *const u8 {
     p.wrapping_sub(p.addr() % 64)
 }
 
-/// Rows to come, asked for a part with every 256 columns of the rows that are multiplied, in the order of the file: measured twice as
-/// fast as prefetching along each of the rows.
+/// Prefetches the next rows, a part with every 256 columns of the current rows, in the order of the file: measured twice as fast
+/// as prefetching along each of the rows.
 pub(super) struct RowsAhead {
-    /// What is next, where rows follow one another.
+    /// The next address, if rows are contiguous.
     next: *const u8,
-    /// The same where other columns lie between them; so many lines of it with each part.
+    /// The same if other columns lie between them; `per_part` lines for each part.
     lines: Lines,
     per_part: usize,
-    /// True if into the second-level cache.
+    /// True to prefetch into the second-level cache.
     long: bool,
 }
 
 impl RowsAhead {
-    /// How far ahead, in bytes, rounded up to as many whole rows as are multiplied at a time: what a core reads during some two latencies of a
-    /// loaded memory.
+    /// Prefetch distance in bytes, rounded up to whole sets of rows that are multiplied together: the amount that a core reads
+    /// during about two latencies of a loaded memory.
     const DISTANCE: usize = 2048;
 
-    /// The same where other columns lie between those of the rows: nothing but us asks for them in time. (Measured: as fast as if there were no
-    /// others, into the second-level cache; 2 KiB ahead or into the first, half as fast.)
+    /// The same if other columns lie between those of the rows: nothing else prefetches these in time. (Measured: as fast
+    /// as without other columns, into the second-level cache; 2 KiB ahead or into the first, half as fast.)
     const STRIDED: usize = 4096;
 
-    /// Bytes of the rows beyond which they go into the second-level cache: with their activations they would overflow the first (measured 18
-    /// against 24 GB/s at 24 KiB).
+    /// Bytes of the rows above which they go into the second-level cache: with their activations they would overflow the first
+    /// (measured 18 against 24 GB/s at 24 KiB).
     const LONG: usize = 12 * 1024;
 
-    /// Of `rows` rows of `cols` columns that are multiplied, the first of which is at `row`.
+    /// Prefetches after `rows` rows of `cols` columns that are multiplied, the first of which is at `row`.
     #[inline(always)]
     pub(super) fn new(row: *const u8, rows: usize, w: &Matrix<'_>, cols: usize) -> RowsAhead {
         let (row_bytes, strided) = (w.row_bytes, w.gap() != 0);
@@ -100,7 +100,7 @@ impl RowsAhead {
         RowsAhead { next, lines, per_part, long: strided || rows * row_bytes > Self::LONG }
     }
 
-    /// Asks for what a part takes, of `bytes` in all rows.
+    /// Prefetches one part; `bytes` is its size in all rows.
     #[inline(always)]
     pub(super) fn ask(&mut self, bytes: usize) {
         if self.per_part == 0 {
@@ -119,23 +119,23 @@ impl RowsAhead {
     }
 }
 
-/// What lies a distance ahead of a place in a tile, in the order in which the columns of the tiles are read.
+/// The address a distance ahead of a position in a tile, in the order in which the columns of the tiles are read.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
-    /// From here on in the tile it lies a tile further.
+    /// From this address of the tile on, the target is one tile further.
     turn: *const u8,
     before: usize,
     after: usize,
 }
 
 impl Ahead {
-    /// `distance` bytes ahead in a tile whose columns are all read, before those of the next.
+    /// `distance` bytes ahead in a tile whose columns are all read, before those of the next tile.
     #[inline(always)]
     pub(super) fn of_tile(w: &Matrix<'_>, tile: *const u8, distance: usize) -> Ahead {
         Ahead::new(tile, distance, TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap())
     }
 
-    /// `distance` bytes of columns ahead, where a tile has `bytes` of them and `gap` more follow until the next.
+    /// `distance` bytes of columns ahead, if a tile has `bytes` of them, followed by a gap of `gap` until the next.
     #[inline(always)]
     pub(super) fn new(tile: *const u8, distance: usize, bytes: usize, gap: usize) -> Ahead {
         if gap == 0 {
@@ -146,7 +146,7 @@ impl Ahead {
         Ahead { turn: tile.wrapping_add(bytes - rest), before, after: before + gap }
     }
 
-    /// What is to be asked for at this place of the tile.
+    /// The address to prefetch at this position of the tile.
     #[inline(always)]
     pub(super) fn of(&self, at: *const u8) -> *const u8 {
         at.wrapping_add(if at < self.turn { self.before } else { self.after })

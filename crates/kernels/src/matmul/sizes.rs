@@ -1,4 +1,4 @@
-//! Sizes that more than one part of the matrix product keeps to.
+//! Sizes shared by several parts of the matrix product.
 
 use crate::tiles::TILE_ROWS;
 use std::ops::Range;
@@ -6,29 +6,29 @@ use std::ops::Range;
 /// Rows of a panel.
 pub(super) const PANEL_ROWS: usize = 32;
 
-/// Tokens whose activations lie together for tiles, and that are computed together.
+/// Number of tokens whose activations are stored together for tiles, and that are computed together.
 pub(super) const TOKEN_BLOCK: usize = 12;
 
-/// Columns of a panel of integers or of bf16 at most. A multiple of 256.
+/// Maximum number of columns of a panel of integers or of bf16. A multiple of 256.
 pub(crate) const MAX_K: usize = 768;
 
 /// Bytes of a panel of bf16.
 pub(super) const PANEL_BYTES: usize = 2 * MAX_K * PANEL_ROWS;
 
-/// Rows that a prompt's tokens pass over before they pass over the next. Their weights for the columns that are multiplied, or a panel of them, stay
-/// in the second-level cache meanwhile, with their sums.
+/// Rows that a prompt's tokens pass over before the next rows. Their weights for the current columns, or a panel of them, stay in
+/// the second-level cache meanwhile, with their sums.
 pub(super) const ROWS_TOGETHER: usize = 256;
 
-/// Panels of bf16 that are made before they are multiplied.
+/// Panels of bf16 that are filled before they are multiplied.
 pub(super) const PANELS: usize = ROWS_TOGETHER / PANEL_ROWS;
 
-/// Tokens whose activations lie together as bf16.
+/// Number of tokens whose activations are stored together as bf16.
 pub(super) const WIDE_TOKEN_BLOCK: usize = 16;
 
 /// Tiles that all blocks of tokens pass over before the next.
 pub(super) const TILES_TOGETHER: usize = ROWS_TOGETHER / TILE_ROWS;
 
-/// Sums that are kept meanwhile.
+/// Number of sums that are kept meanwhile.
 pub(super) const SUMS: usize = TILES_TOGETHER * TOKEN_BLOCK * TILE_ROWS;
 
 /// Cuts `rows` at the multiples of `step`.

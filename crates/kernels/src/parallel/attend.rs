@@ -1,10 +1,9 @@
-//! Attention of a batch, and its keys and values into the cache.
+//! Attention of a batch, and storing its keys and values in the cache.
 //!
-//! Rows that decode are cut along the positions, so that one token of a model with one
-//! key/value head still occupies all threads; partial results are merged (as Flash-Decoding does). Where a row is cut follows
-//! from its own position ([`AttendRows`]). Tokens of a prompt are cut into tiles of tokens ([`Attend`]), and what a token gets
-//! does not depend on the others of its tile. So in either form the bits of a row follow from its position and what it attends
-//! to.
+//! Decode rows are cut along the positions, so that one token of a model with one key/value head still occupies all threads; partial
+//! results are merged (as in Flash-Decoding). Where a row is cut follows from its own position ([`AttendRows`]). Tokens of a prompt are
+//! cut into tiles of tokens ([`Attend`]), and the result of a token does not depend on the others of its tile. So in either form the bits
+//! of a row follow from its position and what it attends to.
 
 use super::rows::{Cut, Rows, cut_rows, each_row};
 use super::{Cost, Scratch, Threads};
@@ -16,45 +15,45 @@ use crate::attention::{
 };
 use crate::matmul::Output;
 
-/// Bytes of keys and values that a thread attends one token to in a nanosecond, about.
+/// Bytes of keys and values that a thread processes per nanosecond for one token, approximately.
 const BYTES_PER_NS: usize = 6;
 
-/// Products of several tokens' attention that a thread adds in a nanosecond, about.
+/// Products that a thread adds per nanosecond in the attention of several tokens, approximately.
 const PRODUCTS_PER_NS: usize = 20;
 
-/// Values that a thread stores in a nanosecond, about.
+/// Values that a thread stores per nanosecond, approximately.
 const VALUES_PER_NS: usize = 1;
 
-/// Below so many bytes of keys and values the caller does it alone: waking others takes longer.
+/// Below this many bytes of keys and values the caller works alone: waking other threads takes longer.
 const ALONE_BYTES: usize = 24 * 1024;
 
-/// Units that a thread takes at once, where they are short.
+/// Units that a thread takes at once, if they are short.
 const SHORT_UNITS: usize = 4;
 
-/// The attention of tokens that follow one another.
+/// The attention of consecutive tokens.
 #[derive(Clone, Copy)]
 pub struct Attend<'a> {
     /// The SIMD level.
     pub isa: Isa,
-    /// What turns products into scores.
+    /// Turns products into scores.
     pub params: AttentionParams,
-    /// Keys and values, of these tokens too.
+    /// Keys and values, including those of these tokens.
     pub cache: KvCache<'a>,
-    /// Query heads on each key/value head.
+    /// Query heads per key/value head.
     pub group: usize,
     /// The sink of each query head, if they have any.
     pub sinks: Option<&'a [f32]>,
     /// The position of the first token.
     pub pos: usize,
-    /// How many tokens there are.
+    /// Number of tokens.
     pub tokens: usize,
-    /// The positions after their own that they see, of which keys and values are in the cache, too. One token alone that
-    /// decodes sees nothing after itself.
+    /// The positions after their own that they see, whose keys and values must be in the cache, too. A single decode token sees none
+    /// after its own.
     pub ahead: Ahead<'a>,
 }
 
 impl Attend<'_> {
-    /// f32 elements that [`run`](Attend::run) needs for partial results.
+    /// Returns the f32 elements that [`run`](Attend::run) needs for partial results.
     pub fn partials(&self) -> usize {
         if self.tokens > 1 {
             return 0;
@@ -62,20 +61,20 @@ impl Attend<'_> {
         self.decoding(|rows| rows.partials())
     }
 
-    /// Calls `f` with the first token as a row that decodes.
+    /// Calls `f` with the first token as a decode row.
     fn decoding<R>(&self, f: impl FnOnce(AttendRows<'_>) -> R) -> R {
         let Attend { isa, params, group, sinks, .. } = *self;
         let row = |_| (self.cache, self.pos);
         f(AttendRows { isa, params, group, sinks, row: &row, rows: 1 })
     }
 
-    /// The sinks of the query heads on one key/value head.
+    /// Returns the sinks of the query heads of one key/value head.
     fn sinks_of(&self, kv_head: usize) -> Option<&[f32]> {
         self.sinks.map(|sinks| &sinks[kv_head * self.group..][..self.group])
     }
 
-    /// `q` `[tokens, heads, k_dim]` gives `out` `[tokens, heads, v_dim]`: one token as a row that decodes, several as those of a
-    /// prompt. `partials` has room for [`partials`](Attend::partials).
+    /// Attends with `q` `[tokens, heads, k_dim]` into `out` `[tokens, heads, v_dim]`: one token as a decode row, several as tokens of a
+    /// prompt. `partials` has space for [`partials`](Attend::partials).
     ///
     /// # Panics
     /// If a slice is too short.
@@ -92,7 +91,7 @@ impl Attend<'_> {
         }
     }
 
-    /// `q` `[tokens, heads, k_dim]` gives `out` `[tokens, heads, v_dim]`, all tokens as those of a prompt.
+    /// Attends with `q` `[tokens, heads, k_dim]` into `out` `[tokens, heads, v_dim]`, all tokens as those of a prompt.
     ///
     /// # Panics
     /// If a slice is too short.
@@ -111,8 +110,7 @@ impl Attend<'_> {
         threads.run(tiles * kv, cost, &|range, scratch| {
             scratch.with_attention(limits(&shape, tile * group), |scratch| {
                 for unit in range {
-                    // Later tiles see more positions: the long pieces first, the short ones fill
-                    // the gaps.
+                    // Later tiles see more positions: the long pieces run first, the short ones fill the gaps.
                     let (index, head) = (tiles - 1 - unit / kv, unit % kv);
                     let tokens = index * tile..((index + 1) * tile).min(self.tokens);
                     let heads = head * group..(head + 1) * group;
@@ -130,40 +128,39 @@ impl Attend<'_> {
     }
 }
 
-/// What attention of so many query rows may ask for.
+/// Returns the limits for attention of `rows` query rows.
 fn limits(shape: &KvShape, rows: usize) -> AttentionLimits {
     AttentionLimits { rows, k_dim: shape.k_dim, v_dim: shape.v_dim }
 }
 
-/// The attention of rows that decode: each has keys and values of a sequence, its own too, and attends to them up to its
-/// position.
+/// The attention of decode rows: each has keys and values of a sequence, including its own, and attends to them up to its position.
 #[derive(Clone, Copy)]
 pub struct AttendRows<'a> {
     /// The SIMD level.
     pub isa: Isa,
-    /// What turns products into scores.
+    /// Turns products into scores.
     pub params: AttentionParams,
-    /// Query heads on each key/value head.
+    /// Query heads per key/value head.
     pub group: usize,
     /// The sink of each query head, if they have any.
     pub sinks: Option<&'a [f32]>,
-    /// Keys and values of a row, of the same heads for all rows, and its position.
+    /// Keys and values of a row, with the same heads for all rows, and its position.
     pub row: &'a (dyn Fn(usize) -> (KvCache<'a>, usize) + Sync),
-    /// How many rows there are.
+    /// Number of rows.
     pub rows: usize,
 }
 
-/// How a row is cut.
+/// How a row is cut into pieces.
 struct Pieces {
     start: usize,
     end: usize,
-    /// Positions of a piece, and how many pieces.
+    /// Positions of a piece, and number of pieces.
     positions: usize,
     count: usize,
 }
 
 impl AttendRows<'_> {
-    /// f32 elements that [`run`](AttendRows::run) needs for partial results.
+    /// Returns the f32 elements that [`run`](AttendRows::run) needs for partial results.
     pub fn partials(&self) -> usize {
         let results = |row| {
             let (cache, pos) = (self.row)(row);
@@ -174,10 +171,10 @@ impl AttendRows<'_> {
         (0..self.rows).map(results).sum()
     }
 
-    /// The most of [`partials`](AttendRows::partials) that a row can need at any position below `context`.
+    /// Returns the largest value of [`partials`](AttendRows::partials) for a row at any position below `context`.
     pub fn most_partials(shape: &KvShape, group: usize, context: usize) -> usize {
-        // A span is at most the context, plus what rounding its start down adds. A piece is
-        // shorter than the longest only if there are few, so the count is bounded by either.
+        // A span is at most the context, plus what rounding its start down adds. A piece is shorter than the longest only if there are
+        // few pieces, so the count is bounded either way.
         let span = context + SHORTEST_PIECE;
         let longest = chunk_positions(shape).next_multiple_of(SHORTEST_PIECE);
         let pieces = span.div_ceil(longest).max(PIECES.div_ceil(shape.kv_heads)) + 1;
@@ -191,7 +188,7 @@ impl AttendRows<'_> {
         Pieces { start, end, positions, count: (end - start).div_ceil(positions) }
     }
 
-    /// `q` `[rows, heads, k_dim]` gives `out` `[rows, heads, v_dim]`. `partials` has room for
+    /// Attends with `q` `[rows, heads, k_dim]` into `out` `[rows, heads, v_dim]`. `partials` has space for
     /// [`partials`](AttendRows::partials).
     ///
     /// # Panics
@@ -234,7 +231,7 @@ impl AttendRows<'_> {
                         let keys = from..(from + positions).min(end);
                         let heads = group * shape.k_dim;
                         let q = &q[(row * kv + head) * heads..][..heads];
-                        // SAFETY: each unit has a result of its own.
+                        // SAFETY: each unit has its own result.
                         let partial = unsafe { results.row_mut(unit, 0..len) };
                         let (params, cache) = (&self.params, &cache);
                         let call = Partial { params, cache, kv_head: head, q, pos, keys };
@@ -258,7 +255,7 @@ impl AttendRows<'_> {
     }
 }
 
-/// Units of positions from `pos` on: those of one line of the key cache are one.
+/// Cuts positions from `pos` on into units: those of one line of the key cache are one unit.
 fn lines(pos: usize) -> Cut {
     Cut { rows: LINE, skipped: pos % LINE, take: SHORT_UNITS }
 }
@@ -269,7 +266,7 @@ fn lines(pos: usize) -> Cut {
 /// If the cache has fewer positions, or a slice is too short.
 ///
 /// # Safety
-/// Nobody else reads or writes these positions meanwhile.
+/// These positions are not read or written elsewhere meanwhile.
 pub unsafe fn store<T: Threads>(
     threads: &mut T,
     isa: Isa,
@@ -281,22 +278,23 @@ pub unsafe fn store<T: Threads>(
     let [kd, vd] = writer.widths();
     let cost = n * (kd + vd) / VALUES_PER_NS;
     cut_rows(threads, n, lines(pos), cost, [], &|i, [], _| {
-        // SAFETY: each position is one row's, and each row one unit's; of others, by the caller's promise.
+        // SAFETY: each position belongs to one row, and each row to one unit; the caller promises that nothing else accesses them.
         unsafe { writer.store(isa, pos + i, &k[i * kd..][..kd], &v[i * vd..][..vd]) };
     });
 }
 
-/// What stores keys and values of a row, and at which position: `f(row)`.
+/// Returns where keys and values of a row are stored, and at which position: `f(row)`.
 pub type TargetFn<'a> = dyn Fn(usize) -> (KvWriter<'a>, usize) + Sync + 'a;
 
-/// Stores keys and values of `n` rows, where the rows of queries, keys and values are first made by `prepare(i, [q, k, v])`.
-/// Where rows follow one another from position `first` on, `following` is that.
+/// Stores keys and values of `n` rows, after `prepare(i, [q, k, v])` has computed the rows of queries, keys and values. Where rows are
+/// consecutive from position `first` on, `following` is `first`.
 ///
 /// # Panics
 /// As [`store`].
 ///
 /// # Safety
-/// `target` gives each row a position that no other row has in the same pages, and nobody else reads or writes these positions meanwhile.
+/// `target` gives each row a position that no other row has in the same pages, and these positions are not read or written elsewhere
+/// meanwhile.
 pub unsafe fn store_rows<T: Threads>(
     threads: &mut T,
     isa: Isa,
@@ -309,7 +307,7 @@ pub unsafe fn store_rows<T: Threads>(
     each_row(threads, n, cut, rows, &|i, [q, k, v], _| {
         prepare(i, [&mut *q, &mut *k, &mut *v]);
         let (writer, pos) = target(i);
-        // SAFETY: each row is one unit's; that each has a position of its own, the caller promises.
+        // SAFETY: each row belongs to one unit; the caller promises that each has its own position.
         unsafe { writer.store(isa, pos, k, v) };
     });
 }

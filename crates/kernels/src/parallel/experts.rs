@@ -1,12 +1,12 @@
-//! Products of many matrices of one shape, each with tokens of its own: the experts of a mixture.
+//! Products of many matrices of one shape, each with its own tokens: the experts of a mixture.
 //!
-//! Tokens are sorted by the matrix that they go through, so that each matrix is read once for all of its tokens. The first
-//! half ([`multiply_banks`]) cuts every matrix into rows. The second ([`multiply_and_sum`]) cuts the output: a unit computes
-//! the same rows of all matrices, keeps the product of each token with each of its matrices apart, and sums them in the
-//! order in which the token lists them. So what a token gets depends neither on the threads nor on the tokens beside it.
+//! Tokens are sorted by their matrix, so that each matrix is read once for all of its tokens. The first half ([`multiply_banks`]) cuts
+//! every matrix into rows. The second ([`multiply_and_sum`]) cuts the output: a unit computes the same rows of all matrices, keeps the
+//! product of each token with each of its matrices separate, and sums them in the order in which the token lists them. So the result
+//! of a token depends neither on the threads nor on the other tokens.
 //!
-//! Where matrices come one after the other, [`multiply_banks`] makes those products too, into memory that keeps all of them, and
-//! [`sum`] sums them: by the same operations in the same order.
+//! Where matrices are processed one after another, [`multiply_banks`] computes those products too, into memory that keeps all of them,
+//! and [`sum`] sums them: by the same operations in the same order.
 
 use super::pack_products::Packing;
 use super::products::{BYTES_PER_NS, each_kept, multiplying};
@@ -15,28 +15,27 @@ use crate::matmul::{Activations, MatmulScratch, Matrix, Output, RowCounts, matmu
 use crate::{Isa, vec};
 use std::ops::Range;
 
-/// Which slots, of one precision, go through a matrix. They may be none.
+/// The slots, of one precision, that go through a matrix. There may be none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Which matrix.
+    /// The matrix.
     pub matrix: usize,
     /// The first slot.
     pub first: usize,
-    /// How many slots.
+    /// Number of slots.
     pub slots: usize,
 }
 
 impl Place {
-    /// The slots.
+    /// Returns the range of slots.
     pub fn range(&self) -> Range<usize> {
         self.first..self.first + self.slots
     }
 }
 
-/// `M` stacks of matrices of which each has `rows` rows. Slot `i` is token `i` of `x`; it is multiplied with the matrices
-/// of its place.
+/// `M` stacks of matrices, each with `rows` rows. Slot `i` is token `i` of `x`; it is multiplied with the matrices of its place.
 pub struct Bank<'a, const M: usize> {
-    /// Of each matrix.
+    /// Rows of each matrix.
     rows: usize,
     matrices: &'a (dyn Fn(usize) -> [Matrix<'a>; M] + Sync),
     x: &'a Activations,
@@ -44,10 +43,10 @@ pub struct Bank<'a, const M: usize> {
 }
 
 impl<'a, const M: usize> Bank<'a, M> {
-    /// `matrices(e)`: those of place `e`, with `rows` rows each.
+    /// Creates a bank. `matrices(e)` returns those of place `e`, with `rows` rows each.
     ///
     /// # Panics
-    /// If places overlap or do not follow one another.
+    /// If places overlap or are not consecutive.
     pub fn new(
         rows: usize,
         matrices: &'a (dyn Fn(usize) -> [Matrix<'a>; M] + Sync),
@@ -59,17 +58,17 @@ impl<'a, const M: usize> Bank<'a, M> {
         Bank { rows, matrices, x, places }
     }
 
-    /// Slots, used or not.
+    /// Returns the number of slots, used or not.
     fn slots(&self) -> usize {
         self.places.last().map_or(0, |place| place.range().end)
     }
 
-    /// Units of each matrix.
+    /// Returns the number of units of each matrix.
     fn units(&self) -> usize {
         self.rows.div_ceil(UNIT_ROWS)
     }
 
-    /// What all of it takes: reading the weights, or for several tokens multiplying them.
+    /// Returns the estimated time: for reading the weights, or for several tokens for multiplying them.
     fn nanoseconds(&self) -> usize {
         let Some(place) = self.places.first() else { return 0 };
         let row_bytes = |m: &Matrix<'_>| m.weight_type().row_bytes(m.cols()).unwrap_or(0);
@@ -85,15 +84,14 @@ impl<'a, const M: usize> Bank<'a, M> {
     }
 }
 
-/// What is done to products while they are in the cache: `f(bank, slot, matrix, rows, [their products])`.
+/// Processes products while they are in the cache: `f(bank, slot, matrix, rows, [their products])`.
 pub type SlotFn<'a> = dyn Fn(usize, usize, usize, Range<usize>, &mut [f32]) + Sync + 'a;
 
-/// What becomes of products before they are packed: `f(bank, place, rows, [their products, [slots of the place, rows]])` changes
-/// the first.
+/// Transforms products before they are packed: `f(bank, place, rows, [their products, [slots of the place, rows]])` changes the first.
 pub type PlaceFn<'a, const M: usize> =
     dyn Fn(usize, &Place, Range<usize>, [&mut [f32]; M]) + Sync + 'a;
 
-/// What is done with rows of a place of a bank.
+/// Processes rows of a place of a bank.
 type RowsFn<'a, S> = dyn Fn(usize, &Place, Range<usize>, &mut S) + Sync + 'a;
 
 /// Calls `f` for all rows of all places of all banks that have slots, in one region.
@@ -120,7 +118,7 @@ fn each_place<'r, 'b: 'r, T: Threads, const M: usize>(
     });
 }
 
-/// Multiplies the slots of all banks with their matrices, in one region: `outputs` has a row per slot for each.
+/// Multiplies the slots of all banks with their matrices, in one region: each output has a row per slot.
 ///
 /// # Panics
 /// As [`matmul`], and if an output has fewer rows.
@@ -146,18 +144,18 @@ pub fn multiply_banks<T: Threads, const B: usize>(
     });
 }
 
-/// Multiplies the slots of those banks that there are with their matrices, joins the products, and packs what the first of each
-/// slot have become, as [`multiply_and_pack`](super::multiply_and_pack) does.
+/// Multiplies the slots of the banks that are present with their matrices, joins the products, and packs the first of each slot after
+/// that, as [`multiply_and_pack`](super::multiply_and_pack) does.
 ///
 /// # Panics
-/// As [`matmul`], and if what is packed has not the slots and rows of its bank.
+/// As [`matmul`], and if the packed set does not have the slots and rows of its bank.
 pub fn multiply_banks_and_pack<T: Threads, const M: usize, const B: usize>(
     threads: &mut T,
     banks: [Option<(Bank<'_, M>, Packing<'_>)>; B],
     join: &PlaceFn<'_, M>,
 ) {
     let both = || banks.iter().flatten();
-    // Else values of different tokens would be in the same place.
+    // Otherwise values of different tokens would share a place.
     assert!(
         both().all(|(bank, packing)| packing.suits(bank.x, bank.rows)),
         "activations of another shape"
@@ -178,21 +176,20 @@ pub fn multiply_banks_and_pack<T: Threads, const M: usize, const B: usize>(
     }
 }
 
-/// A product that a token's sum has: that of a slot, times a weight.
+/// A term of a token's sum: the product of a slot, times a weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Term {
-    /// The slot. Those of a second bank count on from the end of the first's.
+    /// The slot. Numbers of a second bank continue from the end of the first.
     pub slot: usize,
     /// The factor.
     pub weight: f32,
 }
 
-/// Multiplies the slots of all banks with their matrices, which all have `rows` rows, and sums for each token the products
-/// that `terms` `[tokens, per token]` lists, in that order, in one region: `out` `[tokens, rows]`. `then` may change
-/// products before that.
+/// Multiplies the slots of all banks with their matrices, which all have `rows` rows, and sums for each token the products that
+/// `terms` `[tokens, per token]` lists, in that order, in one region: `out` `[tokens, rows]`. `then` may change products before that.
 ///
 /// # Panics
-/// As [`matmul`]; if banks have different rows, `out` has fewer tokens, or a term is of no slot.
+/// As [`matmul`]; if banks have different rows, `out` has fewer tokens, or a term's slot does not exist.
 pub fn multiply_and_sum<T: Threads, const B: usize>(
     threads: &mut T,
     isa: Isa,
@@ -227,7 +224,7 @@ pub fn multiply_and_sum<T: Threads, const B: usize>(
 /// Sums for each token the products `[slots, width]` that `terms` `[tokens, per token]` lists, in that order: `out` `[tokens, width]`.
 ///
 /// # Panics
-/// If `out` has fewer tokens, or a term is of no slot.
+/// If `out` has fewer tokens, or a term's slot does not exist.
 pub fn sum<T: Threads>(
     threads: &mut T,
     isa: Isa,
@@ -252,7 +249,7 @@ pub fn sum<T: Threads>(
     });
 }
 
-/// Computes `rows` of the products of every slot, `[slots, rows]`.
+/// Computes `rows` of the products of every slot, `[slots, rows]`, kept separate.
 fn keep_apart<const B: usize>(
     banks: &[Bank<'_, 1>; B],
     rows: &Range<usize>,

@@ -1,9 +1,9 @@
-//! How matrix products, attention and the filling of the cache are cut into units of work, once, for
-//! every set of threads: the native engine's pool and XLA's threads are two [`Threads`].
+//! The cut of matrix products, attention and the filling of the cache into units of work, in one place for every set of threads:
+//! the native engine's pool and XLA's threads are two [`Threads`].
 //!
-//! The cut follows from shapes and positions and never from the number of threads, so neither do the
-//! results. Rows that units write to are [`Rows`], which are borrowed exclusively: what several
-//! threads may do to them at the same time is proved here, and callers need no `unsafe`.
+//! The cut depends on shapes and positions and never on the number of threads, so neither do the results. Units write to
+//! [`Rows`], which are borrowed exclusively: concurrent access by several threads is proved safe here, and callers need no
+//! `unsafe`.
 
 mod attend;
 mod experts;
@@ -28,19 +28,19 @@ use crate::attention::{AttentionLimits, AttentionScratch};
 use crate::matmul::MatmulScratch;
 use std::ops::Range;
 
-/// How much work there is, for the decision how many threads are worth it.
+/// The amount of work, which determines how many threads are worth using.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// What all of it takes on one thread, about.
+    /// The approximate time of all of it on one thread.
     pub nanoseconds: usize,
-    /// The most units that a thread should take at once.
+    /// Maximum number of units that a thread should take at once.
     pub take: usize,
-    /// True if the caller should do all of it: waking others would take longer.
+    /// True if the caller should do all of it: waking other threads would take longer.
     pub alone: bool,
 }
 
 impl Cost {
-    /// Work of so many nanoseconds, in parts as long as the threads like.
+    /// Work that takes `nanoseconds`, in parts of any length.
     pub const fn of(nanoseconds: usize) -> Cost {
         Cost { nanoseconds, take: usize::MAX, alone: false }
     }
@@ -49,10 +49,10 @@ impl Cost {
 /// Threads that share work.
 ///
 /// # Safety
-/// [`run`](Threads::run) hands every unit to exactly one call, and returns when all calls have
-/// returned. Callers write to memory by the numbers of their units.
+/// [`run`](Threads::run) passes every unit to exactly one call, and returns when all calls have returned. Callers write to memory
+/// by the numbers of their units.
 pub unsafe trait Threads {
-    /// What one thread may write to.
+    /// The memory that one thread may write to.
     type Scratch: Scratch;
 
     /// Calls `f(range, scratch)` with disjoint ranges that together are `0..units`, on any threads.
@@ -66,7 +66,7 @@ pub unsafe trait Threads {
 
 /// The memory of one thread, for kernels that need some.
 pub trait Scratch {
-    /// Calls `f` with the thread's panels, and with a buffer for `count` products, which may hold anything.
+    /// Calls `f` with the thread's panels, and with a buffer for `count` products, with arbitrary contents.
     fn with_products(&mut self, count: usize, f: impl FnOnce(&mut MatmulScratch, &mut [f32]));
 
     /// Calls `f` with memory for attention within `limits`.

@@ -1,5 +1,5 @@
-//! Products that become the activations of the next matrices in the unit that computes them. So those of many tokens, which would fill
-//! more than a cache, are in memory of their thread only, and are read while they are in its cache.
+//! Products that become the activations of the next matrices in the unit that computes them. So the products of many tokens, which would fill
+//! more than a cache, exist only in their thread's memory, and are read while they are in its cache.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::matmul::{
 
 /// The set of activations that units pack.
 ///
-/// A token of 16 bits has a scale for more values than a unit has rows. So its values are kept unpacked until all units are done.
+/// A token of 16 bits has one scale for more values than a unit has rows. So its values are kept unpacked until all units are done.
 pub struct Packing<'a> {
     slots: ActSlots<'a>,
     tokens: RowCounts,
@@ -38,13 +38,13 @@ impl<'a> Packing<'a> {
         Packing { slots: to.slots(), tokens, width, unpacked: Output::new(unpacked, width) }
     }
 
-    /// True if it is for the products of these tokens with so many rows.
+    /// Returns true if it is for the products of these tokens with `rows` rows.
     pub(super) fn suits(&self, x: &Activations, rows: usize) -> bool {
         (self.tokens, self.width) == (x.rows(), rows)
     }
 
-    /// Multiplies `rows` of matrices with `count` tokens, of which there are `parts`, joins the products, and packs what the first have become.
-    /// `first` is the number of the first token in the set that is packed.
+    /// Multiplies `rows` of matrices with `count` tokens, which consist of `parts`, joins the products, and packs the first after that. `first`
+    /// is the number of the first token in the packed set.
     ///
     /// # Safety
     /// No two threads may pack the same values.
@@ -99,14 +99,14 @@ impl<'a> Packing<'a> {
     }
 }
 
-/// What becomes of products before they are packed: `f(rows of the matrices, [their products, [tokens, rows]])` changes the first.
+/// Transforms products before they are packed: `f(rows of the matrices, [their products, [tokens, rows]])` changes the first.
 pub type JoinFn<'a, const M: usize> = dyn Fn(Range<usize>, [&mut [f32]; M]) + Sync + 'a;
 
-/// Multiplies packed activations with matrices that have equally many rows, joins the products, and packs what the first have become
-/// for the matrices that will be multiplied with them. A unit does all of that for its rows.
+/// Multiplies packed activations with matrices that have the same number of rows, joins the products, and packs the first after that for the
+/// matrices that will be multiplied with them. A unit does all of that for its rows.
 ///
 /// # Panics
-/// As [`matmul`](crate::matmul::matmul), and if what is packed has not the tokens of `x` or the rows of each matrix.
+/// As [`matmul`](crate::matmul::matmul), and if the packed set does not have the tokens of `x` or the rows of each matrix.
 pub fn multiply_and_pack<T: Threads, const M: usize>(
     threads: &mut T,
     matrices: [&Matrix<'_>; M],

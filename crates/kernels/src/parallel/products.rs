@@ -7,30 +7,31 @@ use crate::matmul::{
 use crate::{Isa, Layout, WeightType, vec};
 use std::ops::Range;
 
-/// Rows of a matrix in one unit of work: what the kernels unpack at a time.
+/// Rows of a matrix in one unit of work: the number that kernels unpack at a time.
 pub const UNIT_ROWS: usize = 32;
 
-/// Bytes of weights that a thread reads in a nanosecond, about.
+/// Bytes of weights that a thread reads per nanosecond, approximately.
 pub(super) const BYTES_PER_NS: usize = 12;
 
-/// Products of a token of several that a thread adds in a nanosecond, about.
+/// Products that a thread adds per nanosecond for one of several tokens, approximately.
 pub(super) const PRODUCTS_PER_NS: usize = 100;
 
-/// Products that a thread keeps at a time, where there are not more tokens than that: 512 KiB, for which the second-level cache has room
-/// beside weights and activations.
+/// Products that a thread keeps at a time, if there are no more tokens than that: 512 KiB, which fit the second-level cache together with
+/// weights and activations.
 const KEPT: usize = 128 * 1024;
 
-/// Products with so many columns are kept until they are whole. They are sums over more than two stretches of columns, each of which reads
-/// and writes them, and in the output those of different tokens are far apart: often by whole pages, so that they displace each other in
-/// the first-level cache.
+/// Products with at least this many columns are kept until they are complete. They are sums over more than two stretches of columns, each of
+/// which reads and writes them, and in the output those of different tokens are far apart: often by whole pages, so that they displace each
+/// other in the first-level cache.
 const KEPT_FROM: usize = 2 * MAX_K + 1;
 
-/// The most f32 elements in which a thread keeps up to so many products of each row of a matrix, or of several: see [`each_kept`].
+/// Returns the maximum number of f32 elements in which a thread keeps up to `of_each_row` products of each row of a matrix, or of several: see
+/// [`each_kept`].
 pub fn room_for_products(of_each_row: usize) -> usize {
     KEPT.max(of_each_row * UNIT_ROWS)
 }
 
-/// Some rows of a matrix, and where their products go; a bias and a correction of low rank, which are added to them.
+/// Some rows of a matrix, and where their products are written; a bias and a low-rank correction, which are added to them.
 pub struct Product<'a> {
     matrix: Matrix<'a>,
     rows: Range<usize>,
@@ -43,31 +44,31 @@ pub struct Product<'a> {
 pub struct Extras<'a> {
     /// `[rows]`
     pub bias: Option<&'a [f32]>,
-    /// Each is added for itself, in this order, before the bias.
+    /// Each is added separately, in this order, before the bias.
     pub low_rank: &'a [LowRank<'a>],
 }
 
-/// A correction of low rank (LoRA: Hu et al. 2021): row `r` of a product with token `t` gets `scale · Σ b[r, k] · ax[t, k]`, where `ax` has the
-/// products of the other factor with the tokens.
+/// A low-rank correction (LoRA: Hu et al. 2021): `scale · Σ b[r, k] · ax[t, k]` is added to row `r` of a product with token `t`, where `ax` has
+/// the products of the other factor with the tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct LowRank<'a> {
     /// `[rows, rank]`
     pub b: &'a [f32],
     /// `[tokens, rank]`
     pub ax: &'a [f32],
-    /// Its length.
+    /// The rank.
     pub rank: usize,
-    /// Factor on it.
+    /// Factor on the correction.
     pub scale: f32,
 }
 
 impl Extras<'_> {
-    /// True if there is nothing to add.
+    /// Returns true if there is nothing to add.
     pub fn is_empty(&self) -> bool {
         self.bias.is_none() && self.low_rank.is_empty()
     }
 
-    /// Adds its rows `rows` to the products of token `t`.
+    /// Adds rows `rows` to the products of token `t`.
     ///
     /// # Panics
     /// If they are not as long as the matrix has rows.
@@ -85,8 +86,8 @@ impl Extras<'_> {
     }
 }
 
-/// The products `[tokens, rank]` of `a` `[rank, columns]` with all tokens of a set, which has them as floats. Each is a sum of its own, in the
-/// order of [`vec::dot`].
+/// Computes the products `[tokens, rank]` of `a` `[rank, columns]` with all tokens of a set, which has them as floats. Each is a separate sum,
+/// in the order of [`vec::dot`].
 ///
 /// # Panics
 /// If the set has no floats, or a slice is too short.
@@ -103,18 +104,18 @@ pub fn multiply_low_rank<T: Threads>(threads: &mut T, a: &[f32], x: &Activations
 }
 
 impl<'a> Product<'a> {
-    /// All rows; `out` has a row per token.
+    /// A product of all rows; `out` has a row per token.
     pub fn new(matrix: Matrix<'a>, out: Rows<'a>) -> Product<'a> {
         let extras = Extras::default();
         Product { rows: 0..matrix.rows(), matrix, out: out.into_output().0, extras }
     }
 
-    /// The same, to whose products `extras` are added.
+    /// Adds `extras` to the products.
     pub fn with(self, extras: Extras<'a>) -> Product<'a> {
         Product { extras, ..self }
     }
 
-    /// Rows `rows`, whose products are the first elements of the rows of `out` `[tokens, stride]`.
+    /// A product of rows `rows`, written to the first elements of the rows of `out` `[tokens, stride]`.
     pub fn of_rows(
         matrix: Matrix<'a>,
         rows: Range<usize>,
@@ -147,16 +148,16 @@ impl<'a> Product<'a> {
         });
     }
 
-    /// Which multiples of [`UNIT_ROWS`] it has rows of.
+    /// Returns the multiples of [`UNIT_ROWS`] that it has rows of.
     fn units(&self) -> Range<usize> {
         self.rows.start / UNIT_ROWS..self.rows.end.div_ceil(UNIT_ROWS)
     }
 }
 
-/// What is done to products while they are in the cache: `f(token, rows of the matrices, [their products])`.
+/// Processes products while they are in the cache: `f(token, rows of the matrices, [their products])`.
 pub type ColumnsFn<'a, const M: usize> = dyn Fn(usize, Range<usize>, [&mut [f32]; M]) + Sync + 'a;
 
-/// What so many rows of matrices take: to read the weights, or for several tokens to multiply them.
+/// Returns the cost of rows of matrices: to read the weights, or for several tokens to multiply them.
 pub(super) fn cost<'r, 'm: 'r>(
     products: impl Iterator<Item = (&'r Matrix<'m>, usize)>,
     tokens: RowCounts,
@@ -169,16 +170,15 @@ pub(super) fn cost<'r, 'm: 'r>(
     Cost::of(multiplying(weights, tokens).max(bytes / BYTES_PER_NS))
 }
 
-/// What it takes to multiply so many weights, in nanoseconds; a single token is multiplied while they are read.
+/// Returns the nanoseconds to multiply `weights` weights; a single token is multiplied while they are read.
 pub(super) fn multiplying(weights: usize, rows: RowCounts) -> usize {
-    // Tokens of 16 bits take some twice as long.
+    // Tokens of 16 bits take about twice as long.
     let tokens = 2 * rows.bits16 + rows.bits8;
     if rows.all() > 1 { weights * tokens / PRODUCTS_PER_NS } else { 0 }
 }
 
-/// Multiplies packed activations with groups of matrices, in one region. A unit computes the same rows
-/// of all matrices of a group, which have equally many, adds their [`Extras`], and then calls `then` on what it has computed
-/// for each token.
+/// Multiplies packed activations with groups of matrices, in one region. A unit computes the same rows of all matrices of a group, which have
+/// the same number of rows, adds their [`Extras`], and then calls `then` on its products of each token.
 ///
 /// # Panics
 /// As [`matmul`], and if the matrices of a group have different rows.
@@ -228,7 +228,7 @@ pub fn multiply<T: Threads, const M: usize>(
     });
 }
 
-/// Multiplies rows of a matrix with some tokens; each part of these has the number of its first row of the output.
+/// Multiplies rows of a matrix with some tokens; each part of these comes with the number of its first row of the output.
 ///
 /// # Safety
 /// No other thread may access these elements of the output meanwhile.
@@ -245,7 +245,7 @@ unsafe fn multiply_parts<'t>(
     }
 }
 
-/// Cuts rows into as many as a thread keeps products of, if there are `of_each_row` of each, and calls `f` with a buffer for these products.
+/// Cuts rows into pieces whose products a thread can keep, if there are `of_each_row` of each, and calls `f` with a buffer for these products.
 pub(super) fn each_kept(
     scratch: &mut impl Scratch,
     rows: Range<usize>,
@@ -261,7 +261,7 @@ pub(super) fn each_kept(
     });
 }
 
-/// The products `[tokens, rows]` of some tokens with each of the matrices, which together fill the buffer. As [`multiply_parts`].
+/// Computes the products `[tokens, rows]` of some tokens with each of the matrices, which together fill the buffer. As [`multiply_parts`].
 pub(super) fn products_of<'b, 't, const M: usize>(
     matrices: [&Matrix<'_>; M],
     rows: &Range<usize>,

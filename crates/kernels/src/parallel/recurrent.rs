@@ -1,4 +1,4 @@
-//! Recurrent mixers over threads: a unit is a block of columns of a head's state, which goes through all tokens.
+//! Recurrent mixers over threads: a unit is a block of columns of a head's state, which processes all tokens.
 
 use std::ops::Range;
 
@@ -6,10 +6,10 @@ use super::{Cost, Rows, Threads};
 use crate::Isa;
 use crate::recurrent::{COLUMNS, DeltaStep, SsmStep, delta_step, ssm_step};
 
-/// Nanoseconds that a token takes on a block of columns, for each element of a head, about.
+/// Nanoseconds that a token takes on a block of columns, for each element of a head, approximately.
 const NS_PER_ELEMENT: usize = 1;
 
-/// Heads of a gated delta net, and where their numbers are.
+/// Heads of a gated delta net, and the location of their numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaRule<'a> {
     /// Heads of queries and keys.
@@ -22,14 +22,14 @@ pub struct DeltaRule<'a> {
     pub neighbours: bool,
     /// Queries, keys and values of all heads, `[tokens, (2 · key_heads + value_heads) · dim]`.
     pub mixed: &'a [f32],
-    /// What states are multiplied by, `[tokens, value_heads]`.
+    /// Factors on the states, `[tokens, value_heads]`.
     pub decays: &'a [f32],
-    /// How much of a difference is added, `[tokens, value_heads]`.
+    /// Fractions of the differences that are added, `[tokens, value_heads]`.
     pub rates: &'a [f32],
 }
 
 impl DeltaRule<'_> {
-    /// Elements of the state: `[value_heads, dim / COLUMNS, dim, COLUMNS]`.
+    /// Returns the elements of the state: `[value_heads, dim / COLUMNS, dim, COLUMNS]`.
     pub fn state_len(value_heads: usize, dim: usize) -> usize {
         value_heads * dim * dim
     }
@@ -67,7 +67,7 @@ impl DeltaRule<'_> {
     }
 }
 
-/// Heads of a Mamba-2 mixer, and where their numbers are.
+/// Heads of a Mamba-2 mixer, and the location of their numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct StateSpace<'a> {
     /// Heads.
@@ -80,16 +80,16 @@ pub struct StateSpace<'a> {
     pub len: usize,
     /// Inputs of all heads, then keys and then queries of all groups: `[tokens, heads · dim + 2 · groups · len]`.
     pub mixed: &'a [f32],
-    /// What states are multiplied by, `[tokens, heads]`.
+    /// Factors on the states, `[tokens, heads]`.
     pub decays: &'a [f32],
-    /// Factors on what is added, `[tokens, heads]`.
+    /// Factors on the added inputs, `[tokens, heads]`.
     pub rates: &'a [f32],
-    /// Factors on what goes past the states, `[heads]`.
+    /// Factors on the inputs that bypass the states, `[heads]`.
     pub past: &'a [f32],
 }
 
 impl StateSpace<'_> {
-    /// Elements of the state: `[heads, dim / COLUMNS, len, COLUMNS]`.
+    /// Returns the elements of the state: `[heads, dim / COLUMNS, len, COLUMNS]`.
     pub fn state_len(heads: usize, dim: usize, len: usize) -> usize {
         heads * dim * len
     }
@@ -126,8 +126,8 @@ impl StateSpace<'_> {
     }
 }
 
-/// What is done with a token on a block of columns: `f(token, head, columns among those of all heads, block of the state,
-/// output of these columns)`.
+/// Processes a token on a block of columns: `f(token, head, columns among those of all heads, block of the state, output
+/// of these columns)`.
 type BlockFn<'f> = dyn Fn(usize, usize, Range<usize>, &mut [f32], &mut [f32]) + Sync + 'f;
 
 /// Calls `f` for `n` tokens, in their order, with each block of columns of a state `[heads, dim / COLUMNS, len, COLUMNS]`.
@@ -148,11 +148,11 @@ fn each_block<T: Threads>(
     let cost = Cost { take: 1, ..Cost::of(units * n * len * NS_PER_ELEMENT) };
     threads.run(units, cost, &|units: Range<usize>, _: &mut T::Scratch| {
         for unit in units {
-            // SAFETY: the states are borrowed exclusively, and a block of them is one unit's.
+            // SAFETY: the states are borrowed exclusively, and each block of them belongs to one unit.
             let state = unsafe { states.row_mut(unit, 0..len * COLUMNS) };
             let columns = unit * COLUMNS..(unit + 1) * COLUMNS;
             for token in 0..n {
-                // SAFETY: the output is borrowed exclusively, and these columns are one unit's.
+                // SAFETY: the output is borrowed exclusively, and these columns belong to one unit.
                 let out = unsafe { out.row_mut(token, columns.clone()) };
                 f(token, unit / blocks, columns.clone(), state, out);
             }

@@ -1,4 +1,4 @@
-//! Rows of floats, one per token, and what is done row by row.
+//! Rows of floats, one per token, and operations row by row.
 
 use std::ops::Range;
 
@@ -9,10 +9,10 @@ use crate::matmul::{ActivationFormats, Activations, Output, RowCounts};
 /// Rows that a thread takes at once.
 const ROWS_PER_TAKE: usize = 16;
 
-/// Values that a thread packs, norms or adds in a nanosecond, about.
+/// Values that a thread packs, normalises or adds per nanosecond, approximately.
 pub(super) const VALUES_PER_NS: usize = 2;
 
-/// Packed values that a thread copies in a nanosecond, about.
+/// Packed values that a thread copies per nanosecond, approximately.
 const COPIED_PER_NS: usize = 10;
 
 /// Rows of `width` elements in a buffer that is borrowed for writing: row `i` begins at `i · width`.
@@ -38,18 +38,18 @@ impl<'a> Rows<'a> {
     /// Copies row `from` to row `to`.
     ///
     /// # Panics
-    /// If there is no such row.
+    /// If a row does not exist.
     pub fn copy(&mut self, from: usize, to: usize) {
         let width = self.width;
         self.buffer.copy_within(from * width..(from + 1) * width, to * width);
     }
 
-    /// Elements of a row.
+    /// Returns the elements of a row.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// What the kernels write through, and the width.
+    /// Returns the output that the kernels write through, and the width.
     pub(super) fn into_output(self) -> (Output<'a>, usize) {
         (Output::new(self.buffer, self.width), self.width)
     }
@@ -62,7 +62,7 @@ pub struct Cut {
     pub rows: usize,
     /// Rows by which the first unit is shorter.
     pub skipped: usize,
-    /// Units that a thread takes at once, at most.
+    /// Maximum number of units that a thread takes at once.
     pub take: usize,
 }
 
@@ -73,10 +73,10 @@ impl Default for Cut {
     }
 }
 
-/// What is done to a row: `f(row, [that row of each buffer], the thread's scratch)`.
+/// Processes a row: `f(row, [that row of each buffer], the thread's scratch)`.
 pub type RowFn<'a, S, const N: usize> = dyn Fn(usize, [&mut [f32]; N], &mut S) + Sync + 'a;
 
-/// As [`RowFn`]; hands the row that it makes to its last argument, which packs it.
+/// As [`RowFn`]; passes its finished row to its last argument, which packs it.
 pub type PackFn<'a, S, const N: usize> =
     dyn Fn(usize, [&mut [f32]; N], &mut S, &dyn Fn(&[f32])) + Sync + 'a;
 
@@ -95,10 +95,10 @@ pub fn each_row<T: Threads, const N: usize>(
     cut_rows(threads, n, cut, n * values / VALUES_PER_NS, buffers, f);
 }
 
-/// [`each_row`] of work of so many nanoseconds.
+/// [`each_row`] with a given cut and a total of `nanoseconds` of work.
 ///
 /// # Panics
-/// As [`each_row`], and if a unit has no rows, or more are skipped than one has.
+/// As [`each_row`], and if a unit has no rows, or more are skipped than a unit has.
 pub fn cut_rows<T: Threads, const N: usize>(
     threads: &mut T,
     n: usize,
@@ -107,7 +107,7 @@ pub fn cut_rows<T: Threads, const N: usize>(
     buffers: [Rows<'_>; N],
     f: &RowFn<'_, T::Scratch, N>,
 ) {
-    // Else two units would have the same rows.
+    // Otherwise two units would have the same rows.
     assert!(cut.skipped < cut.rows, "{} rows of units of {} are skipped", cut.skipped, cut.rows);
     let buffers = buffers.map(Rows::into_output);
     let cost = Cost { take: cut.take, ..Cost::of(nanoseconds) };
@@ -116,16 +116,16 @@ pub fn cut_rows<T: Threads, const N: usize>(
         let first = (units.start * cut.rows).saturating_sub(cut.skipped);
         let last = (units.end * cut.rows - cut.skipped).min(n);
         for row in first..last {
-            // SAFETY: the buffers are different ones, being borrowed exclusively; a row is one unit's, a unit
-            // runs once, and no two rows of a buffer overlap.
+            // SAFETY: the buffers are distinct, being borrowed exclusively; a row belongs to one unit, a unit runs
+            // once, and no two rows of a buffer overlap.
             let rows = buffers.map(|(buffer, width)| unsafe { buffer.row_mut(row, 0..width) });
             f(row, rows, scratch);
         }
     });
 }
 
-/// Packs `n` rows of `cols` activations for the matrices that will be multiplied with them: `f` makes
-/// each row of its rows in the buffers, and hands it to its last argument. It may leave rows out.
+/// Packs `n` rows of `cols` activations for the matrices that will be multiplied with them: `f` computes each row from
+/// its rows in the buffers, and passes it to its last argument. It may leave rows out.
 ///
 /// # Panics
 /// As [`Activations::begin`], and if a buffer has fewer rows.
@@ -141,16 +141,16 @@ pub fn pack<T: Threads, const N: usize>(
     let slots = activations.slots();
     let cost = n.all() * cols / VALUES_PER_NS;
     cut_rows(threads, n.all(), Cut::default(), cost, buffers, &|row, rows, scratch| {
-        // SAFETY: each row is made once, by one thread.
+        // SAFETY: each row is packed once, by one thread.
         f(row, rows, scratch, &|values| unsafe { slots.put(row, values) });
     });
 }
 
-/// Makes a set of `n` tokens of some of another set: token `i` is a copy of `source(i)`, if it is of any. `formats` are
+/// Creates a set of `n` tokens from another set: token `i` is a copy of `source(i)`, if that is a token. `formats` are
 /// those of the other set that the copies need.
 ///
 /// # Panics
-/// As [`Activations::begin`], and if the other set has no such token of the same precision, or not these formats.
+/// As [`Activations::begin`], and if the other set has no such token of the same precision, or lacks these formats.
 pub fn gather<T: Threads>(
     threads: &mut T,
     from: &Activations,
@@ -164,7 +164,7 @@ pub fn gather<T: Threads>(
     let cost = n.all() * cols / COPIED_PER_NS;
     cut_rows(threads, n.all(), Cut::default(), cost, [], &|row, [], _| {
         if let Some(token) = source(row) {
-            // SAFETY: each row is made once, by one thread.
+            // SAFETY: each row is copied once, by one thread.
             unsafe { slots.copy(row, from, token) };
         }
     });

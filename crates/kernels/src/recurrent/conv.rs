@@ -3,10 +3,10 @@
 use crate::Isa;
 use crate::lanes::{self, Lanes, by_level};
 
-/// What a causal depthwise convolution computes of each channel.
+/// The filter of a causal depthwise convolution, for each channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Filter<'a> {
-    /// Weights of the last tokens, the present one last: `[tokens, channels]`.
+    /// Weights of the last tokens, the current one last: `[tokens, channels]`.
     pub taps: &'a [f32],
     /// `[channels]`
     pub bias: Option<&'a [f32]>,
@@ -15,10 +15,10 @@ pub struct Filter<'a> {
 }
 
 /// `out[c] = silu(bias[c] + Σ_j taps[j, c] · rows[j][c])`: one token of a causal depthwise convolution. `rows` are the inputs of
-/// the last tokens, the present one last.
+/// the last tokens, the current one last.
 ///
 /// # Panics
-/// If a row, the bias, or the taps, are not of `out`'s length (times the number of rows).
+/// If a row, the bias or the taps do not have `out`'s length (for the taps, times the number of rows).
 pub fn convolve(isa: Isa, out: &mut [f32], rows: &[&[f32]], filter: Filter<'_>) {
     assert_eq!(filter.taps.len(), rows.len() * out.len(), "taps");
     assert!(filter.bias.is_none_or(|bias| bias.len() == out.len()), "biases");
@@ -48,8 +48,8 @@ unsafe fn convolve_lanes<S: Lanes>(out: &mut [f32], rows: &[&[f32]], filter: Fil
     let mut c = 0;
     while c < channels {
         let n = (channels - c).min(S::N);
-        // SAFETY: n elements follow in `out`, in each row, in the bias and in each tap's row, which are as long; the caller
-        // vouches for the features.
+        // SAFETY: n elements follow in `out`, in each row, in the bias and in each tap's row, which have the same length; the
+        // caller vouches for the features.
         unsafe {
             let load = |p: *const f32| if n == S::N { S::load(p) } else { S::load_n(p, n) };
             let mut sum = match filter.bias {

@@ -1,13 +1,13 @@
-//! The gated delta rule (Yang, Kautz and Hatamizadeh 2024): a state that is a matrix, from which each token takes what it
-//! holds for the token's key before it adds the token's value under that key.
+//! The gated delta rule (Yang, Kautz and Hatamizadeh 2024): the state is a matrix. Each token subtracts what the state holds
+//! for the token's key before it adds the token's value under that key.
 
 use crate::Isa;
 use crate::lanes::{self, Lanes, by_level};
 
-/// Columns of a state that are computed together: a block of `[dim, COLUMNS]` lies in one piece.
+/// Columns of a state that are computed together: a block of `[dim, COLUMNS]` is contiguous.
 pub const COLUMNS: usize = 16;
 
-/// What a token brings to a head.
+/// The inputs of a token to a head.
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaStep<'a> {
     /// `[dim]`
@@ -16,9 +16,9 @@ pub struct DeltaStep<'a> {
     pub key: &'a [f32],
     /// `[COLUMNS]`, those of the block.
     pub value: &'a [f32],
-    /// What the state is multiplied by first, from 0 to 1.
+    /// Factor on the state, applied first, from 0 to 1.
     pub decay: f32,
-    /// How much of the difference between the value and what the state holds for the key is added, from 0 to 1.
+    /// Fraction of the difference between the value and what the state holds for the key that is added, from 0 to 1.
     pub rate: f32,
 }
 

@@ -1,8 +1,8 @@
-//! Mixers that carry a state from token to token in place of keys and values.
+//! Mixers that carry a state from token to token instead of keys and values.
 //!
-//! A step is computed the same way whether it comes alone or among many, and each element of a state depends on no other
-//! column of it. So the bits of a sequence do not depend on how it is cut into batches; and since a block of columns goes
-//! through all tokens of a batch while it is in the first-level cache, many tokens are not much dearer than the products
+//! A step is computed in the same way alone or among many, and each element of a state depends on no other column of it.
+//! So the bits of a sequence do not depend on how it is cut into batches; and since a block of columns processes all
+//! tokens of a batch while it is in the first-level cache, many tokens are not much more expensive than the products
 //! around them.
 
 mod conv;

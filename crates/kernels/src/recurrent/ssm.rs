@@ -1,24 +1,24 @@
-//! The recurrence of Mamba-2 (Dao and Gu 2024): a state that is a matrix, which decays by one factor for all of a head, and to
-//! which each token adds its input under a key of its own.
+//! The recurrence of Mamba-2 (Dao and Gu 2024): the state is a matrix that decays by one factor per head, and to which each
+//! token adds its input under its own key.
 
 use super::COLUMNS;
 use crate::Isa;
 use crate::lanes::{Lanes, by_level};
 
-/// What a token brings to a head.
+/// The inputs of a token to a head.
 #[derive(Clone, Copy, Debug)]
 pub struct SsmStep<'a> {
-    /// What the input is added under, B in the paper: `[len]`.
+    /// Vector under which the input is added, B in the paper: `[len]`.
     pub key: &'a [f32],
-    /// What the state is read with, C in the paper: `[len]`.
+    /// Vector that reads the state, C in the paper: `[len]`.
     pub query: &'a [f32],
     /// The input, `[COLUMNS]`, those of the block.
     pub x: &'a [f32],
-    /// What the state is multiplied by first, from 0 to 1.
+    /// Factor on the state, applied first, from 0 to 1.
     pub decay: f32,
     /// Factor on the input that is added.
     pub rate: f32,
-    /// Factor on the input that goes past the state, D in the paper.
+    /// Factor on the input that bypasses the state, D in the paper.
     pub past: f32,
 }
 

@@ -48,7 +48,7 @@ impl ActSlots<'_> {
         }
     }
 
-    /// The `t`-th token of 8 bits from group `first` of 32 on, the integers signed.
+    /// The `t`-th 8-bit token from the `first`-th group of 32 on; the integers are signed.
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn put_bytes_avx2(&self, t: usize, first: usize, x: &[f32]) {
         let at = Offsets::of(self.rows, self.cols, Precision::Bits8, t);
@@ -76,7 +76,7 @@ fn planes([a, b]: [__m256i; 2]) -> [__m256i; 2] {
     let carry = _mm256_set1_epi16(128);
     let [ha, hb] = [a, b].map(|v| _mm256_srai_epi16::<8>(_mm256_add_epi16(v, carry)));
     let [la, lb] = [a, b].map(|v| _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(v)));
-    // Each half of what is packed has eight of a and eight of b.
+    // Each half of a packed register has eight of a and eight of b.
     [_mm256_packs_epi16(ha, hb), _mm256_packs_epi16(la, lb)]
         .map(|v| _mm256_permute4x64_epi64::<0b11_01_10_00>(v))
 }
@@ -85,7 +85,7 @@ fn planes([a, b]: [__m256i; 2]) -> [__m256i; 2] {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn words([a, b, c, d]: [__m256i; 4]) -> [__m256i; 2] {
-    // Each half of what is packed has four of a and four of b.
+    // Each half of a packed register has four of a and four of b.
     [_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d)]
         .map(|v| _mm256_permute4x64_epi64::<0b11_01_10_00>(v))
 }
@@ -94,7 +94,7 @@ fn words([a, b, c, d]: [__m256i; 4]) -> [__m256i; 2] {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn largest(v: [__m256; 4]) -> f32 {
-    // SAFETY: the CPU has AVX2. `Lanes::max` gives the second operand if one is NaN.
+    // SAFETY: the CPU has AVX2. `Lanes::max` returns the second operand if one is NaN.
     unsafe {
         let max = |max, v| Avx2::max(Avx2::abs(v), max);
         Avx2::largest(v.into_iter().fold(_mm256_setzero_ps(), max))

@@ -54,7 +54,7 @@ impl ActSlots<'_> {
         }
     }
 
-    /// The `t`-th token of a prompt from group `first` of 32 on as bf16, rounded to nearest even.
+    /// The `t`-th token of a prompt from the `first`-th group of 32 on as bf16, rounded to nearest even.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     pub(super) unsafe fn put_bf16(&self, t: usize, first: usize, x: &[f32]) {
         for (g, x) in (first..).zip(x.chunks_exact(32)) {
@@ -68,7 +68,7 @@ impl ActSlots<'_> {
         }
     }
 
-    /// The `t`-th token of 8 bits from group `first` of 32 on, as bytes.
+    /// The `t`-th 8-bit token from the `first`-th group of 32 on, as bytes.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     pub(super) unsafe fn put_bytes_avx512(&self, t: usize, first: usize, x: &[f32]) {
         let at = Offsets::of(self.rows, self.cols, Precision::Bits8, t);
@@ -85,7 +85,7 @@ impl ActSlots<'_> {
         }
     }
 
-    /// The `t`-th token of 8 bits from group `first` of 32 on, for packed weights.
+    /// The `t`-th 8-bit token from the `first`-th group of 32 on, for packed weights.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     pub(super) unsafe fn put_tiles_avx512(&self, t: usize, first: usize, x: &[f32]) {
         let groups = self.cols / 32;
@@ -129,14 +129,14 @@ fn quantize(v: __m512, limit: f32) -> __m512i {
     _mm512_maskz_cvtps_epi32(ordered, v)
 }
 
-/// Signed bytes with 128 added to each.
+/// Signed bytes plus 128 each.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn unsigned(bytes: __m128i) -> __m128i {
     _mm_xor_si128(bytes, _mm_set1_epi8(-128))
 }
 
-/// The sums of 16 and of 16 signed bytes, to each of which 128 was added.
+/// The sums of 16 and of 16 signed bytes, given with 128 added to each byte.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn sums_of_16(b0: __m128i, b1: __m128i) -> [i32; 2] {

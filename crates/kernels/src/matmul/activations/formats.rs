@@ -1,4 +1,4 @@
-//! How activations are rounded, and which packings the matrices that read them need.
+//! The rounding of activations, and the packings that the matrices need.
 
 use std::ops::Range;
 
@@ -7,31 +7,31 @@ use crate::blocks::{BlockFormat, WeightType, with_block};
 use crate::isa::{Isa, SimdLevel};
 use crate::tiles::Layout;
 
-/// How activations are rounded for quantised weights, and in which order products with weights of any type are summed. What
-/// a token gets follows from its own precision, and not from the tokens beside it.
+/// The rounding of activations for quantised weights, and the order of the sums in products with weights of any type. The result
+/// of a token depends on its own precision, not on the other tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     /// 16-bit integers, one scale per 256 values.
     Bits16,
-    /// 8-bit integers, one scale per 32 values. With AMX bf16 instead, whose errors are smaller.
+    /// 8-bit integers, one scale per 32 values. With AMX, bf16 instead, whose errors are smaller.
     Bits8,
 }
 
-/// So many tokens of 8 bits are multiplied by AMX's tiles of bytes, even if some tokens of the last block do not exist. Fewer can be slower than by
-/// `vpdpbusd`.
+/// The number of 8-bit tokens from which AMX's tiles of bytes are used, even if the last block is not full. With fewer, they can
+/// be slower than `vpdpbusd`.
 pub(in crate::matmul) const MANY: usize = 8 * TOKEN_BLOCK;
 
-/// How many tokens a set has of each [`Precision`]. Those of 16 bits come first.
+/// The number of tokens of each [`Precision`] in a set. The 16-bit tokens come first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowCounts {
-    /// Tokens of 16 bits.
+    /// 16-bit tokens.
     pub bits16: usize,
-    /// Tokens of 8 bits.
+    /// 8-bit tokens.
     pub bits8: usize,
 }
 
 impl RowCounts {
-    /// So many tokens of one precision.
+    /// Counts of `tokens` tokens of one precision.
     pub const fn new(precision: Precision, tokens: usize) -> RowCounts {
         match precision {
             Precision::Bits16 => RowCounts { bits16: tokens, bits8: 0 },
@@ -39,12 +39,12 @@ impl RowCounts {
         }
     }
 
-    /// The counts of a call that is either one token of an answer or several of a prompt, and does not say which.
+    /// The counts of a call with one token of an answer or several of a prompt, if the caller does not distinguish them.
     pub const fn of_call(tokens: usize) -> RowCounts {
         RowCounts::new(if tokens == 1 { Precision::Bits16 } else { Precision::Bits8 }, tokens)
     }
 
-    /// All tokens.
+    /// Number of all tokens.
     pub const fn all(self) -> usize {
         self.bits16 + self.bits8
     }
@@ -54,29 +54,29 @@ impl RowCounts {
         if t < self.bits16 { Precision::Bits16 } else { Precision::Bits8 }
     }
 
-    /// The tokens of either precision; a range may be empty.
+    /// The tokens of each precision; a range may be empty.
     pub const fn ranges(self) -> [Range<usize>; 2] {
         [0..self.bits16, self.bits16..self.bits16 + self.bits8]
     }
 }
 
-/// Which packings the consumers of a set of activations need.
+/// The packings that the consumers of a set of activations need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ActivationFormats {
     pub(super) float: bool,
-    /// Some rows have a scale for each 32 weights. AMX's tiles of bytes are for these.
+    /// Some matrices in rows have one scale per 32 weights. AMX's tiles of bytes are for these.
     pub(super) rows: bool,
-    /// Some rows have one for each 16, or are multiplied with a few tokens each.
+    /// Some matrices in rows have one scale per 16 weights, or are multiplied with a few tokens each.
     pub(super) rows_in_order: bool,
     pub(super) tiles: bool,
-    /// Sums of 16 values too, for types with an offset for each.
+    /// Sums of 16 values too, for types with an offset per 16.
     pub(super) sums_of_16: bool,
     /// Some weights are bf16.
     pub(super) bf16: bool,
 }
 
 impl ActivationFormats {
-    /// The formats that these matrices need: the [`kind`](super::Matrix::kind) of each.
+    /// The formats for these matrices, given the [`kind`](super::Matrix::kind) of each.
     pub fn of(matrices: impl IntoIterator<Item = (WeightType, Layout)>) -> ActivationFormats {
         let one = |(ty, layout): (WeightType, Layout)| ActivationFormats {
             float: ty.is_float(),
@@ -89,13 +89,13 @@ impl ActivationFormats {
         matrices.into_iter().map(one).fold(ActivationFormats::default(), ActivationFormats::and)
     }
 
-    /// The formats of matrices each of which is multiplied with some of the tokens, as experts are: mostly with a few.
+    /// The formats for matrices that are each multiplied with some of the tokens, usually a few, as experts are.
     pub fn of_parts(matrices: impl IntoIterator<Item = (WeightType, Layout)>) -> ActivationFormats {
         let all = ActivationFormats::of(matrices);
         ActivationFormats { rows: false, rows_in_order: all.rows_in_order || all.rows, ..all }
     }
 
-    /// Both formats.
+    /// The union of both formats.
     pub fn and(self, other: ActivationFormats) -> ActivationFormats {
         ActivationFormats {
             float: self.float || other.float,
@@ -122,7 +122,7 @@ impl ActivationFormats {
     /// The largest [`block`](ActivationFormats::block).
     pub const MAX_BLOCK_TOKENS: usize = WIDE_TOKEN_BLOCK;
 
-    /// Tokens that are multiplied together, but are only some of a set, begin at a multiple of this
+    /// A group of tokens that is multiplied together but is only part of a set begins at a multiple of this
     /// ([`Activations::tokens_in`]).
     pub fn block(self, isa: Isa) -> usize {
         match isa.level() {
@@ -133,7 +133,7 @@ impl ActivationFormats {
         }
     }
 
-    /// True if a prompt's tokens of so many columns are packed as bf16.
+    /// True if a prompt's tokens of `cols` columns are packed as bf16.
     pub(super) fn as_bf16(self, isa: Isa, cols: usize) -> bool {
         isa.level() == SimdLevel::Amx && cols.is_multiple_of(32) && (self.quantized() || self.bf16)
     }
@@ -144,7 +144,7 @@ impl ActivationFormats {
     }
 }
 
-/// Scales of 32 weights.
+/// Scales per 32 weights.
 fn scales(ty: WeightType) -> usize {
     with_block!(ty, Q => Q::SCALES, 0)
 }

@@ -1,36 +1,32 @@
 //! Activations, packed once for all the matrices that read them.
 //!
-//! A set may hold tokens of both [`Precision`]s: those of 16 bits first, then those of 8 ([`RowCounts`]).
+//! A set may hold tokens of both [`Precision`]s: the 16-bit tokens first, then the 8-bit ones ([`RowCounts`]).
 //!
 //! 16 bits, quantised weights — groups of 256 with one f32 scale `a` = max|x| / 32512 and
 //! 16-bit integers `q` = round(x / a):
 //! - scalar and AVX2: `q` as i16 `[K]`;
-//! - AVX2, packed weights: `planes` too, per 32 values 32 high bytes then 32 low bytes (both signed: q = 256·hi + lo);
+//! - AVX2, packed weights: also `planes`, per 32 values 32 high bytes then 32 low bytes (both signed: q = 256·hi + lo);
 //! - AVX-512: per 64 values 64 high bytes then 64 low bytes;
 //! - NEON: the same per 32 values;
-//! - all: `s16[K/16]` and `s32[K/32]`, the sums of 16 and 32 `q` as f32 (exact); past the last
-//!   value they are finite.
+//! - all: `s16[K/16]` and `s32[K/32]`, the sums of 16 and 32 `q` as f32 (exact); past the last value they are finite.
 //!
-//! All of that begins again for each token, after as much room as whole groups of 256 take.
+//! All of these start over for each token, padded to whole groups of 256.
 //!
-//! 8 bits, quantised weights — groups of 32 with one f32 scale `a` = max|x| / 127 and
-//! 8-bit integers: `q` `[T][K]` unsigned, round(x / a) + 128, `scale` `[T][K/32]`, and
-//! `s32` = a·Σ round(x / a) `[T][K/32]` for the types with an offset (`s16` `[T][K/16]` for those with
-//! two). (`vpdpbusd` wants one
-//! unsigned operand. Making it the activations costs one constant per row and group of weights,
-//! −128·Σw, which is computed once with the panel and shared by all tokens.) With AVX2 the integers stay signed, and `pairs`
-//! `[T][K/32][2]` i16 has their sums of 16. In portable code and with NEON they stay signed, too.
+//! 8 bits, quantised weights — groups of 32 with one f32 scale `a` = max|x| / 127 and 8-bit integers: `q` `[T][K]` unsigned,
+//! round(x / a) + 128, `scale` `[T][K/32]`, and `s32` = a·Σ round(x / a) `[T][K/32]` for the types with an offset (`s16`
+//! `[T][K/16]` for those with two). (`vpdpbusd` needs one unsigned operand. Making it the activations costs one constant per row
+//! and group of weights, −128·Σw, which is computed once with the panel and shared by all tokens.) With AVX2 the integers stay
+//! signed, and `pairs` `[T][K/32][2]` i16 has their sums of 16. In portable code and with NEON they stay signed, too.
 //!
-//! The same for packed weights with AVX-512 ([`TileActs`]): there the weights are the unsigned operand
-//! and the integers stay signed; twelve tokens lie together, so that one address and constant
-//! offsets reach all of them.
+//! The same for packed weights with AVX-512 ([`TileActs`]): there the weights are the unsigned operand and the integers stay
+//! signed; twelve tokens are stored together, so that one address and constant offsets reach all of them.
 //!
-//! With AMX's tiles of bytes so are many tokens ([`MANY`]) for rows with a scale for each 32 weights. With its tiles of bf16 there is bf16 instead of
-//! 8-bit integers, for weights that are quantised or bf16: `[T/16][K/32][16][32]` (`bf16`).
+//! With AMX's tiles of bytes, many tokens ([`MANY`]) use the same packing for rows with one scale per 32 weights. With its tiles
+//! of bf16 there is bf16 instead of 8-bit integers, for weights that are quantised or bf16: `[T/16][K/32][16][32]` (`bf16`).
 //!
 //! Float weights read the values themselves, `[T][K]` f32.
 //!
-//! The kernels read [`Tokens`]: some of a set that follow one another, as if there were no others.
+//! The kernels read [`Tokens`]: consecutive tokens of a set, as if there were no others.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -55,8 +51,8 @@ use crate::isa::{Isa, SimdLevel};
 /// The largest 16-bit integer used: 127·256, so that its high byte stays a signed byte.
 const WIDE: f32 = 32512.0;
 
-/// Zero bytes from a cache line on, whose pages stay untouched until they are used. They are not items that are aligned to a line: of
-/// what is aligned more than usual, the allocator gets no zero pages from the system, but writes the zeros itself.
+/// Zero bytes that start at a cache line, whose pages stay untouched until they are used. The items are not aligned to a line:
+/// for allocations with unusual alignment, the allocator writes the zeros itself instead of getting zero pages from the system.
 pub(in crate::matmul) struct Lines {
     bytes: Vec<i8>,
     lines: Range<usize>,
@@ -93,17 +89,17 @@ pub struct Activations {
     rows: RowCounts,
     cols: usize,
     formats: ActivationFormats,
-    /// True if tokens of 8 bits are packed as for packed weights for rows with a scale for each 32 weights.
+    /// True if 8-bit tokens for rows with one scale per 32 weights are packed as for packed weights.
     rows_in_blocks: bool,
-    /// Integers: 2 bytes per value of 16 bits, then 1 byte.
+    /// Integers: 2 bytes per value of 16-bit tokens, then 1 byte.
     q: Lines,
     /// AVX2, 16 bits, for packed weights: 2 bytes per value.
     planes: Lines,
-    /// 16 bits: per 256. 8 bits: per 32.
+    /// 16 bits: one per 256. 8 bits: one per 32.
     scale: Vec<f32>,
     s32: Vec<f32>,
     s16: Vec<f32>,
-    /// AVX2, 8 bits: Σ q of either 16 of a group, the first in the lower half.
+    /// AVX2, 8 bits: Σ q of each 16 of a group, the first in the lower half.
     pairs: Vec<i32>,
     float: Vec<f32>,
     pub(in crate::matmul) tiles: TileActs,
@@ -126,7 +122,7 @@ pub(in crate::matmul) struct TileActs {
 }
 
 impl Activations {
-    /// Room for `max_tokens` × `max_cols`. The memory is zero pages until it is used.
+    /// Allocates memory for `max_tokens` × `max_cols`. Its pages stay zero pages until they are used.
     pub fn new(max_tokens: usize, max_cols: usize) -> Activations {
         let (t, k) = (max_tokens.max(1), max_cols.next_multiple_of(256));
         Activations {
@@ -143,7 +139,7 @@ impl Activations {
             s32: vec![0.0; t * k / 32],
             s16: vec![0.0; t * k / 16],
             pairs: vec![0; t * k / 32],
-            // Blocks of tokens of 8 bits begin anywhere.
+            // Blocks of 8-bit tokens begin anywhere.
             float: vec![0.0; (t + TOKEN_BLOCK) * k],
             tiles: {
                 let groups = t.next_multiple_of(TOKEN_BLOCK) * k / 32;
@@ -159,17 +155,17 @@ impl Activations {
         }
     }
 
-    /// The approximate size in bytes of `max_tokens` tokens of prompts: a code for each element, and a scale and three sums for each 32
-    /// elements.
+    /// The approximate size in bytes of `max_tokens` tokens of prompts: a code for each element, and a scale and three sums for
+    /// each 32 elements.
     pub fn usual_bytes(&self) -> usize {
         self.max_tokens * self.max_cols / 32 * (32 + 4 * 4)
     }
 
-    /// Starts a new set of `rows` × `cols` for the given SIMD level and consumers. Tokens may be left out; until a token has
-    /// been put, its contents are unspecified.
+    /// Starts a new set of `rows` × `cols` for the given SIMD level and consumers. Tokens may be left out; the contents of a
+    /// token are unspecified until it has been put.
     ///
     /// # Panics
-    /// If `rows` × `cols` is more than the buffers were made for.
+    /// If `rows` × `cols` exceeds the capacity of the buffers.
     pub fn begin(&mut self, isa: Isa, rows: RowCounts, cols: usize, formats: ActivationFormats) {
         let tokens = rows.all();
         assert!(
@@ -187,7 +183,7 @@ impl Activations {
         self.rows_in_blocks = formats.rows && many;
     }
 
-    /// The same for copies of another set's tokens, which are packed as these are.
+    /// As [`begin`](Self::begin), for copies of another set's tokens, which are packed in the same way.
     pub(crate) fn begin_copies(
         &mut self,
         of: &Activations,
@@ -236,7 +232,7 @@ impl Activations {
         self.isa
     }
 
-    /// Number of tokens of each precision.
+    /// The number of tokens of each precision.
     pub fn rows(&self) -> RowCounts {
         self.rows
     }
@@ -246,22 +242,22 @@ impl Activations {
         self.cols
     }
 
-    /// What the set was packed for.
+    /// The formats that the set was packed in.
     pub fn formats(&self) -> ActivationFormats {
         self.formats
     }
 
-    /// The tokens of each precision, with the number of the first, if there are any.
+    /// The tokens of each precision, if there are any, with the number of the first.
     pub fn parts(&self) -> impl Iterator<Item = (usize, Tokens<'_>)> + Clone {
         let ranges = self.rows.ranges().into_iter().filter(|range| !range.is_empty());
         ranges.map(|range| (range.start, self.tokens_in(range)))
     }
 
-    /// Tokens `range`, which are of one precision. A matrix in tiles takes those of 8 bits only from a multiple of
-    /// [`TOKEN_BLOCK`] on, counted from the first of 8 bits.
+    /// Tokens `range`, which have one precision. For a matrix in tiles, a range of 8-bit tokens must begin at a multiple of
+    /// [`TOKEN_BLOCK`], counted from the first 8-bit token.
     ///
     /// # Panics
-    /// If the set has fewer tokens, or they are of both precisions.
+    /// If the set has fewer tokens, or they have different precisions.
     pub fn tokens_in(&self, range: Range<usize>) -> Tokens<'_> {
         let RowCounts { bits16, .. } = self.rows;
         assert!(
@@ -292,20 +288,20 @@ impl Activations {
     }
 }
 
-/// Where a token begins in what rows are multiplied with.
+/// Positions at which a token begins in the data that rows are multiplied with.
 #[derive(Clone, Copy)]
 struct Offsets {
     /// In the integers.
     bytes: usize,
     /// In the scales.
     scale: usize,
-    /// In the sums of 32 and of 16: this over 32 and over 16.
+    /// In the sums of 32 and of 16: this divided by 32 and by 16.
     values: usize,
 }
 
 impl Offsets {
-    /// Of the `t`-th token of a precision. Those of 8 bits begin where as many groups of 32 end as those of 16 bits have at
-    /// most, padded to 256 values.
+    /// Offsets of the `t`-th token of a precision. The 8-bit tokens begin after the maximum number of groups of 32 of the 16-bit
+    /// tokens, padded to 256 values.
     #[inline(always)]
     fn of(rows: RowCounts, cols: usize, precision: Precision, t: usize) -> Offsets {
         let padded = cols.next_multiple_of(256);
@@ -326,7 +322,7 @@ impl Offsets {
 /// Bytes of 32 columns as bf16.
 const BF16_LINE: usize = 64;
 
-/// Where columns `32·g .. 32·g + 32` of the `t`-th token of a prompt begin in bytes of bf16, if tokens have `cols` columns.
+/// The byte offset in `bf16` of columns `32·g .. 32·g + 32` of the `t`-th token of a prompt, if tokens have `cols` columns.
 #[inline(always)]
 fn bf16_line(t: usize, g: usize, cols: usize) -> usize {
     let block = t / WIDE_TOKEN_BLOCK * (cols / 32) + g;

@@ -34,7 +34,7 @@ impl ActSlots<'_> {
         }
     }
 
-    /// The `t`-th token of 8 bits from group `first` of 32 on, the integers signed.
+    /// The `t`-th 8-bit token from the `first`-th group of 32 on; the integers are signed.
     #[target_feature(enable = "neon")]
     pub(super) unsafe fn put_bytes_neon(&self, t: usize, first: usize, x: &[f32]) {
         let at = Offsets::of(self.rows, self.cols, Precision::Bits8, t);
@@ -64,7 +64,7 @@ unsafe fn quantize_16(x: *const f32, inv: f32, limit: f32) -> [int16x8_t; 2] {
     for (i, q) in q.iter_mut().enumerate() {
         // SAFETY: the caller's pointer has 16 readable floats.
         let v = vmulq_n_f32(unsafe { vld1q_f32(x.add(4 * i)) }, inv);
-        // A NaN stays one, and becomes 0 as an integer.
+        // A NaN stays NaN, and becomes 0 as an integer.
         *q = vcvtnq_s32_f32(vmaxq_f32(vminq_f32(v, most), least));
     }
     [vmovn_high_s32(vmovn_s32(q[0]), q[1]), vmovn_high_s32(vmovn_s32(q[2]), q[3])]

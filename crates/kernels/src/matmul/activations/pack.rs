@@ -1,4 +1,4 @@
-//! Packing, in portable code, and what all levels have in common.
+//! Packing in portable code, and code shared by all levels.
 
 use super::{
     ActivationFormats, Activations, BF16_LINE, Offsets, Precision, RowCounts, TOKEN_BLOCK,
@@ -53,14 +53,14 @@ impl ActSlots<'_> {
         unsafe { self.put_columns(t, 0, x) }
     }
 
-    /// Packs the columns of token `t` from `first` on: all of a token of 16 bits, and of one of 8 bits whole groups of 32 or what is
-    /// left at its end. As [`put`](ActSlots::put) otherwise.
+    /// Packs the columns of token `t` from `first` on: all columns of a 16-bit token; of an 8-bit token whole groups of 32, or
+    /// the rest at its end. Otherwise as [`put`](ActSlots::put).
     ///
     /// # Safety
     /// No two threads may put the same columns of a token at the same time.
     ///
     /// # Panics
-    /// If the token does not exist, has no such columns, or its columns cannot be packed apart from the others.
+    /// If the token does not exist, has no such columns, or its columns cannot be packed separately from the others.
     pub unsafe fn put_columns(&self, t: usize, first: usize, x: &[f32]) {
         let (k, end) = (self.cols, first + x.len());
         assert!(t < self.rows.all() && end <= k, "activations of another shape");
@@ -114,7 +114,8 @@ impl ActSlots<'_> {
         }
     }
 
-    /// True if tokens of 8 bits are packed one after the other: in portable code, with AVX2 and with NEON packed matrices read what rows do.
+    /// True if 8-bit tokens are packed one after the other: in portable code, with AVX2 and with NEON packed matrices read the
+    /// same data as rows.
     fn in_order(&self) -> bool {
         match self.isa.base() {
             SimdLevel::Avx512 => {
@@ -124,7 +125,7 @@ impl ActSlots<'_> {
         }
     }
 
-    /// True if they are packed in blocks of [`TOKEN_BLOCK`].
+    /// True if 8-bit tokens are packed in blocks of [`TOKEN_BLOCK`].
     fn in_blocks(&self) -> bool {
         self.isa.base() == SimdLevel::Avx512 && (self.formats.tiles || self.rows_in_blocks)
     }
@@ -154,7 +155,7 @@ impl ActSlots<'_> {
         }
     }
 
-    /// The `t`-th token of 8 bits from group `first` of 32 on.
+    /// The `t`-th 8-bit token from the `first`-th group of 32 on.
     #[inline(always)]
     unsafe fn put_bytes(&self, t: usize, first: usize, x: &[f32]) {
         let at = Offsets::of(self.rows, self.cols, Precision::Bits8, t);
@@ -175,14 +176,14 @@ impl ActSlots<'_> {
 }
 
 impl ActSlots<'_> {
-    /// Makes token `t` a copy of token `from` of another set, which has the same shape and at least these formats, and where
+    /// Makes token `t` a copy of token `from` of another set, which has the same shape and at least these formats, and in which
     /// the token has the same precision.
     ///
     /// # Safety
-    /// No two threads may make the same token at the same time.
+    /// No two threads may write the same token at the same time.
     ///
     /// # Panics
-    /// If a token is not in its set, or the sets do not fit.
+    /// If a token is not in its set, or the sets do not match.
     pub unsafe fn copy(&self, t: usize, set: &Activations, from: usize) {
         let k = self.cols;
         assert!(t < self.rows.all() && from < set.rows.all(), "no such token");
@@ -251,7 +252,7 @@ impl ActSlots<'_> {
         }
     }
 
-    /// The same of what tiles are multiplied with.
+    /// As [`copy`](Self::copy), for the data that tiles are multiplied with.
     unsafe fn copy_for_tiles(&self, t: usize, set: &TileActs, from: usize) {
         let groups = self.cols / 32;
         let start = |t: usize| (t / TOKEN_BLOCK * groups * TOKEN_BLOCK, t % TOKEN_BLOCK);
@@ -271,7 +272,7 @@ impl ActSlots<'_> {
         }
     }
 
-    /// The scale of group `g` of all tokens' groups, and its sums: of 32 values, and of 16.
+    /// Stores the scale of group `g`, counted over all tokens, and its sums: of 32 values, and of 16.
     #[inline(always)]
     pub(super) unsafe fn put_sums(&self, g: usize, a: f32, sums: [i32; 2]) {
         // SAFETY: within the buffers, as in `put`.
@@ -303,15 +304,15 @@ pub(super) fn max_abs(x: &[f32]) -> f32 {
     lanes.iter().fold(0f32, |m, &l| if l > m { l } else { m }).min(f32::MAX)
 }
 
-/// The scale for integers up to `limit`, and its reciprocal; both 0 where nothing can be
-/// represented (all zeros, or so small that the scale is subnormal).
+/// The scale for integers up to `limit`, and its reciprocal; both 0 if nothing can be represented (all zeros, or so small that
+/// the scale is subnormal).
 #[inline(always)]
 pub(super) fn scale_for(max: f32, limit: f32) -> (f32, f32) {
     let a = max / limit;
     if a < f32::MIN_POSITIVE { (0.0, 0.0) } else { (a, limit / max) }
 }
 
-/// Rounds to the nearest even integer; NaN gives 0.
+/// Rounds to the nearest even integer; NaN becomes 0.
 #[inline(always)]
 pub(super) fn round_within(v: f32, limit: f32) -> i32 {
     // Adding 1.5·2²³ leaves the rounded integer in the low mantissa bits; exact for |v| < 2²².

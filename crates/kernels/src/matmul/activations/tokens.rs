@@ -1,4 +1,4 @@
-//! Tokens of a set that follow one another, as the kernels read them.
+//! Consecutive tokens of a set, as the kernels read them.
 
 use super::{ActivationFormats, Activations, Offsets, Precision};
 #[cfg(target_arch = "x86_64")]
@@ -7,15 +7,15 @@ use crate::blocks::WeightType;
 use crate::isa::Isa;
 use crate::tiles::Layout;
 
-/// Some tokens of a set that follow one another: what matrices are multiplied with.
+/// Some consecutive tokens of a set, the operand of a matrix product.
 #[derive(Clone, Copy)]
 pub struct Tokens<'a> {
     pub(super) set: &'a Activations,
     pub(super) precision: Precision,
-    /// Among the tokens of this precision.
+    /// Number of the first among the tokens of this precision.
     pub(super) first: usize,
     pub(super) tokens: usize,
-    // What rows are multiplied with, from the first token on.
+    // The data that rows are multiplied with, from the first token on.
     pub(super) q: &'a [i8],
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) planes: &'a [i8],
@@ -32,7 +32,7 @@ impl<'a> From<&'a Activations> for Tokens<'a> {
     /// All tokens.
     ///
     /// # Panics
-    /// If they are of both precisions.
+    /// If they have different precisions.
     fn from(set: &'a Activations) -> Tokens<'a> {
         set.tokens_in(0..set.rows.all())
     }
@@ -54,12 +54,12 @@ impl<'a> Tokens<'a> {
         self.set.cols
     }
 
-    /// How they are rounded for quantised weights.
+    /// The rounding of the tokens for quantised weights.
     pub fn precision(&self) -> Precision {
         self.precision
     }
 
-    /// The `t`-th of them alone, which are of 16 bits.
+    /// The `t`-th token alone; the tokens must have 16 bits.
     pub(in crate::matmul) fn one(&self, t: usize) -> Tokens<'a> {
         debug_assert!(self.precision == Precision::Bits16 && t < self.tokens);
         let at = Offsets::of(self.set.rows, self.set.cols, Precision::Bits16, t);
@@ -77,12 +77,12 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// What the set was packed for.
+    /// The formats that the set was packed in.
     pub fn formats(&self) -> ActivationFormats {
         self.set.formats
     }
 
-    /// True if the kernels can take them together for a matrix of this kind: tiles take blocks of tokens.
+    /// True if the kernels can multiply these tokens together with a matrix of this kind: tiles need blocks of tokens.
     pub(in crate::matmul) fn suit(&self, kind: (WeightType, Layout)) -> bool {
         match self.precision {
             Precision::Bits16 => true,
@@ -96,20 +96,21 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// True if rows with a scale for each 32 weights are multiplied with them in blocks of [`TOKEN_BLOCK`], however few they are.
+    /// True if rows with one scale per 32 weights are multiplied with these tokens in blocks of [`TOKEN_BLOCK`], even if they are
+    /// few.
     #[cfg(target_arch = "x86_64")]
     pub(in crate::matmul) fn rows_in_blocks(&self) -> bool {
         self.set.rows_in_blocks
     }
 
-    /// True if a matrix of this kind is multiplied with them as bf16.
+    /// True if a matrix of this kind is multiplied with these tokens as bf16.
     #[cfg(target_arch = "x86_64")]
     pub(in crate::matmul) fn as_bf16(&self, kind: (WeightType, Layout)) -> bool {
         let formats = ActivationFormats::of([kind]);
         self.precision == Precision::Bits8 && formats.as_bf16(self.set.isa, self.set.cols)
     }
 
-    /// Columns from group `g` of 32 on of 16 tokens, block `block` of these.
+    /// Columns from the `g`-th group of 32 on, of the `block`-th 16 tokens.
     #[cfg(target_arch = "x86_64")]
     pub(in crate::matmul) fn bf16_block(&self, block: usize, g: usize) -> *const u8 {
         let token = self.first + WIDE_TOKEN_BLOCK * block;
@@ -122,14 +123,14 @@ impl<'a> Tokens<'a> {
 
     pub(in crate::matmul) fn q16(&self) -> &'a [i16] {
         assert!(2 * self.set.cols <= self.q.len());
-        // SAFETY: in bounds; tokens of 16 bits begin at multiples of 512 bytes of a buffer that is aligned to 64.
+        // SAFETY: in bounds; 16-bit tokens begin at multiples of 512 bytes of a buffer that is aligned to 64.
         unsafe { std::slice::from_raw_parts(self.q.as_ptr().cast(), self.set.cols) }
     }
 
-    /// AVX2: 32 high and then 32 low bytes of group `g` of a token of 16 bits.
+    /// AVX2: 32 high and then 32 low bytes of group `g` of a 16-bit token.
     ///
     /// # Safety
-    /// The token has so many groups.
+    /// The token has group `g`.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(in crate::matmul) unsafe fn planes(&self, g: usize) -> *const i8 {
@@ -153,7 +154,7 @@ impl<'a> Tokens<'a> {
     /// AVX2: the sums of the first and of the last 16 activations of group `g` of all tokens, as two 16-bit integers.
     ///
     /// # Safety
-    /// The tokens have so many groups.
+    /// The tokens have group `g`.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(in crate::matmul) unsafe fn pair(&self, g: usize) -> i32 {
@@ -162,14 +163,13 @@ impl<'a> Tokens<'a> {
         unsafe { *self.pairs.get_unchecked(g) }
     }
 
-    /// The sums that offsets are multiplied with, where 32 weights have `offsets` of them.
+    /// The sums that offsets are multiplied with, if 32 weights have `offsets` of them.
     #[inline(always)]
     pub(in crate::matmul) fn sums_for(&self, offsets: usize) -> &'a [f32] {
         if offsets == 2 { self.s16 } else { self.s32 }
     }
 
-    /// Tokens `first .. first + count` unrounded, `[count, cols]`, of which the last need not exist
-    /// but are in the buffer.
+    /// Tokens `first .. first + count` unrounded, `[count, cols]`, of which the last need not exist but are in the buffer.
     #[cfg(target_arch = "x86_64")]
     pub(in crate::matmul) fn float_block(&self, first: usize, count: usize) -> *const f32 {
         assert!((first + count) * self.set.cols <= self.float.len());
@@ -181,7 +181,7 @@ impl<'a> Tokens<'a> {
         &self.float[t * self.set.cols..][..self.set.cols]
     }
 
-    /// What tiles are multiplied with, and where in it block `block` of these tokens is.
+    /// The data that tiles are multiplied with, and the position in it of the `block`-th block of these tokens.
     #[cfg(target_arch = "x86_64")]
     pub(in crate::matmul) fn tiles(&self, block: usize) -> (&'a TileActs, usize) {
         (&self.set.tiles, self.first / TOKEN_BLOCK + block)

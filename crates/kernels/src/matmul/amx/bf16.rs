@@ -1,12 +1,12 @@
 //! Products of bf16 numbers, 16 tokens × 16 rows × 32 columns in one instruction.
 //!
-//! Panels of 32 rows × up to [`MAX_K`] columns are made into bf16, scales and offsets included, from GGUF's rows or from packed
-//! tiles, and stay in the second-level cache while all tokens pass over them. Both operands are rounded to nearest (ties of
-//! activations to even, of weights away from zero); sums are f32, of 32 columns at a time. So there is no scale to apply to a sum, which is what integer products
-//! spend most of their time on here, and the errors are smaller than those of 8-bit integers: 2⁻⁹ of each factor, not of the
-//! largest in a group.
+//! Panels of 32 rows × up to [`MAX_K`] columns are converted to bf16, scales and offsets included, from GGUF's rows or from
+//! packed tiles, and stay in the second-level cache while all tokens pass over them. Both operands are rounded to nearest (ties
+//! of activations to even, of weights away from zero); sums are f32, of 32 columns at a time. So there is no scale to apply to a
+//! sum, on which integer products spend most of their time here, and the errors are smaller than those of 8-bit integers: 2⁻⁹ of
+//! each factor, not of the largest in a group.
 //!
-//! A sum depends on its token and its row alone: neither on the tokens and rows beside it nor on the layout of the weights.
+//! A sum depends only on its token and its row, not on neighbouring tokens and rows or on the layout of the weights.
 
 use super::bf16_panel;
 use super::tile::{LINE, Registers, TILE};
@@ -41,15 +41,15 @@ pub(in crate::matmul) unsafe fn rows(
     let MatmulScratch { panel, bf16 } = scratch;
     let bf16 = bf16.as_mut_ptr().cast::<u8>();
     let blocks = x.tokens().div_ceil(TILE);
-    // A few tokens pass over a panel while it is in the first-level cache. Of more, those that are multiplied are there, while
-    // several panels pass over them that come from the second.
+    // A few tokens pass over a panel while it is in the first-level cache. With more tokens, the current ones are in that cache,
+    // while several panels pass over them from the second-level cache.
     let together = if blocks <= 2 { 1 } else { PANELS };
-    // Packed weights begin with a tile.
+    // Packed weights start at a tile.
     let first = match w.layout() {
         Layout::Tiles => rows.start / TILE * TILE,
         Layout::Rows => rows.start,
     };
-    // SAFETY: by the caller's promise; the scratch has the size of so many panels.
+    // SAFETY: by the caller's promise; the scratch has the size of `PANELS` panels.
     unsafe {
         let registers = Registers::take(&WHOLE);
         for first in (first..rows.end).step_by(together * PANEL_ROWS) {
@@ -76,7 +76,7 @@ pub(in crate::matmul) unsafe fn rows(
     }
 }
 
-/// What is multiplied at a time: some rows of a panel with one or two blocks of tokens.
+/// The operands of one step: some rows of a panel with one or two blocks of tokens.
 struct Part {
     /// The panel's first row.
     base: usize,
@@ -87,7 +87,7 @@ struct Part {
     panel: *const u8,
 }
 
-/// Adds the products of `B` blocks of tokens to the output; those of the first columns are put there.
+/// Adds the products of `B` blocks of tokens to the output; those of the first columns overwrite it.
 #[inline(always)]
 unsafe fn part<const B: usize>(
     registers: &Registers,
@@ -104,7 +104,7 @@ unsafe fn part<const B: usize>(
             products::<B>(registers, part, x, to.cast(), out.row_bytes());
             return;
         }
-        // Not all of it is inside of the output.
+        // Part of it is outside the output.
         let mut sums = Sums([[0.0; PANEL_ROWS]; 2 * TILE]);
         if k.start != 0 {
             for (t, sums) in sums.0.iter_mut().enumerate().take(tokens) {
@@ -115,7 +115,7 @@ unsafe fn part<const B: usize>(
                 }
             }
         }
-        // The tokens that are not there are some numbers, whose sums nobody reads.
+        // Missing tokens have arbitrary values, whose sums are never read.
         products::<B>(registers, part, x, sums.0.as_mut_ptr().cast(), size_of_val(&sums.0[0]));
         for (t, sums) in sums.0.iter().enumerate().take(tokens) {
             for first in [0, TILE] {
@@ -127,10 +127,10 @@ unsafe fn part<const B: usize>(
     }
 }
 
-/// The same of whole blocks and panels, where a token's sums begin `stride` bytes after those of the one before.
+/// As [`part`], for whole blocks and panels, where a token's sums begin `stride` bytes after those of the one before.
 ///
 /// # Safety
-/// `to` points to the sums of as many tokens, and these hold what the columns before have summed up to.
+/// `to` points to the sums of this many tokens, which hold the totals of the columns before.
 #[inline(always)]
 unsafe fn products<const B: usize>(
     registers: &Registers,
@@ -142,7 +142,7 @@ unsafe fn products<const B: usize>(
     // Registers 0 to 3: sums of two blocks of tokens with two tiles of rows. 4, 5: tokens. 6, 7: rows.
     let Part { ref k, block, panel, .. } = *part;
     let at = |b: usize, half: usize| to.wrapping_add(TILE * stride * b + LINE * half);
-    // SAFETY: by the caller's promise; tokens come in whole blocks, columns in whole groups.
+    // SAFETY: by the caller's promise; there are only whole blocks of tokens and whole groups of columns.
     unsafe {
         if k.start == 0 {
             registers.zero::<0>();

@@ -1,4 +1,4 @@
-//! Making a panel of bf16 weights: `[K/32][2 tiles][16 pairs of columns][16 rows][2]`.
+//! Fills a panel of bf16 weights: `[K/32][2 tiles][16 pairs of columns][16 rows][2]`.
 
 use super::GROUP;
 use super::tile::{LINE, TILE};
@@ -16,11 +16,12 @@ use std::ops::Range;
 /// Bytes of a tile of one group.
 const TILE_BYTES: usize = TILE * LINE;
 
-/// Fills the panel at `to` with columns `k` of up to 32 rows from row `base` on, which packed weights have a tile from. Those past
-/// `end` are unspecified.
+/// Fills the panel at `to` with columns `k` of up to 32 rows from row `base` on, where a tile of packed weights begins. Rows from
+/// `end` on are unspecified.
 ///
 /// # Safety
-/// There is room for a panel, which begins with a line; the rows and columns are inside the matrix, which is of bf16 or quantised; the CPU has the level.
+/// There is memory for a panel, which begins at a cache line; the rows and columns are inside the matrix, which is bf16 or
+/// quantised; the CPU has the level.
 pub(super) unsafe fn fill(
     w: &Matrix<'_>,
     base: usize,
@@ -90,7 +91,7 @@ unsafe fn tile_of<Q: TilesAvx512>(tile: *const u8, ahead: &Ahead, k: Range<usize
     }
 }
 
-/// Group `g` of a unit, and on to where the next one goes.
+/// Converts group `g` of a unit, and advances `to` to the place of the next one.
 #[inline(always)]
 unsafe fn group_of<Q: TilesAvx512, const P: usize>(
     unit: *const u8,
@@ -141,12 +142,12 @@ unsafe fn tile_of_bytes<Q: BlockFormat>(columns: usize, half: usize, p: &Panel, 
 /// 32 columns × 16 rows, given as lines of 4 columns, unsigned codes.
 #[inline(always)]
 unsafe fn group<Q: BlockFormat>(line: impl Fn(usize) -> __m512i, scales: Scales, to: *mut u8) {
-    // SAFETY: the callers' CPU has the level; the panel has room for the group.
+    // SAFETY: the callers' CPU has the level; the panel has memory for the group.
     unsafe {
         for part in 0..2 {
             let (d, m) = (scales.d[part], scales.m[part]);
-            // A code becomes a float f, and a weight is f·slope + start. Codes of seven bits are put into the upper
-            // bits of the mantissa, f = 1 + q/128, which takes no conversion.
+            // A code becomes a float f, and a weight is f·slope + start. Codes of seven bits are put into the upper bits of the
+            // mantissa, f = 1 + q/128, which needs no conversion.
             let small = Q::MAX_CODE < 128;
             let (slope, zero) = match small {
                 true => (_mm512_mul_ps(d, _mm512_set1_ps(128.0)), 128.0 + Q::ZERO as f32),
@@ -199,8 +200,8 @@ unsafe fn converted(codes: __m512i) -> [__m512; 4] {
     }
 }
 
-/// bf16 of `a` and of `b`, side by side in each lane, rounded to nearest, ties away from zero: that takes four operations; to
-/// nearest even would take ten, or with the CPU's conversion and a permutation 20 % more time.
+/// bf16 of `a` and of `b`, side by side in each lane, rounded to nearest, ties away from zero, in four operations; rounding to
+/// nearest even would need ten, or with the CPU's conversion and a permutation 20 % more time.
 #[inline(always)]
 unsafe fn pairs(a: __m512, b: __m512) -> __m512i {
     // SAFETY: the callers' CPU has the level.

@@ -1,16 +1,16 @@
-//! Integer products of bytes: 12 tokens × 16 rows × 32 columns in one instruction, of types that have a scale for each 32 weights. (Those that have
-//! one for each 16 would take twice as many sums, and gain nothing.)
+//! Integer products of bytes: 12 tokens × 16 rows × 32 columns in one instruction, for types with one scale per 32 weights.
+//! (Types with one per 16 would need twice as many sums, and gain nothing.)
 //!
-//! The panel is that of AVX-512, with signed codes, and the activations are those of packed weights there. A sum of products is exact, and what
-//! makes it a part of a result are the operations of AVX-512 in their order. So the bits are the same, and how many tokens a prompt has may
-//! decide which of the two is used.
+//! The panel is that of AVX-512, with signed codes, and the activations are those of packed weights there. A sum of products is
+//! exact, and the operations that turn it into a part of a result are those of AVX-512 in their order. So the bits are the same,
+//! and the number of tokens of a prompt may decide which of the two is used.
 //!
-//! Sums leave the tile registers by way of memory, 16 rows of a register in 16 cycles at best, and wait for the products. So the products of the
-//! group that follows are begun before the sums of a group are stored, and these are read one step later.
+//! Sums leave the tile registers through memory, 16 rows of a register in 16 cycles at best, and wait for the products. So the
+//! products of the next group are started before the sums of a group are stored, and these are read one step later.
 //!
-//! While instructions on tiles are under way, a core multiplies floats with one of its two 512-bit multipliers only (measured on Sapphire Rapids:
-//! 320 multiplications take 300 cycles after a single `tilezero`, and 160 without). Additions still have two. So an integer becomes a float by additions,
-//! see [`add`].
+//! While tile instructions are in flight, a core multiplies floats with only one of its two 512-bit multipliers (measured on
+//! Sapphire Rapids: 320 multiplications take 300 cycles after a single `tilezero`, and 160 without). Additions still have two. So
+//! integers are converted to floats by additions, see [`add`].
 
 use super::GROUP;
 use super::tile::{LINE, Registers, Shapes, TILE};
@@ -23,7 +23,7 @@ use crate::matmul::{Output, Tokens};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// Halves of a panel: what one instruction multiplies.
+/// Halves of a panel; one instruction multiplies one.
 const HALVES: usize = PANEL_ROWS / TILE;
 
 const _: () = assert!(HALVES == 2 && TOKEN_BLOCK <= TILE);
@@ -31,7 +31,7 @@ const _: () = assert!(HALVES == 2 && TOKEN_BLOCK <= TILE);
 /// Bytes of a panel's line of four columns.
 const LINE_OF_PANEL: usize = 4 * PANEL_ROWS;
 
-/// Registers 0 to 3 are sums, of two groups with two halves of the panel each. 4 and 5 are tokens, 6 and 7 the two halves.
+/// Registers 0 to 3 are sums: two groups, each with two halves of the panel. 4 and 5 are tokens, 6 and 7 the two halves.
 static SHAPES: Shapes = {
     let (sums, tokens, lines) = ([TOKEN_BLOCK, LINE], [TOKEN_BLOCK, GROUP], [GROUP / 4, LINE]);
     Shapes::new([sums, sums, sums, sums, tokens, tokens, lines, lines])
@@ -41,12 +41,12 @@ static SHAPES: Shapes = {
 #[repr(align(64))]
 struct Sums([[[i32; TILE]; HALVES]; TOKEN_BLOCK]);
 
-/// A panel's columns `k` with all tokens: overwrites the outputs by the first columns, adds the others. The panel's first row is `base`, and those
-/// of `rows` are stored.
+/// Multiplies a panel's columns `k` with all tokens: overwrites the outputs with the first columns, adds the others. The panel's
+/// first row is `base`, and the results of `rows` are stored.
 ///
 /// # Safety
-/// The elements `rows` of all tokens of `out` are inside its buffer and only ours; the panel has these columns, as signed codes with a scale for each 32;
-/// the tokens are of 8 bits and packed in blocks; the CPU has the level.
+/// The elements `rows` of all tokens of `out` are inside its buffer and only ours; the panel has these columns, as signed codes
+/// with one scale per 32; the tokens have 8 bits and are packed in blocks; the CPU has the level.
 pub(in crate::matmul) unsafe fn multiply<F: Formula>(
     rows: &Range<usize>,
     base: usize,
@@ -68,19 +68,19 @@ pub(in crate::matmul) unsafe fn multiply<F: Formula>(
             tokens: (x.tokens() - t).min(TOKEN_BLOCK),
             p,
         };
-        // SAFETY: by the caller's promise. What is computed for tokens that do not exist is not stored.
+        // SAFETY: by the caller's promise. Results for tokens that do not exist are not stored.
         unsafe { block::<F>(&registers, &part, out, &mut sums) };
     }
 }
 
-/// What is multiplied at a time: a panel with a block of tokens.
+/// The operands of one step: a panel and a block of tokens.
 struct Part<'a> {
     rows: &'a Range<usize>,
     /// The panel's first row.
     base: usize,
     k: &'a Range<usize>,
     x: Block,
-    /// The block's first token, and how many exist.
+    /// The block's first token; `tokens` of them exist.
     first: usize,
     tokens: usize,
     p: &'a Panel,
@@ -131,7 +131,7 @@ unsafe fn columns<F: Formula>(
 ) {
     let groups = part.k.len() / GROUP;
     let [even, odd] = sums;
-    // SAFETY: there are so many groups; by the caller's promise.
+    // SAFETY: there are this many groups; by the caller's promise.
     unsafe {
         begin::<0, 1, 4>(registers, part, 0);
         if groups > 1 {
@@ -167,7 +167,7 @@ unsafe fn columns<F: Formula>(
     }
 }
 
-/// Begins the products of group `g` of the panel with both halves of it, in registers `FIRST` and `SECOND`.
+/// Starts the products of group `g` of the panel with both halves of it, in registers `FIRST` and `SECOND`.
 ///
 /// # Safety
 /// There is such a group.
@@ -191,7 +191,7 @@ unsafe fn begin<const FIRST: u8, const SECOND: u8, const TOKENS: u8>(
     }
 }
 
-/// Stores what [`begin`] has begun.
+/// Stores the products started by [`begin`].
 #[inline(always)]
 fn end<const FIRST: u8, const SECOND: u8>(registers: &Registers, sums: &mut Sums) {
     let to = sums.0.as_mut_ptr().cast::<u8>();
@@ -214,11 +214,11 @@ unsafe fn add<F: Formula>(
     acc: &mut [[__m512; HALVES]; TOKEN_BLOCK],
 ) {
     let (x, p) = (&part.x, part.p);
-    // Among the row's groups.
+    // Counted among the row's groups.
     let b = part.k.start / GROUP + g;
     // SAFETY: inside the activations and the panel, by the caller's promise.
     unsafe {
-        // An integer below 2²² added to the bits of 1.5·2²³ gives those of the sum of both. The sums are below 32·128·128.
+        // An integer below 2²² added to the bits of 1.5·2²³ yields the bits of the sum of the two. The sums are below 32·128·128.
         let large = _mm512_set1_ps(12_582_912.0);
         let d = p.d.as_ptr().add(PANEL_ROWS * g);
         let d = [_mm512_load_ps(d), _mm512_load_ps(d.add(TILE))];

@@ -1,5 +1,5 @@
-//! Tokens of a prompt with AMX, a unit that multiplies small matrices ("tiles") in one instruction: of bytes ([`bytes`]), whose results have the
-//! bits of AVX-512, or of bf16 numbers ([`bf16`]), whose have not.
+//! Tokens of a prompt with AMX, a unit that multiplies small matrices ("tiles") in one instruction: of bytes ([`bytes`]), with
+//! results bit-identical to AVX-512, or of bf16 numbers ([`bf16`]), with results that are not.
 
 pub(super) mod bf16;
 mod bf16_panel;
@@ -8,10 +8,10 @@ mod tile;
 
 use tile::{LINE, Registers, Shapes, TILE};
 
-/// All registers as large as they get.
+/// All registers at their maximum size.
 static WHOLE: Shapes = Shapes::new([[TILE, LINE]; 8]);
 
-/// Products of whole tiles, 12 in each of `rounds` rounds, of zeros: the CPU slows down with the bits that change.
+/// Products of whole tiles, 12 in each of `rounds` rounds, of zeros: a CPU slows down as more bits change.
 macro_rules! products {
     ($(#[$doc:meta])* $name:ident, $multiply:ident) => {
         $(#[$doc])*
@@ -36,15 +36,15 @@ macro_rules! products {
     };
 }
 products!(
-    /// Of bytes.
+    /// Products of bytes.
     products_of_bytes,
     multiply_bytes
 );
 products!(
-    /// Of bf16 numbers.
+    /// Products of bf16 numbers.
     products_of_bf16,
     multiply
 );
 
-/// Columns that share a scale, of most types, and that one instruction multiplies.
+/// Number of columns that share a scale in most types, and that one instruction multiplies.
 const GROUP: usize = 32;

@@ -1,7 +1,7 @@
 //! The tile registers of AMX, and the six instructions on them that products need.
 //!
-//! They are written in assembly, as the compiler's intrinsics are not stable. The compiler itself never uses these registers, so
-//! that nothing else changes what is in them between two instructions.
+//! They are written in assembly because the compiler's intrinsics are not stable. The compiler itself never uses these registers,
+//! so nothing else changes their contents between two instructions.
 
 use std::arch::asm;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ pub(crate) const TILE: usize = 16;
 /// Bytes of a row.
 pub(crate) const LINE: usize = 64;
 
-/// What `ldtilecfg` reads: how many rows of how many bytes each register has.
+/// The operand of `ldtilecfg`: the number of rows of each register and of bytes in a row.
 #[repr(C, align(64))]
 pub(crate) struct Shapes {
     palette: u8,
@@ -43,13 +43,13 @@ impl Shapes {
     }
 }
 
-/// This thread's tile registers while it lives. Given back at the end, since a thread that has none
-/// in use is switched away from sooner.
+/// This thread's tile registers during its lifetime. They are released at the end, because a context switch is faster for a
+/// thread that has none in use.
 pub(crate) struct Registers {
     _thread: PhantomData<*mut ()>,
 }
 
-/// A method that adds the products of two registers to a third, by an instruction.
+/// A method that adds the products of two registers to a third, with an instruction.
 macro_rules! products {
     ($(#[$doc:meta])* $name:ident, $instruction:literal) => {
         $(#[$doc])*
@@ -79,7 +79,7 @@ impl Registers {
         Registers { _thread: PhantomData }
     }
 
-    /// Register `T` becomes zeros.
+    /// Fills register `T` with zeros.
     #[inline(always)]
     pub fn zero<const T: u8>(&self) {
         const { assert!(T < 8) };
@@ -87,10 +87,10 @@ impl Registers {
         unsafe { asm!("tilezero tmm{}", const T, options(nomem, nostack, preserves_flags)) };
     }
 
-    /// Register `T` becomes rows of memory that are `stride` bytes apart.
+    /// Loads register `T` from rows of memory that are `stride` bytes apart.
     ///
     /// # Safety
-    /// They can be read.
+    /// The rows can be read.
     #[inline(always)]
     pub unsafe fn load<const T: u8>(&self, from: *const u8, stride: usize) {
         const { assert!(T < 8) };
@@ -107,7 +107,7 @@ impl Registers {
     /// Writes register `T` to rows that are `stride` bytes apart.
     ///
     /// # Safety
-    /// They can be written, and nobody else uses them meanwhile.
+    /// The rows can be written, and nothing else uses them meanwhile.
     #[inline(always)]
     pub unsafe fn store<const T: u8>(&self, to: *mut u8, stride: usize) {
         const { assert!(T < 8) };
@@ -122,9 +122,9 @@ impl Registers {
     }
 
     products!(
-        /// Adds to register `SUMS` `[T][16]` f32 the products of `TOKENS` `[T][32]` with `LINES` `[16 pairs][16][2]`, both bf16: each
-        /// sum of 32 products is that of the first of all pairs plus that of the second, added up in f32 from the first pair
-        /// on. Subnormal numbers count as zero.
+        /// Adds to register `SUMS` `[T][16]` f32 the products of `TOKENS` `[T][32]` with `LINES` `[16 pairs][16][2]`, both bf16:
+        /// each sum of 32 products is the sum of the first of all pairs plus that of the second, each accumulated in f32 from the
+        /// first pair on. Subnormal numbers count as zero.
         multiply,
         "tdpbf16ps"
     );

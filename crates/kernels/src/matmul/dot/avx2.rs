@@ -1,6 +1,5 @@
-//! AVX2 dot products: 16-bit weights against 16-bit activations by `vpmaddwd`, which cannot
-//! saturate here (|q − ZERO| ≤ 128, |x| ≤ 32512). Four rows share each load of activations, or several tokens what is made of
-//! the weights of two.
+//! AVX2 dot products: 16-bit weights against 16-bit activations with `vpmaddwd`, which cannot saturate here (|q − ZERO| ≤ 128,
+//! |x| ≤ 32512). Four rows share each load of activations, or several tokens share the unpacked weights of two rows.
 
 use super::scalar;
 use crate::blocks::avx2_rows::{Eight, RowsAvx2};
@@ -33,7 +32,7 @@ unsafe fn floats(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output
     }
 }
 
-/// The same for each number below `$n`, at most 4, which is a constant in the code of each.
+/// Expands `$body` for each number below `$n`, at most 4, which is a constant in each expansion.
 macro_rules! each {
     ($n:expr, $i:ident => $body:expr) => {
         each!(@ $n, $i => $body; 0 1 2 3)
@@ -66,15 +65,15 @@ unsafe fn dot<Q: RowsAvx2, const R: usize, const T: usize>(
             ahead.ask(R * 256 / Q::BLOCK * Q::BYTES);
             let mut sums = Sums { acc: [[_mm256_setzero_ps(); R]; T], min: [[0f32; R]; T] };
             if Q::EIGHT && 8 * g + 8 <= count {
-                // In loops: what closures of the standard library call is not compiled for AVX2.
+                // In loops: closures passed to the standard library are not compiled for AVX2.
                 let mut eight = [Eight::NONE; R];
                 for r in 0..R {
                     eight[r] = Q::eight(row[r], g);
                 }
-                // Scales are broadcast as they are loaded, which takes no vector unit.
+                // Scales are broadcast as they are loaded, which needs no vector unit.
                 in_memory(&eight);
                 for first in (0..8).step_by(Q::PHASES) {
-                    // Each has code of its own: which bits of its bytes a group has, is a constant.
+                    // Each has its own code: the bits that a group uses of its bytes are a constant.
                     each!(Q::PHASES / Q::TOGETHER, part => {
                         let first = first + Q::TOGETHER * part;
                         each!(R, r => {
@@ -82,7 +81,8 @@ unsafe fn dot<Q: RowsAvx2, const R: usize, const T: usize>(
                                 sums.add::<Q>(r, row[r], 8 * g + i, &xq, &of, Some((&eight[r], i)));
                             }
                         });
-                        // What the next reads again comes from the first-level cache: there are no registers to keep it.
+                        // The next iteration reads values again from the first-level cache: there are not enough registers to
+                        // keep them.
                         in_memory(&eight);
                     });
                 }
@@ -112,17 +112,17 @@ unsafe fn dot<Q: RowsAvx2, const R: usize, const T: usize>(
     }
 }
 
-/// Sums of at most 256 weights of each row with each token, before the scale of the token.
+/// Sums of at most 256 weights of each row with each token, before the token's scale is applied.
 struct Sums<const R: usize, const T: usize> {
-    /// Of products; eight parts of them.
+    /// Sums of products, in eight parts.
     acc: [[__m256; R]; T],
-    /// Of offsets.
+    /// Sums of offsets.
     min: [[f32; R]; T],
 }
 
 impl<const R: usize, const T: usize> Sums<R, T> {
-    /// Adds group `b` of row `r`, times the integers `x` of the tokens, and their sums `of`; with its place among eight whose scales have been
-    /// made.
+    /// Adds group `b` of row `r`, times the integers `x` of the tokens, and offsets times their sums `of`. `eight`: precomputed
+    /// scales of eight groups, and the position of this group among them.
     #[inline(always)]
     unsafe fn add<Q: RowsAvx2>(
         &mut self,
@@ -167,7 +167,7 @@ impl<const R: usize, const T: usize> Sums<R, T> {
     }
 }
 
-/// Keeps a value in memory: the compiler cannot know what has become of it.
+/// Keeps a value in memory: the compiler must assume that it may have changed.
 #[inline(always)]
 fn in_memory<V>(v: &V) {
     // SAFETY: no instruction, and nothing is changed.

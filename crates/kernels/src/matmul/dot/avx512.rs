@@ -102,7 +102,7 @@ unsafe fn scale<const R: usize, const T: usize>(
     }
 }
 
-/// What zero points and offsets add for a whole group: scales × sums of activations, in any lanes.
+/// The contribution of zero points and offsets for a whole group: scales × sums of activations, in any lanes.
 #[inline(always)]
 unsafe fn offsets<Q: RowsAvx512, const R: usize, const T: usize>(
     group: &[Group<Q::Offsets>; R],
@@ -197,8 +197,8 @@ unsafe fn sums<const R: usize>(v: [__m512; R]) -> [f32; R] {
     // SAFETY: the callers' CPU has the level.
     unsafe {
         let mut out = [0f32; R];
-        // 16 → 8 → 4 lanes each, then neighbours: the same order for any R, so that a row's result
-        // does not depend on which rows it was computed with.
+        // 16 → 8 → 4 lanes each, then neighbours: the same order for any R, so that a row's result does not depend on the rows
+        // computed with it.
         let mut h = [_mm_setzero_ps(); R];
         for r in 0..R {
             let v = _mm256_add_ps(_mm512_castps512_ps256(v[r]), _mm512_extractf32x8_ps::<1>(v[r]));

@@ -1,12 +1,13 @@
-//! Tokens of 16 bits: dot products of rows with activations, the blocks read in place. What is made of the weights is shared by
-//! a few tokens; the operations of each, and their order, are those of one alone.
+//! 16-bit tokens: dot products of rows with activations, the blocks read in place. A few tokens share the unpacked weights; the
+//! operations of each token, and their order, are the same as for one alone.
 
-/// What a SIMD level has around its `dot`, whose operations of each row and token, and their order, are the same for any number of
-/// rows and tokens: the level's features, its trait of block types, and how many rows are computed together for one, two and four
-/// tokens.
+/// The code around a SIMD level's `dot`, whose operations of each row and token, and their order, are the same for any number of
+/// rows and tokens. Parameters: the level's features, its trait of block types, and the number of rows computed together for one,
+/// two and four tokens.
 ///
-/// What chooses by type and number is compiled without the level's features. So the compiler keeps what it calls apart: all
-/// types in one function would take it minutes. (Beside `target_feature`, `inline(never)` has no effect in Rust 1.95.)
+/// The dispatch by type and number is compiled without the level's features. So the compiler does not inline the functions that
+/// it calls: all types in one function would take it minutes. (With `target_feature`, `inline(never)` has no effect in Rust
+/// 1.95.)
 macro_rules! driver {
     ($features:literal, $level:ident, $one:literal, $two:literal, $four:literal) => {
         /// # Safety
@@ -48,8 +49,8 @@ macro_rules! driver {
             }
         }
 
-        /// Rows for `T` tokens from token `t` on, `R` rows at a time; says how many tokens that are. (A function of its own for each
-        /// `T`, so that registers are given out for each.)
+        /// Computes rows for `T` tokens from token `t` on, `R` rows at a time; returns the number of tokens. (A separate function
+        /// for each `T`, so that registers are allocated for each.)
         ///
         /// # Safety
         /// As for [`rows`].
@@ -65,8 +66,8 @@ macro_rules! driver {
             // SAFETY: `dot` reads whole rows of w and the activations of the tokens; the elements are ours by the caller's promise.
             unsafe {
                 for first in rows.clone().step_by(R) {
-                    // Where fewer rows are left, the last is computed again in the place of each that is missing: a form for them would
-                    // be all of this code once more.
+                    // If fewer rows are left, the last one is computed again for each missing row: a separate version for this
+                    // case would double this code.
                     let row = std::array::from_fn(|j| w.row(rows.end.min(first + j + 1) - 1).as_ptr());
                     for (j, sums) in dot::<Q, R, T>(row, w, &x).into_iter().enumerate() {
                         let out = out.row_mut(t + j, first..rows.end.min(first + R));

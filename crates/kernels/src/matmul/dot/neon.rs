@@ -1,9 +1,9 @@
-//! NEON dot products: codes against the planes of high and low bytes of 16-bit activations by `sdot`, whose sums of 32 products
-//! are exact integers (|q − ZERO| ≤ 128, |x| ≤ 32512). Four rows share each load of activations, or several tokens what is made of
-//! the weights of two.
+//! NEON dot products: codes against the planes of high and low bytes of 16-bit activations with `sdot`, whose sums of 32 products
+//! are exact integers (|q − ZERO| ≤ 128, |x| ≤ 32512). Four rows share each load of activations, or several tokens share the
+//! unpacked weights of two rows.
 //!
 //! Codes that fit a signed byte are multiplied as they are, and the sums begin at minus the zero point times the sum of the
-//! activations. Nothing asks for memory ahead of its use: whether that helps has to be measured on a machine.
+//! activations. Nothing is prefetched: whether that helps has to be measured on a machine.
 
 use super::scalar;
 use crate::blocks::neon_rows::{Eight, RowsNeon, signed, too_large};
@@ -66,7 +66,7 @@ unsafe fn dot<Q: RowsNeon, const R: usize, const T: usize>(
         for g in 0..count.div_ceil(8) {
             let mut acc = [[vdupq_n_f32(0.0); R]; T];
             let mut min = [[0f32; R]; T];
-            // In loops: what closures of the standard library call is not compiled for the level.
+            // In loops: closures passed to the standard library are not compiled for the level.
             let mut eight = [Eight::NONE; R];
             if Q::EIGHT {
                 for r in 0..R {
@@ -136,7 +136,7 @@ unsafe fn dot<Q: RowsNeon, const R: usize, const T: usize>(
     }
 }
 
-/// Sums with high bytes and with low ones, as floats: 32 products with 16 bits at most, so that the integers are exact.
+/// Joins sums with high bytes and with low ones, as floats: 32 products with at most 16 bits, so that the integers are exact.
 ///
 /// # Safety
 /// The CPU has NEON.

@@ -1,6 +1,6 @@
-//! Portable dot products: the meaning that the SIMD levels must reproduce, in loops that compilers vectorise for any CPU.
+//! Portable dot products: the reference that the SIMD levels must reproduce, in loops that compilers vectorise for any CPU.
 //!
-//! A type has code of its own for unpacking its weights, see [`OfType`], and for nothing else.
+//! Only the unpacking of weights has code of its own for each type, see [`OfType`].
 
 use crate::blocks::{BlockFormat, Group32, Line, TileGroup, WeightType, with_block, with_tiles};
 use crate::fields::Field;
@@ -10,7 +10,7 @@ use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::{Layout, TILE_ROWS};
 use std::ops::Range;
 
-/// Tokens that share what is made of the weights.
+/// Tokens that share the unpacked weights.
 const TOKENS: usize = 4;
 
 /// # Safety
@@ -27,7 +27,7 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
         }
         let some = &some[..count];
         for Range { start: r, end } in cut_at_multiples(rows.clone(), together) {
-            // Of the row, or of those of its tile.
+            // Sums of the row, or of the rows of its tile.
             let mut sums = [[0f32; TILE_ROWS]; TOKENS];
             match w.layout() {
                 Layout::Rows => with_block!(
@@ -54,7 +54,7 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
     }
 }
 
-/// What portable products know of a block type: its [constants](BlockFormat), and how a row's weights are unpacked.
+/// A block type as portable products see it: its [constants](BlockFormat), and the function that unpacks a row's weights.
 pub(in crate::matmul) struct OfType {
     pub(in crate::matmul) block: usize,
     pub(in crate::matmul) bytes: usize,
@@ -62,7 +62,7 @@ pub(in crate::matmul) struct OfType {
     pub(in crate::matmul) scales: usize,
     pub(in crate::matmul) offsets: usize,
     pub(in crate::matmul) fields: &'static [Field],
-    /// Unpacks so many blocks, at most 256 weights.
+    /// Unpacks the given number of blocks, at most 256 weights.
     pub(in crate::matmul) unpack: fn(&mut Words, &[u8], usize),
 }
 
@@ -105,7 +105,7 @@ fn row(
     }
 }
 
-/// As [`row`], of all rows of tile `i`: the operations of each, and their order, are the same.
+/// As [`row`], for all rows of tile `i`: the operations of each, and their order, are the same.
 #[inline(never)]
 fn tile(
     ty: &OfType,
@@ -138,7 +138,7 @@ fn tile(
     }
 }
 
-/// Group `g` of a unit: code of its own for each, in which shifts and places are constants.
+/// Unpacks group `g` of a unit: separate code for each `g`, in which shifts and positions are constants.
 #[inline(never)]
 fn unpack_group<Q: BlockFormat>(unit: &[u8], g: usize, to: &mut TileGroup) {
     macro_rules! one_of {
@@ -152,7 +152,7 @@ fn unpack_group<Q: BlockFormat>(unit: &[u8], g: usize, to: &mut TileGroup) {
     one_of!(0 1 2 3 4 5 6 7)
 }
 
-/// Adds the products of group `b` of each row with a token. A function of its own for all types, which have `OFFSETS` for 32 weights.
+/// Adds the products of group `b` of each row with a token. One function for all types with `OFFSETS` offsets per 32 weights.
 #[inline(never)]
 fn add_group<const OFFSETS: usize>(
     w: &TileGroup,
@@ -175,10 +175,10 @@ fn add_group<const OFFSETS: usize>(
     }
 }
 
-/// 256 weights, or those that are left at the end of a row.
+/// 256 weights, or the rest at the end of a row.
 #[repr(align(16))]
 pub(in crate::matmul) struct Words {
-    /// Codes less their zero point.
+    /// Codes minus their zero point.
     pub(in crate::matmul) q: [[i16; 16]; 16],
     pub(in crate::matmul) d: [f32; 16],
     pub(in crate::matmul) m: [f32; 16],
@@ -189,14 +189,15 @@ impl Words {
     pub(in crate::matmul) const NONE: Words =
         Words { q: [[0; 16]; 16], d: [0.0; 16], m: [0.0; 16] };
 
-    /// `count` blocks. A function of its own, so that the compiler knows that no store changes a block: it would otherwise make what all
-    /// groups of a block have in common for each of them.
+    /// Unpacks `count` blocks. A separate function, so that the compiler knows that no store changes a block: it would otherwise
+    /// recompute the values shared by all groups of a block for each of them.
     #[inline(never)]
     fn unpack<Q: BlockFormat>(&mut self, blocks: &[u8], count: usize) {
         let per_block = Q::BLOCK / 32;
         for n in 0..count {
             let block = &blocks[n * Q::BYTES..][..Q::BYTES];
-            // A copy for each group, in which it is a constant: so its shifts and the places of its scales are, too.
+            // Separate code for each group, so that its number, and with it its shifts and the positions of its scales, are
+            // constants.
             macro_rules! put {
                 ($($b:literal)*) => {
                     $(self.put(per_block * n + $b, Q::ZERO, &Q::group(block, $b));)*
@@ -215,7 +216,7 @@ impl Words {
         }
     }
 
-    /// Group `b` of 32.
+    /// Stores the `b`-th group of 32.
     #[inline(always)]
     fn put(&mut self, b: usize, zero: i32, u: &Group32) {
         let (codes, _) = u.q.as_chunks::<16>();
@@ -226,7 +227,7 @@ impl Words {
         }
     }
 
-    /// The products with values `256·g ..` of a token. A function of its own for all types, which have `OFFSETS` for 32 weights.
+    /// The products with values `256·g ..` of a token. One function for all types with `OFFSETS` offsets per 32 weights.
     #[inline(never)]
     fn products<const OFFSETS: usize>(&self, g: usize, x: &Tokens<'_>) -> f32 {
         let xq = x.q16()[256 * g..].as_chunks::<16>().0;
@@ -234,7 +235,7 @@ impl Words {
         let group = match xq.first_chunk() {
             Some(xq) => self.group::<OFFSETS>(xq, 8, sums),
             None => {
-                // The end of a row, and zeros.
+                // The end of a row, padded with zeros.
                 let mut all = [[0; 16]; 16];
                 all[..xq.len()].copy_from_slice(xq);
                 self.group::<OFFSETS>(&all, xq.len() / 2, sums)
@@ -243,7 +244,7 @@ impl Words {
         x.scale()[g] * group
     }
 
-    /// The products of `groups` groups of 32, which have `sums` `[groups][OFFSETS]`.
+    /// The products of `groups` groups of 32, with `sums` `[groups][OFFSETS]`.
     #[inline(always)]
     fn group<const OFFSETS: usize>(
         &self,
@@ -272,7 +273,7 @@ impl Words {
     }
 }
 
-/// Codes less their zero point as words: by instructions of SSE2, since LLVM 21 takes the loop apart, and moves bytes one at a time.
+/// Codes minus their zero point as words. Uses SSE2 instructions, because LLVM 21 splits the loop and moves bytes one at a time.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn widen(codes: &[u8; 16], zero: i16, to: &mut [i16; 16]) {
@@ -289,7 +290,7 @@ fn widen(codes: &[u8; 16], zero: i16, to: &mut [i16; 16]) {
     }
 }
 
-/// What the instructions compute.
+/// The same in portable code.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn widen(codes: &[u8; 16], zero: i16, to: &mut [i16; 16]) {
@@ -298,7 +299,7 @@ fn widen(codes: &[u8; 16], zero: i16, to: &mut [i16; 16]) {
     }
 }
 
-/// Four times the sum of 16 products, which fit 32 bits. By instructions of SSE2, since LLVM 21 sums the lanes of each alone.
+/// Four sums of 16 products each, which fit 32 bits. Uses SSE2 instructions, because LLVM 21 sums the lanes of each separately.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn four_sums(w: &[[i16; 16]; 4], x: &[[i16; 16]; 4]) -> [i32; 4] {
@@ -317,7 +318,7 @@ fn four_sums(w: &[[i16; 16]; 4], x: &[[i16; 16]; 4]) -> [i32; 4] {
     }
 }
 
-/// What the instructions compute.
+/// The same in portable code.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn four_sums(w: &[[i16; 16]; 4], x: &[[i16; 16]; 4]) -> [i32; 4] {
@@ -338,7 +339,7 @@ fn sums_of_rows(lines: &[Line; 4], zero: i32, x: &[i16; 16]) -> [i32; TILE_ROWS]
     let mut out = [0; TILE_ROWS];
     // SAFETY: whole registers of the arrays; SSE2 is part of the architecture.
     unsafe {
-        // Of each line two pairs of activations for every row: those of its even and of its odd columns.
+        // For each line two pairs of activations, the same for every row: its even and its odd columns.
         let mut pairs = [[_mm_setzero_si128(); 2]; 4];
         for (l, pairs) in pairs.iter_mut().enumerate() {
             let four = _mm_loadl_epi64(x.as_ptr().add(4 * l).cast());
@@ -346,7 +347,7 @@ fn sums_of_rows(lines: &[Line; 4], zero: i32, x: &[i16; 16]) -> [i32; TILE_ROWS]
             *pairs = [_mm_shuffle_epi32::<0>(sorted), _mm_shuffle_epi32::<0b01_01_01_01>(sorted)];
         }
         let even = _mm_set1_epi16(255);
-        // What zero points make of the activations, in every lane.
+        // Zero point times activations, in every lane.
         let zeros = |at: usize| {
             _mm_madd_epi16(_mm_loadu_si128(x[at..].as_ptr().cast()), _mm_set1_epi16(zero as i16))
         };
@@ -367,7 +368,7 @@ fn sums_of_rows(lines: &[Line; 4], zero: i32, x: &[i16; 16]) -> [i32; TILE_ROWS]
     out
 }
 
-/// What the instructions compute.
+/// The same in portable code.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn sums_of_rows(lines: &[Line; 4], zero: i32, x: &[i16; 16]) -> [i32; TILE_ROWS] {
@@ -382,7 +383,7 @@ fn sums_of_rows(lines: &[Line; 4], zero: i32, x: &[i16; 16]) -> [i32; TILE_ROWS]
     sums
 }
 
-/// As [`float`], of all rows of tile `i`.
+/// As [`float`], for all rows of tile `i`.
 #[inline(never)]
 fn float_tile(w: &Matrix<'_>, i: usize, x: &[f32], out: &mut [f32]) {
     let mut sums = [[0f32; TILE_ROWS]; 8];

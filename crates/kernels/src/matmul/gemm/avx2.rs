@@ -1,15 +1,16 @@
-//! The panel product with AVX2: 16 rows × 3 tokens in registers, 16-bit products by `vpmaddubsw`; and what [`avx_vnni`](super::avx_vnni)
-//! shares with it, which is all but the integer sums ([`Sums`]).
+//! The panel product with AVX2: 16 rows × 3 tokens in registers, 16-bit products with `vpmaddubsw`. [`avx_vnni`](super::avx_vnni)
+//! shares everything except the integer sums ([`Sums`]).
 //!
-//! `vpmaddubsw` adds two products of an unsigned and a signed byte in 16 bits. Codes are the unsigned bytes, activations the signed
-//! ones. As many of these sums as must fit 16 bits ([`lines_together`]) are added there before they are widened: all of 32 columns for
-//! four-bit types. The zero point is taken from the integer sum at the end of a group, by the sum of the activations.
+//! `vpmaddubsw` adds two products of an unsigned and a signed byte in 16 bits. Codes are the unsigned bytes, activations the
+//! signed ones. As many of these sums as are guaranteed to fit 16 bits ([`lines_together`]) are added there before they are
+//! widened: all of 32 columns for four-bit types. The zero point is subtracted from the integer sum at the end of a group, times
+//! the sum of the activations.
 //!
-//! Codes above 128 could saturate. There the panel holds codes less their zero point, and the weights' sign is moved over to
-//! the activations (|w| ≤ 128, 2·128·127 fits).
+//! Codes above 128 could saturate. For these the panel holds codes minus their zero point, and the weights' sign is moved to the
+//! activations (|w| ≤ 128, 2·128·127 fits).
 //!
-//! The order of floating-point operations of a row and a token is the same for any number of rows and tokens, and at both levels: the
-//! integer sums are exact, so both have the same bits.
+//! The order of floating-point operations for a row and a token is the same for any number of rows and tokens, and at both
+//! levels: the integer sums are exact, so both have the same bits.
 
 use super::{Panel, avx2_panel, scalar};
 use crate::blocks::{BlockFormat, Formula, with_block, with_formula, with_tiles};
@@ -27,13 +28,13 @@ pub(super) const TOKENS: usize = 3;
 /// The largest magnitude of an activation.
 const ACTIVATION: i32 = 127;
 
-/// True if two products with unsigned codes do not fit 16 bits, so that the panel has codes less their zero point.
+/// True if two products with unsigned codes do not fit 16 bits, so that the panel has codes minus their zero point.
 pub(super) const fn signed<Q: BlockFormat>() -> bool {
     lines_together::<Q>(ACTIVATION) == 0
 }
 
-/// How many lines of four columns can be added in 16 bits, among those that share a scale, if activations are as large as this: 0 if
-/// not even one fits.
+/// The number of lines of four columns, among those that share a scale, that can be added in 16 bits if the largest activation is
+/// `activation`: 0 if not even one fits.
 pub(in crate::matmul) const fn lines_together<Q: BlockFormat>(activation: i32) -> usize {
     let fit = i16::MAX as i32 / (2 * activation * Q::MAX_CODE);
     let mut lines = 8 / Q::SCALES;
@@ -43,21 +44,21 @@ pub(in crate::matmul) const fn lines_together<Q: BlockFormat>(activation: i32) -
     lines
 }
 
-/// What differs between the levels: how bytes are multiplied.
+/// The difference between the levels: the multiplication of bytes.
 pub(super) trait Sums<F: Formula> {
-    /// Whether the panel has codes less their zero point, so that nothing has to be taken from the sums.
+    /// True if the panel has codes minus their zero point, so that nothing has to be subtracted from the sums.
     const SIGNED: bool;
 
-    /// Σ w·x over the columns that share a scale, of 16 rows and `C` tokens: exact, whatever the order.
+    /// Σ w·x over the columns that share a scale, of 16 rows and `C` tokens: exact in any order.
     ///
     /// # Safety
     /// `w` is the panel's first line of these columns, from the first row on; `x` are the tokens' bytes of them. The CPU has the level.
     unsafe fn sums<const C: usize>(w: *const i8, x: [*const i8; C]) -> [[__m256i; 2]; C];
 }
 
-/// A formula, and how many lines are added in 16 bits. All types that have both in common share the code of the products.
+/// A formula, and the number of lines that are added in 16 bits. All types with the same values share the code of the products.
 trait Narrowing: Formula {
-    /// [`lines_together`] of activations; 0 where the panel has codes less their zero point.
+    /// [`lines_together`] for activations; 0 if the panel has codes minus their zero point.
     const LINES: usize;
 }
 
@@ -73,7 +74,7 @@ impl<F: Formula, const LINES: usize> Narrowing for NarrowingOf<F, LINES> {
     const LINES: usize = LINES;
 }
 
-/// As [`with_formula!`], `$f` standing for the [`Narrowing`].
+/// As [`with_formula!`], with `$f` as the [`Narrowing`].
 macro_rules! with_narrowing {
     ($q:ty, $f:ident => $body:expr) => {
         with_narrowing!(@ $q, $f => $body; 0 1 2 4 8)
@@ -89,7 +90,7 @@ macro_rules! with_narrowing {
     };
 }
 
-/// By `vpmaddubsw`.
+/// With `vpmaddubsw`.
 struct Narrow;
 
 impl<F: Narrowing> Sums<F> for Narrow {
@@ -97,7 +98,7 @@ impl<F: Narrowing> Sums<F> for Narrow {
 
     #[inline(always)]
     unsafe fn sums<const C: usize>(w: *const i8, x: [*const i8; C]) -> [[__m256i; 2]; C] {
-        // Signed codes fit once.
+        // Signed codes fit only once.
         let together = F::LINES.max(1);
         // SAFETY: by the caller's promise.
         unsafe {
@@ -112,8 +113,8 @@ impl<F: Narrowing> Sums<F> for Narrow {
                         let x = four_columns(x[c], line);
                         for i in 0..2 {
                             let two = products::<F>(w[i], x);
-                            // In this order: the compiler would otherwise sum one after the other, and have no registers left for the
-                            // weights of all lines.
+                            // In this order: the compiler would otherwise compute one sum after the other, and have no registers
+                            // left for the weights of all lines.
                             narrow[c][i] = in_order(match l {
                                 0 => two,
                                 _ => _mm256_add_epi16(narrow[c][i], two),
@@ -133,7 +134,7 @@ impl<F: Narrowing> Sums<F> for Narrow {
     }
 }
 
-/// Line `line` of 16 rows, from the first of these lines on.
+/// Line `line` of 16 rows, counted from `w`.
 #[inline(always)]
 pub(super) unsafe fn two_vectors(w: *const i8, line: usize) -> [__m256i; 2] {
     // SAFETY: inside the panel, by the caller's promise.
@@ -175,10 +176,10 @@ pub(super) use columns_with;
 
 columns_with!("avx2,fma,f16c", Narrowing, Narrow);
 
-/// The products of [`ROWS`] rows, the panel's from `row` on, with `C` tokens over all columns of the panel.
+/// The products of [`ROWS`] rows, starting at the panel's row `row`, with `C` tokens over all columns of the panel.
 ///
 /// # Safety
-/// The panel has the rows and the columns, the tokens exist, the CPU has AVX2, FMA and F16C, and what `S` needs.
+/// The panel has the rows and the columns, the tokens exist, and the CPU has AVX2, FMA and F16C, and the features that `S` needs.
 #[inline(always)]
 pub(super) unsafe fn columns_by<S: Sums<F>, F: Formula, const C: usize>(
     row: usize,
@@ -191,11 +192,11 @@ pub(super) unsafe fn columns_by<S: Sums<F>, F: Formula, const C: usize>(
     let (cols, groups) = (x.cols(), x.cols() / 32);
     let (scales, offsets) = (F::SCALES, F::OFFSETS);
     assert!((t + C) * groups <= x.scale().len());
-    // SAFETY: by the caller's promise, and as asserted: all buffers of a token have as many groups.
+    // SAFETY: by the caller's promise, and as asserted: all buffers of a token have this many groups.
     unsafe {
         let xq: [*const i8; C] = std::array::from_fn(|c| x.q8().add((t + c) * cols + k.start));
         let first: [usize; C] = std::array::from_fn(|c| (t + c) * groups + k.start / 32);
-        // −ZERO for the sum of the activations of both halves of a group, or of one.
+        // −ZERO for the sum of the activations of both halves of a group, or of one half.
         let zero = -p.zero as i16;
         let zero = match scales {
             1 => [_mm256_set1_epi16(zero); 2],

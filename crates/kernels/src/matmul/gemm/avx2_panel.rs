@@ -1,7 +1,7 @@
-//! Filling a panel of the AVX2 product: from tiles, whose lines are what a panel holds, and from rows, eight at a time.
+//! Fills a panel of the AVX2 product: from tiles, whose lines are those of a panel, and from rows, eight at a time.
 //!
-//! The panel holds the codes as they are, or less the zero point where the type is [`signed`]; for AVX-VNNI always
-//! [as they are](as_they_are).
+//! The panel holds the codes as they are, or minus the zero point if the type is [`signed`]; for AVX-VNNI always [as they
+//! are](as_they_are).
 
 use super::Panel;
 use super::avx2::signed;
@@ -14,7 +14,7 @@ use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// Stores line `line` of eight rows from the panel's row `row` on.
+/// Stores line `line` of eight rows, starting at the panel's row `row`.
 ///
 /// # Safety
 /// The panel has the line and the rows, `row` is a multiple of 8; the CPU has AVX2.
@@ -28,7 +28,7 @@ unsafe fn put_line<Q: BlockFormat>(
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        // Only those types have anything to take off, at one of the levels.
+        // Only these types have a zero point to subtract, at one of the levels.
         let codes =
             if signed::<Q>() { _mm256_sub_epi8(codes, _mm256_set1_epi8(less)) } else { codes };
         let to = p.q.as_mut_ptr().add((line * PANEL_ROWS + row) * 4);
@@ -36,7 +36,7 @@ unsafe fn put_line<Q: BlockFormat>(
     }
 }
 
-/// The two ways of filling a panel of one level, `$less` taken from the codes of a type.
+/// The two functions that fill a panel of one level, with `$less` subtracted from the codes of a type.
 macro_rules! fill {
     (|$Q:ident| $less:expr) => {
         /// # Safety
@@ -69,7 +69,7 @@ macro_rules! fill {
 
 fill!(|Q| if signed::<Q>() { Q::ZERO as u8 as i8 } else { 0 });
 
-/// The same for AVX-VNNI: whatever the type, its codes.
+/// The same for AVX-VNNI: the codes as they are, for every type.
 pub(super) mod as_they_are {
     use super::*;
 
@@ -116,11 +116,11 @@ unsafe fn tiles_less<Q: TilesAvx2>(
     }
 }
 
-/// The last rows are repeated up to a multiple of eight.
+/// The last row is repeated up to a multiple of eight.
 ///
 /// # Safety
-/// `w` is not packed, `rows` are at most those of a panel and not none, `k` is a stretch of whole blocks; the CPU has
-/// AVX2, FMA and F16C.
+/// `w` is not packed, `rows` are at least one and at most those of a panel, `k` is a stretch of whole blocks; the CPU has AVX2,
+/// FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn rows_less<Q: RowsAvx2>(
     w: &Matrix<'_>,

@@ -1,7 +1,7 @@
 //! The panel product with AVX-512 VNNI: 32 rows × 6 tokens in registers.
 //!
-//! Per 32 columns a tile takes 96 `vpdpbusd`, 12 conversions and 24 (with offsets 36) f32
-//! operations: on a core with one 512-bit multiplier 80 % (73 %) of its peak at best.
+//! Per 32 columns a tile needs 96 `vpdpbusd`, 12 conversions and 24 (with offsets 36) f32 operations: on a core with one 512-bit
+//! multiplier at best 80 % (73 %) of its peak.
 
 use super::{Panel, avx512_panel};
 use crate::blocks::avx512_rows::RowsAvx512;
@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Tokens of a full tile.
 const TOKENS: usize = 6;
 
-/// (What chooses by type is compiled without the level's features, so that the types are functions of their own: see `dot`.)
+/// (The dispatch by type is compiled without the level's features, so that the types are separate functions: see `dot`.)
 ///
 /// # Safety
 /// As for `gemm::rows`; the CPU has the level.
@@ -89,7 +89,7 @@ unsafe fn quantized<Q: RowsAvx512>(
     }
 }
 
-/// How a tile of `C` tokens adds its products.
+/// The way in which a tile of `C` tokens adds its products.
 trait Tile {
     /// Adds the products of columns `k` of tokens `t .. t + C` to `acc[token][16 rows]`.
     ///

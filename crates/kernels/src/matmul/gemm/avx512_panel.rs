@@ -1,4 +1,4 @@
-//! Filling a panel with AVX-512: 16 rows × 64 columns at a time, transposed in registers.
+//! Fills a panel with AVX-512: 16 rows × 64 columns at a time, transposed in registers.
 
 use super::Panel;
 use crate::blocks::avx512_rows::{Group, Offsets, RowsAvx512};
@@ -24,13 +24,13 @@ pub(in crate::matmul) unsafe fn fill<Q: RowsAvx512>(
     k: Range<usize>,
     p: &mut Panel,
 ) {
-    // The rows of the next panel are asked for in the order of the file while this one is
-    // unpacked: each step asks for as many bytes as it reads. With few tokens, unpacking is bound
-    // by memory, and 16 rows at once are more streams than the hardware follows.
+    // The rows of the next panel are prefetched in the order of the file while this one is unpacked: each step prefetches as many
+    // bytes as it reads. With few tokens, unpacking is memory-bound, and 16 rows at once are more streams than the hardware
+    // follows.
     let skipped = (k.start / Q::BLOCK) * Q::BYTES;
     let next = w.data.as_ptr().wrapping_add(rows.end * w.stride);
     let mut ahead = next.wrapping_add(skipped * rows.len());
-    // Where other columns lie in between, these columns of the next rows, a row's worth of lines for each row.
+    // If other columns lie in between, these columns of the next rows: a row's worth of cache lines for each row.
     let bytes = k.len() / Q::BLOCK * Q::BYTES;
     let mut lines = Lines::new(next.wrapping_add(skipped), bytes, w.stride - bytes);
     let strided = w.gap() != 0;
@@ -83,7 +83,7 @@ unsafe fn scales<Q: RowsAvx512>(
 ) {
     // Lanes of a register for 32 weights.
     let lanes = if per_16::<Q>() { 2 } else { 1 };
-    // SAFETY: the lines of group g of the panel, which has room for whole groups.
+    // SAFETY: the lines of group g of the panel, which has memory for whole groups.
     unsafe {
         let mut v = [_mm512_setzero_si512(); TILE];
         for i in 0..TILE {
@@ -113,8 +113,7 @@ unsafe fn scales<Q: RowsAvx512>(
     }
 }
 
-/// The integers of 16 rows × 64 columns (`HALF`: 32); `s` is the position of these columns in the
-/// panel, in 64s.
+/// The integers of 16 rows × 64 columns (`HALF`: 32); `s` is the position of these columns in the panel, in steps of 64.
 ///
 /// # Safety
 /// As for `fill`.

@@ -1,7 +1,7 @@
 //! The panel product with AVX-VNNI: that of [`avx2`](super::avx2), whose sums of four products are one `vpdpbusd` each.
 //!
-//! Nothing can saturate: four products of an unsigned and a signed byte are added in 32 bits. So the panel has the codes as they are for
-//! every type. The bits are those of AVX2.
+//! Nothing can saturate: four products of an unsigned and a signed byte are added in 32 bits. So the panel has the codes as they
+//! are for every type. Results are bit-identical to AVX2.
 
 use super::avx2::{ROWS, Sums, TOKENS, columns_by, columns_with, four_columns, two_vectors};
 use super::{Panel, avx2_panel::as_they_are, scalar};
@@ -12,7 +12,7 @@ use crate::tiles::{Layout, TILE_ROWS};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// By `vpdpbusd`, whose form for 256 bits needs no AVX-512.
+/// With `vpdpbusd`, whose 256-bit form needs no AVX-512.
 struct Whole;
 
 impl<F: Formula> Sums<F> for Whole {

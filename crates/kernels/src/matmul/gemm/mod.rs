@@ -2,25 +2,25 @@
 //!
 //! A panel holds a stretch of up to [`MAX_K`] columns, so that it stays in the first-level cache
 //! while all tokens pass over it. Its layout is the same for every type:
-//! - `q` `[K/4][32 rows][4]` signed bytes: one line of 16 rows is what `vpdpbusd` multiplies with
-//!   four broadcast (unsigned) activations; with AVX2 unsigned codes, see `avx2`;
-//! - `d` `[K/32][32 rows]` f32 scales and `z` the integers −128·Σq that make up for the
-//!   activations' bias of 128 (both `[K/16][32 rows]` for a type with a scale per 16), which AVX2 and NEON do without;
+//! - `q` `[K/4][32 rows][4]` signed bytes: `vpdpbusd` multiplies one line of 16 rows with four broadcast (unsigned) activations;
+//!   with AVX2 unsigned codes, see `avx2`;
+//! - `d` `[K/32][32 rows]` f32 scales and `z` the integers −128·Σq that compensate for the activations' bias of 128 (both
+//!   `[K/16][32 rows]` for a type with a scale per 16); AVX2 and NEON do not need `z`;
 //! - `m` `[K/32][32 rows]` f32 offsets (`[K/16][32 rows]` for a type with an offset per 16).
 //!
-//! With i8mm all of them are arranged otherwise, see `neon_pairs`.
+//! With i8mm all of them are arranged differently, see `neon_pairs`.
 //!
 //! Float weights: `[K][32 rows]` f32.
 //!
-//! Portable code keeps the sums of all tokens where the floats would be, and goes over them with one group of 32 columns after the
-//! other, see `scalar`.
+//! Portable code keeps the sums of all tokens in the memory of the floats, and processes them with one group of 32 columns after
+//! the other, see `scalar`.
 //!
-//! With AMX the panel is multiplied as it is, see `amx::bytes`, or made into bf16, see `amx::bf16`.
+//! With AMX the panel is multiplied as it is, see `amx::bytes`, or converted to bf16, see `amx::bf16`.
 
-/// What AVX2 and NEON have around their `columns`, the products of `ROWS` rows of a panel with up to `TOKENS` tokens: the level's
-/// features, the module that fills a panel, and the macro that gives the [`Formula`](crate::blocks::Formula) of a type.
+/// The code around the `columns` of AVX2 and NEON, the products of `ROWS` rows of a panel with up to `TOKENS` tokens. Parameters:
+/// the level's features, the module that fills a panel, and the macro for the [`Formula`](crate::blocks::Formula) of a type.
 ///
-/// What chooses by type is compiled without the level's features, so that the types are functions of their own: see `dot`.
+/// The dispatch by type is compiled without the level's features, so that the types are separate functions: see `dot`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! driver {
     ($features:literal, $panel:ident, $formula:ident, $with_formula:ident) => {
@@ -34,13 +34,13 @@ macro_rules! driver {
             out: Output<'_>,
             p: &mut Panel,
         ) {
-            // Tiles are filled whole.
+            // Tiles are filled as a whole.
             let whole = match w.layout() {
                 Layout::Rows => rows.clone(),
                 Layout::Tiles => rows.start / TILE_ROWS * TILE_ROWS..rows.end.next_multiple_of(TILE_ROWS),
             };
             debug_assert!(whole.len() <= PANEL_ROWS);
-            // SAFETY: by the caller's promise. A packed matrix has whole tiles, and a panel ends where it must: see `gemm::rows`.
+            // SAFETY: by the caller's promise. A packed matrix has whole tiles, and a panel ends where they do: see `gemm::rows`.
             unsafe {
                 with_block!(
                     w.weight_type(),
@@ -97,7 +97,7 @@ macro_rules! driver {
         ) {
             let mut t = 0;
             while t < x.tokens() {
-                // SAFETY: by the caller's promise; there are so many tokens from t on.
+                // SAFETY: by the caller's promise; this many tokens exist from t on.
                 t += unsafe {
                     match x.tokens() - t {
                         1 => some::<F, 1>(first, &rows, &k, x, t, out, p),
@@ -108,7 +108,7 @@ macro_rules! driver {
             }
         }
 
-        /// `C` tokens from token `t` on; says how many that are.
+        /// `C` tokens from token `t` on; returns the number of tokens.
         #[inline(always)]
         unsafe fn some<F: $formula, const C: usize>(
             first: usize,
@@ -139,7 +139,7 @@ macro_rules! driver {
     };
 }
 
-/// The sums of a token over the columns `k`, as those of rows `wanted`: added to those of the columns before.
+/// Stores the sums of a token over the columns `k` for rows `wanted`, added to those of the columns before.
 ///
 /// # Safety
 /// As for [`rows`].
@@ -183,21 +183,21 @@ use super::{Matrix, Output, Tokens};
 use crate::isa::SimdLevel;
 use std::ops::Range;
 
-/// Columns of a float panel at most: 32 KiB of floats.
+/// Maximum number of columns of a float panel: 32 KiB of floats.
 const MAX_K_FLOAT: usize = 256;
 
 const _: () = assert!(MAX_K_FLOAT * PANEL_ROWS >= SUMS);
 
-/// One thread's panel. Allocated once.
+/// One thread's panel, allocated once.
 pub struct MatmulScratch {
     pub(super) panel: Box<Panel>,
-    /// Panels of bf16, see `amx::bf16`: pages that stay untouched elsewhere.
+    /// Panels of bf16, see `amx::bf16`; the pages stay untouched if that is not used.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) bf16: Lines,
 }
 
 impl MatmulScratch {
-    /// Some 75 KiB, whatever the model; with AMX and prompts 384 KiB more.
+    /// Allocates about 75 KiB, regardless of the model; AMX with prompts uses 384 KiB more.
     pub fn new() -> MatmulScratch {
         MatmulScratch {
             panel: Box::new(Panel {
@@ -214,7 +214,7 @@ impl MatmulScratch {
 }
 
 impl MatmulScratch {
-    /// Room for what packed matrices sum up: [`SUMS`] floats at least.
+    /// Memory for the sums of packed matrices: at least [`SUMS`] floats.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn sums(&mut self) -> &mut [f32] {
         &mut self.panel.float
@@ -229,7 +229,7 @@ impl Default for MatmulScratch {
 
 /// See the module's documentation.
 #[repr(C, align(64))]
-// Portable code has use for the floats only, and NEON has none for `z`.
+// Portable code uses only the floats, and NEON does not use `z`.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(in crate::matmul) struct Panel {
     pub(in crate::matmul) q: [i8; MAX_K * PANEL_ROWS],
@@ -237,12 +237,11 @@ pub(in crate::matmul) struct Panel {
     float: [f32; MAX_K_FLOAT * PANEL_ROWS],
     pub(in crate::matmul) d: [f32; MAX_K / 16 * PANEL_ROWS],
     pub(in crate::matmul) m: [f32; MAX_K / 16 * PANEL_ROWS],
-    /// What codes are larger by than weights, where `z` does not make up for it.
+    /// The difference between codes and weights, if `z` does not compensate for it.
     zero: i32,
 }
 
-/// Splits `cols` into stretches of nearly equal length, at most `max` and multiples of 256 but
-/// for the last.
+/// Splits `cols` into stretches of nearly equal length, at most `max` and multiples of 256 except for the last.
 pub(in crate::matmul) fn stretches(cols: usize, max: usize) -> impl Iterator<Item = Range<usize>> {
     let count = cols.div_ceil(max).max(1);
     let len = cols.div_ceil(count).next_multiple_of(256).min(max);

@@ -1,9 +1,9 @@
-//! The panel product with NEON: 8 rows × 4 tokens in registers, products of signed bytes by `sdot`.
+//! The panel product with NEON: 8 rows × 4 tokens in registers, products of signed bytes with `sdot`.
 //!
-//! The panel holds codes less their zero point, and activations are signed: the sums of 32 products (16 where a type has a scale for
-//! each) are what the portable code has, and are exact.
+//! The panel holds codes minus their zero point, and activations are signed: the sums of 32 products (16 for a type with a scale
+//! per 16) are those of the portable code, and exact.
 //!
-//! The order of floating-point operations of a row and a token is the same for any number of rows and tokens.
+//! The order of floating-point operations for a row and a token is the same for any number of rows and tokens.
 
 use super::{Panel, neon_panel, scalar};
 use crate::blocks::{Formula, with_block, with_formula, with_tiles};
@@ -14,13 +14,13 @@ use crate::tiles::{Layout, TILE_ROWS};
 use std::arch::aarch64::*;
 use std::ops::Range;
 
-/// Rows and tokens whose sums are in registers at the same time: 8 of integers and 8 of floats, of 32.
+/// Rows and tokens whose sums are in registers at the same time: 8 registers of integers and 8 of floats, out of 32.
 const ROWS: usize = 8;
 const TOKENS: usize = 4;
 
 driver!("neon,dotprod", neon_panel, Formula, with_formula);
 
-/// The products of [`ROWS`] rows, the panel's from `row` on, with `C` tokens over all columns of the panel.
+/// The products of [`ROWS`] rows, starting at the panel's row `row`, with `C` tokens over all columns of the panel.
 ///
 /// # Safety
 /// The panel has the rows and the columns, the tokens exist, the CPU has NEON with dotprod.
@@ -36,7 +36,7 @@ unsafe fn columns<F: Formula, const C: usize>(
     let (cols, groups) = (x.cols(), x.cols() / 32);
     let (scales, offsets) = (F::SCALES, F::OFFSETS);
     assert!((t + C) * groups <= x.scale().len());
-    // SAFETY: by the caller's promise, and as asserted: all buffers of a token have as many groups.
+    // SAFETY: by the caller's promise, and as asserted: all buffers of a token have this many groups.
     unsafe {
         let xq: [*const i8; C] = std::array::from_fn(|c| x.q8().add((t + c) * cols + k.start));
         let first: [usize; C] = std::array::from_fn(|c| (t + c) * groups + k.start / 32);

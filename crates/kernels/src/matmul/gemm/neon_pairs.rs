@@ -1,19 +1,20 @@
-//! The panel product with i8mm: `smmla` multiplies two rows × 8 columns with two tokens × 8 columns, twice as
-//! many products as `sdot`. 8 rows × 4 tokens in registers, as in `neon`; a lane of sums is a row and a token.
+//! The panel product with i8mm: `smmla` multiplies two rows × 8 columns with two tokens × 8 columns, twice as many products as
+//! `sdot`. 8 rows × 4 tokens in registers, as in `neon`; a lane of sums belongs to a row and a token.
 //!
-//! The sums are the same integers as with `sdot`, and the floating-point operations of a row and a token and their order are the same.
-//! So the bits are, too.
+//! The sums are the same integers as with `sdot`, and the floating-point operations for a row and a token and their order are the
+//! same, so results are bit-identical.
 //!
-//! Both operands and what the sums are multiplied with are arranged for it beforehand, since each instruction that moves lanes within
-//! the loop would take the time of a product. The panel has bytes `[K/8][32 rows][8]`, and twice each scale `[K/32][32 rows][2]` and
-//! offset (`[K/16]…` for a type with one per 16) in the place of its floats. The activations of four tokens are arranged likewise for
-//! each panel, see [`Four`].
+//! Both operands and the factors of the sums are rearranged for it beforehand, because an instruction that moves lanes within the
+//! loop would cost as much time as a product. The panel has bytes `[K/8][32 rows][8]`, and each scale `[K/32][32 rows][2]` and
+//! offset (`[K/16]…` for a type with one per 16) twice, in the memory of its floats. The activations of four tokens are
+//! rearranged likewise for each panel, see [`Four`].
 //!
-//! For 32 columns, 8 rows and 4 tokens there are 32 `smmla` (64 `sdot`), and as many operations as there that turn sums into floats:
-//! "NEON" in `docs/reference/benchmarks.md` counts them.
+//! For 32 columns, 8 rows and 4 tokens there are 32 `smmla` (64 `sdot`), and as many operations as with `sdot` that turn sums
+//! into floats: "NEON" in `docs/reference/benchmarks.md` counts them.
 //!
-//! Tokens of 16 bits stay with `sdot`. In rows the lanes of their sums are added as floats, so that other sums would change bits. In tiles
-//! pairs of lines would have to be brought together first, which takes what `smmla` saves, but for four tokens an eighth of it.
+//! 16-bit tokens stay with `sdot`. In rows the lanes of their sums are added as floats, so that other sums would change bits. In
+//! tiles pairs of lines would have to be brought together first, which costs as much as `smmla` saves, except for an eighth of it
+//! with four tokens.
 
 use super::neon_panel::{self, Order};
 use super::{MAX_K_FLOAT, Panel, put_sums};
@@ -27,23 +28,23 @@ use crate::tiles::{Layout, TILE_ROWS};
 use std::arch::aarch64::*;
 use std::ops::Range;
 
-/// Rows and tokens whose sums are in registers at the same time: 8 of integers and 8 of floats, of 32.
+/// Rows and tokens whose sums are in registers at the same time: 8 registers of integers and 8 of floats, out of 32.
 const ROWS: usize = 8;
 const TOKENS: usize = 4;
 
-/// Where the offsets begin among the panel's floats, after all scales.
+/// Start of the offsets among the panel's floats, after all scales.
 const OFFSETS: usize = 2 * (MAX_K / 16) * PANEL_ROWS;
 
 const _: () = assert!(2 * OFFSETS <= MAX_K_FLOAT * PANEL_ROWS);
 
-/// Two rows beside each other, eight columns of each.
+/// Two rows side by side, eight columns of each.
 struct Pairs;
 
 impl Pairs {
-    /// Stores each of four numbers twice, as those of rows `row ..`.
+    /// Stores each of four numbers twice, for rows `row ..`.
     ///
     /// # Safety
-    /// `first` floats, and those of so many scales or offsets, are in the panel; the CPU has NEON.
+    /// `first` floats, followed by the scales or offsets up to `at`, are in the panel; the CPU has NEON.
     #[inline(always)]
     unsafe fn put_twice(p: &mut Panel, first: usize, at: usize, row: usize, four: float32x4_t) {
         // SAFETY: by the caller's promise.
@@ -104,7 +105,7 @@ pub(super) unsafe fn panel(
     out: Output<'_>,
     p: &mut Panel,
 ) {
-    // SAFETY: by the caller's promise. A packed matrix has whole tiles, and a panel ends where it must: see `gemm::rows`.
+    // SAFETY: by the caller's promise. A packed matrix has whole tiles, and a panel ends where they do: see `gemm::rows`.
     unsafe {
         let mut first = rows.start;
         match w.layout() {
@@ -114,7 +115,7 @@ pub(super) unsafe fn panel(
                 unreachable!("floats have a panel of floats")
             ),
             Layout::Tiles => {
-                // Tiles are filled whole.
+                // Tiles are filled as a whole.
                 first = rows.start / TILE_ROWS * TILE_ROWS;
                 let whole = first..rows.end.next_multiple_of(TILE_ROWS);
                 debug_assert!(whole.len() <= PANEL_ROWS);
@@ -175,7 +176,7 @@ unsafe fn tokens<Q: BlockFormat>(
     let mut four = Four::NONE;
     for t in (0..x.tokens()).step_by(TOKENS) {
         let count = TOKENS.min(x.tokens() - t);
-        // SAFETY: by the caller's promise; there are so many tokens from t on.
+        // SAFETY: by the caller's promise; this many tokens exist from t on.
         unsafe {
             four.gather(x, t..t + count, &k, Q::OFFSETS);
             for part in (first..rows.end).step_by(ROWS) {
@@ -197,14 +198,14 @@ unsafe fn tokens<Q: BlockFormat>(
     }
 }
 
-/// Two pairs of tokens, over the columns of a panel. One that is left is paired with itself.
+/// Two pairs of tokens, over the columns of a panel. A single remaining token is paired with itself.
 #[repr(C, align(16))]
 struct Four {
     /// Bytes `[K/8][2 tokens][8]` of each pair.
     q: [[i8; 2 * MAX_K]; TOKENS / 2],
-    /// `[K/32]`, twice those of the first and the second of a pair.
+    /// `[K/32]`, each scale of a pair twice.
     scale: [[[f32; 4]; MAX_K / 32]; TOKENS / 2],
-    /// `[K/32][OFFSETS]`, likewise: what offsets are multiplied with.
+    /// `[K/32][OFFSETS]`, likewise: the factors of offsets.
     sums: [[[f32; 4]; MAX_K / 16]; TOKENS / 2],
 }
 
@@ -216,7 +217,7 @@ impl Four {
     };
 
     /// # Safety
-    /// The tokens and the columns exist, which are at most so many; the CPU has NEON.
+    /// The tokens and the columns exist, and fit this struct; the CPU has NEON.
     #[target_feature(enable = "neon")]
     unsafe fn gather(
         &mut self,
@@ -228,7 +229,7 @@ impl Four {
         let (cols, groups) = (x.cols(), x.cols() / 32);
         for (i, t) in tokens.clone().step_by(2).enumerate() {
             let two = [t, (t + 1).min(tokens.end - 1)];
-            // SAFETY: the integers of two tokens from column `k.start` on, and as many bytes of ours as both have.
+            // SAFETY: the integers of two tokens from column `k.start` on; `q` has as many bytes as both.
             unsafe {
                 let from = two.map(|t| x.q8().add(t * cols + k.start));
                 let to = self.q[i].as_mut_ptr();
@@ -252,7 +253,7 @@ impl Four {
     }
 }
 
-/// The products of [`ROWS`] rows, the panel's from `row` on, with `P` pairs of tokens over `groups` groups of 32 columns.
+/// The products of [`ROWS`] rows, starting at the panel's row `row`, with `P` pairs of tokens over `groups` groups of 32 columns.
 ///
 /// # Safety
 /// The panel has the rows and the columns, `four` was gathered for them; the CPU has NEON with dotprod and i8mm.
@@ -306,7 +307,7 @@ unsafe fn columns<Q: BlockFormat, const P: usize>(
         }
         for c in 0..P {
             for i in (0..ROWS / 2).step_by(2) {
-                // Lanes are two rows, of each the first and the second token.
+                // Lanes are two rows, with the first and the second token of each.
                 let (a, b) = (acc[c][i], acc[c][i + 1]);
                 vst1q_f32(out[2 * c].as_mut_ptr().add(2 * i), vuzp1q_f32(a, b));
                 vst1q_f32(out[2 * c + 1].as_mut_ptr().add(2 * i), vuzp2q_f32(a, b));

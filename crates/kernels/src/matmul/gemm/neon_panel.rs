@@ -1,5 +1,5 @@
-//! Filling a panel of the NEON product: from tiles, whose lines are what a panel holds, and from rows, four at a time. The panel
-//! holds codes less their zero point, in one of two orders: [`Lines`] for `sdot`, and that of `neon_pairs` for `smmla`.
+//! Fills a panel of the NEON product: from tiles, whose lines are those of a panel, and from rows, four at a time. The panel
+//! holds codes minus their zero point, in one of two orders: [`Lines`] for `sdot`, and that of `neon_pairs` for `smmla`.
 
 use super::Panel;
 use crate::blocks::neon_rows::{RowsNeon, less_zero};
@@ -10,13 +10,13 @@ use crate::tiles::TILE_ROWS;
 use std::arch::aarch64::*;
 use std::ops::Range;
 
-/// How a panel is arranged. Rows are those of the panel; a line is four columns.
+/// The arrangement of a panel. Rows are those of the panel; a line is four columns.
 ///
 /// # Safety
-/// Of all functions: the panel has the lines and the rows, whose first is a multiple of four, and the scales and offsets at `at`;
-/// the CPU has NEON.
+/// For all functions: the panel has the lines and the rows, the first row is a multiple of four, and the panel has the scales and
+/// offsets at `at`; the CPU has NEON.
 pub(super) trait Order {
-    /// Stores four rows of line `line`, which is even, and of the next, as bytes of numbers with a sign.
+    /// Stores four rows of line `line`, which is even, and of the next line, as signed bytes.
     unsafe fn put_lines(p: &mut Panel, line: usize, row: usize, two: [uint8x16_t; 2]);
 
     /// Stores lines `line .. line + 4` of four rows, likewise.
@@ -138,11 +138,10 @@ pub(super) unsafe fn tiles<Q: TilesNeon, O: Order>(
     }
 }
 
-/// Fills a panel from rows. The last are repeated up to a multiple of eight.
+/// Fills a panel from rows. The last row is repeated up to a multiple of eight.
 ///
 /// # Safety
-/// `w` is not packed, `rows` are at most those of a panel and not none, `k` is a stretch of whole blocks; the CPU has
-/// NEON.
+/// `w` is not packed, `rows` are at least one and at most those of a panel, `k` is a stretch of whole blocks; the CPU has NEON.
 #[inline(always)]
 pub(super) unsafe fn rows<Q: RowsNeon, O: Order>(
     w: &Matrix<'_>,

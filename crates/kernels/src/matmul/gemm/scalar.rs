@@ -1,8 +1,8 @@
 //! The portable product of several tokens, in loops that compilers vectorise for any CPU.
 //!
-//! 256 columns of 32 rows are unpacked into words, pairs of columns with the rows side by side; then all tokens pass over each group of 32 of them.
-//! Integers are exact, so that the order of their sums is free; the order of floating-point operations of a row and a token is the
-//! same for any number of rows and tokens.
+//! 256 columns of 32 rows are unpacked into words, pairs of columns with the rows side by side; then all tokens pass over each
+//! group of 32 of them. Integers are exact, so that the order of their sums is free; the order of floating-point operations for a
+//! row and a token is the same for any number of rows and tokens.
 
 use super::Panel;
 use crate::blocks::{MAX_BYTES_OF_256, with_block};
@@ -14,7 +14,7 @@ use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::{Layout, TILE_ROWS};
 use std::ops::Range;
 
-/// Tokens whose sums are kept between groups at a time.
+/// Number of tokens whose sums are kept between groups.
 const TOKENS: usize = super::MAX_K_FLOAT;
 
 /// Rows whose sums are in a register of 128 bits.
@@ -26,7 +26,7 @@ const VECTORS: usize = PANEL_ROWS / LANES;
 /// 32 columns of a panel's rows.
 #[repr(align(16))]
 struct Group {
-    /// Codes less their zero point: `[columns / 2][rows / 4][4 rows][2 columns]`.
+    /// Codes minus their zero point: `[columns / 2][rows / 4][4 rows][2 columns]`.
     q: [[[i16; 2 * LANES]; VECTORS]; 16],
     d: [[f32; PANEL_ROWS]; 2],
     m: [[f32; PANEL_ROWS]; 2],
@@ -62,7 +62,7 @@ pub(super) unsafe fn panel(
     }
 }
 
-/// Writes the sums of a stretch of columns, or adds them to those of the stretches before.
+/// Writes the sums of a stretch of columns, or adds them to those of previous stretches.
 ///
 /// # Safety
 /// As for `gemm::rows`.
@@ -151,8 +151,8 @@ impl Group {
         }
     }
 
-    /// Adds the products with token `t`, whose group `g` this is. A function of its own for all types, which have so many scales and
-    /// offsets for 32 weights.
+    /// Adds the products with token `t` for its group `g`. One function for all types with the same numbers of scales and offsets
+    /// per 32 weights.
     #[inline(never)]
     fn multiply(
         &self,
@@ -164,7 +164,7 @@ impl Group {
     ) {
         let at = t * (x.cols() / 32) + g;
         let a = x.scale()[at];
-        // SAFETY: the integers of token t, which has a scale.
+        // SAFETY: the integers of token t, which has a scale for them.
         let q: &[i8; 32] = unsafe { &*x.q8().add(32 * at).cast() };
         let mut words = [[0i16; 2]; 16];
         for i in 0..32 {
@@ -208,8 +208,8 @@ fn products(w: &[[[i16; 2 * LANES]; VECTORS]], x: &[[i16; 2]]) -> [i32; PANEL_RO
     all
 }
 
-/// To each sum, the products of two words with those of `x`: one instruction of SSE2, which LLVM 21 does not find here by itself (it
-/// multiplies and shuffles instead, six times as slowly).
+/// Adds to each sum the products of two words with those of `x`: one SSE2 instruction, which LLVM 21 does not find here by itself
+/// (it multiplies and shuffles instead, six times as slowly).
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn add_pairs(sums: &mut [i32; LANES], w: &[i16; 2 * LANES], x: [i16; 2]) {
@@ -223,7 +223,7 @@ fn add_pairs(sums: &mut [i32; LANES], w: &[i16; 2 * LANES], x: [i16; 2]) {
     }
 }
 
-/// What the instructions compute.
+/// The same in portable code.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn add_pairs(sums: &mut [i32; LANES], w: &[i16; 2 * LANES], x: [i16; 2]) {
@@ -250,7 +250,7 @@ pub(super) fn fill_float(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p:
     }
 }
 
-/// The same from tiles, whose columns are what a panel holds.
+/// The same from tiles, whose columns are those of a panel.
 fn fill_float_tiles(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mut Panel) {
     for tile in rows.start / TILE_ROWS..rows.end.div_ceil(TILE_ROWS) {
         let wanted = rows.start.max(TILE_ROWS * tile)..rows.end.min(TILE_ROWS * (tile + 1));

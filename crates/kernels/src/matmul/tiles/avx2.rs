@@ -1,12 +1,12 @@
-//! Tiles with AVX2, tokens of 16 bits: lines of eight rows and four columns against four broadcast activations; and what
-//! [`avx_vnni`](super::avx_vnni) shares with it, which is all but the integer sums ([`Sums`]).
+//! Tiles with AVX2, 16-bit tokens: lines of eight rows and four columns against four broadcast activations.
+//! [`avx_vnni`](super::avx_vnni) shares everything except the integer sums ([`Sums`]).
 //!
-//! Codes are multiplied with the high and with the low bytes of the activations by `vpmaddubsw`. Of these sums of two products as many
-//! as must fit 16 bits are added there before they are widened, all of 32 columns for four-bit types. Where not even one fits (codes
-//! above 127), codes are widened, and multiplied with the activations as they are by `vpmaddwd`.
+//! Codes are multiplied with the high and with the low bytes of the activations with `vpmaddubsw`. As many of these sums of two
+//! products as are guaranteed to fit 16 bits are added there before they are widened, all of 32 columns for four-bit types. If
+//! not even one fits (codes above 127), codes are widened, and multiplied with the activations as they are with `vpmaddwd`.
 //!
-//! All integer sums are exact, so both ways, and both levels, have the same bits. Up to four tokens share what is made of the
-//! weights; the operations of each, and their order, are those of one alone.
+//! All integer sums are exact, so both ways, and both levels, have the same bits. Up to four tokens share the unpacked weights;
+//! the operations of each token, and their order, are the same as for one alone.
 
 use crate::blocks::avx2_tiles::TilesAvx2;
 use crate::blocks::{WeightType, with_tiles};
@@ -17,7 +17,7 @@ use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// How far ahead of its use memory is asked for, in bytes of the tiles' columns.
+/// Prefetch distance, in bytes of the tiles' columns.
 const AHEAD: usize = 8192;
 
 driver!();
@@ -36,8 +36,8 @@ macro_rules! quantized_with {
             x: &[Tokens<'_>; T],
             sums: &mut [[f32; TILE_ROWS]; T],
         ) {
-            // A copy, whose parts stay in registers. A half is a constant in the code of each. Both share the activations that they load,
-            // while there are registers for the sums of both.
+            // A copy, so that its parts stay in registers. A half is a constant in its code. Both halves share the loaded
+            // activations, as long as there are registers for the sums of both.
             let x = *x;
             // SAFETY: by the caller's promise.
             unsafe {
@@ -55,31 +55,31 @@ pub(super) use quantized_with;
 
 quantized_with!("avx2,fma,f16c", Narrow);
 
-/// What differs between the levels: how products of bytes are added.
+/// The difference between the levels: the addition of products of bytes.
 pub(super) trait Sums {
-    /// How many lines, of those that share a scale, are added before the sums of high and of low bytes are joined; 0 where so many tokens are
-    /// multiplied by words instead.
+    /// The number of lines, among those that share a scale, that are added before the sums of high and of low bytes are joined; 0
+    /// if this number of tokens is multiplied by words instead.
     fn together<Q: TilesAvx2>(tokens: usize) -> usize;
 
-    /// Adds a line's codes times the four bytes that every row has.
+    /// Adds a line's codes times the four bytes that are the same for every row.
     ///
     /// # Safety
     /// The CPU has the level.
     unsafe fn add(sum: __m256i, w: __m256i, x: __m256i) -> __m256i;
 
-    /// 256 times the sums of high bytes, and those of low ones, of each row.
+    /// 256 times the sums of high bytes plus those of low bytes, for each row.
     ///
     /// # Safety
     /// The CPU has the level.
     unsafe fn join(high: __m256i, low: __m256i) -> __m256i;
 }
 
-/// The lines of a group of a unit, of `H` times eight rows from half `first` on.
+/// The lines of a group of a unit, of `H` times eight rows starting at half `first`.
 pub(super) struct Lines<Q: TilesAvx2, const H: usize> {
     unit: *const u8,
     g: usize,
     first: usize,
-    /// Of the first and the last half.
+    /// For the first and the last half.
     decoded: [Q::Group; 2],
 }
 
@@ -95,16 +95,16 @@ impl<Q: TilesAvx2, const H: usize> Lines<Q, H> {
     }
 }
 
-/// By `vpmaddubsw`, or by words where that cannot be or does not pay.
+/// With `vpmaddubsw`, or with words if that is impossible or does not pay.
 struct Narrow;
 
-/// The largest magnitude of a low byte of an activation, and of a high one.
+/// The largest magnitude of a low or a high byte of an activation.
 const LOW_BYTE: i32 = 128;
 
 impl Sums for Narrow {
     fn together<Q: TilesAvx2>(tokens: usize) -> usize {
         match lines_together::<Q>(LOW_BYTE) {
-            // To join sums after each two lines pays only where few tokens share the widened codes.
+            // Joining sums after each two lines pays only if few tokens share the widened codes.
             1 | 2 if tokens > 2 => 0,
             lines => lines,
         }
@@ -126,11 +126,11 @@ impl Sums for Narrow {
     }
 }
 
-/// Σ w·x over part `part` of group `g` of a unit, of `H` times eight rows and `T` tokens: exact, whatever the order. A part are the columns
-/// that share a scale; the group is number `b` of the tokens.
+/// Σ w·x over part `part` of group `g` of a unit, of `H` times eight rows and `T` tokens: exact in any order. A part is the
+/// columns that share a scale; the group is number `b` of the tokens.
 ///
 /// # Safety
-/// The unit is whole, the tokens have so many columns, the CPU has the level.
+/// The unit is whole, the tokens have these columns, the CPU has the level.
 #[inline(always)]
 unsafe fn sums<S: Sums, Q: TilesAvx2, const T: usize, const H: usize>(
     lines: &Lines<Q, H>,
@@ -147,7 +147,7 @@ unsafe fn sums<S: Sums, Q: TilesAvx2, const T: usize, const H: usize>(
         let each = Lines::<Q, H>::EACH;
         let mut sums = [[_mm256_setzero_si256(); H]; T];
         for some in 0..each / together {
-            // Of the high and of the low bytes.
+            // Sums with the high and with the low bytes.
             let mut s = [[[_mm256_setzero_si256(); 2]; H]; T];
             for l in 0..together {
                 let j = each * part + together * some + l;
@@ -203,7 +203,7 @@ unsafe fn words<Q: TilesAvx2, const T: usize, const H: usize>(
         let mut sums = [[_mm256_setzero_si256(); H]; T];
         for t in 0..T {
             for h in 0..H {
-                // Pairs of lanes are a row's: rows 0 1 4 5, 2 3 6 7 after the addition.
+                // Each row is a pair of lanes: rows 0 1 4 5, 2 3 6 7 after the addition.
                 let rows = _mm256_hadd_epi32(s[t][h][0], s[t][h][1]);
                 sums[t][h] = _mm256_permute4x64_epi64::<0b11_01_10_00>(rows);
             }
@@ -212,10 +212,10 @@ unsafe fn words<Q: TilesAvx2, const T: usize, const H: usize>(
     }
 }
 
-/// The sums of `H` times eight rows of tile `i`, from half `FIRST` on.
+/// The sums of `H` times eight rows of tile `i`, starting at half `FIRST`.
 ///
 /// # Safety
-/// As for [`rows`], and what `S` needs.
+/// As for [`rows`], and the CPU has the features that `S` needs.
 #[inline(always)]
 pub(super) unsafe fn halves<
     S: Sums,
@@ -240,7 +240,7 @@ pub(super) unsafe fn halves<
         for b in 0..groups {
             let unit = tile.add(b / per_unit * TILE_ROWS * Q::BYTES);
             if FIRST == 0 {
-                // A second half finds the tile in the cache.
+                // For the second half the tile is already in the cache.
                 let group = TILE_ROWS * Q::BYTES / per_unit;
                 prefetch::far(ahead.of(unit).wrapping_add(b % per_unit * group), group);
             }
@@ -305,7 +305,7 @@ unsafe fn group<S: Sums, Q: TilesAvx2, const T: usize, const H: usize, const FIR
     }
 }
 
-/// The sums of all rows of tile `i`, of 16-bit floats.
+/// The sums of all rows of tile `i`, for 16-bit floats.
 ///
 /// # Safety
 /// As for [`rows`].

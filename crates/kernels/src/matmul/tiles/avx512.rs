@@ -1,13 +1,13 @@
 //! Tiles with AVX-512 VNNI: one line of weights (unsigned bytes, 16 rows × 4) against four
 //! broadcast activations (signed bytes) is one `vpdpbusd`.
 //!
-//! 16 bits: activations as high and low bytes, so sixteen products for 32 weights of 16
-//! rows; the nibbles of Q4_0 come at 18 bytes per cycle at best. Up to four tokens share what is made of the weights; the
-//! operations of each, and their order, are those of one alone.
+//! 16 bits: activations as high and low bytes, so sixteen products for 32 weights of 16 rows; at best 18 bytes of Q4_0 nibbles
+//! per cycle. Up to four tokens share the unpacked weights; the operations of each token, and their order, are the same as for
+//! one alone.
 //!
-//! 8 bits, twelve tokens at a time: eight products per token and group, one conversion, one
-//! multiplication and one (with offsets two) fused multiply-adds. On a core with one 512-bit
-//! multiplier that is 80 % (73 %) of its peak at best. Zero points are where the sums start.
+//! 8 bits, twelve tokens at a time: eight products per token and group, one conversion, one multiplication and one (with offsets
+//! two) fused multiply-adds. On a core with one 512-bit multiplier that is at best 80 % (73 %) of its peak. The sums start at the
+//! zero points.
 
 use super::avx512_panel;
 use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
@@ -19,18 +19,18 @@ use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// How far ahead of its use memory is asked for, in bytes of the tiles' columns, into the second-level cache. (Measured with Q4_K and Q6_K from memory: 26 and 21 GB/s; into the first
-/// level, or 2 KiB ahead, 22 and 10.)
+/// Prefetch distance into the second-level cache, in bytes of the tiles' columns. (Measured with Q4_K and Q6_K from memory: 26
+/// and 21 GB/s; into the first level, or 2 KiB ahead, 22 and 10.)
 pub(in crate::matmul) const AHEAD: usize = 8192;
 
-/// Columns that [`TILES_TOGETHER`] tiles pass over before the next, so that a block's activations for them stay
-/// in the first-level cache. A multiple of 256.
+/// Number of columns that [`TILES_TOGETHER`] tiles process before the next ones, so that a block's activations for them stay in
+/// the first-level cache. A multiple of 256.
 const STRETCH: usize = 1024;
 
-/// Tokens of 16 bits that are multiplied together: their sums stay in registers.
+/// Number of 16-bit tokens that are multiplied together: their sums stay in registers.
 const FEW: usize = 4;
 
-/// (What chooses by type is compiled without the level's features, so that the types are functions of their own: see `dot`.)
+/// (The dispatch by type is compiled without the level's features, so that the types are separate functions: see `dot`.)
 ///
 /// # Safety
 /// As for `tiles::rows`; the CPU has the level.
@@ -59,9 +59,9 @@ pub(super) unsafe fn rows(
     }
 }
 
-/// How the weights of a tile are multiplied.
+/// The multiplication of a tile's weights.
 trait Tile {
-    /// All columns with `T` tokens of 16 bits.
+    /// Multiplies all columns with `T` 16-bit tokens.
     ///
     /// # Safety
     /// `tile` is a whole tile, the activations fit it, the CPU has the level.
@@ -71,10 +71,10 @@ trait Tile {
         x: &[Tokens<'_>; T],
     ) -> [__m512; T];
 
-    /// Columns `k` with the first `T` tokens of block `block`, added to `acc`.
+    /// Multiplies columns `k` with the first `T` tokens of block `block`, and adds the products to `acc`.
     ///
     /// # Safety
-    /// As for `few`; there is room for the activations of whole blocks.
+    /// As for `few`; the buffers hold the activations of whole blocks.
     unsafe fn block<const T: usize>(
         tile: *const u8,
         ahead: &Ahead,
@@ -119,8 +119,7 @@ unsafe fn each_tile<W: Tile>(
                     for (i, sums) in tiles.clone().zip(sums.iter_mut()) {
                         let tile = w.tile(i).as_ptr();
                         let ahead = &Ahead::new(tile.add(before), AHEAD, bytes, gap);
-                        // The smallest of these that is enough: what is computed for tokens that
-                        // do not exist is not stored.
+                        // The smallest of these that suffices: results for tokens that do not exist are not stored.
                         match tokens {
                             1 | 2 => add::<W, 2>(tile, ahead, k.clone(), x, block, sums),
                             3 | 4 => add::<W, 4>(tile, ahead, k.clone(), x, block, sums),
@@ -138,7 +137,7 @@ unsafe fn each_tile<W: Tile>(
     }
 }
 
-/// Stores the sums `[tokens][16 rows]` of tile `i`, as far as its rows are among `rows`; the first token is `t`.
+/// Stores the sums `[tokens][16 rows]` of those rows of tile `i` that are in `rows`; the first token is `t`.
 ///
 /// # Safety
 /// As for `tiles::rows`; the CPU has the level.
@@ -160,7 +159,7 @@ unsafe fn store(
     }
 }
 
-/// Products of some tiles with `T` tokens of 16 bits from token `t` on.
+/// Products of some tiles with `T` 16-bit tokens from token `t` on.
 ///
 /// # Safety
 /// As for `tiles::rows`; the CPU has the level.
@@ -186,13 +185,13 @@ unsafe fn few<W: Tile, const T: usize>(
     }
 }
 
-/// The first row of tile `i` for token `t`. Not all of the tile need be inside the output.
+/// The address of the first row of tile `i` for token `t`. Part of the tile may be outside the output.
 #[inline(always)]
 pub(super) fn at(out: Output<'_>, t: usize, i: usize) -> *mut f32 {
     out.at(t, TILE_ROWS * i)
 }
 
-/// Which of the 16 rows from row `first` on are among `rows`.
+/// Mask of those of the 16 rows from row `first` on that are in `rows`.
 #[inline(always)]
 pub(in crate::matmul) fn mask(rows: &Range<usize>, first: usize) -> __mmask16 {
     let below = |r: usize| (1u32 << r.saturating_sub(first).min(TILE_ROWS)) - 1;
@@ -227,7 +226,7 @@ unsafe fn add<W: Tile, const T: usize>(
     }
 }
 
-/// Four bytes in every lane.
+/// The four bytes at `p`, in every lane.
 #[inline(always)]
 pub(super) unsafe fn four(p: *const i8) -> __m512i {
     // SAFETY: inside the callers' activations.
@@ -293,14 +292,14 @@ impl<Q: TilesAvx512> Tile for Integer<Q> {
     ) {
         // SAFETY: by the caller's promise.
         unsafe {
-            // The first block brings the weights into the cache, where the others find them.
+            // The first block brings the weights into the cache for the others.
             let ahead = (block == 0).then_some(ahead);
             each_group::<Q>(tile, &k, &mut Twelve { x: Block::of(x, block), ahead, acc });
         }
     }
 }
 
-/// What is done with the groups of 32 columns of a tile.
+/// An operation on the groups of 32 columns of a tile.
 pub(super) trait Groups<Q: TilesAvx512> {
     /// Group `g` of a unit, group `b` of the row; its number modulo [`PHASES`](TilesAvx512::PHASES) is `P`.
     ///
@@ -309,7 +308,7 @@ pub(super) trait Groups<Q: TilesAvx512> {
     unsafe fn group<const P: usize>(&mut self, unit: *const u8, head: &Q::Head, g: usize, b: usize);
 }
 
-/// Goes over the groups of columns `k`, in order.
+/// Visits the groups of columns `k`, in order.
 ///
 /// # Safety
 /// As for `Tile::block`.
@@ -347,7 +346,7 @@ pub(super) unsafe fn each_group<Q: TilesAvx512>(
 /// Adds the products of a block of tokens.
 struct Twelve<'a, const T: usize> {
     x: Block,
-    /// Where the weights come from memory.
+    /// Set if the weights are read from memory.
     ahead: Option<&'a Ahead>,
     acc: &'a mut [__m512; T],
 }
@@ -366,15 +365,15 @@ impl<Q: TilesAvx512, const T: usize> Groups<Q> for Twelve<'_, T> {
     }
 }
 
-/// Asks for what lies ahead of group `g` of a unit, as much as a group has:
-/// asked for all at once, long units would take every buffer that waits for memory.
+/// Prefetches the size of a group, ahead of group `g` of a unit: prefetched all at once, long units would occupy every buffer
+/// that waits for memory.
 #[inline(always)]
 pub(in crate::matmul) fn ask<Q: TilesAvx512>(unit: *const u8, ahead: &Ahead, g: usize) {
     let group = TILE_ROWS * Q::BYTES / (Q::BLOCK / 32);
     prefetch::far(ahead.of(unit).wrapping_add(group * g), group);
 }
 
-/// Adds group `g` of a unit, group `b` of the row, for each of `T` tokens of 16 bits.
+/// Adds group `g` of a unit, group `b` of the row, for each of `T` 16-bit tokens.
 #[inline(always)]
 unsafe fn few_group<Q: TilesAvx512, const P: usize, const T: usize>(
     unit: *const u8,
@@ -390,8 +389,8 @@ unsafe fn few_group<Q: TilesAvx512, const P: usize, const T: usize>(
         ask::<Q>(unit, ahead, g);
         let Scales { d, m } = Q::scales(unit, head, g);
         let zero = _mm512_set1_ps(Q::ZERO as f32);
-        // Sums of the high and of the low bytes; those of the first and the second 16 weights apart, to hide the latency, unless
-        // scales and offsets need the registers. (Measured with four tokens: half as fast when they are spilled.)
+        // Sums with the high and with the low bytes; separate ones for the first and the second 16 weights, to hide the latency,
+        // unless scales and offsets need the registers. (Measured with four tokens: half as fast when they are spilled.)
         let apart = T <= 2 || Q::SCALES == 1 && Q::OFFSETS == 0;
         let mut h = [[_mm512_setzero_si512(); 2]; T];
         let mut l = [[_mm512_setzero_si512(); 2]; T];
@@ -468,7 +467,7 @@ impl Block {
         }
     }
 
-    /// What offset `h` of the `offsets` of group `b` is multiplied with for token `t`: the sum of the activations that have this offset.
+    /// The factor for token `t` of offset `h` of the `offsets` of group `b`: the sum of the activations that have this offset.
     ///
     /// # Safety
     /// The group, the offset and the token exist.
@@ -493,7 +492,7 @@ impl Block {
     }
 }
 
-/// ZERO times what is in the lanes: a shift, which is cheaper, where ZERO is a power of two.
+/// ZERO times the lanes: by a shift, which is cheaper, if ZERO is a power of two.
 #[inline(always)]
 pub(super) unsafe fn times_zero<Q: TilesAvx512>(v: __m512i) -> __m512i {
     // SAFETY: the callers' CPU has the level.
@@ -630,7 +629,7 @@ impl<C: Column> Tile for C {
         block: usize,
         acc: &mut [__m512; T],
     ) {
-        // What stands for a token that does not exist lies in the buffer and is not used.
+        // Tokens that do not exist are arbitrary values inside the buffer, and are not used.
         let stride = x.cols();
         let x = x.float_block(TOKEN_BLOCK * block, T).wrapping_add(k.start);
         // SAFETY: by the caller's promise.
@@ -675,8 +674,8 @@ unsafe fn columns<C: Column, const N: usize>(
     }
 }
 
-/// Tokens that are multiplied with float weights at a time: more need more addresses than there are
-/// registers for them.
+/// Number of tokens that are multiplied with float weights at a time: more would need more addresses than there are registers for
+/// them.
 const TOGETHER_FLOAT: usize = 6;
 
 /// Bytes of a column of a tile of 16-bit floats.

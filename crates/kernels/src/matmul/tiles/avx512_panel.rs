@@ -1,9 +1,11 @@
-//! Tiles with AVX-512 VNNI for long prompts: the codes of two tiles are made into bytes once, and multiplied with all tokens, six at a time.
+//! Tiles with AVX-512 VNNI for long prompts: the codes of two tiles are unpacked into bytes once, and multiplied with all tokens,
+//! six at a time.
 //!
-//! In place, a tile's codes are taken apart again for every block of twelve tokens, and each `vpdpbusd` reads its four activations itself: for 32
-//! columns of 16 rows 96 products and 104 reads, beside what the codes take. Here two tiles share the activations: 96 products and 64 reads.
-//! That is faster where a core has two 512-bit multipliers, as Intel's servers do, and everywhere where codes are more than nibbles or bytes.
-//! The operations for a token and their order are those in place, so the sums have the same bits.
+//! In place, a tile's codes are unpacked again for every block of twelve tokens, and each `vpdpbusd` reads its four activations
+//! itself: for 32 columns of 16 rows 96 products and 104 reads, plus those of the codes. Here two tiles share the activations: 96
+//! products and 64 reads. That is faster if a core has two 512-bit multipliers, as Intel's servers do, and on every core if codes
+//! are more complex than nibbles or bytes. The operations for a token and their order are those in place, so the sums have the
+//! same bits.
 
 use super::avx512::{AHEAD, Block, Groups, ask, at, each_group, four, mask, times_zero};
 use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
@@ -23,11 +25,12 @@ use std::sync::OnceLock;
 /// Tokens that are multiplied together: half a block.
 const TOKENS: usize = TOKEN_BLOCK / 2;
 
-/// From so many tokens on, what a panel takes is less than what it spares.
+/// Number of tokens from which a panel costs less than it saves.
 const FROM: usize = 2 * TOKEN_BLOCK + 1;
 
-/// Activations that stay in the second-level cache as a whole, with their scales. Of more, those of some columns do: then panels of several rows are
-/// made of these columns before those of the next are. Otherwise a tile is read to its end first.
+/// Maximum number of activations that stay in the second-level cache as a whole, with their scales. With more, those of some
+/// columns do: then panels of several rows are filled with these columns before those of the next columns. Otherwise a tile is
+/// read to its end first.
 const ACTIVATIONS_IN_CACHE: usize = 512 * 1024;
 
 /// Tiles of a panel.
@@ -35,12 +38,12 @@ const TILES: usize = PANEL_ROWS / TILE_ROWS;
 
 const _: () = assert!(TILES == 2);
 
-/// True if so many tokens are multiplied with a panel.
+/// True if `tokens` tokens are multiplied with a panel.
 pub(super) fn suits<Q: TilesAvx512>(tokens: usize) -> bool {
     tokens >= FROM && (Q::PHASES > 2 || has_two_multipliers())
 }
 
-/// True if a core has two 512-bit multipliers: it is not known by the CPU's features, but by who makes it.
+/// True if a core has two 512-bit multipliers: the CPU's features do not report this, so it is inferred from the vendor.
 fn has_two_multipliers() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {
@@ -67,7 +70,7 @@ pub(super) unsafe fn rows<Q: TilesAvx512>(
             for rows in cut_at_multiples(rows.clone(), PANEL_ROWS) {
                 let tiles = rows.start / TILE_ROWS..rows.end.div_ceil(TILE_ROWS);
                 let first = tiles.start;
-                // SAFETY: by the caller's promise. Where the panel has one tile only, the sums of its other half are not stored.
+                // SAFETY: by the caller's promise. If the panel has only one tile, the sums of its other half are not stored.
                 unsafe {
                     if amx {
                         fill::<Q, true>(w, tiles, k.clone(), by_columns, p);
@@ -85,7 +88,9 @@ pub(super) unsafe fn rows<Q: TilesAvx512>(
     }
 }
 
-/// Makes columns `k` of one or two tiles into a panel. The next panel has the same columns if `by_columns`, else those that follow. A panel is `q` `[K/4][2 tiles][16 rows][4]` codes as they are, unsigned, or if `SIGNED` less their zero point; `d` and `m` `[K/32][1 or 2][2 tiles][16 rows]`.
+/// Unpacks columns `k` of one or two tiles into a panel. The next panel has the same columns if `by_columns`, otherwise the
+/// columns that follow. A panel is `q` `[K/4][2 tiles][16 rows][4]` codes as they are, unsigned, or if `SIGNED` minus their zero
+/// point; `d` and `m` `[K/32][1 or 2][2 tiles][16 rows]`.
 ///
 /// # Safety
 /// The tiles are whole, `k` begins at a multiple of 256 and has at most [`MAX_K`] columns, the CPU has the level.
@@ -97,7 +102,7 @@ unsafe fn fill<Q: TilesAvx512, const SIGNED: bool>(
     by_columns: bool,
     p: &mut Panel,
 ) {
-    // What is read next are the same columns of the next tile, or those that follow in this one.
+    // The next columns read are the same ones of the next tile, or those that follow in this one.
     let read = if by_columns { k.clone() } else { 0..w.cols() };
     let [before, bytes, gap] = w.in_tile(&read);
     for (half, i) in tiles.enumerate() {
@@ -111,11 +116,11 @@ unsafe fn fill<Q: TilesAvx512, const SIGNED: bool>(
     }
 }
 
-/// Puts the groups of a tile into its half of a panel.
+/// Stores the groups of a tile in its half of a panel.
 struct Half<'a, const SIGNED: bool> {
     /// The panel's first group.
     first: usize,
-    /// Which tile of the panel it is.
+    /// The tile's number in the panel.
     half: usize,
     ahead: Ahead,
     p: &'a mut Panel,
@@ -155,7 +160,7 @@ impl<Q: TilesAvx512, const SIGNED: bool> Groups<Q> for Half<'_, SIGNED> {
     }
 }
 
-/// The panel's columns `k` with all tokens: overwrites the outputs by the first columns, adds the others.
+/// Multiplies the panel's columns `k` with all tokens: overwrites the outputs with the first columns, adds the others.
 ///
 /// # Safety
 /// As for [`rows`]; tile `first` is the panel's first.
@@ -174,7 +179,7 @@ unsafe fn multiply<Q: TilesAvx512>(
     }
 }
 
-/// Six tokens from token `t` on, of which those before `n` exist.
+/// Six tokens from token `t` on; those before `n` exist.
 ///
 /// # Safety
 /// As for [`multiply`]; the CPU has the level.
@@ -210,7 +215,7 @@ unsafe fn some<Q: TilesAvx512>(
     }
 }
 
-/// Adds columns `k` of both tiles with the six tokens from token `t` of a block on.
+/// Adds columns `k` of both tiles with six tokens, from token `t` of a block on.
 ///
 /// # Safety
 /// As for [`some`].

@@ -1,5 +1,5 @@
-//! Tiles with AVX-VNNI: those of [`avx2`](super::avx2), whose sums of four products are one `vpdpbusd` each, for codes of any size.
-//! The bits are those of AVX2.
+//! Tiles with AVX-VNNI: those of [`avx2`](super::avx2), whose sums of four products are one `vpdpbusd` each, for codes of any
+//! size. Results are bit-identical to AVX2.
 
 use super::avx2::{Sums, float, halves, quantized_with};
 use crate::blocks::avx2_tiles::TilesAvx2;
@@ -13,7 +13,7 @@ driver!();
 
 quantized_with!("avx2,fma,f16c,avxvnni", Whole);
 
-/// By `vpdpbusd`, whose form for 256 bits needs no AVX-512.
+/// With `vpdpbusd`, whose 256-bit form needs no AVX-512.
 struct Whole;
 
 impl Sums for Whole {

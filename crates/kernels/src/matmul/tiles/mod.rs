@@ -1,18 +1,18 @@
 //! Products of packed matrices.
 //!
-//! With AVX-512 VNNI a tile is multiplied in place, by a few tokens of 16 bits or by a register block of
-//! twelve of 8; for long prompts it is made into a panel of bytes, where that is faster. With AVX2 and NEON
-//! it is multiplied in place by tokens of 16 bits, and so it is in portable code (`dot/scalar.rs`); for the others weights
-//! are unpacked by the same code as canonical ones, which only reads them from elsewhere.
+//! With AVX-512 VNNI a tile is multiplied in place, by a few 16-bit tokens or by a register block of twelve 8-bit ones; for long
+//! prompts it is unpacked into a panel of bytes, if that is faster. With AVX2, NEON and in portable code (`dot/scalar.rs`) it is
+//! multiplied in place by 16-bit tokens; for 8-bit ones weights are unpacked by the same code as canonical ones, which only reads
+//! them from other places.
 
-/// What AVX2 and NEON have around `quantized` and `float`, the sums of a tile's rows for some tokens of 16 bits.
+/// The code around the `quantized` and `float` of AVX2 and NEON, which compute the sums of a tile's rows for some 16-bit tokens.
 ///
-/// What chooses by type is compiled without the level's features, so that the types are functions of their own: see `dot`.
+/// The dispatch by type is compiled without the level's features, so that the types are separate functions: see `dot`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! driver {
     () => {
         /// # Safety
-        /// As for `tiles::rows`; the tokens are of 16 bits; the CPU has the level.
+        /// As for `tiles::rows`; the tokens have 16 bits; the CPU has the level.
         pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
             let mut t = 0;
             while t < x.tokens() {
@@ -27,7 +27,7 @@ macro_rules! driver {
             }
         }
 
-        /// Rows for `T` tokens from token `t` on; says how many that are.
+        /// Rows for `T` tokens from token `t` on; returns the number of tokens.
         ///
         /// # Safety
         /// As for [`rows`].

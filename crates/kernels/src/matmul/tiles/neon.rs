@@ -1,6 +1,6 @@
-//! Tiles with NEON, tokens of 16 bits: lines of four codes of each row against the planes of high and low bytes of four
-//! activations by `sdot`, four rows to a register. Up to four tokens share what is made of the weights; the operations of each, and
-//! their order, are those of one alone. The zero point is taken from the sums, as in `dot/neon.rs`.
+//! Tiles with NEON, 16-bit tokens: lines of four codes of each row against the planes of high and low bytes of four activations
+//! with `sdot`, four rows to a register. Up to four tokens share the unpacked weights; the operations of each token, and their
+//! order, are the same as for one alone. The zero point is subtracted from the sums, as in `dot/neon.rs`.
 
 use crate::blocks::neon_rows::{signed, too_large};
 use crate::blocks::neon_tiles::TilesNeon;
@@ -18,7 +18,7 @@ type Sums = [[float32x4_t; 2]; 2];
 
 driver!();
 
-/// The sums of all rows of a tile `i`, which is read from front to end.
+/// The sums of all rows of tile `i`, which is read from front to back.
 ///
 /// # Safety
 /// As for [`rows`].
@@ -59,7 +59,7 @@ unsafe fn quantized<Q: TilesNeon, const T: usize>(
     }
 }
 
-/// Adds what group `b` of the row gives, of rows `8·half ..`.
+/// Adds group `b` of the row, for rows `8·half ..`.
 #[inline(always)]
 unsafe fn group<Q: TilesNeon, const T: usize>(
     unit: *const u8,
@@ -128,7 +128,7 @@ unsafe fn group<Q: TilesNeon, const T: usize>(
     }
 }
 
-/// The sums of all rows of tile `i`, of 16-bit floats.
+/// The sums of all rows of tile `i`, for 16-bit floats.
 ///
 /// # Safety
 /// As for [`rows`].
