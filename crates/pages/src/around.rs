@@ -8,7 +8,7 @@ use crate::filesystem;
 use crate::sys;
 use crate::transfer::direct::Direct;
 
-/// The largest alignment of writes that is supported; where more is needed, they are not tried.
+/// The largest alignment of writes that is supported. Filesystems that require more get ordinary writes.
 pub(crate) const BLOCK: u64 = 4096;
 
 /// A file that is open for writes around the page cache.
@@ -16,26 +16,26 @@ pub(crate) struct Around {
     file: File,
 }
 
-/// True if writes around the page cache are best here: filesystems that copy on write or check sums
-/// go through it even then, some write zeros where a file is made longer, and network filesystems may
-/// copy without us.
+/// True if writes around the page cache are best here. Copy-on-write and checksumming filesystems go
+/// through it even then, some filesystems write zeros when a file grows, and network filesystems may copy
+/// the bytes on the server.
 pub(crate) fn is_plain_disk(file: &File) -> bool {
     matches!(filesystem::of(file).name.as_str(), "ext2/3/4" | "xfs")
 }
 
-/// True if the filesystem is content with blocks of [`BLOCK`] bytes.
+/// True if the filesystem accepts blocks of [`BLOCK`] bytes.
 pub(crate) fn blocks_fit(open: &Direct) -> bool {
     open.align.offset as u64 <= BLOCK && open.align.memory as u64 <= BLOCK
 }
 
 impl Around {
-    /// Opens the same file again; that [blocks fit](blocks_fit) is for the caller to know.
+    /// Opens the same file again. The caller ensures that [blocks fit](blocks_fit).
     pub(crate) fn open(file: &File) -> io::Result<Around> {
         Ok(Around { file: reopen(file)? })
     }
 
-    /// Whole blocks go around the page cache; what is left at the end of the file goes `through` it.
-    /// `at` is a multiple of [`BLOCK`].
+    /// Writes whole blocks around the page cache, and the rest at the end of the file `through` it. `at`
+    /// is a multiple of [`BLOCK`].
     pub(crate) fn write(&self, through: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
         let aligned = (bytes.as_ptr() as u64).is_multiple_of(BLOCK);
         let whole = if aligned { bytes.len() / BLOCK as usize * BLOCK as usize } else { 0 };

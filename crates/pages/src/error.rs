@@ -1,4 +1,4 @@
-//! Errors with a mapped file. Every message begins with the file's path.
+//! Errors of mapped files. Every message begins with the file's path.
 
 use std::fmt;
 use std::io;
@@ -6,16 +6,16 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why a file cannot be mapped, or can no longer be relied on.
+/// Why a file cannot be mapped or is no longer reliable.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// The file cannot be opened or looked at.
+    /// The file cannot be opened or inspected.
     #[error("{}: cannot open: {source}", path.display())]
     Open {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// A directory, pipe, device or socket.
@@ -23,10 +23,10 @@ pub enum MapError {
     NotAFile {
         /// The path, as given.
         path: PathBuf,
-        /// What is there instead.
+        /// The kind of file found.
         kind: FileKind,
     },
-    /// A file of no bytes.
+    /// The file has no bytes.
     #[error("{}: is empty", path.display())]
     Empty {
         /// The file.
@@ -47,10 +47,10 @@ pub enum MapError {
         path: PathBuf,
         /// Its length.
         len: u64,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file has become shorter since it was mapped: what was computed from it is worthless.
+    /// The file has become shorter since it was mapped: results computed from it are invalid.
     #[error(
         "{}: was cut short while in use: it had {expected} bytes and now has {found}",
         path.display()
@@ -63,7 +63,7 @@ pub enum MapError {
         /// Bytes now.
         found: u64,
     },
-    /// The file is not what it was when it was opened.
+    /// The file has changed since it was opened.
     #[error(
         "{}: was changed by another program while it was read; try again when that is done",
         path.display()
@@ -72,8 +72,8 @@ pub enum MapError {
         /// The file.
         path: PathBuf,
     },
-    /// A page of the file could not be read although the file is as long as it was, which means that
-    /// the disk or the network failed (or that the file was short for a moment).
+    /// A page of the file could not be read although the file still has its length: the disk or the
+    /// network failed (or the file was short for a moment).
     #[error("{}: reading failed while in use, at byte {at} of {len}", path.display())]
     Unreadable {
         /// The file.
@@ -85,10 +85,10 @@ pub enum MapError {
     },
 }
 
-/// What a path leads to when it is not a regular file.
+/// The kind of file at a path that is not a regular file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the variants say what they are
+#[allow(missing_docs)] // the variants are self-explanatory
 pub enum FileKind {
     Directory,
     Pipe,

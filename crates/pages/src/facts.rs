@@ -1,4 +1,4 @@
-//! The facts that decide how a file is best read, gathered when it is opened, in less than a millisecond.
+//! Facts that decide how best to read a file, gathered in less than a millisecond when it is opened.
 
 use std::fs::File;
 use std::io;
@@ -8,29 +8,29 @@ use crate::filesystem::{self, Filesystem};
 use crate::limits::{self, LimitSource};
 use crate::residency::{self, CacheProbe};
 
-/// Facts about a file, at one moment.
+/// Facts about a file at one moment.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub len: u64,
-    /// Bytes of it that are in the page cache (whole pages, cut at the file's end); of a large file
-    /// an estimate.
+    /// Bytes of the file in the page cache (whole pages, cut at the file's end). Estimated for a large
+    /// file.
     pub cached: u64,
-    /// How that is known; `None`: the system did not say, and 0 is assumed.
+    /// How `cached` was determined; `None`: the system did not report it, and 0 is assumed.
     pub cached_probe: Option<CacheProbe>,
-    /// The file system that the file is on.
+    /// The file system of the file.
     pub filesystem: Filesystem,
-    /// What direct reads (O_DIRECT) of this file have to be aligned to. `None`: the file system does
-    /// not say, or see `direct_refused`.
+    /// Alignment required for direct reads (O_DIRECT) of this file. `None`: the file system does not
+    /// report it, or see `direct_refused`.
     pub direct: Option<DirectAlign>,
-    /// The file system says that this file cannot be read directly.
+    /// The file system reports that this file cannot be read directly.
     pub direct_refused: bool,
-    /// Bytes of memory that this process can have without swapping, clean pages of files included
-    /// (also this file's own); `u64::MAX` if the system says nothing.
+    /// Bytes of memory that this process can get without swapping, including clean pages of files (also
+    /// of this file); `u64::MAX` if the system does not report it.
     pub available: u64,
-    /// What limits it.
+    /// The source of the limit on `available`.
     pub limit_source: LimitSource,
-    /// How long finding this out took.
+    /// Time it took to gather the facts.
     pub took: Duration,
 }
 
@@ -47,7 +47,7 @@ impl Facts {
     /// Gathers the facts about a file.
     ///
     /// # Errors
-    /// The file cannot be looked at. What the system does not say is no error.
+    /// The file cannot be inspected. Facts that the system does not report are no error.
     pub fn of(file: &File) -> io::Result<Facts> {
         let began = Instant::now();
         let len = file.metadata()?.len();
@@ -74,14 +74,14 @@ impl Facts {
     }
 }
 
-/// What statx(2) says about direct reads (since Linux 6.1): their alignment, and whether they are
-/// refused. Neither, if it says nothing.
+/// Returns what statx(2) reports about direct reads (since Linux 6.1): their alignment, and true if they
+/// are refused. `(None, false)` if it reports nothing.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn direct(file: &File) -> (Option<DirectAlign>, bool) {
     use std::os::fd::AsRawFd;
     const STATX_DIOALIGN: u32 = 0x2000;
-    /// The kernel's struct, as far as it matters: 256 bytes, of which older C libraries do not name
-    /// the two at 152.
+    /// The parts of the kernel's struct that matter: 256 bytes. Older C libraries do not name the two
+    /// fields at offset 152.
     #[repr(C, align(8))]
     struct Statx {
         mask: u32,
@@ -91,8 +91,8 @@ pub(crate) fn direct(file: &File) -> (Option<DirectAlign>, bool) {
         after: [u8; 96],
     }
     let mut told = Statx { mask: 0, before: [0; 148], memory: 0, offset: 0, after: [0; 96] };
-    // SAFETY: an empty path and AT_EMPTY_PATH mean the open file; the kernel fills 256 bytes, as many
-    // as the struct has, and it outlives the call.
+    // SAFETY: an empty path and AT_EMPTY_PATH mean the open file. The kernel fills 256 bytes, the size of
+    // the struct, which outlives the call.
     let status = unsafe {
         libc::syscall(
             libc::SYS_statx,
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!((warm.cached, warm.cached_share()), (len as u64, 1.0), "{warm:?}");
         assert!(warm.available > 1 << 20, "{warm:?}");
         if warm.filesystem.name == "ext2/3/4" {
-            // This is what the disk's blocks ask for; no disk asks for more than a page.
+            // The alignment comes from the disk's blocks; no disk requires more than a page.
             let direct = warm.direct.unwrap();
             assert!((512..=4096).contains(&direct.offset) && direct.memory <= 4096, "{direct:?}");
         }

@@ -1,21 +1,21 @@
-//! SIGBUS: the signal that the kernel sends when a mapped page is not in its file any more.
+//! SIGBUS: the signal that the kernel sends when a mapped page no longer exists in its file.
 //!
-//! A handler is installed once, when the first map is opened. When a fault is inside a registered
-//! map, the handler marks that map as poisoned, replaces the map with zero pages from the faulting
-//! page to its end, and returns: the interrupted code continues, reading zeros, until a caller asks
-//! [`Map::check`](crate::Map::check). (To the end, because when a file shrinks everything after the
-//! first missing page is missing too; and page by page a large file would use up the mappings that
-//! a process may have.) Any other SIGBUS goes to the handler that was there before, or has the
-//! effect it would have had without us. A library that installs its own handler after ours and does
-//! not pass faults on takes this protection away.
+//! A handler is installed once, when the first map is opened. When a fault is inside a registered map,
+//! the handler marks that map as poisoned, replaces the map with zero pages from the faulting page to its
+//! end, and returns: the interrupted code continues, reading zeros, until a caller calls
+//! [`Map::check`](crate::Map::check). (To the end, because when a file shrinks, everything after the
+//! first missing page is missing too; and replacing a large file page by page would use up the mappings
+//! that a process may have.) Any other SIGBUS goes to the previously installed handler, or has the effect
+//! it would have had without us. A library that installs its own handler after ours and does not pass
+//! faults on disables this protection.
 //!
-//! What the handler does is async-signal-safe: it reads atomics, calls `mmap` and, for a foreign
-//! fault, `sigaction` and `raise`. It takes no lock and allocates nothing.
+//! The handler is async-signal-safe: it reads atomics, calls `mmap` and, for a foreign fault, `sigaction`
+//! and `raise`. It takes no lock and allocates nothing.
 //!
-//! The registry is a list of slots that only grows. Slots are reused and never freed, so a handler
-//! may walk it at any time. Each slot carries a sequence number, odd while it is being changed; the
-//! handler skips slots that change under its eyes, which loses nothing: a thread that faults inside a map
-//! holds a reference to it, so that map's slot stands still meanwhile.
+//! The registry is a list of slots that only grows. Slots are reused and never freed, so a handler may
+//! walk it at any time. Each slot carries a sequence number, odd while the slot is being changed. The
+//! handler skips slots that change while it reads them. This loses nothing: a thread that faults inside a
+//! map holds a reference to it, so that map's slot does not change meanwhile.
 
 use std::fmt;
 use std::io;
@@ -34,18 +34,18 @@ pub(crate) struct Slot {
     /// Odd while `start` and `len` are being changed.
     sequence: AtomicUsize,
     start: AtomicUsize,
-    /// Bytes, a multiple of the page size; 0 when no map is here.
+    /// Bytes, a multiple of the page size; 0 when the slot has no map.
     len: AtomicUsize,
     /// Lowest faulting address so far, or `usize::MAX`.
     fault: AtomicUsize,
-    /// The protection of the map's pages, which those that take their place get, too.
+    /// The protection of the map's pages, also given to the pages that replace them.
     protection: AtomicI32,
 }
 
 static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
 /// Bytes of a page; set before the handler is installed.
 static PAGE: AtomicUsize = AtomicUsize::new(0);
-/// What SIGBUS did before; set before the handler is installed.
+/// The previous action for SIGBUS; set before the handler is installed.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 impl fmt::Debug for Slot {
@@ -55,7 +55,7 @@ impl fmt::Debug for Slot {
 }
 
 impl Slot {
-    /// Enters `start..start + len`, whole pages of this protection, into the registry.
+    /// Registers `start..start + len`, whole pages with this protection.
     pub(crate) fn register(start: usize, len: usize, protection: libc::c_int) -> &'static Slot {
         let slot = free_slot().unwrap_or_else(new_slot);
         slot.fault.store(usize::MAX, SeqCst);
@@ -64,8 +64,8 @@ impl Slot {
         slot
     }
 
-    /// Takes the map out of the registry. The memory must still be mapped: after that
-    /// the address may belong to something else.
+    /// Removes the map from the registry. The memory must still be mapped, because after unmapping the
+    /// address may belong to something else.
     pub(crate) fn unregister(&'static self) {
         self.set(0, 0);
         self.taken.store(false, SeqCst);
@@ -86,7 +86,7 @@ impl Slot {
         (before == after && before.is_multiple_of(2)).then_some(range)
     }
 
-    /// Marks the map as not to be relied on.
+    /// Marks the map as unreliable.
     pub(crate) fn poison(&self, address: usize) {
         self.fault.fetch_min(address, SeqCst);
     }
@@ -140,7 +140,7 @@ fn new_slot() -> &'static Slot {
 pub fn page_size() -> usize {
     match PAGE.load(SeqCst) {
         0 => {
-            // SAFETY: asks for a constant of the system.
+            // SAFETY: reads a constant of the system.
             let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
             let size = usize::try_from(size).unwrap_or(4096);
             PAGE.store(size, SeqCst);
@@ -150,18 +150,19 @@ pub fn page_size() -> usize {
     }
 }
 
-/// The whole pages around a range, which may go on past the end of a file.
+/// The whole pages around a range. They may extend past the end of a file.
 pub(crate) fn pages_around(range: &Range<u64>) -> Range<u64> {
     let page = page_size() as u64;
     range.start / page * page..range.end.next_multiple_of(page)
 }
 
-/// Page faults of this thread since it began that read nothing from a disk; 0 where the system does not tell.
+/// This thread's page faults so far that did not read from a disk; 0 where the system does not report
+/// them.
 pub(crate) fn of_this_thread() -> u64 {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: the call writes the struct; zeros are a value of it in any case.
+        // SAFETY: the call writes the struct, and all zeros is a valid value of it in any case.
         let usage = unsafe {
             libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
             usage.assume_init()
@@ -172,7 +173,7 @@ pub(crate) fn of_this_thread() -> u64 {
     0
 }
 
-/// Installs the handler, the first time it is called.
+/// Installs the handler on the first call.
 pub(crate) fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let result = INSTALLED.get_or_init(|| {
@@ -183,8 +184,8 @@ pub(crate) fn install() -> io::Result<()> {
             // SAFETY: an all-zero sigaction is a valid value of this plain C struct.
             let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
             action.sa_sigaction = on_sigbus as *const () as usize;
-            // On the alternative stack, where there is one: stack overflow comes as SIGBUS on some
-            // systems, and the previous handler may want to report it.
+            // On the alternative stack, if there is one: some systems report stack overflow as SIGBUS,
+            // and the previous handler may want to report it.
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
             sigaction_now(Some(&action)).map(drop)
         })
@@ -192,7 +193,7 @@ pub(crate) fn install() -> io::Result<()> {
     result.map_err(io::Error::from_raw_os_error)
 }
 
-/// Sets what SIGBUS does, if told what, and returns what it did before; an error is an errno.
+/// Sets the action for SIGBUS, if given, and returns the previous one. An error is an errno.
 fn sigaction_now(new: Option<&libc::sigaction>) -> Result<libc::sigaction, i32> {
     let new = new.map_or(ptr::null(), ptr::from_ref);
     // SAFETY: an all-zero sigaction is a valid value of this plain C struct.
@@ -215,17 +216,17 @@ extern "C" fn on_sigbus(
     context: *mut libc::c_void,
 ) {
     let errno = errno();
-    // SAFETY: the system passes valid information to a handler that asked for it by SA_SIGINFO.
+    // SAFETY: the system passes valid information to a handler installed with SA_SIGINFO.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    // Codes up to 0 mean that some process sent the signal; there is no address then.
+    // Codes up to 0 mean that a process sent the signal; there is no address then.
     if code <= 0 || !replace(address) {
         chain(signal, info, context, code);
     }
     set_errno(errno);
 }
 
-/// If `address` is in a registered map: poisons the map and puts zero pages there. Runs inside the
-/// signal handler.
+/// If `address` is in a registered map, poisons the map and puts zero pages there. Runs inside the signal
+/// handler.
 fn replace(address: usize) -> bool {
     for slot in slots() {
         let Some((start, len)) = slot.range() else { continue };
@@ -252,7 +253,7 @@ fn replace(address: usize) -> bool {
     false
 }
 
-/// Does what SIGBUS would have done without us. Runs inside the signal handler.
+/// Applies the effect that SIGBUS would have had without us. Runs inside the signal handler.
 fn chain(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
@@ -262,7 +263,7 @@ fn chain(
     let previous = PREVIOUS.get();
     let action = previous.map_or(libc::SIG_DFL, |previous| previous.sa_sigaction);
     match (action, previous) {
-        // Ignoring works for a signal that was sent. A fault cannot be ignored.
+        // A signal that was sent can be ignored. A fault cannot.
         (libc::SIG_IGN, _) if code <= 0 => {}
         (libc::SIG_DFL | libc::SIG_IGN, _) | (_, None) => {
             // SAFETY: an all-zero sigaction is a valid value of this plain C struct and means the
@@ -270,8 +271,8 @@ fn chain(
             let mut default: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
             default.sa_sigaction = libc::SIG_DFL;
             let _ = sigaction_now(Some(&default));
-            // A fault comes again as soon as we return. A signal that was sent has to be sent again;
-            // it is blocked until we return.
+            // A fault recurs as soon as we return. A signal that was sent must be raised again; it is
+            // blocked until we return.
             if code <= 0 {
                 // SAFETY: async-signal-safe, no memory involved.
                 unsafe { libc::raise(signal) };
@@ -283,15 +284,15 @@ fn chain(
             handler(signal, info, context);
         }
         (handler, Some(_)) => {
-            // SAFETY: the code that installed this handler promised this signature by leaving SA_SIGINFO
-            // out.
+            // SAFETY: the code that installed this handler promised this signature by not setting
+            // SA_SIGINFO.
             let handler = unsafe { std::mem::transmute::<usize, PlainHandler>(handler) };
             handler(signal);
         }
     }
 }
 
-/// Where this thread's errno is.
+/// The address of this thread's errno.
 fn errno_place() -> *mut libc::c_int {
     #[cfg(any(target_os = "linux", target_os = "emscripten"))]
     // SAFETY: returns the address of a thread-local variable.
@@ -320,7 +321,7 @@ fn errno() -> libc::c_int {
 }
 
 fn set_errno(value: libc::c_int) {
-    // SAFETY: null or the address of a thread-local variable, to which there is no reference.
+    // SAFETY: null or the address of a thread-local variable that has no references to it.
     if let Some(place) = unsafe { errno_place().as_mut() } {
         *place = value;
     }

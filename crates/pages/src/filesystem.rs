@@ -1,4 +1,4 @@
-//! Which file system a file is on, and what that means for reading it.
+//! Detects the file system of a file, and how it affects reading.
 
 use std::fs::File;
 
@@ -7,31 +7,31 @@ use std::fs::File;
 pub struct Filesystem {
     /// Its usual name: `ext4`, `nfs`; the magic number in hexadecimal if it has no name here.
     pub name: String,
-    /// What that means for reading.
+    /// Its read behaviour.
     pub kind: Kind,
 }
 
-/// What reading from a file system is like.
+/// How a file system reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Blocks of a disk, read as they are.
+    /// Blocks of a disk, read without processing.
     Local,
-    /// Data comes over a network, or from the host of a virtual machine: every request is slow.
+    /// Data comes over a network or from the host of a virtual machine: every request is slow.
     Network,
     /// Files are in memory: there is no disk to read.
     Memory,
-    /// The file system copies on write, checks sums or compresses: reads around the page cache
+    /// The file system copies on write, computes checksums or compresses: reads around the page cache
     /// (O_DIRECT) are slower than reads through it.
     CopyOnWrite,
-    /// A program answers: every request is slow.
+    /// A user-space program serves the requests: every request is slow.
     Fuse,
-    /// A file system that is not known here.
+    /// An unrecognized file system.
     Unknown,
 }
 
 impl Filesystem {
-    /// The file system by a name as mount(8) has it.
+    /// Creates the entry for a file system, with its name as in mount(8).
     pub fn named(name: &str) -> Filesystem {
         Filesystem { name: name.to_owned(), kind: kind(name) }
     }
@@ -41,7 +41,7 @@ fn kind(name: &str) -> Kind {
     match name {
         "ext2/3/4" | "xfs" | "f2fs" | "jfs" | "reiserfs" | "ntfs3" | "exfat" | "vfat" | "iso9660"
         | "udf" | "minix" | "ufs" | "hfs" | "apfs" | "erofs"
-        // overlayfs passes everything on to a layer beneath, and does not say where that is. Containers
+        // overlayfs passes everything on to a lower layer and does not report where that is. Containers
         // have it on a local disk.
         | "overlay" => Kind::Local,
         "btrfs" | "zfs" | "bcachefs" | "nilfs2" | "squashfs" => Kind::CopyOnWrite,
@@ -53,17 +53,17 @@ fn kind(name: &str) -> Kind {
     }
 }
 
-/// overlayfs, which is special to [`residency`](crate::residency()).
+/// overlayfs, a special case in [`residency`](crate::residency()).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) const OVERLAYFS: u32 = 0x794c_7630;
-/// btrfs and FUSE, which are special to [`transfer`](crate::transfer).
+/// btrfs and FUSE, special cases in [`transfer`](crate::transfer).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) const BTRFS: u32 = 0x9123_683E;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) const FUSE: u32 = 0x6573_5546;
 
-/// The numbers of statfs(2), from linux/magic.h and, where they are not in the kernel's tree, from
-/// the file system's own sources (zfs, lustre, gpfs, beegfs, vmhgfs).
+/// The magic numbers of statfs(2), from linux/magic.h and, if they are not in the kernel's tree, from the
+/// file system's own sources (zfs, lustre, gpfs, beegfs, vmhgfs).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const MAGIC: [(u32, &str); 40] = [
     (0xEF53, "ext2/3/4"),
@@ -108,7 +108,7 @@ const MAGIC: [(u32, &str); 40] = [
     (0x0001_1954, "ufs"),
 ];
 
-/// The number that says which file system it is.
+/// Returns the magic number that identifies the file system.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn magic(file: &File) -> Option<u32> {
     use std::os::fd::AsRawFd;
@@ -118,7 +118,7 @@ pub(crate) fn magic(file: &File) -> Option<u32> {
     if status != 0 {
         return None;
     }
-    // SAFETY: filled, as the call succeeded. The field has another width on every architecture; all
+    // SAFETY: filled, as the call succeeded. The field's width depends on the architecture; all magic
     // numbers have 32 bits.
     Some(unsafe { told.assume_init() }.f_type as u32)
 }
@@ -135,7 +135,7 @@ pub(crate) fn of(file: &File) -> Filesystem {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn of(file: &File) -> Filesystem {
     use std::os::fd::AsRawFd;
-    // NetBSD has the name in the structure that others keep for what POSIX knows.
+    // NetBSD has the name in statvfs, which other systems reserve for the fields of POSIX.
     #[cfg(not(target_os = "netbsd"))]
     use libc::{fstatfs as ask, statfs as Told};
     #[cfg(target_os = "netbsd")]
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(kind("0x1234"), Kind::Unknown);
     }
 
-    /// What mount says of the file systems that are here.
+    /// Compares with the names that mount reports on this machine.
     #[cfg(target_os = "linux")]
     #[test]
     fn files_of_this_machine() {
@@ -177,11 +177,11 @@ mod tests {
         for line in mounts.lines() {
             let fields: Vec<&str> = line.split(' ').collect();
             let (at, ty) = (fields[1], fields[2]);
-            // The last one mounted there is the one that is seen.
+            // Only the last file system mounted at a path is visible.
             let hidden = mounts.lines().filter(|l| l.split(' ').nth(1) == Some(at)).count() > 1;
             let Ok(file) = File::open(at) else { continue };
             let named = of(&file).name;
-            // mount has names for what says the same number.
+            // mount has several names for one magic number.
             let ty = match ty {
                 "ext2" | "ext3" | "ext4" => "ext2/3/4",
                 "devtmpfs" => "tmpfs",

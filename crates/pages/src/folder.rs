@@ -1,4 +1,4 @@
-//! An open folder. Work through it stays in this folder, whatever becomes of the path that led to it.
+//! An open folder. Work through it stays in this folder, whatever happens to the path that led to it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,15 +10,15 @@ use rustix::fs::{CWD, Mode, OFlags, Stat};
 
 use crate::Identity;
 
-/// True if what is at `path`, links followed, belongs to a user who is neither this process's nor the system's administrator.
-/// Nothing at all belongs to nobody.
+/// True if the file at `path` (links are followed) belongs to a user who is neither this process's user
+/// nor root. False if nothing is there.
 pub fn belongs_to_others(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let owner = std::fs::metadata(path).map(|metadata| metadata.uid());
     owner.is_ok_and(|owner| owner != 0 && owner != rustix::process::geteuid().as_raw())
 }
 
-/// A folder that is open; clones are the same descriptor.
+/// An open folder. Clones share the descriptor.
 #[derive(Clone, Debug)]
 pub struct Folder {
     fd: Arc<OwnedFd>,
@@ -28,15 +28,15 @@ impl Folder {
     /// Opens the folder at `path`; links are followed.
     ///
     /// # Errors
-    /// There is none, or this user may not go into it.
+    /// There is no folder at `path`, or this user may not enter it.
     pub fn open(path: &Path) -> io::Result<Folder> {
         Folder::at(CWD, path.as_os_str(), OFlags::empty())
     }
 
-    /// Opens the folder `name` in this one. A link is not followed.
+    /// Opens the folder `name` inside this one. Links are not followed.
     ///
     /// # Errors
-    /// As of [`open`](Folder::open); a link is one too.
+    /// The errors of [`open`](Folder::open); a link is an error too.
     pub fn open_in(&self, name: &OsStr) -> io::Result<Folder> {
         Folder::at(self.as_fd(), name, OFlags::NOFOLLOW)
     }
@@ -45,7 +45,7 @@ impl Folder {
         let flags = flags | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = |flags| rustix::fs::openat(above, name, flags, Mode::empty());
         let fd = match open(flags | OFlags::RDONLY | OFlags::NONBLOCK) {
-            // A user may be allowed to make files in a folder, and not to list it.
+            // A user may be allowed to create files in a folder but not to list it.
             #[cfg(target_os = "linux")]
             Err(rustix::io::Errno::ACCESS) => open(flags | OFlags::PATH),
             result => result,
@@ -53,10 +53,11 @@ impl Folder {
         Ok(Folder { fd: Arc::new(fd) })
     }
 
-    /// The metadata of `name` in this folder, if it exists; of a link itself and not of its target.
+    /// The metadata of `name` in this folder, if it exists. For a link, that of the link itself, not of
+    /// its target.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// The metadata cannot be read.
     pub fn look(&self, name: &OsStr) -> io::Result<Option<Stat>> {
         match rustix::fs::statat(self.as_fd(), name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => Ok(Some(found)),
@@ -68,7 +69,7 @@ impl Folder {
     /// The metadata of the folder itself.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// The metadata cannot be read.
     pub fn stat(&self) -> io::Result<Stat> {
         Ok(rustix::fs::fstat(self.as_fd())?)
     }
@@ -76,12 +77,12 @@ impl Folder {
     /// The identity of the folder.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// The metadata cannot be read.
     pub fn identity(&self) -> io::Result<Identity> {
         Ok(Identity::from(&self.stat()?))
     }
 
-    /// Syncs the names in it to the disk, as far as that is possible.
+    /// Syncs the folder's entries to the disk, as far as possible.
     ///
     /// # Errors
     /// The disk fails.

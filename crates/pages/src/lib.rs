@@ -1,57 +1,58 @@
-//! Files into memory, and memory into files: maps, transfers, copies, replacements, and what the page
-//! cache holds.
+//! Files into memory, and memory into files: maps, transfers, copies, replacements, and the state of the
+//! page cache.
 //!
 //! - [`Map`]: a read-only shared map of one regular file.
-//! - [`Reservation`]: memory that is taken as it is written, and that parts of files can be put into.
+//! - [`Reservation`]: memory that is allocated as it is written, and that parts of files can be put into.
 //! - [`transfer`]: ranges of a file read into memory, around the page cache where that helps; a
 //!   [`Region`] is memory made for that.
-//! - [`slots`]: pieces of files in a fixed number of slots, read when they are wanted.
-//! - [`Replacement`]: a file that is there as a whole or not at all.
-//! - [`copy`]: the bytes of one file into another; [`assemble`]: a file made out of ranges of others.
+//! - [`slots`]: pieces of files in a fixed number of slots, read on demand.
+//! - [`Replacement`]: a file that appears as a whole or not at all.
+//! - [`copy`]: the bytes of one file into another; [`assemble`]: a file built from ranges of others.
 //! - [`residency()`]: how much of a file is in the page cache; [`Facts`]: what else matters for reading
-//!   it; [`choose`]: how that is best done, with a reason.
+//!   it; [`choose`]: the best way to read it, with a reason.
 //!
-//! This crate touches files, the page cache and one signal handler (SIGBUS, see [`fault`]). It must
-//! never know what a tensor is, import another crate of this workspace, or print.
+//! This crate touches files, the page cache and one signal handler (SIGBUS, see [`fault`]). It must never
+//! know what a tensor is, import another crate of this workspace, or print.
 //!
 //! **Invariant:** a map is refused if the file is not a regular one, and its size is known before any
 //! page is touched. A file that shrinks under its map reads as zeros where pages are gone, and marks the
 //! map; [`Map::check`] turns that into an error that names the file. A SIGBUS from anywhere else goes
 //! where it would have gone without us.
 //!
-//! **Invariant:** what a map shows may change at any time, if another process writes to the file. So its
-//! bytes are computed with, and no length, index, offset or text is taken from them. [`Map::read`] reads
-//! what is to be checked into the caller's memory. No weight is a length or an offset to the kernels,
-//! nor an index but into a table with an entry for each value; so a weight that is torn by a write gives
-//! another number and nothing worse.
+//! **Invariant:** the contents of a map may change at any time, if another process writes to the file. So
+//! its bytes are only computed with; no length, index, offset or text is taken from them. [`Map::read`]
+//! copies data that must be checked into the caller's memory. Kernels never use a weight as a length or
+//! an offset, and as an index only into a table with an entry for each value; so a weight that is torn by
+//! a write gives a different number and nothing worse.
 //!
-//! **Invariant:** a transfer loads every byte of every piece or is an error that names the file and the
-//! offset: short reads, EINTR and EAGAIN are handled, a file that ends early is an error. It writes
-//! nowhere but into slots and the pieces' buffers. Its memory is bounded (threads × slots × largest
-//! piece), and reported. What is not available (io_uring, registered buffers, O_DIRECT) is replaced by
-//! the next best, and the report says by what and why.
+//! **Invariant:** a transfer loads every byte of every piece or returns an error that names the file and
+//! the offset: short reads, EINTR and EAGAIN are handled, and a file that ends early is an error. It
+//! writes only into slots and the pieces' buffers. Its memory is bounded (threads × slots × largest
+//! piece), and reported. Features that are not available (io_uring, registered buffers, O_DIRECT) are
+//! replaced by the next best, and the report names the replacement and the reason.
 //!
-//! **Invariant:** the facts that decide about reading are gathered in under a millisecond, large files
-//! by samples; [`choose`] is a pure function of them. Only what was counted (cachestat, or mincore on
-//! overlayfs, where cachestat always says 0) is called proven. Nothing asks for random access, and
-//! nothing leaves a network or FUSE to page faults.
+//! **Invariant:** the facts that decide about reading are gathered in under a millisecond, for large
+//! files by sampling; [`choose`] is a pure function of them. Only counted results (cachestat, or mincore
+//! on overlayfs, where cachestat always returns 0) are called proven. No code requests random access, and
+//! no method leaves a network or FUSE file to page faults.
 //!
-//! **Invariant:** a file is written without a name and gets it when it is complete and on the disk;
-//! space is reserved before the first byte. Killed at any moment, the old file is there. A [`Replacement`]
-//! replaces nothing that the caller did not say, not even what appears at the last moment, and never a
-//! device, a pipe or one of the files that it is made of, by whatever name. Its folder is open from the
-//! beginning, so a link put in the folder's place leads nowhere else.
+//! **Invariant:** a file is written without a name and gets one when it is complete and on the disk;
+//! space is reserved before the first byte. If the process is killed at any moment, the old file is still
+//! there. A [`Replacement`] replaces only files that the caller named, not even one that appears at the
+//! last moment, and never a device, a pipe or one of its own input files, by whatever name. Its folder is
+//! open from the beginning, so a link put in the folder's place leads nowhere else.
 //!
-//! **Invariant:** users who may not read everything that a new file is made of, or the file that it
-//! replaces, may not read the new file. Otherwise it has the permissions of any new file.
+//! **Invariant:** users who may not read every input of a new file, or the file that it replaces, may not
+//! read the new file. Otherwise it has the permissions of any new file.
 //!
-//! **Invariant:** a [`Stamp`] says whether a file was changed while it was read: length, mtime and
-//! ctime, which no user can set back. Writes through maps are not seen where the kernel sets no times
-//! for them: tmpfs, FUSE, and servers with times of their own.
+//! **Invariant:** a [`Stamp`] shows if a file was changed while it was read, by length, mtime and ctime,
+//! which no user can set back. Writes through maps are not detected where the kernel sets no times for
+//! them: tmpfs, FUSE, and servers with times of their own.
 //!
-//! **Invariant:** a copy leaves the page cache as it was: what was cached of the source stays, to the
-//! page, and what the copy loaded goes, read-ahead included. At most 64 MiB are cached because of it at
-//! any moment. Holes stay holes. A method (reflink, direct, copy_file_range, reading and writing) is given
+//! **Invariant:** a copy leaves the page cache as it was: cached pages of the source stay, exactly, and
+//! pages that the copy loaded are dropped, including readahead. At most 64 MiB are cached because of it
+//! at any moment. Holes stay holes. A method (reflink, direct, copy_file_range, reading and writing) is
+//! abandoned for the next only if the system refuses it before it has copied anything.
 //! up for the next only if the system refuses it and it has copied nothing yet.
 
 #![cfg(unix)]

@@ -1,28 +1,27 @@
-//! How much memory there still is for this process: what the system has, and what its control groups
-//! allow.
+//! The memory still available to this process: what the system has, and what its control groups allow.
 //!
-//! "Available" is what can be had without swapping: free memory and what is given back when asked for,
-//! above all the clean pages of files. A group's part is counted likewise: its limit, less what it
-//! uses, plus the file pages among that. (They are on the lists `active_file` and `inactive_file`;
-//! pages of tmpfs and locked pages are not, and cannot be given back.) Dirty pages are counted as if
-//! they were clean: they can be had too, after a write. What other groups use is no concern of a
-//! group's limit, but a limit of any group *around* ours holds for us as well, so the whole ancestry
-//! is asked, as far as it can be seen from inside a container.
+//! "Available" is memory that can be obtained without swapping: free memory and memory that can be
+//! reclaimed, above all the clean pages of files. A group's share is counted the same way: its limit,
+//! minus its usage, plus the file pages in that usage. (They are on the lists `active_file` and
+//! `inactive_file`; pages of tmpfs and locked pages are not, and cannot be reclaimed.) Dirty pages are
+//! counted as if they were clean: they can be reclaimed too, after a write. The usage of other groups
+//! does not count against a group's limit, but the limit of any group *around* ours applies to us as
+//! well, so the whole ancestry is checked, as far as it is visible from inside a container.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-/// What limits the memory available.
+/// The source of the limit on available memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitSource {
-    /// What the system has available (MemAvailable).
+    /// Memory that the system has available (MemAvailable).
     System,
-    /// A control group: its folder.
+    /// A control group, by its folder.
     Cgroup(PathBuf),
-    /// All memory that the machine has: this system does not say how much of it is available.
+    /// All memory of the machine: this system does not report how much of it is available.
     Total,
-    /// The system says nothing.
+    /// The system reports nothing.
     Unknown,
 }
 
@@ -37,7 +36,7 @@ impl fmt::Display for LimitSource {
     }
 }
 
-/// Bytes of memory that this process can have, and what says so. Unknown is `u64::MAX`.
+/// Bytes of memory available to this process, and the source of the limit. Unknown is `u64::MAX`.
 pub(crate) fn available() -> (u64, LimitSource) {
     let system = system();
     if !cfg!(any(target_os = "linux", target_os = "android")) {
@@ -56,22 +55,22 @@ fn system() -> (u64, LimitSource) {
     }
 }
 
-/// A line of /proc/meminfo, in bytes.
+/// Returns a line of /proc/meminfo in bytes.
 fn meminfo(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Bytes of memory of this process that could be swapped out now, at most: a control group may allow
-/// less. 0 where the system does not say.
+/// Maximum bytes of this process's memory that could be swapped out now; a control group may allow less.
+/// 0 where the system does not report it.
 pub fn swap_free() -> u64 {
     meminfo("SwapFree:").unwrap_or(0)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn system() -> (u64, LimitSource) {
-    // SAFETY: takes a number, gives a number.
+    // SAFETY: takes a number and returns a number.
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
     match u64::try_from(pages) {
         Ok(pages) if pages > 0 => {
@@ -88,8 +87,8 @@ enum Version {
     Two,
 }
 
-/// The folders of our control groups and of all around them that can be seen.
-/// `groups` is /proc/self/cgroup, `mounts` /proc/self/mountinfo.
+/// The folders of our control groups and of all visible groups around them. `groups` is
+/// /proc/self/cgroup, `mounts` /proc/self/mountinfo.
 fn folders(groups: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
     let mut found = Vec::new();
     for line in groups.lines() {
@@ -109,7 +108,7 @@ fn folders(groups: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
             continue;
         };
         let path = Path::new(path);
-        // Outside of what this namespace may see.
+        // Outside the part that this namespace may see.
         if path.components().any(|c| c == Component::ParentDir) {
             continue;
         }
@@ -122,8 +121,8 @@ fn folders(groups: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
     found
 }
 
-/// Root and mount point of a line of mountinfo, if it is the hierarchy sought:
-/// `id parent device ROOT POINT options [optional]* - TYPE source SUPEROPTIONS`.
+/// Root and mount point in a line of mountinfo, if it is the requested hierarchy: `id parent device ROOT
+/// POINT options [optional]* - TYPE source SUPEROPTIONS`.
 fn mount(line: &str, version: Version) -> Option<(PathBuf, PathBuf)> {
     let (head, tail) = line.split_once(" - ")?;
     let mut tail = tail.split(' ');
@@ -137,7 +136,7 @@ fn mount(line: &str, version: Version) -> Option<(PathBuf, PathBuf)> {
     sought.then(|| (PathBuf::from(unescaped(root)), PathBuf::from(unescaped(point))))
 }
 
-/// Spaces and the like are `\040` in mountinfo.
+/// Spaces and similar characters are `\040` and so on in mountinfo.
 fn unescaped(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -157,21 +156,21 @@ fn unescaped(text: &str) -> String {
     out + rest
 }
 
-/// The smallest of what the system has and what each group still allows.
+/// The smallest of the system's available memory and the amount that each group still allows.
 fn smallest(folders: Vec<(PathBuf, Version)>, system: (u64, LimitSource)) -> (u64, LimitSource) {
     let mut least = system;
     for (folder, version) in folders {
         let text = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
         let number = |name: &str| text(name).trim().parse::<u64>().ok();
-        // Above `memory.high` a group is slowed down until it gives back: no less a limit. "max" and
-        // a missing file are none.
+        // Above `memory.high` a group is throttled until it gives memory back, so this is as much a
+        // limit. "max" and a missing file mean no limit.
         let (limit, used, lists) = match version {
             Version::Two => (
                 [number("memory.max"), number("memory.high")].into_iter().flatten().min(),
                 "memory.current",
                 ["active_file ", "inactive_file "],
             ),
-            // `total_`: with the groups inside, as the use is counted.
+            // `total_`: including the groups inside, as in the usage.
             Version::One => (
                 number("memory.limit_in_bytes"),
                 "memory.usage_in_bytes",
@@ -183,7 +182,7 @@ fn smallest(folders: Vec<(PathBuf, Version)>, system: (u64, LimitSource)) -> (u6
         if limit.saturating_sub(used) >= least.0 {
             continue;
         }
-        // Only now: this file is slow to make.
+        // Only now, because this file is slow to generate.
         let stat = text("memory.stat");
         let file_pages: u64 = stat
             .lines()
@@ -191,7 +190,8 @@ fn smallest(folders: Vec<(PathBuf, Version)>, system: (u64, LimitSource)) -> (u6
                 lists.iter().find_map(|list| line.strip_prefix(list)?.trim().parse::<u64>().ok())
             })
             .sum();
-        // The two are not read at the same instant: there may seem to be more of them than are used.
+        // The two are not read at the same instant: there may seem to be more file pages than memory in
+        // use.
         let left = limit.saturating_sub(used.saturating_sub(file_pages));
         if left < least.0 {
             least = (left, LimitSource::Cgroup(folder));
@@ -223,7 +223,7 @@ mod tests {
                 "/sys/fs/cgroup"
             ]
         );
-        // Version 1 beside a version 2 that has no controllers, as on this project's machines.
+        // Version 1 next to a version 2 without controllers, as on this project's machines.
         let v1 = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                   34 31 0:31 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset";
         let groups = "9:name=systemd:/\n4:cpu,memory:/process/x:y\n3:cpuset:/\n0::/\n";
@@ -239,14 +239,14 @@ mod tests {
         let docker =
             "35 31 0:32 /docker/0a1b /sys/fs/my\\040cgroup/memory ro - cgroup cgroup rw,memory";
         assert_eq!(paths("4:memory:/docker/0a1b", docker), ["/sys/fs/my cgroup/memory"]);
-        // With a namespace of its own; outside of it; not mounted at all; nonsense.
+        // With its own namespace; outside of it; not mounted at all; garbage.
         assert_eq!(paths("0::/", v2), ["/sys/fs/cgroup"]);
         assert_eq!(paths("0::/../other", v2), [""; 0]);
         assert_eq!(paths("0::/a", v1), [""; 0]);
         assert_eq!(paths("memory\n::\n", "- cgroup2\n"), [""; 0]);
     }
 
-    /// Folders as the kernel makes them.
+    /// Creates folders as the kernel makes them.
     fn group(root: &Path, path: &str, files: &[(&str, String)]) {
         let folder = root.join(path);
         fs::create_dir_all(&folder).unwrap();
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(ours(2 * G), (2 * G, LimitSource::System));
         fs::write(root.join("outer/inner/memory.high"), format!("{}", 2 * G)).unwrap();
         assert_eq!(ours(16 * G), (G, LimitSource::Cgroup(root.join("outer/inner"))));
-        // Over its limit, and statistics that are newer than the use.
+        // Over its limit, and statistics newer than the usage.
         fs::write(root.join("outer/inner/memory.high"), format!("{}", G / 2)).unwrap();
         assert_eq!(ours(16 * G).0, 0);
         fs::write(root.join("outer/inner/memory.stat"), stat(9 * G, 9 * G, 0)).unwrap();

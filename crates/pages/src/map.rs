@@ -17,30 +17,30 @@ use crate::region::LockError;
 use crate::residency;
 use crate::stamp::Stamp;
 
-/// Bytes of a huge page of the page cache, where it has such.
+/// Bytes of a huge page of the page cache, where it has huge pages.
 pub const HUGE_PAGE: usize = 2 << 20;
 
 /// A read-only shared map of one regular file.
 ///
-/// Its pages are the page cache's: any number of processes share them, and nothing is read before it
-/// is touched. Renaming or deleting the file does not matter to a map. Cutting it short does: then
-/// missing parts read as zeros and [`Map::check`] fails from then on. Code that computes from a map
-/// asks `check` before it lets a result out.
+/// Its pages are the page cache's: any number of processes share them, and nothing is read until it is
+/// touched. Renaming or deleting the file does not affect a map. Truncating it does: then the missing
+/// parts read as zeros and [`Map::check`] fails from then on. Code that computes from a map calls `check`
+/// before it releases a result.
 ///
-/// A process that writes into the file changes what the map shows; the system has no means against
-/// that. Code that reads a map has to stay memory-safe whatever the bytes are, at any time: it computes
-/// with them, and takes no length, index or text from them ([`Map::read`] is for these).
+/// A process that writes to the file changes the contents of the map; the system offers no protection
+/// against that. Code that reads a map must stay memory-safe whatever the bytes are, at any time: it
+/// computes with them, and takes no length, index or text from them ([`Map::read`] is for these).
 #[derive(Debug)]
 pub struct Map {
     start: NonNull<u8>,
     len: usize,
     path: PathBuf,
     file: File,
-    /// The stamp of the moment when it was opened.
+    /// The stamp from when the file was opened.
     stamp: Stamp,
-    /// The registry's entry.
+    /// The map's entry in the registry.
     slot: &'static Slot,
-    /// Bytes that are locked.
+    /// Locked byte ranges.
     locked: Mutex<Ranges>,
 }
 
@@ -61,10 +61,10 @@ pub enum Advice {
     Random,
     /// Soon: start reading now.
     WillNeed,
-    /// Not for a while: this process's pages may go (the page cache keeps the file's).
+    /// Not for a while: this process's pages may be released (the page cache keeps the file's).
     DontNeed,
-    /// What is read from the disk may come in huge pages, where the filesystem's cache has such: two
-    /// megabytes at a time, which are also mapped at once, by every process, as long as they stay cached.
+    /// Data read from the disk may be cached in huge pages, where the filesystem supports them: two
+    /// megabytes at a time, which every process also maps at once, while they stay cached.
     HugePages,
 }
 
@@ -80,7 +80,7 @@ impl Map {
             return Err(MapError::Empty { path: path.into() });
         }
         let too_large = || MapError::TooLarge { path: path.into(), len: metadata.len() };
-        // A slice may not be longer than isize::MAX, and the last page has to fit as well.
+        // A slice may not be longer than isize::MAX, and the last page must fit as well.
         let len = isize::try_from(metadata.len()).map_err(|_| too_large())? as usize;
         let pages = len.checked_next_multiple_of(fault::page_size()).ok_or_else(too_large)?;
 
@@ -99,26 +99,27 @@ impl Map {
         Ok(Map { start, len, path: path.into(), file, stamp, slot, locked: Mutex::default() })
     }
 
-    /// The bytes of the file at this moment; they may change at the next. Use them to compute with
-    /// tensors, and for nothing else: take what is checked and then relied on (a header, text, an offset)
-    /// from [`Map::read`].
+    /// The bytes of the file at this moment; they may change at the next. Use them only to compute with
+    /// tensors. Data that is checked and then relied on (a header, text, an offset) must come from
+    /// [`Map::read`].
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `start` is a readable map of `len` bytes that lives as long as `self`; a fault in
-        // it is answered with zero pages at the same address. That another process may write into the
-        // file is the caveat of every shared map; see the type's documentation.
+        // SAFETY: `start` is a readable map of `len` bytes that lives as long as `self`; a fault in it is
+        // answered with zero pages at the same address. Another process may write to the file, which is
+        // the caveat of every shared map; see the type's documentation.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// Fills `to` with the bytes from `at` on, by reading and not through the map: the copy belongs to
-    /// the caller and does not change. Use it for what is looked at twice, such as a header.
+    /// Fills `to` with the bytes at `at`, by reading and not through the map: the copy belongs to the
+    /// caller and does not change. Use it for data that is read twice, such as a header.
     ///
     /// # Errors
-    /// As [`Map::check`], which fails from then on: the file ends before, or cannot be read there.
+    /// The errors of [`Map::check`], which fails from then on: the file ends before, or cannot be read
+    /// there.
     pub fn read(&self, to: &mut [u8], at: u64) -> Result<(), MapError> {
         match self.file.read_exact_at(to, at) {
             Ok(()) => Ok(()),
             Err(_) => {
-                // What is beyond the end is missing as well, but no address of the map.
+                // Bytes past the end are missing as well, but they have no address in the map.
                 let at = at.min(self.len as u64 - 1);
                 self.slot.poison(self.start.as_ptr() as usize + at as usize);
                 self.check()
@@ -126,7 +127,7 @@ impl Map {
         }
     }
 
-    /// The first bytes of the file, `most` at most; none if they cannot be read.
+    /// Returns the first bytes of the file, at most `most`; none if they cannot be read.
     pub fn head(&self, most: usize) -> Vec<u8> {
         let mut head = vec![0; most.min(self.len)];
         match self.read(&mut head, 0) {
@@ -135,7 +136,7 @@ impl Map {
         }
     }
 
-    /// [`Map::read`] as a function that says whether it succeeded, for parsers.
+    /// [`Map::read`] as a function that returns true on success, for parsers.
     pub fn reader(&self) -> impl Fn(&mut [u8], u64) -> bool + '_ {
         |to, at| self.read(to, at).is_ok()
     }
@@ -145,7 +146,7 @@ impl Map {
         &self.path
     }
 
-    /// The open file, for questions to the system (its residency, for instance).
+    /// The open file, for system queries (its residency, for example).
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -160,13 +161,13 @@ impl Map {
         self.len == 0
     }
 
-    /// Loads `range` into memory and into this process's page table, reading what is not cached.
-    /// Returns when that is done. A range that reaches past the end is cut.
+    /// Loads `range` into memory and into this process's page table, and reads pages that are not cached.
+    /// Returns when that is done. The part of a range past the end is ignored.
     ///
-    /// This is a matter of speed only: where the system cannot do it, pages are loaded when touched.
+    /// This affects only speed: where the system cannot do it, pages are loaded when touched.
     ///
     /// # Errors
-    /// As [`Map::check`].
+    /// The errors of [`Map::check`].
     pub fn populate(&self, range: Range<usize>) -> Result<(), MapError> {
         let Some((start, len)) = self.pages(range) else { return self.check() };
         #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -178,7 +179,7 @@ impl Map {
                     Ok(()) => return self.check(),
                     Err(error) => match error.raw_os_error() {
                         Some(libc::EINTR) => continue,
-                        // A touch would have raised SIGBUS. Which page it was, touching tells.
+                        // A touch would have raised SIGBUS. Touching the pages below finds which one.
                         Some(libc::EFAULT) => break,
                         // An older kernel, or no memory for page tables.
                         _ => break,
@@ -186,18 +187,19 @@ impl Map {
                 }
             }
         }
-        // Errors do not matter: this only starts the reading early.
+        // Errors do not matter: this only starts reading early.
         let _ = self.madvise(start, len, libc::MADV_WILLNEED);
         self.touch_each(start, len, fault::page_size());
         self.check()
     }
 
-    /// Maps what is cached of `range`, a fault at a time. While [`populate`](Self::populate) works, other threads cannot map memory, and
-    /// a thread that waits for that is passed over for milliseconds; so use this where others work meanwhile. (On Linux a fault maps
-    /// the pages around it that are cached, 64 KiB in all; what it leaves out is mapped when it is used.)
+    /// Maps the cached pages of `range`, one fault at a time. While [`populate`](Self::populate) works,
+    /// other threads cannot map memory, and a thread that waits for that can be delayed by milliseconds;
+    /// so use this where other threads work at the same time. (On Linux a fault maps the cached pages
+    /// around it, 64 KiB in all; pages that it skips are mapped when they are used.)
     ///
     /// # Errors
-    /// As [`Map::check`].
+    /// The errors of [`Map::check`].
     pub fn touch(&self, range: Range<usize>) -> Result<(), MapError> {
         const AROUND: usize = if cfg!(target_os = "linux") { 64 << 10 } else { 1 };
         if let Some((start, len)) = self.pages(range) {
@@ -206,7 +208,7 @@ impl Map {
         self.check()
     }
 
-    /// Reads a byte in every `step` bytes of a range that [`pages`](Self::pages) has given.
+    /// Reads one byte in every `step` bytes of a range returned by [`pages`](Self::pages).
     fn touch_each(&self, start: usize, len: usize, step: usize) {
         for at in (start..start + len).step_by(step) {
             // SAFETY: `at` is in a page of the map, see `pages`.
@@ -214,10 +216,11 @@ impl Map {
         }
     }
 
-    /// Reads a range of at most a [huge page](HUGE_PAGE) again, in huge pages if the map [should come in such](Advice::HugePages). The page
-    /// cache keeps what it has read in the pages in which it was read, and this takes it out of there before. Pages stay that another
-    /// process has mapped. Returns whether huge ones came, as far as that can be seen; in a filesystem whose cache has none, there is no
-    /// use in it. What cannot be read is seen by who touches it.
+    /// Reads a range of at most a [huge page](HUGE_PAGE) again, in huge pages if the map [was advised
+    /// so](Advice::HugePages). The page cache keeps data in pages of the size in which it was read, so
+    /// this evicts the range first. Pages mapped by another process stay. Returns true if huge pages were
+    /// loaded, as far as that can be detected; useless on a filesystem whose cache has no huge pages.
+    /// Pages that cannot be read are detected when they are touched.
     pub fn read_anew(&self, range: Range<usize>) -> bool {
         let range = range.start..range.end.min(self.len);
         if range.is_empty() {
@@ -228,14 +231,14 @@ impl Map {
         residency::give_up_range(&self.file, range.start as u64..range.end as u64);
         let before = fault::of_this_thread();
         let _ = self.populate(range);
-        // One fault maps a huge page, and one maps sixteen small ones.
+        // One fault maps a huge page, or sixteen small ones.
         fault::of_this_thread().saturating_sub(before) < small.div_ceil(32) as u64
     }
 
-    /// Tells the system how `range` is going to be used. A range that reaches past the end is cut.
+    /// Advises the system how `range` will be used. The part of a range past the end is ignored.
     ///
     /// # Errors
-    /// The system does not take the advice; nothing is lost but speed.
+    /// The system does not take the advice; only speed is lost.
     pub fn advise(&self, range: Range<usize>, advice: Advice) -> io::Result<()> {
         let Some((start, len)) = self.pages(range) else { return Ok(()) };
         let advice = match advice {
@@ -252,15 +255,15 @@ impl Map {
         self.madvise(start, len, advice)
     }
 
-    /// Gives back this process's hold on the whole pages within `range`, and returns their bytes. The
-    /// map stays valid: a page that is touched again comes back from the page cache, or from the file.
-    /// For what has been copied elsewhere.
+    /// Releases this process's mappings of the whole pages within `range`, and returns their bytes. The
+    /// map stays valid: a page that is touched again is loaded from the page cache, or from the file. For
+    /// data that has been copied elsewhere.
     ///
     /// Pages that are partly outside of `range` stay, and so do pages that are
     /// [locked](Map::lock), here or by `mlockall`.
     pub fn give_back(&self, range: Range<usize>) -> usize {
         let page = fault::page_size();
-        // There is nothing after the end of the file: its last page is whole.
+        // Nothing follows the end of the file, so its last page counts as whole.
         let end = if range.end >= self.len { self.pages_len() } else { range.end / page * page };
         let Some(start) = range.start.checked_next_multiple_of(page) else { return 0 };
         if start >= end {
@@ -268,14 +271,14 @@ impl Map {
         }
         let locked = self.locked();
         let spare = locked.spare(start..end, |held| self.outward(held));
-        // While the lock is held: no thread locks a page that is being given back.
+        // The lock is held, so no thread locks a page that is being released.
         let given =
             |part: &Range<usize>| self.madvise(part.start, part.len(), libc::MADV_DONTNEED).is_ok();
         spare.into_iter().filter(given).map(|part| part.len()).sum()
     }
 
     /// Reads `range` and keeps it in physical memory until it is [unlocked](Map::unlock) or the map is
-    /// dropped. A range that reaches past the end is cut.
+    /// dropped. The part of a range past the end is ignored.
     ///
     /// # Errors
     /// RLIMIT_MEMLOCK or the machine's memory does not allow it: see [`LockError`].
@@ -294,14 +297,14 @@ impl Map {
             }
             _ => {
                 let error = LockError::last(range.len());
-                // Some systems have locked a part by now.
+                // Some systems have locked a part already.
                 self.unlock_pages(pages, &locked);
                 Err(error)
             }
         }
     }
 
-    /// Unlocks `range`, except for pages that hold something else that is locked.
+    /// Unlocks `range`, except for pages that also contain other locked bytes.
     pub fn unlock(&self, range: Range<usize>) {
         let range = range.start..range.end.min(self.len);
         if range.is_empty() {
@@ -312,7 +315,7 @@ impl Map {
         self.unlock_pages(self.outward(&range), &locked);
     }
 
-    /// Unlocks the `pages` of which nothing is `locked`.
+    /// Unlocks those of `pages` that contain nothing in `locked`.
     fn unlock_pages(&self, pages: Range<usize>, locked: &Ranges) {
         for part in locked.spare(pages, |held| self.outward(held)) {
             // SAFETY: pages of the map; unlocking changes no contents.
@@ -324,7 +327,7 @@ impl Map {
         self.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The whole pages around `range`, which is not empty and within the file.
+    /// The whole pages around `range`, which must not be empty and must be within the file.
     fn outward(&self, range: &Range<usize>) -> Range<usize> {
         let page = fault::page_size();
         range.start / page * page..range.end.next_multiple_of(page)
@@ -335,12 +338,12 @@ impl Map {
         self.len.next_multiple_of(fault::page_size())
     }
 
-    /// Checks that what was read from the map can be relied on. Costs one `fstat`: a file that was cut short
-    /// within its last page raises no fault, its lost bytes just read as zeros.
+    /// Checks that the bytes read from the map are reliable. Costs one `fstat`: a file that was truncated
+    /// within its last page raises no fault; its lost bytes just read as zeros.
     ///
     /// # Errors
     /// The file has become shorter ([`MapError::FileShrank`]), or a page could not be read
-    /// ([`MapError::Unreadable`]). After a fault this stays so for the life of the map.
+    /// ([`MapError::Unreadable`]). After a fault this remains for the life of the map.
     pub fn check(&self) -> Result<(), MapError> {
         let expected = self.len as u64;
         let found = self.file.metadata().map(|metadata| metadata.len());
@@ -352,7 +355,7 @@ impl Map {
                 let at = (address - self.start.as_ptr() as usize) as u64;
                 Err(MapError::Unreadable { path: self.path.clone(), at, len: expected })
             }
-            // That `fstat` fails says nothing about the pages.
+            // A failing `fstat` says nothing about the pages.
             (None, _) => Ok(()),
         }
     }
@@ -362,17 +365,17 @@ impl Map {
         &self.stamp
     }
 
-    /// As [`check`](Map::check), and checks that the file is unchanged since it was opened, for results
-    /// that must be of one state of it. The caller has [settled](Stamp::settle) its stamp before
-    /// anything was read.
+    /// Like [`check`](Map::check), and also checks that the file is unchanged since it was opened, for
+    /// results that must come from one state of it. The caller must have [settled](Stamp::settle) its
+    /// stamp before anything was read.
     ///
     /// # Errors
-    /// As of `check`, and [`MapError::Changed`].
+    /// The errors of `check`, and [`MapError::Changed`].
     pub fn check_unchanged(&self) -> Result<(), MapError> {
         self.check()?;
         match self.stamp.still_holds(&self.file) {
             Ok(false) => Err(MapError::Changed { path: self.path.clone() }),
-            // That `fstat` fails says nothing about the bytes.
+            // A failing `fstat` says nothing about the bytes.
             Ok(true) | Err(_) => Ok(()),
         }
     }
@@ -387,10 +390,11 @@ impl Map {
         Some((start, end - start))
     }
 
-    /// `start` is the offset of a page, `start + len` at most the map's length in whole pages.
+    /// Requires that `start` is the offset of a page, and `start + len` at most the map's length in whole
+    /// pages.
     fn madvise(&self, start: usize, len: usize, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: within the map; none of the advice in use changes what a read-only map of a file
-        // shows. (DONTNEED drops pages that come back from the file, or as the zeros they were.)
+        // SAFETY: within the map; no advice in use changes the contents of a read-only map of a file.
+        // (DONTNEED drops pages that come back from the file, or as the zeros they were.)
         let status = unsafe { libc::madvise(self.start.as_ptr().add(start).cast(), len, advice) };
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -399,7 +403,7 @@ impl Map {
 impl Drop for Map {
     fn drop(&mut self) {
         self.slot.unregister();
-        // SAFETY: maps `len` bytes from `start` on, by this value alone; no reference outlives it.
+        // SAFETY: this value alone maps `len` bytes at `start`; no reference outlives it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

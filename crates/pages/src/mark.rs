@@ -1,24 +1,26 @@
-//! A mark on an open file that other processes see which set it too: a shared advisory lock of one byte that no file has.
+//! A mark on an open file, visible to other processes that set it too: a shared advisory lock of one byte
+//! that no file has.
 //!
-//! It is of the open file and not of the process (open file description locks of Linux), so nothing has to be cleaned up after a process
-//! that was killed, and it keeps nobody from anything: locks of other programs are of bytes that files have, or of whole files
-//! (`flock`, which is another kind). Only reading is needed for it.
+//! The mark belongs to the open file and not to the process (open file description locks of Linux), so
+//! nothing needs to be cleaned up after a process that was killed. It blocks nothing: other programs lock
+//! bytes that files have, or whole files (`flock`, which is another kind). It requires only read access.
 
 use std::fs::File;
 use std::io;
 
-/// The byte that is locked: far past the end of any file, and of no other program, as far as one can tell.
+/// The locked byte: far past the end of any file, and not used by any other program that we know of.
 const BYTE: i64 = 0x4000_0000_416c_6967;
 
-/// Sets the mark on an open file. It goes when the file is closed.
+/// Sets the mark on an open file. It is removed when the file is closed.
 ///
 /// # Errors
-/// The system or the file system has no such locks.
+/// The system or the file system does not support such locks.
 pub fn mark(file: &File) -> io::Result<()> {
     sys::lock(file)
 }
 
-/// True if somebody else has set the mark on the same file, through another opening of it. `false` where nobody can tell.
+/// True if another process or open file has marked the same file. `false` where this cannot be
+/// determined.
 pub fn is_marked_by_others(file: &File) -> bool {
     sys::others(file)
 }
@@ -32,12 +34,12 @@ mod sys {
     use super::BYTE;
 
     fn ask(file: &File, command: libc::c_int, ty: libc::c_int) -> io::Result<libc::c_int> {
-        // SAFETY: a struct of numbers, for which zeros are right where nothing else is said.
+        // SAFETY: a struct of numbers, where zero is right for every field that is not set below.
         let mut lock: libc::flock64 = unsafe { std::mem::zeroed() };
         lock.l_type = ty as libc::c_short;
         lock.l_whence = libc::SEEK_SET as libc::c_short;
         (lock.l_start, lock.l_len) = (BYTE, 1);
-        // SAFETY: the kernel reads a struct of ours and writes to it, and to nothing else.
+        // SAFETY: the kernel reads and writes only our struct.
         match unsafe { libc::fcntl(file.as_raw_fd(), command, &mut lock) } {
             0 => Ok(lock.l_type.into()),
             _ => Err(io::Error::last_os_error()),
@@ -49,7 +51,7 @@ mod sys {
     }
 
     pub(super) fn others(file: &File) -> bool {
-        // What would keep this file from a lock of its own alone: any shared one of somebody else.
+        // Tests for a lock that would block an exclusive one here: any shared lock of another open file.
         ask(file, libc::F_OFD_GETLK, libc::F_WRLCK).is_ok_and(|ty| ty != libc::F_UNLCK)
     }
 }

@@ -1,4 +1,4 @@
-//! Opening a file by a name that came from outside, and telling files apart.
+//! Opens a file by a name from outside, and identifies files.
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::error::{FileKind, MapError};
 
-/// The identity of a file, the same by whatever name or link it is reached.
+/// The identity of a file, the same for every name or link that leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     dev: u64,
@@ -26,8 +26,8 @@ impl From<&rustix::fs::Stat> for Identity {
     }
 }
 
-/// Opens the regular file at `path` for reading; links are followed. It never waits, not even for a
-/// pipe that has no writer.
+/// Opens the regular file at `path` for reading; links are followed. Never blocks, not even on a pipe
+/// without a writer.
 ///
 /// # Errors
 /// The file cannot be opened, or is not a regular file.
@@ -39,8 +39,8 @@ pub fn open_file(path: &Path) -> Result<(File, Metadata), MapError> {
         }
         Err(MapError::NotAFile { path: path.into(), kind: file_kind(kind) })
     };
-    // The file is checked before it is opened, because opening some devices has effects; and again
-    // after, because it may have been replaced. Without O_NONBLOCK opening a pipe would wait.
+    // Check the file before opening it, because opening some devices has effects, and again after,
+    // because it may have been replaced. Without O_NONBLOCK, opening a pipe would block.
     regular(std::fs::metadata(path).map_err(open_error)?.file_type())?;
     let file = OpenOptions::new()
         .read(true)

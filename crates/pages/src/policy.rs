@@ -1,7 +1,7 @@
-//! How the weights of a file are best read, as a pure function of facts, with a reason.
+//! Chooses how best to read the weights of a file: a pure function of facts, with a reason.
 //!
-//! What it never does: ask for MADV_RANDOM (dense weights are read from front to back: 0.06 GB/s
-//! with it, measured, against 1.8), leave a network to page faults, or copy what does not fit.
+//! It never requests MADV_RANDOM (dense weights are read from front to back: 0.06 GB/s with it, measured,
+//! against 1.8), leaves a network file to page faults, or copies weights that do not fit.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,39 +9,39 @@ use std::str::FromStr;
 use crate::facts::Facts;
 use crate::filesystem::Kind;
 
-/// From this part of the file in the page cache on, it is taken as cached. Touching a cached map
-/// costs 26–30 ms per GiB and reading a cold one 500, so the tenth that is missing costs more than
-/// all the rest; but direct reads read all of it again.
+/// A file with at least this share in the page cache counts as cached. Touching a cached map costs 26–30
+/// ms per GiB and reading a cold one 500, so a missing tenth costs more than all the rest; but direct
+/// reads would read all of it again.
 pub const WARM_SHARE: f64 = 0.9;
-/// Threads that read ahead of a map on a local disk: one reads while the other waits. (Measured cold
-/// on 1.9 GB, 8 MiB at a time in huge pages: 2 threads 0.92 and 1.25 s, 4 threads 1.72 and 1.43 s.)
+/// Threads that read ahead of a map on a local disk: one reads while the other waits. (Measured cold on
+/// 1.9 GB, 8 MiB at a time in huge pages: 2 threads 0.92 and 1.25 s, 4 threads 1.72 and 1.43 s.)
 pub const LOCAL_THREADS: usize = 2;
-/// Threads that read over a network or from a program. ServerlessLLM reports 4–8 as enough for its
-/// fastest storage; each request waits longer than on a disk, so the upper end.
+/// Threads that read over a network or from a user-space filesystem. ServerlessLLM reports 4–8 as enough
+/// for its fastest storage; each request waits longer than on a disk, so the upper end.
 pub const REMOTE_THREADS: usize = 8;
-/// The part of the available memory that weights may take: the KV cache, the buffers and
-/// other programs need some as well. Inferred, not measured.
+/// The share of the available memory that weights may use: the KV cache, the buffers and other programs
+/// need some as well. Inferred, not measured.
 pub const FITS_SHARE: f64 = 0.9;
 
-/// How the user asks for weights to be read.
+/// The user's choice of how to read weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Load {
-    /// Whatever is best by the facts.
+    /// The best method for the facts.
     #[default]
     Auto,
     /// A map of the file.
     Mmap,
-    /// Reads that pass by the page cache.
+    /// Reads that bypass the page cache.
     Direct,
     /// Reads through the page cache.
     Read,
 }
 
 impl Load {
-    /// All of them, in the order of documentation.
+    /// All values, in the order of the documentation.
     pub const ALL: [Load; 4] = [Load::Auto, Load::Mmap, Load::Direct, Load::Read];
 
-    /// As on the command line.
+    /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Load::Auto => "auto",
@@ -69,10 +69,10 @@ impl FromStr for Load {
     }
 }
 
-/// What is to be read, and what happens to it then.
+/// A file to read, and the use of its weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadRequest {
-    /// What the user asks for.
+    /// The user's choice.
     pub load: Load,
     /// The weights will be copied into another layout anyway (repacked).
     pub copied: bool,
@@ -83,16 +83,16 @@ pub struct LoadRequest {
 /// How a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReadMethod {
-    /// Through a map: in place, or copied from there.
+    /// Through a map: in place, or copied from it.
     Mmap,
-    /// Past the page cache into memory of our own (with fallbacks, see the transfer).
+    /// Bypassing the page cache, into our own memory (with fallbacks, see the transfer).
     Direct,
-    /// Through the page cache into memory of our own.
+    /// Through the page cache into our own memory.
     Read,
 }
 
 impl ReadMethod {
-    /// As on the command line.
+    /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             ReadMethod::Mmap => "mmap",
@@ -102,26 +102,26 @@ impl ReadMethod {
     }
 }
 
-/// What is done to a map before it is used, in the order of use.
+/// Preparation of a map before it is used, in the order of use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Prefetch {
-    /// Its pages are cached: fill the page tables, ahead of the forward pass.
+    /// Its pages are cached: fill the page tables ahead of the forward pass.
     Populate,
-    /// Its pages are on the disk: this many threads read large pieces into the page cache ahead of
-    /// the forward pass, which does not run into what is not there yet.
+    /// Its pages are on the disk: this many threads read large pieces into the page cache ahead of the
+    /// forward pass, which waits for pages that are not loaded yet.
     ReadThreads(usize),
-    /// Nothing.
+    /// No preparation.
     None,
 }
 
 /// The decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// How the bytes come.
+    /// How the bytes are read.
     pub method: ReadMethod,
-    /// What is done to the map; `None` where there is no map.
+    /// Preparation of the map; `None` where there is no map.
     pub prefetch: Prefetch,
-    /// Why, in one sentence with the numbers that decided.
+    /// The reason, in one sentence with the numbers that decided.
     pub reason: String,
 }
 
@@ -154,7 +154,7 @@ fn by_facts(facts: &Facts, request: &LoadRequest) -> Choice {
             map(format!("The file is in memory ({name}), so it is used in place."))
         };
     }
-    // The pages are there: whatever else is true, reading them from the disk again is worse.
+    // The pages are cached: reading them from the disk again is worse in every case.
     if is_warm(facts) {
         return if request.copied {
             // Not from a map: filling page tables and emptying them again after the copying threads
@@ -170,7 +170,7 @@ fn by_facts(facts: &Facts, request: &LoadRequest) -> Choice {
             map(format!("{cached} of the file is in the page cache, so it is used in place."))
         };
     }
-    // A copy that does not fit would be killed or swapped out; a map gives its pages back by itself.
+    // A copy that does not fit would be killed or swapped out; the pages of a map can be reclaimed.
     if !fits(facts, request) && !request.copied {
         return map(format!(
             "The {weights} of weights do not fit into the {} that are available ({}), so they stay \
@@ -183,7 +183,7 @@ fn by_facts(facts: &Facts, request: &LoadRequest) -> Choice {
     by_file_system(facts, request)
 }
 
-/// Decides for a file that is not cached, and whose copy fits or is wanted anyway.
+/// Decides for a file that is not cached, and whose copy fits or is needed anyway.
 fn by_file_system(facts: &Facts, request: &LoadRequest) -> Choice {
     let name = &facts.filesystem.name;
     let weights = gigabytes(request.weights);
@@ -246,15 +246,15 @@ fn copy(method: ReadMethod, reason: String) -> Choice {
     Choice { method, prefetch: Prefetch::None, reason }
 }
 
-/// What a map needs, whether it was chosen here or by the user.
+/// Prefetch for a map, chosen here or by the user.
 fn prefetch(facts: &Facts, request: &LoadRequest) -> Prefetch {
     if is_warm(facts) || facts.filesystem.kind == Kind::Memory {
-        // Threads that copy touch the pages themselves and give them back afterwards; filled in
-        // advance, they would all count as ours at once.
+        // The threads that copy touch the pages themselves and release them afterwards. If they were
+        // populated in advance, they would all count as ours at once.
         return if request.copied { Prefetch::None } else { Prefetch::Populate };
     }
     if !fits(facts, request) {
-        // What is read first would be pushed out by what is read last, before it is used.
+        // The pages read first would be evicted by those read last before they are used.
         return Prefetch::None;
     }
     Prefetch::ReadThreads(match facts.filesystem.kind {
@@ -272,7 +272,7 @@ fn fits(facts: &Facts, request: &LoadRequest) -> bool {
 }
 
 fn percent(share: f64) -> String {
-    // Down: "100 %" means all of it.
+    // Rounded down: "100 %" means all of it.
     format!("{:.0} %", (100.0 * share).floor())
 }
 
@@ -322,10 +322,10 @@ mod tests {
         use Prefetch::{None, Populate, ReadThreads};
         use ReadMethod::{Direct, Mmap, Read};
         const LOCAL: Prefetch = ReadThreads(LOCAL_THREADS);
-        const LITTLE: u64 = 1000; // 990 MB of weights do not fit with some to spare
+        const LITTLE: u64 = 1000; // 990 MB of weights do not fit with the reserve
         const MUCH: u64 = 10_000;
-        // file system, MB cached of 1000, MB available; used in place: how, and a part of the reason;
-        // copied: the same.
+        // file system, MB cached of 1000, MB available; used in place: method, prefetch, part of the
+        // reason; copied: the same.
         type Expected = (ReadMethod, Prefetch, &'static str);
         #[rustfmt::skip]
         let table: &[(&str, u64, u64, Expected, Expected)] = &[
@@ -340,10 +340,10 @@ mod tests {
             ("ext2/3/4", 0, MUCH, (Mmap, LOCAL, "10.00 GB"), (Direct, None, "Only 0 %")),
             ("xfs", 0, MUCH, (Mmap, LOCAL, "2 threads"), (Direct, None, "copied anyway")),
             ("overlay", 0, MUCH, (Mmap, LOCAL, "overlay"), (Direct, None, "overlay")),
-            // 3. larger than memory: in place it stays in the file
+            // 3. larger than memory: weights used in place stay in the file
             ("ext2/3/4", 0, LITTLE, (Mmap, None, "1.00 GB that are available (MemAvailable)"), (Direct, None, "copied anyway")),
             ("nfs", 0, LITTLE, (Mmap, None, "do not fit"), (Read, None, "never fault by fault")),
-            // 4. networks and programs
+            // 4. networks and user-space filesystems
             ("nfs", 0, MUCH, (Read, None, "nfs"), (Read, None, "large pieces")),
             ("lustre", 500, MUCH, (Read, None, "50 %"), (Read, None, "50 %")),
             ("9p", 0, MUCH, (Read, None, "9p"), (Read, None, "9p")),
@@ -379,7 +379,7 @@ mod tests {
         let got = choose(&facts, &request(Load::Auto, true));
         assert_eq!(got.method, ReadMethod::Read);
         assert!(got.reason.contains("refuses"), "{got:?}");
-        // A kernel that does not say: tried, the transfer falls back.
+        // A kernel that does not report it: try, the transfer falls back.
         facts.direct_refused = false;
         assert_eq!(choose(&facts, &request(Load::Auto, true)).method, ReadMethod::Direct);
     }
@@ -405,7 +405,7 @@ mod tests {
             }
         }
         let cold = |name| choose(&facts(name, 0, 10_000), &request(Load::Mmap, false)).prefetch;
-        // Even then: never fault by fault over a network.
+        // Even for a forced map: never fault by fault over a network.
         assert_eq!(cold("nfs"), Prefetch::ReadThreads(REMOTE_THREADS));
         assert_eq!(cold("ext2/3/4"), Prefetch::ReadThreads(LOCAL_THREADS));
         assert!("random".parse::<Load>().unwrap_err().contains("auto, mmap, direct, read"));

@@ -1,4 +1,4 @@
-//! Sets of ranges, for the parts of a map that are locked.
+//! Sets of ranges, for the locked parts of a map.
 
 use std::ops::Range;
 
@@ -13,12 +13,12 @@ impl Ranges {
         }
     }
 
-    /// Takes `range` out of all of them.
+    /// Removes `range` from all ranges.
     pub fn remove(&mut self, range: &Range<usize>) {
         self.0 = self.0.drain(..).flat_map(|held| without(held, range)).collect();
     }
 
-    /// The parts of `range` that are left when all of them, made larger by `outward`, are taken out.
+    /// The parts of `range` that remain after removing all ranges, each widened by `outward`.
     pub fn spare(
         &self,
         range: Range<usize>,
@@ -33,7 +33,7 @@ impl Ranges {
     }
 }
 
-/// `a` less `b`: up to two ranges, none of them empty.
+/// `a` minus `b`: up to two ranges, none of them empty.
 fn without(a: Range<usize>, b: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
     let parts = [a.start..a.end.min(b.start), a.start.max(b.end)..a.end];
     let none = b.is_empty() || b.end <= a.start || a.end <= b.start;
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_out_is_exactly_that() {
-        // Every pair of ranges over ten places, against a set of places.
+        // Every pair of ranges over ten positions, checked against a set of positions.
         let ranges: Vec<_> = (0..10).flat_map(|a| (0..10).map(move |b| a..b)).collect();
         for a in &ranges {
             for b in &ranges {

@@ -1,4 +1,4 @@
-//! Private memory for copies of weights: large, zero, and free until it is touched.
+//! Private memory for copies of weights: large, zeroed, and free until touched.
 
 use std::io;
 use std::ops::Range;
@@ -8,36 +8,36 @@ use thiserror::Error;
 
 /// Private anonymous memory of this process.
 ///
-/// It begins at a multiple of 2 MiB and asks for huge pages, because the first touch of a 4 KiB page
+/// It begins at a multiple of 2 MiB and requests huge pages, because the first touch of a 4 KiB page
 /// costs more than copying into it. It reads as zeros until written, and pages that are never touched
-/// cost nothing but address space.
+/// cost only address space.
 ///
-/// Several threads fill a region at the same time, each its own part, through
-/// [`as_mut_ptr`](Region::as_mut_ptr): the region cannot check that, the writers promise it.
+/// Several threads fill a region at the same time, each a separate part, through
+/// [`as_mut_ptr`](Region::as_mut_ptr). The region cannot check that; the writers must ensure it.
 #[derive(Debug)]
 pub struct Region {
     start: NonNull<u8>,
     len: usize,
-    /// Bytes that are mapped from `start` on: `len` in whole pages, and at least one.
+    /// Bytes mapped from `start`: `len` in whole pages, at least one page.
     mapped: usize,
 }
 
-// SAFETY: the memory belongs to this value alone and is unmapped once, by its owner. Shared access
+// SAFETY: the memory belongs to this value alone and is unmapped once, by its owner. Shared access only
 // reads; a caller that writes through `as_mut_ptr` promises that nothing else uses that part meanwhile.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
-/// The system does not give as much memory.
+/// The system does not provide this much memory.
 #[derive(Debug, Error)]
 #[error(
     "cannot reserve {len} bytes of memory: {source}; free some, raise the limit on address space \
      (ulimit -v), or use a smaller model"
 )]
 pub struct RegionError {
-    /// Bytes wanted.
+    /// Bytes requested.
     pub len: usize,
-    /// What the system says.
+    /// The system's error.
     pub source: io::Error,
 }
 
@@ -45,15 +45,15 @@ pub struct RegionError {
 #[derive(Debug, Error)]
 #[error("cannot lock {bytes} bytes in memory: {source}; {}", advice(*.limit, source))]
 pub struct LockError {
-    /// Bytes that were to be locked.
+    /// Bytes to lock.
     pub bytes: usize,
-    /// How many bytes this process may lock (the soft RLIMIT_MEMLOCK); `None` if there is no limit.
+    /// The number of bytes this process may lock (the soft RLIMIT_MEMLOCK); `None` if there is no limit.
     pub limit: Option<u64>,
-    /// What the system says.
+    /// The system's error.
     pub source: io::Error,
 }
 
-/// What to do about memory that cannot be locked.
+/// Advice on memory that cannot be locked.
 fn advice(limit: Option<u64>, source: &io::Error) -> String {
     match (limit, source.raw_os_error()) {
         (Some(limit), Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN)) => format!(
@@ -73,10 +73,10 @@ impl LockError {
     }
 }
 
-/// Whether this process may lock `bytes` of memory, as far as limits tell.
+/// Checks that this process may lock `bytes` of memory, as far as the limits show.
 ///
 /// # Errors
-/// RLIMIT_MEMLOCK allows fewer, and the process has not the capability that lifts it.
+/// RLIMIT_MEMLOCK allows fewer, and the process lacks the capability that lifts it.
 pub fn check_lock(bytes: u64) -> Result<(), LockError> {
     match lock_limit() {
         Some(limit) if bytes > limit && !may_lock_anything() => Err(LockError {
@@ -88,8 +88,8 @@ pub fn check_lock(bytes: u64) -> Result<(), LockError> {
     }
 }
 
-/// True if the process has CAP_IPC_LOCK, to which RLIMIT_MEMLOCK does not apply. If the system does not
-/// say, yes: locking itself shows it.
+/// True if the process has CAP_IPC_LOCK, to which RLIMIT_MEMLOCK does not apply. Also true if the system
+/// does not report it: locking itself will show it.
 fn may_lock_anything() -> bool {
     const CAP_IPC_LOCK: u32 = 14;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -101,20 +101,21 @@ fn may_lock_anything() -> bool {
 /// The soft limit on locked memory, in bytes.
 fn lock_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills a struct of ours.
+    // SAFETY: fills our own struct.
     let status = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
     #[allow(clippy::unnecessary_cast)] // signed on some systems
     (status == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur as u64)
 }
 
 impl Region {
-    /// A region begins at a multiple of this: the size of a huge page on x86-64 and (with 4 KiB pages) on AArch64.
+    /// Alignment of a region's start: the size of a huge page on x86-64 and (with 4 KiB pages) on
+    /// AArch64.
     pub const HUGE: usize = 2 << 20;
 
     /// Reserves `len` bytes.
     ///
     /// # Errors
-    /// There is not as much address space.
+    /// There is not enough address space.
     pub fn new(len: usize) -> Result<Region, RegionError> {
         let error = |source| RegionError { len, source };
         let too_large = || error(io::Error::from_raw_os_error(libc::ENOMEM));
@@ -134,7 +135,7 @@ impl Region {
         if base == libc::MAP_FAILED {
             return Err(error(io::Error::last_os_error()));
         }
-        // More than needed was mapped, to find a multiple of 2 MiB in it; the rest goes back.
+        // More than needed was mapped, to find a multiple of 2 MiB in it; unmap the rest.
         let before = (base as usize).next_multiple_of(Region::HUGE) - base as usize;
         let after = reserved - before - mapped;
         // SAFETY: within what was just mapped, to which nothing else has a pointer; whole pages, because
@@ -150,7 +151,7 @@ impl Region {
             start
         };
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        // SAFETY: advice on memory of ours; it changes no contents. That it is not taken is no error.
+        // SAFETY: advice on our own memory, which changes no contents. It may be refused.
         unsafe {
             libc::madvise(start.cast(), mapped, libc::MADV_HUGEPAGE);
         }
@@ -158,7 +159,7 @@ impl Region {
         Ok(Region { start, len, mapped })
     }
 
-    /// Bytes.
+    /// Size in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -168,7 +169,7 @@ impl Region {
         self.len == 0
     }
 
-    /// All of it. A part that a thread is still writing to must not be read before that is done.
+    /// The whole region. A part that a thread is still writing to must not be read until that is done.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `len` readable bytes that live as long as `self`. Writers promise to write only
         // where nothing reads.
@@ -177,35 +178,37 @@ impl Region {
 
     /// The memory, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: memory of ours, of this length and initialised; there is no other reference to it.
+        // SAFETY: our own memory, of this length and initialised; there is no other reference to it.
         unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) }
     }
 
-    /// The address of its first byte, for writing: a multiple of 2 MiB. Writing through this pointer is sound only
-    /// where no other thread reads or writes at the same time, and while the region lives.
+    /// The address of the first byte, for writing: a multiple of 2 MiB. Writing through this pointer is
+    /// sound only where no other thread reads or writes at the same time, and while the region lives.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Gives all of its memory back to the system. It reads as zeros afterwards, until it is written again.
+    /// Returns all of its memory to the system. It then reads as zeros until it is written again.
     ///
     /// # Safety
-    /// Nobody has a reference to its bytes, and nothing is being written to them.
+    /// There are no references to its bytes, and nothing is being written to them.
     pub unsafe fn give_back(&self) {
         // SAFETY: passed on.
         unsafe { self.give_back_range(0..self.mapped) };
     }
 
-    /// As [`give_back`](Region::give_back), only the whole pages of `range`. What reaches past the end is cut.
+    /// Like [`give_back`](Region::give_back), for the whole pages of `range`. The part past the end is
+    /// ignored.
     ///
     /// # Safety
-    /// Nobody has a reference to these bytes, and nothing is being written to them.
+    /// There are no references to these bytes, and nothing is being written to them.
     pub unsafe fn give_back_range(&self, range: Range<usize>) {
         let page = crate::fault::page_size();
         let (start, end) =
             (range.start.next_multiple_of(page), range.end.min(self.mapped) / page * page);
         if start < end {
-            // SAFETY: memory of ours; by what the caller promises, nobody sees it change. That it is refused costs memory only.
+            // SAFETY: our own memory; the caller promises that nothing sees it change. A refusal only
+            // costs memory.
             unsafe {
                 libc::madvise(
                     self.as_mut_ptr().add(start).cast(),
@@ -216,8 +219,8 @@ impl Region {
         }
     }
 
-    /// Keeps all of it in physical memory until it is dropped. This touches every page: lock after
-    /// filling, or the memory is paid for at once.
+    /// Keeps the whole region in physical memory until it is dropped. This touches every page, so lock
+    /// after filling; otherwise the memory is allocated at once.
     ///
     /// # Errors
     /// RLIMIT_MEMLOCK or the machine's memory does not allow it.
@@ -225,10 +228,10 @@ impl Region {
         self.lock_range(0..self.len)
     }
 
-    /// As [`lock`](Region::lock), only the pages of `range`. What reaches past the end is cut.
+    /// Like [`lock`](Region::lock), for the pages of `range`. The part past the end is ignored.
     ///
     /// # Errors
-    /// As [`lock`](Region::lock).
+    /// The errors of [`lock`](Region::lock).
     pub fn lock_range(&self, range: Range<usize>) -> Result<(), LockError> {
         let (start, end) = (range.start, range.end.min(self.len));
         if start >= end {
@@ -236,7 +239,7 @@ impl Region {
         }
         let page = crate::fault::page_size();
         let start = start / page * page;
-        // SAFETY: within memory of ours, from the start of a page on; locking changes no contents.
+        // SAFETY: within our own memory, from the start of a page; locking changes no contents.
         match unsafe { libc::mlock(self.start.as_ptr().add(start).cast(), end - start) } {
             0 => Ok(()),
             _ => Err(LockError::last(end - start)),
@@ -246,7 +249,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, by this value alone; no reference outlives it. A lock goes with
+        // SAFETY: mapped by `new`, by this value alone; no reference outlives it. Locks are released with
         // the memory.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.mapped) };
     }

@@ -1,4 +1,4 @@
-//! Address space that memory is taken for as it is written, and that parts of files can be put into.
+//! Address space that gets memory as it is written, and that parts of files can be put into.
 
 use std::io;
 use std::ops::Range;
@@ -10,25 +10,26 @@ use crate::error::MapError;
 use crate::fault::{self, Slot};
 use crate::map::Map;
 
-/// Address space of this process that reads as zeros. A page of it takes memory when it is first written.
+/// Address space of this process that reads as zeros. A page of it uses memory only after it is first
+/// written.
 ///
-/// Parts of files can be put into it ([`put`](Reservation::put)): they are read where they lie, from the page cache, which all
-/// processes share, and what is written over them stays in this process. Huge pages are declined, since one of them would take memory for
-/// much that is not written yet, but where its owner [asks for them](Reservation::ask_for_huge_pages).
+/// Parts of files can be put into it ([`put`](Reservation::put)): they are read in place, from the page cache, which all processes share,
+/// and writes over them stay in this process. Huge pages are declined, since each would use memory for much that is not written yet,
+/// except where the owner [requests them](Reservation::ask_for_huge_pages).
 #[derive(Debug)]
 pub struct Reservation {
     start: NonNull<u8>,
-    /// Bytes, whole pages.
+    /// Bytes, in whole pages.
     len: usize,
     parts: Vec<Part>,
 }
 
-/// A part of a file, and where it lies.
+/// A part of a file, and its position.
 #[derive(Debug)]
 struct Part {
     range: Range<usize>,
     file: Arc<Map>,
-    /// The registry's entry, which goes with the part.
+    /// The registry's entry, removed with the part.
     slot: &'static Slot,
 }
 
@@ -47,7 +48,7 @@ impl Reservation {
     /// Reserves at least `len` bytes.
     ///
     /// # Errors
-    /// There is not as much address space.
+    /// There is not enough address space.
     pub fn new(len: usize) -> io::Result<Reservation> {
         let too_large = || io::Error::from_raw_os_error(libc::ENOMEM);
         let len = len.max(1).checked_next_multiple_of(fault::page_size()).ok_or_else(too_large)?;
@@ -58,23 +59,25 @@ impl Reservation {
         Ok(Reservation { start, len, parts: Vec::new() })
     }
 
-    /// All of it.
+    /// The whole reservation.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `len` readable bytes that live as long as `self`, see `Map::bytes` for what is of a file.
+        // SAFETY: `len` readable bytes that live as long as `self`; for parts of files see `Map::bytes`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// All of it, for writing.
+    /// The whole reservation, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as `bytes`; all pages may be written, those of files are this process's own copies then.
+        // SAFETY: as `bytes`; all pages may be written, and written pages of files become this process's
+        // own copies.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Asks the system for huge pages of what is not written yet from byte `from` on. It need not give them.
+    /// Requests huge pages for unwritten memory from byte `from` on. The system may decline.
     pub fn ask_for_huge_pages(&mut self, from: usize) {
         let from = from.next_multiple_of(fault::page_size()).min(self.len);
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        // SAFETY: advice on memory of ours; it changes no contents. Kernels without huge pages refuse it, which is no error.
+        // SAFETY: advice on our own memory, which changes no contents. Kernels without huge pages refuse it, which is no
+        // error.
         unsafe {
             let start = self.start.as_ptr().add(from);
             libc::madvise(start.cast(), self.len - from, libc::MADV_HUGEPAGE);
@@ -83,15 +86,15 @@ impl Reservation {
         let _ = from;
     }
 
-    /// Puts the bytes `offset..offset + len` of a file at `at`, in place of what is there. Nothing is read. A file that is cut short
-    /// meanwhile reads as zeros where bytes are gone, and [`check`](Reservation::check) fails from then on.
+    /// Puts the bytes `offset..offset + len` of a file at `at`, replacing the current contents. Nothing is read. A file that is
+    /// truncated meanwhile reads as zeros where bytes are gone, and [`check`](Reservation::check) fails from then on.
     ///
     /// # Errors
-    /// The system does not map it. What is there then reads as zeros.
+    /// The system does not map it. The range then reads as zeros.
     ///
     /// # Panics
-    /// If one of the numbers is not a multiple of the [page size](fault::page_size), if the part does not fit into the reservation or the
-    /// file, or overlaps another part.
+    /// If one of the numbers is not a multiple of the [page size](fault::page_size), or if the part does not fit into the reservation or
+    /// the file, or overlaps another part.
     pub fn put(
         &mut self,
         at: usize,
@@ -113,7 +116,8 @@ impl Reservation {
         // SAFETY: within the reservation.
         let start = unsafe { self.start.as_ptr().add(at) };
         let flags = PRIVATE | libc::MAP_FIXED;
-        // SAFETY: replaces pages of ours, to which there are no references (`&mut self`), by others that may be read and written.
+        // SAFETY: replaces our own pages, to which there are no references (`&mut self`), with pages that may be read and
+        // written.
         let placed = unsafe {
             libc::mmap(start.cast(), len, PROTECTION, flags, file.file().as_raw_fd(), offset)
         };
@@ -128,21 +132,22 @@ impl Reservation {
         Ok(())
     }
 
-    /// Takes out the part of a file that was put at `at`; zeros are there then. Nothing if there is none.
+    /// Removes the part of a file that was put at `at`; the range then reads as zeros. Does nothing if
+    /// there is none.
     pub fn take_out(&mut self, at: usize) {
         let Some(i) = self.parts.iter().position(|part| part.range.start == at) else { return };
         let part = self.parts.swap_remove(i);
         part.slot.unregister();
         // SAFETY: within the reservation.
         let start = unsafe { self.start.as_ptr().add(at) };
-        // If there is no memory for another mapping, the file stays where it is: it may be read and written like zeros.
+        // If there is no memory for another mapping, the file stays mapped: it may be read and written like zeros.
         let _ = zeros(start, part.range.len(), libc::MAP_FIXED);
     }
 
-    /// Whether what was read from files can be relied on.
+    /// Checks that the bytes read from files are reliable.
     ///
     /// # Errors
-    /// As [`Map::check`].
+    /// The errors of [`Map::check`].
     pub fn check(&self) -> Result<(), MapError> {
         for part in &self.parts {
             part.file.check()?;
@@ -156,7 +161,7 @@ impl Reservation {
     }
 }
 
-/// Maps `len` bytes of zeros, at `start` if the flags say so.
+/// Maps `len` bytes of zeros, at `start` if the flags include MAP_FIXED.
 fn zeros(start: *mut u8, len: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
     let flags = PRIVATE | libc::MAP_ANON | flags;
     // SAFETY: new memory where the system chooses, or, with MAP_FIXED, in place of pages that the caller owns.
@@ -166,7 +171,8 @@ fn zeros(start: *mut u8, len: usize, flags: libc::c_int) -> io::Result<NonNull<u
         _ => return Err(io::Error::last_os_error()),
     };
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    // SAFETY: advice on memory of ours; it changes no contents. Kernels without huge pages refuse it, which is no error.
+    // SAFETY: advice on our own memory, which changes no contents. Kernels without huge pages refuse it, which is no
+    // error.
     unsafe {
         libc::madvise(start.as_ptr().cast(), len, libc::MADV_NOHUGEPAGE);
     }

@@ -1,15 +1,14 @@
-//! How much of a file is in the page cache now, and dropping it from there.
+//! How much of a file is in the page cache, and its eviction.
 //!
-//! The kernel tells it by cachestat(2) (Linux 6.5; from 33 µs per GiB to 16 ms, see `COUNTED`), else
-//! by mincore(2) over a map that is never touched (12 ms per GiB). Three things make the plain
+//! The kernel reports it by cachestat(2) (Linux 6.5; from 33 µs per GiB to 16 ms, see `COUNTED`),
+//! otherwise by mincore(2) over a map that is never touched (12 ms per GiB). Three things make the plain
 //! calls wrong:
-//! - Both calls answer only users who own the file or may write it. To others cachestat says EPERM,
-//!   and mincore says that *every* page is there. Then pages are sampled by reads that refuse to
-//!   wait (RWF_NOWAIT), which every user who may read the file may do.
-//! - On overlayfs (what containers have) cachestat looks at a file that has no pages of its own and
-//!   says 0. A map is one of the file beneath, so there mincore is asked.
-//! - A container's filter may forbid cachestat with EPERM instead of ENOSYS; then it counts as
-//!   missing.
+//! - Both calls answer only users who own the file or may write it. For others cachestat returns EPERM,
+//!   and mincore reports *every* page as cached. Then pages are sampled by reads that refuse to wait
+//!   (RWF_NOWAIT), which every user who may read the file may do.
+//! - On overlayfs (used by containers) cachestat checks a file that has no pages of its own and returns
+//!   0. A map is of the underlying file, so mincore is used there.
+//! - A container's filter may forbid cachestat with EPERM instead of ENOSYS; then it counts as missing.
 
 use std::fs::File;
 use std::io;
@@ -19,35 +18,35 @@ use std::os::unix::fs::FileExt;
 use std::ptr;
 use std::time::Duration;
 
-/// How many pages of a range are in the page cache. That may change at any time.
+/// The number of cached pages in a range. It may change at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Residency {
     /// Pages that the range touches (of the system's page size), the ends included.
     pub pages: u64,
-    /// How many of them are in the page cache.
+    /// The number of these pages in the page cache.
     pub cached: u64,
-    /// How that is known.
+    /// How this was determined.
     pub probe: CacheProbe,
 }
 
 impl Residency {
-    /// The cached part, 0 to 1; 1 of an empty range.
+    /// The cached share, 0 to 1; 1 for an empty range.
     pub fn share(&self) -> f64 {
         if self.pages == 0 { 1.0 } else { self.cached as f64 / self.pages as f64 }
     }
 
-    /// Bytes of the cached pages, of a range of `len` bytes.
+    /// Bytes of the cached pages in a range of `len` bytes.
     pub fn cached_bytes(&self, len: u64) -> u64 {
         self.cached.saturating_mul(crate::page_size() as u64).min(len)
     }
 
-    /// No page is cached, and that was counted, not sampled.
+    /// True if no page is cached, and that was counted, not sampled.
     pub fn is_proven_cold(&self) -> bool {
         self.cached == 0 && self.probe != CacheProbe::Sampled
     }
 }
 
-/// How a residency is known.
+/// How a residency was determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheProbe {
@@ -60,7 +59,7 @@ pub enum CacheProbe {
 }
 
 impl CacheProbe {
-    /// Its name in one word.
+    /// Its one-word name.
     pub fn name(self) -> &'static str {
         match self {
             CacheProbe::Cachestat => "cachestat",
@@ -70,21 +69,21 @@ impl CacheProbe {
     }
 }
 
-/// Samples of a file for an estimate, and pages of each: the standard error is at
-/// most 1/√n/2 of the file, here 3 %. (An estimate decides between "nearly all" and "not".)
+/// Samples of a file for an estimate, and pages per sample: the standard error is at most 1/√n/2 of the
+/// file, here 3 %. (An estimate decides between "nearly all" and "not".)
 const SAMPLES: u64 = 256;
 const SAMPLE_PAGES: u64 = 8;
-/// The same by reads: each page that is not cached starts the reading of one page.
+/// The number of samples by reads: each page that is not cached triggers the read of one page.
 const READ_SAMPLES: u64 = 64;
-/// Pages up to which an estimate is a count. Counting costs 70 ns for each page that was evicted a
-/// while ago (the kernel looks up how long) or that is cached by itself, in either call: measured,
-/// 60 ms for a file of 3.8 GB after it was evicted, 0.1 ms where it is cached in large folios.
+/// Up to this number of pages an estimate counts all of them. Counting costs 70 ns for each page that was
+/// evicted earlier (the kernel looks up how long ago) or that is cached on its own, with either call:
+/// measured, 60 ms for a file of 3.8 GB after its eviction, 0.1 ms where it is cached in large folios.
 const COUNTED: u64 = 4096;
-/// Pages that mincore is asked about at once: one byte each, on the stack.
+/// Pages per call of mincore: one byte each, on the stack.
 const VECTOR: usize = 16 << 10;
 
-/// How much of `range` (bytes of `file`; cut at its end) is in the page cache: counted, if the system
-/// tells this user; else estimated (see [`CacheProbe`]).
+/// Returns how much of `range` (bytes of `file`; cut at its end) is in the page cache: counted, if the
+/// system reports it to this user; otherwise estimated (see [`CacheProbe`]).
 ///
 /// # Errors
 /// The system refuses every probe.
@@ -92,7 +91,7 @@ pub fn residency(file: &File, range: Range<u64>) -> io::Result<Residency> {
     ask(file, range, u64::MAX)
 }
 
-/// Whether all of `range` is in the page cache; `None` if one quick call does not tell.
+/// True if all of `range` is in the page cache; `None` if one quick call cannot determine it.
 pub fn is_cached(file: &File, range: Range<u64>) -> Option<bool> {
     if is_overlay(file) {
         return None;
@@ -101,23 +100,23 @@ pub fn is_cached(file: &File, range: Range<u64>) -> Option<bool> {
     Some(missing.is_some_and(|missing| missing.is_empty()))
 }
 
-/// As [`residency`], but in a fraction of a millisecond: what is large is sampled.
+/// Like [`residency`], but in a fraction of a millisecond: large ranges are sampled.
 pub(crate) fn estimate(file: &File, range: Range<u64>) -> io::Result<Residency> {
     ask(file, range, COUNTED)
 }
 
-/// Drops the file from the page cache, as far as that is possible without privilege: its changes are
-/// written (fsync), then its pages are given up (fadvise). Returns what is left: nothing of it, if
-/// [`Residency::is_proven_cold`]. Pages stay that some process has mapped and touched, or is reading.
+/// Drops the file from the page cache, as far as possible without privilege: its changes are written
+/// (fsync), then its pages are dropped (fadvise). Returns what is still cached: nothing, if
+/// [`Residency::is_proven_cold`]. Pages that a process has mapped and touched, or is reading, stay.
 ///
 /// # Errors
-/// The system cannot do it (it is not Linux, Android or FreeBSD), or cannot say what is left.
+/// The system cannot do it (it is not Linux, Android or FreeBSD), or cannot report what is still cached.
 pub fn evict(file: &File) -> io::Result<Residency> {
     let len = file.metadata()?.len();
-    // A file on a medium that cannot be written has no changes to write.
+    // A file on a read-only medium has no changes to write.
     let _ = file.sync_all();
     let mut left = None;
-    // Pages on their way into the cache's lists are missed by the first pass now and then.
+    // The first pass occasionally misses pages that are on their way into the cache's lists.
     for pause in [0, 1, 5, 20, 50] {
         std::thread::sleep(Duration::from_millis(pause));
         give_up(file)?;
@@ -130,16 +129,16 @@ pub fn evict(file: &File) -> io::Result<Residency> {
     left.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
 }
 
-/// Begins to bring bytes that were written to the disk, and does not wait for that: a later fsync finds less to do. Where the system cannot,
-/// nothing is lost.
+/// Starts writing dirty bytes to the disk without waiting: a later fsync has less to do. Where the system does not support this, nothing is
+/// lost.
 pub fn start_writing(file: &File, range: Range<u64>) {
-    // To the system an empty range is all of the file.
+    // The system treats an empty range as the whole file.
     if !range.is_empty() {
         let _ = crate::sys::start_writing(file, &range);
     }
 }
 
-/// Gives up the file's pages in the page cache: pages that are written and not mapped.
+/// Drops the file's pages from the page cache, except dirty and mapped ones.
 ///
 /// # Errors
 /// The system cannot do it (it is not Linux, Android or FreeBSD).
@@ -152,7 +151,7 @@ pub fn give_up(file: &File) -> io::Result<()> {
     }
 }
 
-/// Gives up the file's pages in the page cache: pages that are written and not mapped.
+/// Drops the file's pages from the page cache, except dirty and mapped ones.
 ///
 /// # Errors
 /// The system cannot do it (it is not Linux, Android or FreeBSD).
@@ -164,7 +163,7 @@ pub fn give_up(_: &File) -> io::Result<()> {
     ))
 }
 
-/// As [`give_up`], the whole pages of a range. That it is refused is no error: they are cached then, which is all that happens.
+/// Like [`give_up`], for the whole pages of a range. A refusal is no error: the pages just stay cached.
 pub(crate) fn give_up_range(file: &File, range: Range<u64>) {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
@@ -186,7 +185,7 @@ fn ask(file: &File, range: Range<u64>, counted: u64) -> io::Result<Residency> {
     let first = range.start / page;
     let count = (range.end - 1) / page + 1 - first;
     let answer = |cached, probe| Ok(Residency { pages: count, cached, probe });
-    // Pages of `range`, by number.
+    // Page numbers are relative to `range`.
     let by_cachestat = |pages: Range<u64>| {
         let bytes = (first + pages.start) * page..(first + pages.end) * page;
         Some(cachestat(file, bytes)?.min(pages.end - pages.start))
@@ -217,14 +216,14 @@ fn ask(file: &File, range: Range<u64>, counted: u64) -> io::Result<Residency> {
     answer(sample(count, READ_SAMPLES, 1, read)?, CacheProbe::Sampled)
 }
 
-/// A system call that tells exactly which pages of a file are cached.
+/// A system call that reports exactly which pages of a file are cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExactProbe {
     Cachestat,
     Mincore,
 }
 
-/// The exact probe that answers this user about this file; `None` for a file of another user.
+/// The exact probe that works for this user and file; `None` for a file of another user.
 pub(crate) fn exact_probe(file: &File) -> Option<ExactProbe> {
     let metadata = file.metadata().ok()?;
     let page = crate::fault::page_size() as u64;
@@ -235,7 +234,7 @@ pub(crate) fn exact_probe(file: &File) -> Option<ExactProbe> {
 }
 
 /// The parts of `range` (bytes; it begins on a page, and ends on one or with the file) that are not in
-/// the page cache, to the page, in order.
+/// the page cache, in whole pages and in order.
 pub(crate) fn not_cached(
     file: &File,
     range: Range<u64>,
@@ -244,8 +243,8 @@ pub(crate) fn not_cached(
     let mut parts: Vec<Range<u64>> = Vec::new();
     let mut left = vec![range];
     while let Some(range) = left.pop() {
-        // Of what is partly cached each half is asked about, so that what looks at each page looks at
-        // few of the holes of a large file.
+        // A partly cached range is split in half, so that the page-by-page check covers few of the holes
+        // of a large file.
         if exact_probe == ExactProbe::Cachestat && range.end - range.start > LOOKED_AT {
             match cachestat_says(file, &range)? {
                 Some(missing) => add(&mut parts, missing),
@@ -262,10 +261,10 @@ pub(crate) fn not_cached(
     Ok(parts)
 }
 
-/// Most bytes of a range whose pages are looked at one by one, where cachestat tells more quickly.
+/// Maximum bytes of a range that is checked page by page, where cachestat is quicker.
 const LOOKED_AT: u64 = 1 << 30;
 
-/// The missing part of a range that is cached as a whole or not at all.
+/// The missing part of a range that is cached as a whole or not at all; `None` if it is partly cached.
 fn cachestat_says(file: &File, range: &Range<u64>) -> io::Result<Option<Range<u64>>> {
     let page = crate::fault::page_size() as u64;
     let pages = range.start / page..range.end.div_ceil(page);
@@ -277,7 +276,7 @@ fn cachestat_says(file: &File, range: &Range<u64>) -> io::Result<Option<Range<u6
     }
 }
 
-/// Adds a part that comes after all others.
+/// Adds a part that follows all others.
 fn add(parts: &mut Vec<Range<u64>>, part: Range<u64>) {
     match parts.last_mut() {
         _ if part.is_empty() => {}
@@ -286,7 +285,7 @@ fn add(parts: &mut Vec<Range<u64>>, part: Range<u64>) {
     }
 }
 
-/// Adds what is not cached of a range, looking at each page if it is cached in part.
+/// Adds the missing parts of a range; checks each page if the range is partly cached.
 fn look_for_missing(
     file: &File,
     range: Range<u64>,
@@ -295,7 +294,7 @@ fn look_for_missing(
 ) -> io::Result<()> {
     let page = crate::fault::page_size() as u64;
     let pages = range.start / page..range.end.div_ceil(page);
-    // Nearly always it is nothing or all, which it says without looking at each page.
+    // Nearly always it is nothing or everything, which cachestat reports without a check of each page.
     if exact_probe == ExactProbe::Cachestat
         && let Some(missing) = cachestat_says(file, &range)?
     {
@@ -316,7 +315,7 @@ fn look_for_missing(
     Ok(())
 }
 
-/// Bytes that the kernel may read ahead of a reader of this file.
+/// Bytes that the kernel may read ahead in this file.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn readahead(file: &File) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
@@ -351,7 +350,7 @@ fn sample(
     Ok(((u128::from(there) * u128::from(pages) / u128::from(asked)) as u64).min(pages))
 }
 
-/// On overlayfs the file that is open has no pages of its own.
+/// True on overlayfs, where the open file has no pages of its own.
 fn is_overlay(file: &File) -> bool {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     return crate::filesystem::magic(file) == Some(crate::filesystem::OVERLAYFS);
@@ -362,10 +361,10 @@ fn is_overlay(file: &File) -> bool {
     }
 }
 
-/// Pages of a range of bytes that are cached, by cachestat; `None` where it does not answer.
+/// The number of cached pages in a range of bytes, by cachestat; `None` if the call fails.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn cachestat(file: &File, range: Range<u64>) -> Option<u64> {
-    /// The number on every architecture but Alpha. Not in the C libraries yet.
+    /// The system call number on every architecture except Alpha. Not in the C libraries yet.
     const SYS_CACHESTAT: libc::c_long = 451;
     #[repr(C)]
     struct CachestatRange {
@@ -383,8 +382,8 @@ fn cachestat(file: &File, range: Range<u64>) -> Option<u64> {
     }
     let asked = CachestatRange { off: range.start, len: range.end - range.start };
     let mut answer = Cachestat::default();
-    // SAFETY: the kernel reads the first struct and writes the second; both are laid out as it
-    // defines them and outlive the call. An older kernel answers ENOSYS.
+    // SAFETY: the kernel reads the first struct and writes the second; both have the kernel's layout and
+    // outlive the call. An older kernel returns ENOSYS.
     let status = unsafe {
         libc::syscall(
             SYS_CACHESTAT,
@@ -402,14 +401,14 @@ fn cachestat(_: &File, _: Range<u64>) -> Option<u64> {
     None
 }
 
-/// True if mincore tells this user the truth: Linux does so since 5.2 only to the owner, to users
-/// with the owner's rights, and to users who may write the file.
+/// True if mincore's result is true for this user: since Linux 5.2 only for the owner, users with the
+/// owner's rights, and users who may write the file.
 fn may_be_told(file: &File, metadata: &std::fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;
     if !cfg!(any(target_os = "linux", target_os = "android")) {
         return true;
     }
-    // SAFETY: always succeeds, takes nothing.
+    // SAFETY: always succeeds, takes no arguments.
     let me = unsafe { libc::geteuid() };
     if me == 0 || me == metadata.uid() {
         return true;
@@ -421,8 +420,8 @@ fn may_be_told(file: &File, metadata: &std::fs::Metadata) -> bool {
     }
 }
 
-/// The same file, opened once more: reading there does not start reading what follows, and the
-/// advice that says so does not touch the maps made from `file`.
+/// Opens the same file again: reads there do not trigger readahead, and the advice for that does not
+/// affect the maps made from `file`.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn without_readahead(file: &File) -> Option<File> {
     let apart = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
@@ -436,7 +435,7 @@ pub(crate) fn without_readahead(_: &File) -> Option<File> {
     None
 }
 
-/// Whether the page at offset `at` is cached: reads one byte on the condition that it is.
+/// True if the page at offset `at` is cached: reads one byte on that condition.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn is_there_without_waiting(file: &File, at: u64) -> io::Result<bool> {
     let mut byte = 0u8;
@@ -459,7 +458,7 @@ fn is_there_without_waiting(_: &File, _: u64) -> io::Result<bool> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// A map of pages that is never touched: only mincore looks at it.
+/// A map of pages that is never touched, only passed to mincore.
 struct Window {
     start: *mut libc::c_void,
     len: usize,
@@ -497,20 +496,20 @@ impl Window {
         Ok(cached)
     }
 
-    /// Cached pages among some of the window's, at most [`VECTOR`].
+    /// The number of cached pages in a range of the window, at most [`VECTOR`] pages.
     fn look(&self, pages: Range<u64>) -> io::Result<u64> {
         let mut vector = [0u8; VECTOR];
         let vector = &mut vector[..(pages.end - pages.start) as usize];
         self.fill(pages.start, vector)?;
-        // The other bits are reserved, or mean other things elsewhere.
+        // The other bits are reserved, or have other meanings on other systems.
         Ok(vector.iter().filter(|&&b| b & 1 == 1).count() as u64)
     }
 
-    /// Asks about as many pages as `vector` holds, from `first` on, all of them the window's.
+    /// Queries `vector.len()` pages from `first` on, all within the window.
     fn fill(&self, first: u64, vector: &mut [u8]) -> io::Result<()> {
         let page = crate::fault::page_size();
         assert!(first + vector.len() as u64 <= self.pages);
-        // SAFETY: pages of the map, and a vector of one byte for each.
+        // SAFETY: pages of the map, and a vector with one byte for each.
         let status = unsafe {
             let start = self.start.cast::<u8>().add(first as usize * page);
             mincore(start.cast(), vector.len() * page, vector.as_mut_ptr().cast())
@@ -521,7 +520,7 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map`, unmapped once, and never referred to.
+        // SAFETY: mapped by `map`, unmapped once, and never dereferenced.
         unsafe { libc::munmap(self.start, self.len) };
     }
 }
@@ -529,7 +528,7 @@ impl Drop for Window {
 #[cfg(not(target_os = "openbsd"))]
 use libc::mincore;
 
-/// OpenBSD has had none since 6.5: it tells no process what the page cache holds.
+/// OpenBSD has had no mincore since 6.5: it reports the page cache to no process.
 ///
 /// # Safety
 /// None.
@@ -540,10 +539,10 @@ unsafe fn mincore(_: *mut libc::c_void, _: usize, _: *mut libc::c_char) -> libc:
     -1
 }
 
-/// Reads `range` of `file` into the page cache, 1 MiB at a time, and forgets the bytes.
+/// Reads `range` of `file` into the page cache, 1 MiB at a time, and discards the bytes.
 ///
 /// # Errors
-/// As reading does.
+/// The errors of reading.
 pub fn warm(file: &File, range: Range<u64>) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let mut at = range.start;
@@ -567,12 +566,12 @@ mod tests {
     const PAGE: u64 = 4096;
     const LEN: u64 = 300 * PAGE + 5;
 
-    /// A file of 301 pages on the disk beside the test itself (/tmp may be memory).
+    /// A file of 301 pages on the disk, next to the test binary (/tmp may be in memory).
     fn file() -> File {
         let exe = std::env::current_exe().unwrap();
         let mut file = tempfile::tempfile_in(exe.parent().unwrap()).unwrap();
         file.write_all(&vec![7; LEN as usize]).unwrap();
-        // Readahead would load more than what a test reads.
+        // Readahead would load more than a test reads.
         // SAFETY: takes numbers only.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
         file
@@ -606,7 +605,7 @@ mod tests {
         assert_eq!((all.pages, all.cached, all.share()), (301, 301, 1.0));
         assert_eq!((by_mincore(&file), by_reads(&file)), (301, 301));
 
-        // The kernel asks the disk for a page that is not there, and a fast disk may answer before the kernel looks again: try again.
+        // The kernel requests an uncached page from the disk, and a fast disk may answer before the kernel checks again: retry.
         let none_by_reads = || {
             evict(&file).unwrap();
             by_reads(&file) == 0
@@ -616,7 +615,7 @@ mod tests {
         assert_eq!((none.pages, none.cached, none.share()), (0, 0, 1.0));
     }
 
-    /// In a large file that is mostly holes, too.
+    /// Also in a large file that is mostly holes.
     #[test]
     fn what_is_not_cached_is_known_to_the_page() {
         let file = file();
@@ -650,7 +649,7 @@ mod tests {
                 assert!(p.end <= pages, "{p:?} of {pages}");
                 Ok(p.end - p.start)
             });
-            // Parts at the edge are narrower than they are counted only in tiny files.
+            // Parts at the edge are narrower than counted only in tiny files.
             assert_eq!(all.unwrap(), pages);
         }
         let first_tenth = |p: Range<u64>| Ok(if p.start < 100_000 { p.end - p.start } else { 0 });
@@ -658,7 +657,8 @@ mod tests {
         assert!((95_000..105_000).contains(&got), "{got}");
     }
 
-    /// To other users the kernel tells nothing (cachestat: EPERM) or untruths (mincore: everything).
+    /// For other users the kernel reports nothing (cachestat: EPERM) or a falsehood (mincore:
+    /// everything).
     #[test]
     fn somebody_elses_file_is_sampled() {
         // SAFETY: always succeeds.
@@ -678,7 +678,7 @@ mod tests {
         evict(&readable).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // SAFETY: takes numbers; the plain system call changes this thread alone.
+                // SAFETY: takes numbers; the plain system call affects only this thread.
                 let status = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
                 assert_eq!(status, 0);
                 let cold = residency(&readable, 0..LEN).unwrap();

@@ -1,6 +1,6 @@
-//! System calls on ranges of files, as thin wrappers; a signal never ends one early. Below everything else here.
+//! System calls on ranges of files, as thin wrappers; a signal never ends one early. The lowest layer of this crate.
 //!
-//! Elsewhere than on Linux calls that do not exist answer `Unsupported`, as an old kernel would.
+//! On systems other than Linux, calls that do not exist return `Unsupported`, as on an old kernel.
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) use elsewhere::*;
@@ -18,7 +18,7 @@ mod linux {
     use rustix::fs::{Advice, FallocateFlags, SeekFrom};
     use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
-    /// Since Linux 6.14: pages that a call loads into the page cache are dropped by itself.
+    /// Since Linux 6.14: the call itself drops the pages that it loads into the page cache.
     const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
     /// Makes `dest` share all bytes of `source`.
@@ -37,7 +37,7 @@ mod linux {
     pub fn read(file: &File, into: &mut [u8], at: u64, dontcache: bool) -> io::Result<usize> {
         Ok(retry_on_intr(|| match dontcache {
             true => rustix::io::preadv2(file, &mut [IoSliceMut::new(into)], at, DONTCACHE),
-            // The old call, which no filter forbids.
+            // The old call, which no seccomp filter forbids.
             false => rustix::io::pread(file, &mut *into, at),
         })?)
     }
@@ -74,7 +74,7 @@ mod linux {
         sync_range(file, range, libc::SYNC_FILE_RANGE_WRITE)
     }
 
-    /// Waits until the bytes are written; an empty range at 0 is the whole file. (That the file has them is for fsync to say.)
+    /// Waits until the bytes are written; an empty range at 0 is the whole file. (Only fsync guarantees them.)
     pub fn wait_written(file: &File, range: &Range<u64>) -> io::Result<()> {
         let (before, write, after) = (
             libc::SYNC_FILE_RANGE_WAIT_BEFORE,
@@ -92,7 +92,7 @@ mod linux {
         Ok(rustix::fs::fadvise(file, range.start, Some(len), Advice::DontNeed)?)
     }
 
-    /// Asks that a range be read into the page cache, without waiting for it.
+    /// Requests that a range be read into the page cache, without waiting for it.
     pub fn ask_for(file: &File, range: &Range<u64>) -> io::Result<()> {
         let Some(len) = NonZeroU64::new(range.end.saturating_sub(range.start)) else {
             return Ok(());
@@ -100,7 +100,7 @@ mod linux {
         Ok(rustix::fs::fadvise(file, range.start, Some(len), Advice::WillNeed)?)
     }
 
-    /// The offset of the next bytes from `at` on that are not in a hole.
+    /// The offset of the next bytes at or after `at` that are not in a hole.
     pub fn next_data(file: &File, at: u64) -> io::Result<Option<u64>> {
         match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Ok(at) => Ok(Some(at)),
@@ -109,7 +109,7 @@ mod linux {
         }
     }
 
-    /// The offset of the next hole from `at` on; the file's end, if there is none.
+    /// The offset of the next hole at or after `at`; the file's end, if there is none.
     pub fn next_hole(file: &File, at: u64) -> io::Result<u64> {
         Ok(rustix::fs::seek(file, SeekFrom::Hole(at))?)
     }

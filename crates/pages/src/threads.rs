@@ -1,25 +1,26 @@
-//! Threads that the system may refuse (`ulimit -u`, the limit of a control group): work continues with those
-//! that there are, and whoever asked for it can tell.
+//! Threads that the system may refuse (`ulimit -u`, the limit of a control group): work continues with the
+//! available ones, and the caller can report it.
 
-/// How many threads a piece of work was to have, and how many the system gave it.
+/// The number of threads requested for a piece of work, and the number that the system provided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threads {
-    /// As many as the work could use.
+    /// The number of threads that the work could use.
     pub wanted: usize,
-    /// As many as worked, the caller's own among them. At least 1.
+    /// The number of threads that worked, including the caller's own. At least 1.
     pub had: usize,
 }
 
 impl Threads {
-    /// Work for the caller's thread alone.
+    /// Work on the caller's thread alone.
     pub const ONE: Threads = Threads { wanted: 1, had: 1 };
 
-    /// True if the system refused some.
+    /// True if the system refused some threads.
     pub fn is_short(self) -> bool {
         self.had < self.wanted
     }
 
-    /// Of two pieces of work the one that lacked more threads, or wanted more if both had what they wanted.
+    /// Returns the one of two pieces of work that lacked more threads, or the one that requested more if
+    /// both lacked the same.
     #[must_use]
     pub fn or(self, other: Threads) -> Threads {
         let key = |threads: Threads| (threads.wanted.saturating_sub(threads.had), threads.wanted);

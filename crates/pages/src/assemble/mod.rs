@@ -1,10 +1,10 @@
-//! A file that is made out of ranges of others, leaving the page cache as it was.
+//! Builds a file from ranges of other files and leaves the page cache as it was.
 //!
-//! The new file is filled in pieces, in their order, by several threads, each of which makes a piece
-//! in memory and writes it: around the page cache where that is possible, else through it, in windows
-//! that are synced to the disk and dropped. A [`Reader`] reads the sources of pieces.
-//! Memory is one piece for each thread, and what its maker holds. Small files go through the page cache
-//! and stay there: they are likely to be used next.
+//! Several threads fill the new file in pieces, in order. Each thread makes a piece in memory and writes
+//! it: around the page cache where possible, otherwise through it, in windows that are synced to the disk
+//! and dropped. A [`Reader`] reads the sources of pieces. Each thread uses memory for one piece and for
+//! the state of its maker. Small files go through the page cache and stay there, because they are likely
+//! to be used next.
 
 mod reader;
 mod record;
@@ -28,18 +28,18 @@ use crate::copy::WriteBehind;
 use crate::transfer::direct;
 use crate::{Region, Threads};
 
-/// Most bytes of a piece: larger writes are no faster.
+/// Maximum bytes of a piece: larger writes are no faster.
 const PIECE: u64 = 4 << 20;
-/// Fewest bytes of a piece, where many threads have one each.
+/// Minimum bytes of a piece, when there are many threads.
 const MIN_PIECE: u64 = 1 << 20;
-/// Bytes of the pieces of all threads together, if that leaves each enough.
+/// Bytes of all threads' pieces together, if that leaves enough for each.
 const PIECES: u64 = 48 << 20;
-/// Files from this size on leave the page cache alone.
+/// Files of at least this size bypass the page cache.
 const LARGE: u64 = 16 << 20;
 /// Time between two reports of progress.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Why a file was not made. Its contents are of no use then.
+/// Why a file was not made. Its contents are invalid then.
 #[derive(Debug, Error)]
 pub enum AssembleError<E> {
     /// A piece could not be made.
@@ -48,34 +48,35 @@ pub enum AssembleError<E> {
     /// The file cannot be written.
     #[error("cannot write at byte {at}: {source}")]
     Write {
-        /// Where.
+        /// Offset in the file.
         at: u64,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The callback asked for it.
+    /// The callback requested it.
     #[error("stopped")]
     Stopped,
 }
 
-/// Makes pieces of the file, on one thread.
+/// Makes pieces of the file on one thread.
 pub trait Maker {
     /// Why a piece could not be made.
     type Error: Send;
 
-    /// Writes the bytes of `range` of the new file into `out`, all of them: `out` holds
-    /// stale bytes before.
+    /// Writes the bytes of `range` of the new file into `out`. It must fill all of `out`, which holds
+    /// stale bytes.
     ///
     /// # Errors
-    /// What ends the whole work.
+    /// Any error ends the whole job.
     fn make(&mut self, range: Range<u64>, out: &mut [u8]) -> Result<(), Self::Error>;
 }
 
-/// Fills `dest`, which is new and open for writing, with `len` bytes that `threads` makers make, one
-/// made by `maker` on each thread. `on_progress` is told how many bytes have been written. Returns how many
-/// threads there were to be had.
+/// Fills `dest`, which is new and open for writing, with `len` bytes from `threads` makers, one made by
+/// `maker` on each thread. `on_progress` is called with the number of bytes written. Returns the number
+/// of threads requested and started.
 ///
-/// The bytes are in the file, and for large files on their way to the disk; to sync it is left to the caller.
+/// On return the bytes are in the file, and those of large files are on their way to the disk. Syncing is
+/// left to the caller.
 ///
 /// # Errors
 /// See [`AssembleError`].
@@ -100,21 +101,21 @@ pub fn assemble<M: Maker>(
         stop: AtomicBool::new(false),
         failed: Mutex::new(None),
     };
-    // At least one, and no more than there are pieces.
+    // At least one, and at most one for each piece.
     let wanted = (threads.get() as u64).min(len.div_ceil(piece)).max(1) as usize;
     let (stopped, had) = thread::scope(|scope| {
         let start = |_| {
             let thread = thread::Builder::new().name("alight-make".into());
             thread.spawn_scoped(scope, || job.work(&mut maker())).ok()
         };
-        // On as many threads as the system gives.
+        // As many threads as the system allows.
         let running: Vec<_> = (0..wanted).map_while(start).collect();
         let had = running.len().max(1);
-        // The observer is asked before the work, so that it can refuse however short that is.
+        // The callback runs before the work starts, so that it can refuse even a very short job.
         let mut stopped = on_progress(0).is_break();
         job.stop.fetch_or(stopped, Relaxed);
         if running.is_empty() {
-            // No thread: the work is done here, and progress is reported at the end.
+            // No thread could be started: do the work here, and report progress at the end.
             job.work(&mut maker());
             stopped |= on_progress(job.done.load(Relaxed)).is_break();
         }
@@ -140,14 +141,14 @@ pub fn assemble<M: Maker>(
     Ok(Threads { wanted, had })
 }
 
-/// What the threads share.
+/// State shared by the threads.
 struct Job<'f, E> {
     writer: Writer<'f>,
     len: u64,
     piece: u64,
     /// Number of the next piece.
     next: AtomicU64,
-    /// Bytes that are written.
+    /// Bytes written.
     done: AtomicU64,
     stop: AtomicBool,
     failed: Mutex<Option<AssembleError<E>>>,
@@ -181,14 +182,14 @@ impl<E: Send> Job<'_, E> {
 
     fn fail(&self, error: AssembleError<E>) {
         self.stop.store(true, Relaxed);
-        // The first one counts. (Nothing panics while it holds the lock.)
+        // The first error counts. (Nothing panics while it holds the lock.)
         if let Ok(mut failed) = self.failed.lock() {
             failed.get_or_insert(error);
         }
     }
 }
 
-/// How bytes are written to the new file.
+/// Writes bytes to the new file.
 struct Writer<'f> {
     file: &'f File,
     method: WriteMethod<'f>,
@@ -238,9 +239,9 @@ impl<'f> Writer<'f> {
     }
 }
 
-/// Writing around the page cache, if that is possible and sensible here.
+/// Opens `file` for writes around the page cache, if that is possible and useful here.
 fn around(file: &File) -> Option<Around> {
-    // The path only matters where there is no /proc, and then this is not possible either.
+    // The path matters only without /proc, where this is not possible anyway.
     let open = direct::open(file, std::path::Path::new("")).ok()?;
     (around::is_plain_disk(file) && around::blocks_fit(&open)).then(|| Around::open(file).ok())?
 }

@@ -1,4 +1,4 @@
-//! Ranges of a file, read around the page cache.
+//! Reads ranges of a file around the page cache.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,66 +15,66 @@ use crate::residency::{self, ExactProbe};
 use crate::sys;
 use crate::transfer::direct::{self, Direct};
 
-/// A file of which ranges are read, by any number of threads.
+/// Reads ranges of a file, from any number of threads.
 ///
-/// Cached parts are read from the page cache; the rest is read around it, or through it and dropped
-/// again. The kernel may read ahead there, which a caller that found the file cold can
-/// [give up](crate::give_up) in the end.
+/// Cached parts are read from the page cache. The rest is read around it, or through it and then dropped.
+/// In the latter case the kernel may read ahead; a caller that found the file cold can [give
+/// up](crate::give_up) those pages at the end.
 pub struct Reader<'f> {
     file: &'f File,
     len: u64,
     direct: Option<Direct>,
-    /// The filesystem has refused a direct read after all.
+    /// Set when the filesystem has refused a direct read after all.
     refused: AtomicBool,
     exact_probe: Option<ExactProbe>,
-    /// What was asked for last, by [`Reader::read_columns`].
+    /// The latest parts requested by [`Reader::read_columns`].
     held: Mutex<VecDeque<Held>>,
 }
 
-/// Equal parts of a file at equal distances, as the columns of a matrix are: part `i` is the `len` bytes from
-/// `first + i * stride` on.
+/// Equal parts of a file at equal distances, like the columns of a matrix: part `i` is the `len` bytes at
+/// `first + i * stride`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// Where the first begins.
+    /// Offset of the first part.
     pub first: u64,
-    /// Bytes from the beginning of one to that of the next.
+    /// Bytes from the start of one part to the start of the next.
     pub stride: u64,
-    /// Bytes of one.
+    /// Bytes of a part.
     pub len: u64,
-    /// How many there are.
+    /// Number of parts.
     pub count: u64,
 }
 
 impl Parts {
-    /// What lies between the ends of them.
+    /// The range from the start of the first part to the end of the last.
     fn span(&self) -> Range<u64> {
         let last = self.count.saturating_sub(1).saturating_mul(self.stride);
         self.first..self.first.saturating_add(last).saturating_add(self.len)
     }
 }
 
-/// Parts that are in the page cache for a while.
+/// Parts that are kept in the page cache for a while.
 struct Held {
     parts: Parts,
-    /// What of their span was not there before.
+    /// The ranges of their span that were not cached before.
     missing: Vec<Range<u64>>,
 }
 
-/// So many bytes may be held, and so many parts in any case: threads are at work on several.
+/// Maximum bytes to hold. `HELD_PARTS` entries are held in any case, because threads work on several.
 const HELD: u64 = 256 << 20;
 const HELD_PARTS: usize = 4;
 
-/// Memory that ranges are read into, as large as the largest range so far.
+/// A buffer for ranges, as large as the largest range so far.
 #[derive(Default)]
 pub struct Buffer {
     region: Option<Region>,
 }
 
 impl<'f> Reader<'f> {
-    /// For `file`, which was opened by the name `path`.
+    /// Creates a reader of `file`, which was opened by the name `path`.
     ///
     /// # Errors
-    /// The system does not tell its length.
+    /// The file's length cannot be determined.
     pub fn new(file: &'f File, path: &Path) -> io::Result<Reader<'f>> {
         let len = file.metadata()?.len();
         let direct = if is_plain_disk(file) { direct::open(file, path).ok() } else { None };
@@ -83,11 +83,12 @@ impl<'f> Reader<'f> {
         Ok(Reader { file, len, direct, refused, exact_probe, held })
     }
 
-    /// Of each of these parts the bytes of `range`, one after the other, where all of each is going to be read, a few
-    /// bytes at a time. They are brought into the page cache together, and dropped when enough others have been.
+    /// Reads `range` of each of the parts and returns the bytes one after the other. For callers that
+    /// read the parts completely, a few bytes at a time: the parts are brought into the page cache
+    /// together, and dropped after enough other parts have been requested.
     ///
     /// # Errors
-    /// The file ends before, it cannot be read, or there is no memory.
+    /// The file is too short, it cannot be read, or there is no memory.
     pub fn read_columns<'b>(
         &self,
         parts: &Parts,
@@ -111,7 +112,7 @@ impl<'f> Reader<'f> {
         Ok(buffer.bytes(0..all))
     }
 
-    /// Asks for parts that have not been asked for lately, and drops what was longest ago.
+    /// Prefetches parts that were not requested recently, and drops the oldest ones.
     fn hold(&self, parts: &Parts) {
         // Nothing panics while it holds the lock.
         let Ok(mut held) = self.held.lock() else { return };
@@ -127,7 +128,7 @@ impl<'f> Reader<'f> {
         if !missing.is_empty() || self.exact_probe.is_none() {
             for i in 0..parts.count {
                 let at = parts.first + i * parts.stride;
-                // If it cannot be done, reading takes longer.
+                // If this fails, reading only takes longer.
                 let _ = sys::ask_for(self.file, &(at..at + parts.len));
             }
         }
@@ -141,10 +142,10 @@ impl<'f> Reader<'f> {
         }
     }
 
-    /// The bytes of `range`.
+    /// Reads the bytes of `range`.
     ///
     /// # Errors
-    /// The file ends before, it cannot be read, or there is no memory.
+    /// The file is too short, it cannot be read, or there is no memory.
     pub fn read<'b>(&self, range: Range<u64>, buffer: &'b mut Buffer) -> io::Result<&'b [u8]> {
         if range.is_empty() {
             return Ok(&[]);
@@ -173,14 +174,14 @@ impl<'f> Reader<'f> {
         let out = &mut buffer.at_least(len)?[..len];
         let got = fill(self.file, range.start, out, len)?;
         for part in ours.into_iter().flatten() {
-            // If it cannot be done, that costs memory, and the bytes are right.
+            // If this fails it only costs memory; the bytes are correct.
             let _ = sys::give_up(self.file, &part);
         }
         if got < len { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(buffer.bytes(0..len)) }
     }
 }
 
-/// Reads the blocks around `range`; returns where in the buffer it is.
+/// Reads the blocks that contain `range`; returns the position of `range` in the buffer.
 fn around(direct: &Direct, range: &Range<u64>, buffer: &mut Buffer) -> io::Result<Range<usize>> {
     let unit = direct.align.offset as u64;
     let blocks = range.start / unit * unit..range.end.next_multiple_of(unit);
@@ -196,7 +197,7 @@ fn around(direct: &Direct, range: &Range<u64>, buffer: &mut Buffer) -> io::Resul
     }
 }
 
-/// Reads into `out` until `needed` bytes are there, or the file ends. Returns how many there are.
+/// Reads into `out` until it holds `needed` bytes or the file ends. Returns the number of bytes read.
 fn fill(file: &File, at: u64, out: &mut [u8], needed: usize) -> io::Result<usize> {
     let mut got = 0;
     while got < needed {
@@ -213,7 +214,7 @@ fn length(range: &Range<u64>) -> io::Result<usize> {
 }
 
 impl Buffer {
-    /// At least `len` bytes, with anything in them.
+    /// Returns at least `len` bytes with arbitrary contents.
     fn at_least(&mut self, len: usize) -> io::Result<&mut [u8]> {
         if self.region.as_ref().is_none_or(|region| region.len() < len) {
             self.region = None;

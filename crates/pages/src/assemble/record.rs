@@ -1,4 +1,5 @@
-//! Which parts of a file were cached before it was read, so that the page cache can be left as it was.
+//! Records which parts of a file were cached before it was read, so that the page cache can be left as it
+//! was.
 
 use std::fs::File;
 use std::ops::Range;
@@ -6,19 +7,18 @@ use std::ops::Range;
 use crate::residency;
 use crate::sys;
 
-/// Most parts that are remembered; pages after them are left as they are then.
+/// Maximum number of recorded parts. Pages after them are not restored.
 const PARTS: usize = 1 << 16;
 
-/// The parts of a file that were not in the page cache when they were looked at: all of it, mostly, or
-/// nothing.
+/// The parts of a file that were not in the page cache when it was checked: usually all of it or nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     missing: Vec<Range<u64>>,
 }
 
 impl Record {
-    /// Looks at `file`, before anything of it is read: exactly, which takes some milliseconds for each
-    /// gigabyte that is cached in part. Where the kernel does not tell, nothing is recorded.
+    /// Checks `file` before any of it is read. The check is exact, and takes some milliseconds for each
+    /// gigabyte that is partly cached. Records nothing where the kernel does not report it.
     pub fn of(file: &File) -> Record {
         let look = || {
             let (exact_probe, len) = (residency::exact_probe(file)?, file.metadata().ok()?.len());
@@ -29,11 +29,11 @@ impl Record {
         Record { missing }
     }
 
-    /// Takes out of the page cache what was not in it, whichever process loaded it. Pages that are mapped
+    /// Drops the pages that were not cached before, no matter which process loaded them. Mapped pages
     /// stay.
     pub fn restore(&self, file: &File) {
         for part in &self.missing {
-            // If it cannot be done, that costs memory, which the system takes when it needs it.
+            // If this fails it costs memory, which the system reclaims when it needs it.
             let _ = sys::give_up(file, part);
         }
     }

@@ -1,9 +1,9 @@
-//! Which pages of a file were cached before a copy, so that the page cache can be left as it was.
+//! Records which pages of a file were cached before a copy, so that the page cache can be left as it was.
 //!
-//! The file is looked at in windows, each before the copy can have loaded anything of it: the kernel
-//! reads ahead, so the record runs ahead by as much. Pages that were not cached then and are now were
-//! loaded by this copy, and are dropped; cached pages stay. (Pages that another program reads for the
-//! first time during the copy cannot be told from ours.)
+//! The file is checked in windows, each before the copy can have loaded any of it. The kernel reads
+//! ahead, so the record runs ahead by the same distance. Pages that were not cached then and are now were
+//! loaded by this copy and are dropped; pages that were cached stay. (Pages that another program reads
+//! for the first time during the copy cannot be distinguished from ours.)
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::ops::Range;
 use crate::residency::{self, ExactProbe};
 use crate::sys;
 
-/// Which pages of one file were cached before they were read.
+/// The pages of one file that were cached before they were read.
 pub(super) struct CacheRecord<'a> {
     file: &'a File,
     len: u64,
@@ -20,7 +20,7 @@ pub(super) struct CacheRecord<'a> {
     /// Bytes that the kernel may read ahead of a read.
     ahead: u64,
     exact_probe: Option<ExactProbe>,
-    /// Windows that may have pages that this copy loaded, in order.
+    /// Windows that may contain pages loaded by this copy, in order.
     open: VecDeque<Recorded>,
     /// The offset up to which pages have been recorded.
     recorded: u64,
@@ -30,13 +30,13 @@ pub(super) struct CacheRecord<'a> {
 
 struct Recorded {
     range: Range<u64>,
-    /// The parts of it that were not cached.
+    /// The parts that were not cached.
     ours: Vec<Range<u64>>,
 }
 
 impl<'a> CacheRecord<'a> {
     pub fn new(file: &'a File, len: u64, window: u64) -> CacheRecord<'a> {
-        // Where a reader reaches what was read ahead, the kernel starts on as much again.
+        // When a reader reaches pages that were read ahead, the kernel reads the same amount ahead again.
         let ahead = residency::readahead(file).unwrap_or(0).saturating_mul(2).max(window);
         let exact_probe = residency::exact_probe(file);
         let open = VecDeque::new();
@@ -53,12 +53,12 @@ impl<'a> CacheRecord<'a> {
         }
     }
 
-    /// True if the kernel tells what is cached. If not, nothing is dropped.
+    /// True if the kernel reports what is cached. If not, nothing is dropped.
     pub fn is_told(&self) -> bool {
         self.exact_probe.is_some()
     }
 
-    /// Call it before anything of `range` is read; ranges come in order.
+    /// Must be called before any of `range` is read, with ranges in order.
     pub fn before(&mut self, range: &Range<u64>) {
         let Some(exact_probe) = self.exact_probe else { return };
         let end = range.end.saturating_add(self.ahead).min(self.len);
@@ -66,7 +66,7 @@ impl<'a> CacheRecord<'a> {
         while at < end {
             let next = ((at / self.window + 1) * self.window).min(self.len);
             let range = at..next;
-            // If the kernel does not tell any more, nothing is dropped.
+            // If the kernel stops reporting it, nothing is dropped.
             let ours =
                 residency::not_cached(self.file, range.clone(), exact_probe).unwrap_or_default();
             let missing: u64 = ours.iter().map(|part| part.end - part.start).sum();
@@ -77,7 +77,7 @@ impl<'a> CacheRecord<'a> {
         self.recorded = self.recorded.max(at);
     }
 
-    /// True if all of a range was cached when it was recorded.
+    /// True if a whole range was cached when it was recorded.
     pub fn is_cached(&self, range: &Range<u64>) -> bool {
         let first = self.open.partition_point(|window| window.range.end <= range.start);
         let mut windows = self.open.range(first..).take_while(|w| w.range.start < range.end);
@@ -85,7 +85,7 @@ impl<'a> CacheRecord<'a> {
         self.recorded >= range.end && windows.all(|window| window.ours.iter().all(apart))
     }
 
-    /// Call it when everything before `done` has been read: drops the pages that reading has loaded.
+    /// Must be called when everything before `done` has been read. Drops the pages that this loaded.
     pub fn after(&mut self, done: u64) {
         while self.open.front().is_some_and(|window| window.range.end <= done) {
             self.drop_first();
@@ -103,7 +103,7 @@ impl<'a> CacheRecord<'a> {
 }
 
 impl Drop for CacheRecord<'_> {
-    /// However the copy ends, the page cache is as it was.
+    /// Restores the page cache, however the copy ends.
     fn drop(&mut self) {
         while !self.open.is_empty() {
             self.drop_first();

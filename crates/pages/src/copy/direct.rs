@@ -1,6 +1,6 @@
-//! Copying around the page cache: large blocks are read through io_uring and written as they come. None
-//! of them is ever cached, and no byte is copied in memory. Parts of the source that are cached already
-//! are read from the page cache.
+//! Copies around the page cache: large blocks are read through io_uring and written as they arrive. They
+//! are never cached, and no byte is copied in memory. Parts of the source that are already cached are
+//! read from the page cache.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -16,9 +16,9 @@ use crate::Threads;
 use crate::around::{Around, BLOCK, blocks_fit, is_plain_disk};
 use crate::transfer::{self, Piece, TransferError, direct, transfer};
 
-/// Bytes that are written at once.
+/// Bytes of one write.
 const PIECE: u64 = 4 << 20;
-/// Threads that write; they mostly wait. Each has some pieces of memory.
+/// Threads that write. They mostly wait, and each has memory for some pieces.
 const THREADS: usize = 4;
 /// Bytes of one read from the page cache.
 const WARM_BLOCK: usize = 4 << 20;
@@ -30,7 +30,8 @@ pub(super) struct Direct {
     dest: Around,
 }
 
-/// Opens `dest` around the page cache, if that is possible on both sides and makes sense for these parts of the source.
+/// Opens `dest` around the page cache, if both files allow it and it makes sense for these parts of the
+/// source.
 pub(super) fn open(files: &Files<'_>, segments: &[Range<u64>]) -> Result<Direct, Fallback> {
     let no = |why| Err(Fallback::NotDirect { why });
     if !is_plain_disk(files.source) || !is_plain_disk(files.dest) {
@@ -53,8 +54,8 @@ pub(super) fn open(files: &Files<'_>, segments: &[Range<u64>]) -> Result<Direct,
 }
 
 impl Direct {
-    /// Copies all of `segments`, what is `cached` from the page cache, and returns with how many threads; or
-    /// says why not, if nothing was copied.
+    /// Copies all of `segments`, the `cached` ones from the page cache, and returns the number of threads used;
+    /// or the reason why not, if nothing was copied.
     pub fn copy(
         &self,
         files: &Files<'_>,
@@ -79,7 +80,7 @@ impl Direct {
                 }
                 Err(error) => {
                     stop.store(true, Relaxed);
-                    // The first one counts. (Nothing panics while it holds the lock.)
+                    // The first error counts. (Nothing panics while it holds the lock.)
                     if let Ok(mut failed) = failed.lock() {
                         failed.get_or_insert((at, error));
                     }
@@ -103,11 +104,11 @@ impl Direct {
             let mut stopped = false;
             let reader = thread::Builder::new().name("alight-copy".into());
             let Ok(reader) = reader.spawn_scoped(scope, read) else {
-                // The system gives no more threads: the work is done here, and progress is reported at the end.
+                // The system allows no more threads: do the work here, and report progress at the end.
                 let read = read();
                 let now = Progress { durable: done.load(Relaxed), total };
                 let stopped = on_progress(now) == ControlFlow::Break(());
-                // The thread that was refused would have been one more.
+                // The refused thread would have been one more.
                 let read = read.map(|t| Threads { wanted: t.wanted + 1, had: t.had });
                 return if stopped { Err(None) } else { read.map_err(Some) };
             };
@@ -134,7 +135,7 @@ impl Direct {
     }
 }
 
-/// Why a source of `len` bytes was not read to its end; `None` if the caller did not want it.
+/// Why a source of `len` bytes was not read to its end; `error` is `None` if the caller stopped the copy.
 fn failed_read(files: &Files<'_>, error: Option<TransferError>, len: u64) -> CopyError {
     match error {
         None | Some(TransferError::Stopped { .. }) => CopyError::Stopped,
@@ -146,7 +147,7 @@ fn failed_read(files: &Files<'_>, error: Option<TransferError>, len: u64) -> Cop
     }
 }
 
-/// A part of the file in pieces that begin on multiples of their size.
+/// Splits a part of the file into pieces that begin on multiples of their size.
 fn pieces(segment: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
     let (start, end) = (segment.start, segment.end);
     (start / PIECE..end.div_ceil(PIECE))

@@ -1,4 +1,4 @@
-//! Errors while bytes are copied. Every message begins with a file's path.
+//! Errors of copying. Every message begins with a file's path.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ fn blame(times_tell: bool) -> &'static str {
     }
 }
 
-/// Why bytes were not copied. The contents of the destination are of no use then.
+/// Why bytes were not copied. The contents of the destination are invalid then.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CopyError {
@@ -29,7 +29,7 @@ pub enum CopyError {
         path: PathBuf,
         /// Offset in the file.
         at: u64,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// The destination cannot be written.
@@ -39,10 +39,10 @@ pub enum CopyError {
         path: PathBuf,
         /// Offset in the file.
         at: u64,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The kernel, copying by itself, does not say on which side it failed.
+    /// The kernel copied by itself and does not report which side failed.
     #[error("{}: cannot copy to {} at byte {at}: {source}", path.display(), dest.display())]
     Copy {
         /// The source.
@@ -51,10 +51,10 @@ pub enum CopyError {
         dest: PathBuf,
         /// Offset in the file.
         at: u64,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The source ends earlier than it did when the copy began.
+    /// The source is shorter than when the copy began.
     #[error(
         "{}: ends at byte {at} but had {expected} bytes when the copy began: something cut it short; \
          copy it again when that is done",
@@ -63,12 +63,12 @@ pub enum CopyError {
     CutShort {
         /// The source.
         path: PathBuf,
-        /// Where it ends.
+        /// Offset of its end.
         at: u64,
         /// Bytes it had.
         expected: u64,
     },
-    /// The caller demanded shared bytes, which is not possible.
+    /// The caller required sharing the bytes, which is not possible.
     #[error(
         "{}: cannot share its bytes with {}: {source}; --reflink=auto copies them",
         path.display(), dest.display()
@@ -78,17 +78,17 @@ pub enum CopyError {
         path: PathBuf,
         /// The destination.
         dest: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The disk has not as much space.
+    /// The disk does not have enough space.
     #[error("{}: {}", path.display(), no_space(*.needed, *.free))]
     NoSpace {
         /// The destination.
         path: PathBuf,
-        /// Bytes of it, holes left out.
+        /// Bytes of the copy, without holes.
         needed: u64,
-        /// Bytes that this user could write there before anything was reserved, if the system says.
+        /// Bytes that this user could write there before anything was reserved, if the system reports it.
         free: Option<u64>,
     },
     /// The copy, read again from the disk, differs from the source.
@@ -101,12 +101,12 @@ pub enum CopyError {
         path: PathBuf,
         /// The source.
         from: PathBuf,
-        /// The first byte that is different.
+        /// Offset of the first difference.
         at: u64,
-        /// True if the times of the source would tell of every change.
+        /// True if the source's timestamps would reveal every change.
         times_tell: bool,
     },
-    /// The callback asked for it.
+    /// The callback requested it.
     #[error("stopped")]
     Stopped,
 }

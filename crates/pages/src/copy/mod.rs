@@ -1,13 +1,13 @@
-//! The bytes of one open file into another, leaving the page cache as it was.
+//! Copies the bytes of one open file into another and leaves the page cache as it was.
 //!
-//! The methods, in this order: sharing them (reflink); around the page cache (large files on plain disks);
-//! copy_file_range; reading and writing. A method is given up only if the system refuses it and it has
-//! copied nothing yet, and the [`Report`] says why. All of them keep holes, and what cannot go around
-//! the page cache is copied in windows: what this copy loads into it is at most a few of them at any
-//! moment, and nothing at the end. Cached pages of the source stay cached.
+//! The methods, in this order: sharing the bytes (reflink); around the page cache (large files on plain
+//! disks); copy_file_range; reading and writing. A method is abandoned only if the system refuses it
+//! before it has copied anything, and the [`Report`] gives the reason. All of them keep holes. Bytes that
+//! cannot go around the page cache are copied in windows: this copy has at most a few windows in the page
+//! cache at any moment, and none at the end. Cached pages of the source stay cached.
 //!
 //! Measured (`examples/copy_speed.rs`, 1.9 GB, ext4 on a virtio disk, 2 cores, fsync included, seconds;
-//! 2026-11-22 beside other work on the machine, the best of 4; CPU is what the process computed):
+//! 2026-11-22, with other work running on the machine, best of 4; CPU is the process's CPU time):
 //!
 //! | | cold | warm | CPU cold |
 //! |---|---|---|---|
@@ -16,9 +16,9 @@
 //! | copy_file_range, windows of 8 MiB | 1.80 | 0.67 | 0.71 |
 //! | read/write, RWF_DONTCACHE, 256 KiB | 2.52 | 0.72 | 1.04 |
 //!
-//! Beside programs that want the cores, the last three take ten times as long, the first does not.
+//! When other programs compete for the cores, the last three take ten times as long; the first does not.
 //!
-//! Progress counts bytes that are on the disk, not bytes on their way there.
+//! Progress counts bytes that are on the disk, not bytes on their way to it.
 
 mod cache_record;
 mod direct;
@@ -46,14 +46,14 @@ use crate::Threads;
 use cache_record::CacheRecord;
 use steps::{Ended, Files, Step};
 
-/// Bytes from which on a file is copied around the page cache: for less it is not worth the set-up.
+/// Minimum size of a file that is copied around the page cache: for less, the set-up is not worth it.
 const DIRECT_FROM: u64 = 16 << 20;
 
-/// Copies all bytes of `source` to `dest`, a new file that is empty and open for writing (each with its
-/// path, for messages). `dest` then has the same length and holes; its bytes are on the disk, but to
-/// sync the file is left to the caller.
+/// Copies all bytes of `source` to `dest`, a new, empty file that is open for writing (each with its
+/// path, for messages). `dest` then has the same length and holes, and its bytes are on the disk; syncing
+/// the file is left to the caller.
 ///
-/// # Errors
+/// See [`CopyError`]; `dest` is invalid then.
 /// See [`CopyError`]; `dest` is of no use then.
 pub fn copy(
     source: (&File, &Path),
@@ -94,13 +94,13 @@ pub fn copy(
     Ok(report)
 }
 
-/// True if the contents of a file may be others than its length says. Files of no length can have contents all the same
-/// (/proc), and files that take no space on the disk can have less than they say (/sys).
+/// True if a file's contents may not match its length. Files of length 0 can still have contents (/proc),
+/// and files that use no disk space can have less than their length (/sys).
 fn is_pseudo(metadata: &Metadata, segments: &[Range<u64>]) -> bool {
     metadata.len() == 0 || metadata.blocks() == 0 && !segments.is_empty()
 }
 
-/// What is copied.
+/// The copy job.
 struct Job<'a> {
     files: &'a Files<'a>,
     len: u64,
@@ -154,7 +154,7 @@ impl Job<'_> {
         if self.pseudo {
             (report.bytes, report.holes) = (copied, 0);
         }
-        // A file that ends in a hole gets its length from this.
+        // This sets the length of a file that ends in a hole.
         let len = if self.pseudo { copied } else { self.len };
         files.dest.set_len(len).map_err(|error| files.write(len, error))?;
         let _ = on_progress(Progress { durable: dest.durable, total });
@@ -165,7 +165,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Copies everything around the page cache, if that is best.
+    /// Copies everything around the page cache, if that is the best method.
     fn direct(
         &self,
         source: &mut CacheRecord<'_>,
@@ -187,8 +187,8 @@ impl Job<'_> {
                 return Ok(false);
             }
         };
-        // Everything is recorded: if reads are refused half way through, the rest is read through the
-        // page cache after all.
+        // Record everything: if reads are refused half way through, the rest is read through the page
+        // cache after all.
         for segment in self.segments {
             source.before(segment);
         }
@@ -207,7 +207,7 @@ impl Job<'_> {
         Ok(true)
     }
 
-    /// The source ended at `at`, earlier than it said.
+    /// The source ended at `at`, before its reported length.
     fn check_end(&self, at: u64) -> Result<(), CopyError> {
         if self.pseudo {
             return Ok(());

@@ -1,15 +1,15 @@
-//! What a copy is asked for, and what it tells while it runs.
+//! Options and progress of a copy.
 
 use std::ops::ControlFlow;
 
 use super::report::Method;
 
-/// Bytes of a window. With one of the source (and what the kernel reads ahead of it: twice 8 MiB where
-/// that is set generously), one of the destination that is filled and one on its way to the disk it
-/// stays below 64 MiB.
+/// Bytes of a window. One window of the source (and the kernel's readahead: twice 8 MiB where that is set
+/// generously), one of the destination being filled and one on its way to the disk stay below 64 MiB
+/// together.
 const WINDOW: u64 = 8 << 20;
 
-/// Whether the bytes may be shared.
+/// Controls whether the bytes may be shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reflink {
     /// Shares them if the filesystem can.
@@ -17,7 +17,7 @@ pub enum Reflink {
     Auto,
     /// Shares them, or fails.
     Always,
-    /// The copy has its own bytes (copy_file_range may share them too, and is not used).
+    /// Gives the copy its own bytes (copy_file_range may share them too, so it is not used).
     Never,
 }
 
@@ -25,7 +25,7 @@ pub enum Reflink {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Whether the bytes may be shared.
+    /// Controls whether the bytes may be shared.
     pub reflink: Reflink,
     /// The first method to try after sharing; `None` chooses the best.
     pub method: Option<Method>,
@@ -44,7 +44,7 @@ impl Default for Options {
 pub struct Progress {
     /// Bytes that are on the disk.
     pub durable: u64,
-    /// Bytes to be copied, holes left out.
+    /// Bytes to copy, without holes.
     pub total: u64,
 }
 

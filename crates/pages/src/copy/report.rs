@@ -1,27 +1,28 @@
-//! How a copy was made, and why in that way.
+//! Reports how a copy was made and why.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::Threads;
 
-/// A method to copy bytes, the cheapest first.
+/// A method of copying bytes, cheapest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Method {
     /// Both files share the bytes on the disk until one of them is changed (FICLONE): nothing is copied.
     Reflink,
-    /// Large blocks around the page cache (O_DIRECT), except for cached parts of the source: nothing is
-    /// cached by it at any moment.
+    /// Large blocks around the page cache (O_DIRECT), except for cached parts of the source: it never
+    /// caches anything.
     Direct,
-    /// The kernel copies (copy_file_range), on some network filesystems without a byte on the net.
+    /// The kernel copies (copy_file_range), on some network filesystems without sending a byte over the
+    /// network.
     CopyFileRange,
     /// read(2) and write(2).
     ReadWrite,
 }
 
 impl Method {
-    /// Its name in messages and in JSON.
+    /// The method's name in messages and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Method::Reflink => "reflink",
@@ -36,7 +37,7 @@ impl Method {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {
-    /// The system refuses a method before it copied anything.
+    /// The system refused a method before it copied anything.
     Refused {
         /// The method.
         method: Method,
@@ -45,30 +46,30 @@ pub enum Fallback {
     },
     /// These files cannot be copied around the page cache.
     NotDirect {
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
-    /// copy_file_range says that there is nothing, which files of /proc make it say.
+    /// copy_file_range reported end of file at once, as it does for files of /proc.
     NothingCopied,
-    /// The kernel does not tell this user which pages of the source are cached (it belongs to another user),
-    /// so that only a method may be used that leaves no traces by itself.
+    /// The kernel does not report to this user which pages of the source are cached (it belongs to
+    /// another user), so only a method that leaves no traces by itself may be used.
     CacheUnknown,
-    /// Reads cannot be asked to leave nothing in the page cache (RWF_DONTCACHE).
+    /// Reads cannot be made to leave nothing in the page cache (RWF_DONTCACHE).
     ReadsAreCached {
         /// The system's error.
         errno: i32,
     },
-    /// Writes cannot be asked that either.
+    /// The same for writes.
     WritesAreCached {
         /// The system's error.
         errno: i32,
     },
-    /// A part of a file cannot be brought to the disk by itself (sync_file_range): the whole is.
+    /// A part of a file cannot be synced on its own (sync_file_range): the whole file is synced.
     WholeSyncs {
         /// The system's error.
         errno: i32,
     },
-    /// The filesystem does not tell holes: they are copied as zeros.
+    /// The filesystem does not report holes: they are copied as zeros.
     HolesUnknown {
         /// The system's error.
         errno: i32,
@@ -108,18 +109,18 @@ impl fmt::Display for Fallback {
 pub struct Report {
     /// How the bytes were copied.
     pub method: Method,
-    /// Methods that were not available, and why.
+    /// Methods that were not available, with the reason.
     pub fallbacks: Vec<Fallback>,
-    /// Bytes that were copied (or, by a reflink, are shared); holes are not among them.
+    /// Bytes copied (or shared by a reflink), without holes.
     pub bytes: u64,
     /// Bytes of holes.
     pub holes: u64,
     /// Bytes of the source that this copy loaded into the page cache and dropped again.
     pub source_dropped: u64,
-    /// Bytes of the source that were cached before, and stay.
+    /// Bytes of the source that were cached before and stay cached.
     pub source_was_cached: u64,
     /// The threads that copied.
     pub threads: Threads,
-    /// From the beginning to the last byte on the disk (the file itself is not synced yet).
+    /// Time from the start to the last byte on the disk (the file itself is not synced yet).
     pub took: Duration,
 }

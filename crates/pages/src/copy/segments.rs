@@ -1,4 +1,4 @@
-//! The segments of a file that have bytes, between its holes.
+//! The segments of a file that hold data, between its holes.
 
 use std::fs::File;
 use std::io;
@@ -7,16 +7,16 @@ use std::ops::Range;
 use super::report::Fallback;
 use crate::sys;
 
-/// The parts of a file of `len` bytes that are not holes, in order; and why they are not known, if
-/// that is so (then it is one part).
+/// The parts of a file of `len` bytes that are not holes, in order. If they cannot be determined, one
+/// part and the reason.
 pub(super) fn of(file: &File, len: u64) -> io::Result<(Vec<Range<u64>>, Option<Fallback>)> {
     let mut segments: Vec<Range<u64>> = Vec::new();
     let mut at = 0;
     while at < len {
         let start = match sys::next_data(file, at) {
             Ok(Some(start)) if start < len => start,
-            // Nothing but a hole up to the end (or the file has just become shorter, which the code that
-            // reads it will see by itself).
+            // Only a hole up to the end (or the file has just become shorter, which the reading code
+            // detects by itself).
             Ok(_) => break,
             Err(error) => match error.raw_os_error() {
                 Some(errno @ (libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM)) => {
@@ -28,7 +28,7 @@ pub(super) fn of(file: &File, len: u64) -> io::Result<(Vec<Range<u64>>, Option<F
         };
         let end = sys::next_hole(file, start)?.min(len);
         if end <= start {
-            // It has changed between the two questions: what is there now is data.
+            // The file changed between the two calls: treat the rest as data.
             segments.push(start..len);
             break;
         }

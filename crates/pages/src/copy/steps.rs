@@ -1,4 +1,4 @@
-//! The methods to copy a part of a file, and when one of them is given up for the next.
+//! The methods of copying a part of a file, and the fallback from one to the next.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use super::report::{Fallback, Method, Report};
 use super::{CopyError, Options, Reflink};
 use crate::sys;
 
-/// Bytes of one read and write of our own: they stay in the cache of a core between the two.
+/// Bytes of one read and write in user space: they stay in a core's cache between the two.
 const BUFFER: usize = 256 << 10;
 
 /// The two files and their names.
@@ -34,7 +34,7 @@ impl Files<'_> {
         CopyError::Differs { path: self.to.into(), from: self.from.into(), at, times_tell }
     }
 
-    /// Reserves space for what will be written, or at least makes sure that there is enough now.
+    /// Reserves space for the copy, or at least checks that there is enough now.
     pub fn reserve(&self, segments: &[Range<u64>], needed: u64) -> Result<(), CopyError> {
         let free = crate::replace::free_bytes(self.dest);
         let no_space = |free| CopyError::NoSpace { path: self.to.into(), needed, free };
@@ -46,7 +46,7 @@ impl Files<'_> {
                 Ok(()) => {}
                 Err(error) => match error.raw_os_error() {
                     Some(libc::ENOSPC | libc::EDQUOT) => return Err(no_space(free)),
-                    // It cannot be done here; if space is missing, writing will show it.
+                    // Not supported here. If there is not enough space, writing will fail.
                     _ => return Ok(()),
                 },
             }
@@ -58,11 +58,11 @@ impl Files<'_> {
 /// The result of a step.
 pub(super) enum Ended {
     Whole,
-    /// The source ends there.
+    /// The source ends at this offset.
     Early(u64),
 }
 
-/// Shares the bytes, if that is wanted and possible.
+/// Shares the bytes, if requested and possible.
 pub(super) fn reflink(
     files: &Files<'_>,
     wish: Reflink,
@@ -91,28 +91,29 @@ pub(super) fn reflink(
     }
 }
 
-/// The error, if it means that this method is refused (and not that something is broken or full).
+/// Returns the error number if it means that this method is refused (not that something is broken or
+/// full).
 pub(super) fn refusal(error: &io::Error) -> Option<i32> {
     error.raw_os_error().filter(|errno| {
         matches!(*errno, libc::EXDEV | libc::EOPNOTSUPP | libc::EINVAL | libc::EPERM | libc::ENOSYS)
     })
 }
 
-/// The errors of filesystems without ioctls of their own, and of swap files.
+/// Errors of filesystems without ioctls of their own, and of swap files.
 fn not_an_ioctl(error: &io::Error) -> Option<i32> {
     error.raw_os_error().filter(|errno| matches!(*errno, libc::ENOTTY | libc::ETXTBSY))
 }
 
-/// What copies the next part.
+/// The method that copies the next part.
 pub(super) enum Step {
     CopyFileRange,
     ReadWrite(Buffered),
 }
 
-/// Reading and writing.
+/// Copying with read and write.
 pub(super) struct Buffered {
     buffer: Vec<u8>,
-    /// Whether reads and writes ask to leave nothing cached, and whether that has worked yet.
+    /// State of the flag that makes reads and writes leave nothing cached.
     reads: Dontcache,
     writes: Dontcache,
 }
@@ -143,7 +144,7 @@ impl Step {
         Step::ReadWrite(Buffered { buffer: vec![0; BUFFER], reads, writes })
     }
 
-    /// Copies `range`. `begun`: bytes have been copied before, so that no other method can be tried.
+    /// Copies `range`. If `begun`, bytes have been copied before, so no other method can be tried.
     pub fn copy(
         &mut self,
         files: &Files<'_>,
@@ -167,7 +168,7 @@ impl Step {
     }
 }
 
-/// Copies within the kernel; or says why it cannot, if nothing was copied.
+/// Copies within the kernel; returns the reason why it cannot, if nothing was copied.
 fn copy_file_range(
     files: &Files<'_>,
     range: Range<u64>,
@@ -184,7 +185,7 @@ fn copy_file_range(
                 begun = true;
             }
             Err(error) => {
-                // CIFS says ENOENT where a server does not know how.
+                // CIFS returns ENOENT if the server does not support it.
                 let unknown = error.raw_os_error().filter(|errno| *errno == libc::ENOENT);
                 match refusal(&error).or(unknown) {
                     Some(errno) if !begun => {
@@ -199,7 +200,7 @@ fn copy_file_range(
     Ok(Ok(Ended::Whole))
 }
 
-/// The side of a failure, where the error tells.
+/// Attributes a failure to the source or the destination, where the error reveals it.
 fn one_side(files: &Files<'_>, at: u64, source: io::Error) -> CopyError {
     match source.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::EROFS) => files.write(at, source),
@@ -246,8 +247,8 @@ impl Buffered {
 }
 
 impl Dontcache {
-    /// Calls with the flag, and once more without it if the system does not know it; returns the error
-    /// that said so as well.
+    /// Calls with the flag, and once more without it if the system does not know it; then also returns
+    /// the error number of the first call.
     fn attempt(
         &mut self,
         mut call: impl FnMut(bool) -> io::Result<usize>,

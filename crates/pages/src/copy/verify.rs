@@ -14,24 +14,25 @@ use crate::residency::evict;
 use crate::sys;
 use crate::transfer::direct;
 
-/// How the copy was read again.
+/// How the copy was read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verified {
     /// Around the page cache (O_DIRECT).
     Direct,
-    /// Through the page cache, after it was proven that nothing of the copy was in it.
+    /// Through the page cache, after proving that none of the copy was in it.
     Evicted,
     /// The filesystem is in memory: there is no disk.
     InMemory,
     /// It could not be proven that the bytes came from the disk.
     Unproven,
-    /// The source has other contents at every reading (a file of /proc): there is nothing to compare with.
+    /// The source has different contents at each read (a file of /proc): there is nothing to compare
+    /// with.
     NotCompared,
 }
 
 impl Verified {
-    /// A description in a few words.
+    /// A short description.
     pub fn name(self) -> &'static str {
         match self {
             Verified::Direct => "read from the disk around the page cache",
@@ -45,13 +46,13 @@ impl Verified {
     }
 }
 
-/// Bytes that are compared at a time.
+/// Bytes compared at a time.
 const BUFFER: usize = 1 << 20;
 
-/// Syncs `dest`, takes it out of the page cache, reads it and compares it with `source`.
+/// Syncs `dest`, evicts it from the page cache, reads it and compares it with `source`.
 ///
 /// # Errors
-/// [`CopyError::Differs`] with the first byte that is different; or a file cannot be read.
+/// [`CopyError::Differs`] with the first byte that differs; or a file cannot be read.
 pub fn verify(
     source: (&File, &Path),
     dest: (&File, &Path),
@@ -103,7 +104,7 @@ pub fn verify(
         }
     }
     if from_len != to_len {
-        // A file of /sys has less than it says.
+        // A file of /sys has less than its length.
         let ends = to_len < from_len
             && is_pseudo(&from, &segments)
             && sys::read(source.0, &mut [0], to_len, false)
@@ -116,7 +117,7 @@ pub fn verify(
     Ok(if compare.direct.is_some() { Verified::Direct } else { evicted })
 }
 
-/// The ranges that are not a hole in both files. The whole last block is always among them.
+/// The ranges that are not holes in both files. They always include the whole last block.
 fn parts(files: &Files<'_>, len: u64) -> Result<Vec<Range<u64>>, CopyError> {
     let cannot = |error| files.read(0, error);
     let mut all = segments::of(files.source, len).map_err(cannot)?.0;
@@ -124,7 +125,7 @@ fn parts(files: &Files<'_>, len: u64) -> Result<Vec<Range<u64>>, CopyError> {
     all.sort_by_key(|part| part.start);
     let mut parts: Vec<Range<u64>> = Vec::new();
     for part in all {
-        // Direct reads begin and end with a block.
+        // Direct reads begin and end on block boundaries.
         let part = part.start / BLOCK * BLOCK..part.end.next_multiple_of(BLOCK).min(len);
         match parts.last_mut() {
             Some(last) if part.start <= last.end => last.end = last.end.max(part.end),
@@ -134,13 +135,13 @@ fn parts(files: &Files<'_>, len: u64) -> Result<Vec<Range<u64>>, CopyError> {
     Ok(parts)
 }
 
-/// More than any filesystem asks of direct reads.
+/// More than any filesystem requires of direct reads.
 const BLOCK: u64 = 64 << 10;
 
 struct Compare<'a> {
     files: &'a Files<'a>,
     direct: Option<&'a File>,
-    /// Of the copy.
+    /// Length of the copy.
     len: u64,
     source: CacheRecord<'a>,
     dest: CacheRecord<'a>,
@@ -161,7 +162,7 @@ impl Compare<'_> {
             let to = |into: &mut [u8], at| sys::read(files.dest, into, at, false);
             let got = fill(from, &mut one[..want], at, u64::MAX);
             let got = got.map_err(|error| files.read(at, error))?;
-            // Direct reads take whole blocks, and end with the file.
+            // Direct reads read whole blocks, and end with the file.
             let whole = want.next_multiple_of(BLOCK as usize).min(BUFFER);
             let mut read = match self.direct {
                 Some(direct) => {
@@ -171,14 +172,14 @@ impl Compare<'_> {
                 None => fill(to, &mut two[..want], at, u64::MAX),
             };
             if self.direct.is_some() && read.as_ref().is_err_and(|e| refusal(e).is_some()) {
-                // The file could be opened for direct reads, but not read.
+                // The file could be opened for direct reads but not read.
                 self.direct = None;
                 read = fill(to, &mut two[..want], at, u64::MAX);
             }
             let cannot = |source| CopyError::Read { path: files.to.into(), at, source };
             let put = read.map_err(cannot)?.min(want);
             let (one, two) = (&one[..got], &two[..put]);
-            // Both have so much, by their lengths: what has become shorter is another file.
+            // Both have this many bytes by their lengths: a file that has become shorter differs.
             if one != two || got < want {
                 let first = one.iter().zip(two).position(|(a, b)| a != b);
                 return Err(files.differs(at + first.unwrap_or(got.min(put)) as u64));
@@ -191,7 +192,8 @@ impl Compare<'_> {
     }
 }
 
-/// Reads until `into` is full or the file ends. After `end`, where the file ends within a block, direct reads would be refused.
+/// Reads until `into` is full or the file ends. Never reads at or after `end`: where the file ends within
+/// a block, a direct read there would be refused.
 fn fill(
     read: impl Fn(&mut [u8], u64) -> io::Result<usize>,
     into: &mut [u8],
@@ -212,7 +214,7 @@ fn fill(
 mod tests {
     use super::*;
 
-    /// Network filesystems and those of programs may give less than was asked for, anywhere.
+    /// Network filesystems and user-space filesystems may return less than requested, anywhere.
     #[test]
     fn a_short_read_is_not_the_end() {
         let file: Vec<u8> = (0..2000).map(|i| i as u8).collect();

@@ -1,8 +1,7 @@
-//! Brings the destination to the disk window by window, and drops it from the page cache at once.
+//! Syncs the destination to the disk window by window, and drops each window from the page cache at once.
 //!
-//! While a window is filled the one before is being written, and none waits longer: pages that are
-//! dirty or cached because of this copy are at most a few windows, and what counts as done is on the
-//! disk.
+//! While a window is filled, the previous one is being written, and no other waits: at most a few windows
+//! of pages are dirty or cached because of this copy, and all bytes reported as done are on the disk.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -20,22 +19,22 @@ const IN_FLIGHT: usize = 1;
 pub struct WriteBehind<'a> {
     file: &'a File,
     in_flight: VecDeque<Range<u64>>,
-    /// Why parts cannot be synced by themselves, if that is so.
+    /// The reason why parts cannot be synced on their own, if they cannot.
     pub whole: Option<Fallback>,
     /// Bytes that are on the disk.
     pub durable: u64,
 }
 
 impl<'a> WriteBehind<'a> {
-    /// Of a file that is written.
+    /// Creates a `WriteBehind` for a file that is being written.
     pub fn new(file: &'a File) -> WriteBehind<'a> {
         WriteBehind { file, in_flight: VecDeque::new(), whole: None, durable: 0 }
     }
 
-    /// To be called when `range` has been written. Waits until the window before is on the disk.
+    /// Must be called after `range` has been written. Waits until the previous window is on the disk.
     ///
     /// # Errors
-    /// Bytes cannot be brought to the disk.
+    /// Bytes cannot be written to the disk.
     pub fn wrote(&mut self, range: Range<u64>) -> io::Result<()> {
         if self.whole.is_none() {
             match sys::start_writing(self.file, &range) {
@@ -50,10 +49,10 @@ impl<'a> WriteBehind<'a> {
         Ok(())
     }
 
-    /// Waits for everything.
+    /// Waits until everything is on the disk.
     ///
     /// # Errors
-    /// Bytes cannot be brought to the disk.
+    /// Bytes cannot be written to the disk.
     pub fn finish(&mut self) -> io::Result<()> {
         while !self.in_flight.is_empty() {
             self.land()?;
@@ -61,7 +60,7 @@ impl<'a> WriteBehind<'a> {
         Ok(())
     }
 
-    /// Waits for the oldest window, and gives up its pages.
+    /// Waits for the oldest window, and drops its pages.
     fn land(&mut self) -> io::Result<()> {
         let Some(range) = self.in_flight.pop_front() else { return Ok(()) };
         if self.whole.is_none() {
@@ -74,9 +73,10 @@ impl<'a> WriteBehind<'a> {
             self.file.sync_data()?;
         }
         self.durable += range.end - range.start;
-        // Whole pages: what is next to it is on the disk, or stays because it is not.
+        // Whole pages: data next to the range is already on the disk, or its pages stay because they are
+        // dirty.
         let pages = crate::fault::pages_around(&range);
-        // That it cannot be done costs memory, not the copy.
+        // A failure costs memory, not the copy.
         let _ = sys::give_up(self.file, &pages);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A name in an open folder, where a file may be made.
+//! A name in an open folder, for a file to be created.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,18 +15,19 @@ use super::{Input, ReplaceError};
 use crate::error::FileKind;
 use crate::{Folder, Identity};
 
-/// A name in an open folder. A file with this name is made in this very folder, and no link is followed
-/// on the way, whatever other processes do to the path that led to it.
+/// A name in an open folder. A file with this name is created in exactly this folder, and no link is
+/// followed on the way, whatever other processes do to the path that led to it.
 #[derive(Clone, Debug)]
 pub struct Destination {
     pub(super) folder: Folder,
     pub(super) name: OsString,
-    /// What the caller called it, for messages.
+    /// The caller's path, for messages.
     path: PathBuf,
 }
 
 impl Destination {
-    /// The name of the file at `path`, which need not exist; if there is a link to a file, the name of that file.
+    /// The name of the file at `path`, which need not exist. If `path` is a link to a file, the name of that
+    /// file.
     ///
     /// # Errors
     /// There is no such folder, or this user may not enter it.
@@ -37,7 +38,7 @@ impl Destination {
         }
         let target = match fs::canonicalize(path) {
             Ok(target) => target,
-            // The link itself.
+            // The link dangles: use the link itself.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Destination::unfollowed(path);
             }
@@ -50,7 +51,7 @@ impl Destination {
     /// The name `path` itself, even if it is a link.
     ///
     /// # Errors
-    /// As of [`of`](Destination::of).
+    /// The errors of [`of`](Destination::of).
     pub fn unfollowed(path: &Path) -> Result<Destination, ReplaceError> {
         let problem = |problem| Err(ReplaceError::Name { path: path.into(), problem });
         let Some(name) = path.file_name().filter(|_| !ends_in_dots(path)) else {
@@ -83,12 +84,12 @@ impl Destination {
         }
     }
 
-    /// The name `name` in `folder`, which messages call `path`.
+    /// The name `name` in `folder`; messages show `path`.
     pub fn in_folder(folder: &Folder, name: &OsStr, path: &Path) -> Destination {
         Destination { folder: folder.clone(), name: name.into(), path: path.into() }
     }
 
-    /// The path that messages show.
+    /// The path shown in messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -98,24 +99,24 @@ impl Destination {
         &self.folder
     }
 
-    /// The name in it.
+    /// The name in the folder.
     pub fn name(&self) -> &OsStr {
         &self.name
     }
 
-    /// What exists under this name now, if anything; of a link, the link itself.
+    /// Returns the metadata of the file with this name, if it exists; for a link, of the link itself.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// The metadata cannot be read.
     pub fn look(&self) -> Result<Option<Stat>, ReplaceError> {
         let create = |source| ReplaceError::Create { path: self.path.clone(), source };
         self.folder.look(&self.name).map_err(create)
     }
 
-    /// True if a regular file has this name that begins with these bytes. No link is followed.
+    /// True if this name is a regular file that begins with these bytes. Links are not followed.
     ///
     /// # Errors
-    /// It cannot be opened or read.
+    /// The file cannot be opened or read.
     pub fn begins_with(&self, bytes: &[u8]) -> io::Result<bool> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.folder, &self.name, flags, Mode::empty()) {
@@ -129,12 +130,12 @@ impl Destination {
         Ok(found == bytes)
     }
 
-    /// Checks that a file that is made of `inputs` may get this name; returns what has the name now, if
-    /// anything. Without `replace`, nothing may have it.
+    /// Checks that a file made of `inputs` may get this name. Returns the metadata of the file that has
+    /// the name now, if any. Without `replace`, the name must be free.
     ///
     /// # Errors
-    /// The name belongs to something that is not a file, that is one of the inputs, or that may not be
-    /// replaced.
+    /// The name belongs to something that is not a file, to one of the inputs, or to a file that may not
+    /// be replaced.
     pub fn check(&self, replace: bool, inputs: &[Input]) -> Result<Option<Stat>, ReplaceError> {
         let Some(found) = self.look()? else { return Ok(None) };
         let path = self.path.clone();
@@ -147,12 +148,12 @@ impl Destination {
         }
     }
 
-    /// Puts something there that `make` makes under the name that it is given (in the folder that it is
-    /// given), if there is nothing of that name, all at once. With `replace` what is there is replaced,
-    /// unless it is one of the `inputs` or not a file.
+    /// Creates the file with `make`, which gets a folder and a name, atomically and only if the name is
+    /// free. With `replace`, an existing file is replaced, unless it is one of the `inputs` or not a
+    /// file.
     ///
     /// # Errors
-    /// `make` fails; or something is there that may not be replaced.
+    /// `make` fails; or the existing file may not be replaced.
     pub fn put(
         &self,
         replace: bool,
@@ -176,13 +177,13 @@ impl Destination {
                 Err(error) => return Err(commit(error)),
             }
         };
-        // Two names of one file are not renamed onto each other: then the hidden one is still there, and
-        // goes when it is dropped.
+        // Renaming one name of a file onto another of the same file does nothing: then the hidden name
+        // still exists, and is removed when `hidden` is dropped.
         rustix::fs::renameat(&self.folder, &hidden.name, &self.folder, &self.name)
             .map_err(|error| commit(error.into()))
     }
 
-    /// Gives the file that has a hidden name the name of the destination.
+    /// Gives the file with the hidden name the name of the destination.
     pub(super) fn rename(
         &self,
         hidden: &Hidden,
@@ -218,7 +219,7 @@ impl Destination {
         Err(commit(refused))
     }
 
-    /// A new file with a hidden name in the folder.
+    /// Creates a new file with a hidden name in the folder.
     pub(super) fn hidden_file(&self, mode: u32) -> io::Result<(fs::File, Hidden)> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         loop {
@@ -253,7 +254,7 @@ fn kind(found: FileType) -> FileKind {
     }
 }
 
-/// A hidden name, which is removed with this (unless it is gone already).
+/// A hidden name, removed on drop (unless it is already gone).
 #[derive(Debug)]
 pub(super) struct Hidden {
     folder: Folder,
@@ -262,19 +263,19 @@ pub(super) struct Hidden {
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        // It is gone already, or cannot be removed.
+        // It is already gone, or cannot be removed.
         let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
     }
 }
 
-/// A method to give a file another name in its folder if nothing has that name.
+/// A method to rename a file within its folder if the new name is free.
 pub(super) type Rename = fn(BorrowedFd<'_>, &OsStr, &OsStr) -> Result<(), Errno>;
 
-/// The methods that are tried in turn. The first two are atomic: of a file that appears at any moment nothing is
-/// lost. Filesystems that have neither (some on a network or answered for by a program) get the name
-/// taken first, by an empty file that only this call can have made: what appears before that is left
-/// alone as well; but a kill between the two steps leaves the empty file, and what another process writes into
-/// it in between is lost.
+/// The methods, tried in turn. The first two are atomic: a file that appears at any moment is never lost. On
+/// filesystems that support neither (some network and user-space filesystems), the name is first taken by an
+/// empty file that only this call can have created. A file that appears before that is left alone as well; but a
+/// kill between the two steps leaves the empty file, and data that another process writes into it in between is
+/// lost.
 pub(super) const RENAMES: [Rename; 3] = [without_replacing, by_link, by_taking];
 
 fn without_replacing(folder: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
@@ -296,17 +297,17 @@ fn by_taking(folder: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> Result<(), Err
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let taken = rustix::fs::openat(folder, to, flags, Mode::RUSR | Mode::WUSR)?;
     rustix::fs::renameat(folder, from, folder, to).inspect_err(|_| {
-        // What another process has put there meanwhile stays.
+        // A file that another process has put there meanwhile stays.
         let ours = rustix::fs::fstat(&taken).map(|own| Identity::from(&own));
         let found = rustix::fs::statat(folder, to, AtFlags::SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| found.st_size == 0 && ours == Ok(Identity::from(&found))) {
-            // It cannot be removed, as it could not be replaced.
+            // If it cannot be removed either, it stays.
             let _ = rustix::fs::unlinkat(folder, to, AtFlags::empty());
         }
     })
 }
 
-/// Another name at every call, in this process and among all that run.
+/// Returns a different name on each call, in this process and among all running processes.
 fn hidden_name(name: &OsStr) -> OsString {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let name = name.as_bytes();
@@ -322,7 +323,7 @@ fn hidden_name(name: &OsStr) -> OsString {
 mod tests {
     use super::*;
 
-    /// Each method by itself, and all of them in their order where the first are refused.
+    /// Each method alone, and all of them in order when the first are refused.
     #[test]
     fn no_way_of_renaming_replaces_anything() {
         let refused: Rename = |_, _, _| Err(Errno::INVAL);
@@ -370,7 +371,7 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
-    /// rename(2) does nothing where both names are of one file.
+    /// rename(2) does nothing if both names belong to the same file.
     #[test]
     fn a_name_that_is_there_already_leaves_no_hidden_one() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Errors with a new file.
+//! Errors of creating a new file.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,16 +7,16 @@ use thiserror::Error;
 
 use crate::error::FileKind;
 
-/// Why a file was not made. In all cases but the last, the old file is as it was.
+/// Why a file was not created. In all cases except the last, the old file is unchanged.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReplaceError {
-    /// The file cannot be made in its folder.
+    /// The file cannot be created in its folder.
     #[error("{}: cannot write: {source}", path.display())]
     Create {
-        /// The file that was to be written.
+        /// The file to be written.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// No file can have that name.
@@ -24,10 +24,10 @@ pub enum ReplaceError {
     Name {
         /// The path, as given.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         problem: &'static str,
     },
-    /// Something is there that is not a regular file.
+    /// The name exists and is not a regular file.
     #[error(
         "{}: is a {kind}, expected a regular file or none: give another name for the new file",
         path.display()
@@ -35,22 +35,22 @@ pub enum ReplaceError {
     NotAFile {
         /// The path, as given.
         path: PathBuf,
-        /// What is there.
+        /// Its kind.
         kind: FileKind,
     },
-    /// There is a file of that name, and the caller did not allow to replace it.
+    /// A file with that name exists, and the caller did not allow replacing it.
     #[error("{}: exists already; --force replaces it", path.display())]
     Exists {
         /// The path, as given.
         path: PathBuf,
     },
-    /// There is a link of that name, and the caller did not allow to replace it.
+    /// A link with that name exists, and the caller did not allow replacing it.
     #[error("{}: is a link that leads nowhere; --force replaces it by a file", path.display())]
     DanglingLink {
         /// The path, as given.
         path: PathBuf,
     },
-    /// A file has got that name since the work began, and the caller did not allow to replace it.
+    /// A file with that name appeared after the work began, and the caller did not allow replacing it.
     #[error(
         "{}: appeared while the new file was being made, and is left as it is; --force replaces it",
         path.display()
@@ -59,7 +59,7 @@ pub enum ReplaceError {
         /// The path, as given.
         path: PathBuf,
     },
-    /// The new file would replace one that it is made of.
+    /// The new file would replace one of its own inputs.
     #[error(
         "{}: is the source itself, or belongs to it; give another name for the new file",
         path.display()
@@ -68,36 +68,36 @@ pub enum ReplaceError {
         /// The path, as given.
         path: PathBuf,
     },
-    /// The disk has not as much space.
+    /// The disk does not have enough space.
     #[error("{}: {}", path.display(), no_space(*.needed, *.free))]
     NoSpace {
-        /// The file that was to be written.
+        /// The file to be written.
         path: PathBuf,
         /// Bytes of the new file.
         needed: u64,
-        /// Bytes that this user could write there before anything was reserved, if the system says.
+        /// Bytes that this user could write there before anything was reserved, if the system reports it.
         free: Option<u64>,
     },
-    /// The new file cannot be synced to the disk, or be given its name.
+    /// The new file cannot be synced to the disk or given its name.
     #[error("{}: cannot put the new file in place: {source}", path.display())]
     Commit {
-        /// The file that was to be written.
+        /// The file to be written.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The new file is in place, but its folder could not be synced to the disk: should the machine
-    /// lose power now, the old file may come back.
+    /// The new file is in place, but its folder could not be synced to the disk: if the machine loses
+    /// power now, the old file may come back.
     #[error("{}: is in place, but a loss of power may undo it: {source}", path.display())]
     FolderNotSynced {
         /// The file that was written.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// The error of a full disk, with the numbers of the moment.
+/// The message for a full disk, with the current numbers.
 pub(crate) fn no_space(needed: u64, free: Option<u64>) -> String {
     match free {
         Some(free) if free < needed => format!(

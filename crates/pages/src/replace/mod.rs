@@ -1,4 +1,4 @@
-//! Writing a file so that it is there as a whole or not at all, and replaces nothing that it should not.
+//! Writes a file so that it appears as a whole or not at all, and replaces only what it may replace.
 
 mod access;
 mod destination;
@@ -16,18 +16,18 @@ pub(crate) use error::no_space;
 
 use destination::{Hidden, RENAMES};
 
-/// A new file that takes the place of another, or of none, when it is complete.
+/// A new file that takes its name, and replaces any old file there, when it is complete.
 ///
-/// Until [`commit`](Replacement::commit) it has no name, where the filesystem can do that (on Linux:
-/// ext4, xfs, btrfs, tmpfs and others): whatever happens, even `kill -9`, no leftover stays.
-/// Elsewhere it has a hidden name in the same folder, `.NAME.PID-N.tmp`, which is removed on drop but
-/// not when the process is killed. Either way the old file stays as it is, and processes that have it
-/// open or mapped keep it.
+/// Until [`commit`](Replacement::commit) it has no name, if the filesystem supports that (on Linux: ext4,
+/// xfs, btrfs, tmpfs and others): whatever happens, even `kill -9`, nothing is left over. Elsewhere it
+/// has a hidden name in the same folder, `.NAME.PID-N.tmp`, which is removed on drop but not when the
+/// process is killed. Either way the old file stays as it is, and processes that have it open or mapped
+/// keep it.
 ///
-/// Without [`New::replace`] nothing is replaced, not even what appears at the last moment: the name is
-/// given by a call that fails if there is one (linkat, or renameat2 with RENAME_NOREPLACE;
-/// `destination.rs` says what holds on filesystems that have neither). With it a regular file or a link
-/// is replaced, and never a device, a pipe or one of [`New::inputs`], by whatever name.
+/// Without [`New::replace`] nothing is replaced, not even a file that appears at the last moment: the
+/// name is given by a call that fails if it exists (linkat, or renameat2 with RENAME_NOREPLACE;
+/// `destination.rs` documents filesystems that support neither). With it a regular file or a link is
+/// replaced, but never a device, a pipe or one of [`New::inputs`], by whatever name.
 #[derive(Debug)]
 pub struct Replacement {
     file: File,
@@ -39,58 +39,59 @@ pub struct Replacement {
     inputs: Vec<Input>,
 }
 
-/// The file that is to be made.
+/// The file to create.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct New<'a> {
-    /// Bytes that it will have, as far as known; space is reserved for them at once.
+    /// Its length in bytes, as far as known; space for it is reserved at once.
     pub len: u64,
     /// True if a file of that name may be replaced.
     pub replace: bool,
-    /// Its parts. None of these is replaced. Only users who may read all of them, and the file
-    /// that it replaces, may read the new file. If every user may, it has the permissions of any new
+    /// The files it is made of. None of these is replaced. Only users who may read all of them, and the
+    /// file that it replaces, may read the new file. If every user may, it has the permissions of any new
     /// file.
     pub inputs: &'a [Input],
 }
 
-/// Permissions before the umask: of any new file, and of one that only its owner may open yet.
+/// Permissions before the umask: of any new file, and of a file that only its owner may open yet.
 const ANYBODY: u32 = 0o666;
 const OWNER: u32 = 0o600;
 
-/// Makes a file without a name in a folder, if that is possible.
+/// Creates a file without a name in a folder, if that is possible.
 type Unnamed = fn(&Destination, u32) -> Option<File>;
 
 impl Replacement {
-    /// Begins a file that will be at `dest`. A link there that leads to a file stays, and that file is
-    /// replaced.
+    /// Begins a file that will be at `dest`. If `dest` is a link to a file, the link stays and that file
+    /// is replaced.
     ///
     /// # Errors
-    /// Something is there that may not be replaced, the folder cannot be written to, or there is no
+    /// The existing file may not be replaced, the folder cannot be written to, or there is not enough
     /// space.
     pub fn create(dest: &Path, new: New<'_>) -> Result<Replacement, ReplaceError> {
         Replacement::create_with(Destination::of(dest)?, new, unnamed)
     }
 
-    /// As [`create`](Replacement::create), of a destination that has been looked at. If it is a link itself, the link is replaced.
+    /// Like [`create`](Replacement::create), for a destination that is already resolved. If it is a link itself, the link is
+    /// replaced.
     ///
     /// # Errors
-    /// As of [`create`](Replacement::create).
+    /// The errors of [`create`](Replacement::create).
     pub fn create_at(dest: Destination, new: New<'_>) -> Result<Replacement, ReplaceError> {
         Replacement::create_with(dest, new, unnamed)
     }
 
-    /// Whether [`create`](Replacement::create) would begin, except for the space.
+    /// Checks that [`create`](Replacement::create) would begin, without checking for space.
     ///
     /// # Errors
-    /// As of [`create`](Replacement::create).
+    /// The errors of [`create`](Replacement::create).
     pub fn check(dest: &Path, new: New<'_>) -> Result<(), ReplaceError> {
         Destination::of(dest)?.check(new.replace, new.inputs).map(drop)
     }
 
     /// Begins a file that will be at `dest`, for a copy of `input`. Only its owner may open it, whatever
-    /// its folder hands down to new files, until the caller sets its permissions. No space is reserved.
+    /// new files inherit from its folder, until the caller sets its permissions. No space is reserved.
     ///
     /// # Errors
-    /// As of [`create`](Replacement::create).
+    /// The errors of [`create`](Replacement::create).
     pub fn create_private(
         dest: Destination,
         replace: bool,
@@ -149,21 +150,21 @@ impl Replacement {
         &self.file
     }
 
-    /// The name that it will have.
+    /// The name that the file will have.
     pub fn destination(&self) -> &Destination {
         &self.dest
     }
 
-    /// True if no leftover stays even if the process is killed.
+    /// True if nothing is left over even if the process is killed.
     pub fn is_unnamed(&self) -> bool {
         self.temporary.is_none()
     }
 
-    /// Brings the file to the disk and puts it in place of the old one, at once and as a whole.
+    /// Syncs the file to the disk and puts it in place of the old one, atomically.
     ///
     /// # Errors
-    /// The disk fails or is full, the folder does not allow it, or there is something by now that may
-    /// not be replaced.
+    /// The disk fails or is full, the folder does not allow it, or the name now belongs to a file that
+    /// may not be replaced.
     pub fn commit(self) -> Result<(), ReplaceError> {
         let dest = self.dest.clone();
         self.put_in_place()?;
@@ -171,16 +172,16 @@ impl Replacement {
         dest.folder().sync().map_err(|source| ReplaceError::FolderNotSynced { path, source })
     }
 
-    /// The same, but to [bring the folder to the disk](crate::Folder::sync) is left to the caller, which
-    /// has more files for it: until then, a loss of power may bring the old file back, as a whole.
+    /// The same, but [syncing the folder](crate::Folder::sync) is left to the caller, which has more
+    /// files for it. Until then, a loss of power may bring the old file back, as a whole.
     ///
     /// # Errors
-    /// As of [`commit`](Replacement::commit).
+    /// The errors of [`commit`](Replacement::commit).
     pub fn put_in_place(mut self) -> Result<(), ReplaceError> {
         let commit = |source| ReplaceError::Commit { path: self.dest.path().into(), source };
         let len = self.file.metadata().map_err(commit)?.len();
         if len < self.expected {
-            // Releases space that was reserved and not used.
+            // Release reserved space that was not used.
             self.file.set_len(len).map_err(commit)?;
         }
         self.file.sync_all().map_err(commit)?;
@@ -196,23 +197,24 @@ impl Replacement {
         }
     }
 
-    /// The file, on the disk, which never gets its name: it is gone when no process has it open any more.
+    /// Returns the file, on the disk, without ever giving it its name: it is deleted when no process has
+    /// it open.
     ///
     /// # Errors
     /// The disk fails or is full.
     pub fn into_unnamed(self) -> io::Result<File> {
-        // Its hidden name, if it has one, goes with the rest of `self`.
+        // Its hidden name, if it has one, is removed with the rest of `self`.
         self.file.sync_all()?;
         Ok(self.file)
     }
 
-    /// Reserves space for the expected length, or at least makes sure that there is enough now.
+    /// Reserves space for the expected length, or at least checks that there is enough now.
     fn reserve_space(&self) -> Result<(), ReplaceError> {
         let needed = self.expected;
         if needed == 0 {
             return Ok(());
         }
-        // Before anything is set aside: what fails half way may keep what it has taken.
+        // Before anything is allocated: an allocation that fails half way may keep what it has allocated.
         let free = free_bytes(&self.file);
         let no_space = || {
             let path = self.dest.path().into();
@@ -246,32 +248,32 @@ fn allocate(_file: &File, _len: u64) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
 }
 
-/// Bytes that this user may still write to the file's filesystem, if it says so.
+/// Bytes that this user may still write to the file's filesystem, if it reports them.
 pub(crate) fn free_bytes(file: &File) -> Option<u64> {
     // SAFETY: an all-zero statvfs is a valid value of this plain C struct.
     let mut found: libc::statvfs = unsafe { std::mem::MaybeUninit::zeroed().assume_init() };
-    // SAFETY: an open file and a struct of ours to fill.
+    // SAFETY: an open file and our own struct to fill.
     let status = unsafe { libc::fstatvfs(file.as_raw_fd(), &mut found) };
-    // A filesystem without a size (ramfs) does not say that it is full by that.
+    // A filesystem without a size (ramfs) reports 0 blocks, which does not mean that it is full.
     if status != 0 || found.f_blocks == 0 {
         return None;
     }
-    // Some blocks are kept for root.
-    // SAFETY: always succeeds, takes nothing.
+    // Some blocks are reserved for root.
+    // SAFETY: always succeeds, takes no arguments.
     let blocks = if unsafe { libc::geteuid() } == 0 { found.f_bfree } else { found.f_bavail };
     #[allow(clippy::unnecessary_cast)] // the widths differ between systems
     Some((blocks as u64).saturating_mul(found.f_frsize as u64))
 }
 
-/// A file without a name in the destination's folder, if the filesystem has such and it can be given one
-/// later.
+/// Creates a file without a name in the destination's folder, if the filesystem supports that and the
+/// file can be given a name later.
 #[cfg(target_os = "linux")]
 fn unnamed(dest: &Destination, mode: u32) -> Option<File> {
     use rustix::fs::{Mode, OFlags};
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dest.folder(), ".", flags, Mode::from_raw_mode(mode)).ok()?;
     let file = File::from(file);
-    // Its name will be given through /proc, which may not be there.
+    // It gets its name through /proc, which may not be mounted.
     std::fs::metadata(own_link(&file)).is_ok().then_some(file)
 }
 
@@ -280,7 +282,7 @@ fn unnamed(_place: &Destination, _mode: u32) -> Option<File> {
     None
 }
 
-/// What leads to an open file.
+/// The path of an open file.
 fn own_link(file: &File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
@@ -311,7 +313,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dest = folder.path().join("packed");
         fs::write(&dest, b"old").unwrap();
-        // Two at a time, of which one is given up.
+        // Two at a time, one of which is dropped.
         let [one, two] = [(); 2].map(|()| create(&dest, true, NAMED));
         assert!(!one.is_unnamed());
         let all = names(folder.path());
@@ -326,7 +328,7 @@ mod tests {
         assert_eq!(names(folder.path()), ["packed"]);
     }
 
-    /// Whatever appears while the file is made is not replaced, or only if it is a file.
+    /// A file that appears while the new one is made is replaced only if allowed; a folder never is.
     #[test]
     fn a_commit_that_fails_leaves_nothing() {
         for unnamed in [unnamed, NAMED] {

@@ -1,4 +1,4 @@
-//! How many slots are open, by the memory that they may take.
+//! The number of open slots, limited by the memory that they may use.
 
 use super::Slots;
 use super::state::{Shared, State};
@@ -6,8 +6,8 @@ use crate::limits;
 use crate::policy::FITS_SHARE;
 
 impl Slots {
-    /// Slots of memory take `budget` bytes at most from the next visit on, but have room for all pieces of a group. With less than before,
-    /// pieces go, and the memory of their slots is given back; with more, there are more slots again, up to as many as at first.
+    /// Limits the memory of slots to `budget` bytes from the next visit on, but keeps space for all pieces of a group. With a smaller
+    /// budget, pieces are evicted and the memory of their slots is returned; with a larger one, slots reopen, up to the initial number.
     pub fn set_budget(&self, budget: u64) {
         let mut state = self.shared.state();
         state.fitted &= state.budget == budget;
@@ -16,11 +16,11 @@ impl Slots {
 }
 
 impl Shared {
-    /// Closes and opens slots, until they take what they may. It is called between two visits. Slots that are being filled, or have what was
-    /// read ahead for the next visit, are left to the visit after that.
+    /// Closes and opens slots until they use the permitted memory. Called between two visits. Slots that are being filled, or that hold
+    /// pieces read ahead for the next visit, are left to the visit after that.
     pub(super) fn fit(&self, state: &mut State) {
         state.fitted = true;
-        // What is in the page cache has a bound of its own.
+        // Pieces in the page cache have a bound of their own.
         if state.shared {
             return;
         }
@@ -56,12 +56,13 @@ impl Shared {
         state.slots[slot].closed = true;
         state.closed.0 += 1;
         state.closed.1 += memory.len() as u64;
-        // SAFETY: no visit is running, so nobody has a reference to the slot; nothing is read into it, and nothing will be while it is closed.
+        // SAFETY: no visit is running, so there are no references to the slot; nothing is read into it, and nothing will be while it is
+        // closed.
         unsafe { self.region.give_back_range(memory) };
     }
 }
 
-/// Bytes of the page cache that pieces may take where other processes have them too: what is available, in which those pages count.
+/// Bytes of the page cache that pieces may use where other processes share them: the available memory, which includes those pages.
 pub(super) fn room_now() -> u64 {
     (FITS_SHARE * limits::available().0 as f64) as u64
 }

@@ -1,8 +1,8 @@
 //! Pieces that stay in the page cache, and are used from the maps of their files.
 //!
-//! Other processes that have the same files share these pages, and would not share slots. The price is the kernel's: to ask for a piece,
-//! to map its small pages and to drop them again takes 2.7 ms for 2.9 MB (measured on a virtual machine, beside builds), and to read it
-//! into a slot that was used before 1.2 ms.
+//! Other processes that use the same files share these pages, and would not share slots. The cost is the kernel's: requesting a piece,
+//! mapping its small pages and dropping them again takes 2.7 ms for 2.9 MB (measured on a virtual machine, while builds were running);
+//! reading it into a slot that was used before takes 1.2 ms.
 
 use std::sync::Arc;
 
@@ -22,20 +22,20 @@ impl Cached {
         Cached { maps: maps.to_vec() }
     }
 
-    /// Has the system read a piece, and does not wait for that.
+    /// Requests that the system read a piece, without waiting for it.
     pub(super) fn ask(&self, layout: &Layout, piece: usize) {
         for (file, range) in layout.ranges(piece) {
-            // That it is refused costs time only.
+            // A refusal costs only time.
             let _ = self.maps[file].advise(range, Advice::WillNeed);
         }
     }
 
-    /// Returns when a piece is there.
+    /// Returns when a piece is in the page cache.
     pub(super) fn fetch(&self, layout: &Layout, piece: usize) -> Result<(), TransferError> {
         layout.ranges(piece).try_for_each(|(file, range)| Ok(self.maps[file].populate(range)?))
     }
 
-    /// Gives a piece up. What another process has mapped stays in the page cache, and so do pages that another piece has a part of.
+    /// Gives a piece up. Pages that another process has mapped stay in the page cache, and so do pages that another piece has a part of.
     pub(super) fn give_up(&self, layout: &Layout, piece: usize) {
         for (file, range) in layout.ranges(piece) {
             let map = &self.maps[file];
@@ -50,12 +50,12 @@ impl Cached {
         &self.maps[file].bytes()[range]
     }
 
-    /// True if another process has pieces of one of the files.
+    /// True if another process uses pieces of one of the files.
     pub(super) fn are_others(&self) -> bool {
         self.maps.iter().any(|map| mark::is_marked_by_others(map.file()))
     }
 
-    /// Whether all of what is used from maps is still in the files.
+    /// Checks that everything used from maps is still in the files.
     pub(super) fn check(&self) -> Result<(), TransferError> {
         self.maps.iter().try_for_each(|map| Ok(map.check()?))
     }

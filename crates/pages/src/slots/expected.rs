@@ -1,32 +1,32 @@
-//! When a piece will be wanted again, as far as that can be told from when it was wanted.
+//! When a piece will be wanted again, as far as its past uses tell.
 //!
-//! Groups are visited in a cycle, and each visit wants some pieces of its group. Of a piece it is known in how many visits its group
-//! comes next, and how often it was wanted when its group came. If it is wanted with the same probability `p` each time, it is
-//! wanted next after `1/p` comings of its group. What knows the cycle has no cliff: by the time of last use alone, all pieces of
-//! a cycle that does not fit would be given up just before they are wanted.
+//! Groups are visited in a cycle, and each visit wants some pieces of its group. For each piece it is known in how many visits its
+//! group comes next, and how often it was wanted when its group came. If it is wanted with the same probability `p` each time, it is
+//! wanted next after `1/p` visits of its group. A rule that knows the cycle has no cliff: by the time of last use alone, all pieces
+//! of a cycle that does not fit would be given up just before they are wanted.
 //!
-//! A visit that wants most of its group, as those of a long prompt do, says little of a single piece, and that it was wanted lately
-//! says nothing then. So what such visits bring goes before what others wanted.
+//! A visit that wants most of its group, as those of a long prompt do, tells little about a single piece, and a recent use then
+//! means nothing. So pieces that such visits bring are evicted before those that others wanted.
 
 use std::sync::LazyLock;
 
-/// Cycles after which a use counts half.
+/// Number of cycles after which a use counts half.
 const HALF_LIFE: f32 = 16.0;
-/// What a use counts that was one of most pieces of the group.
+/// Weight of a use by a visit that wanted most pieces of the group.
 const OF_MOST: f32 = 0.1;
 
-/// When a piece was wanted.
+/// The times at which a piece was wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Uses {
-    /// The share of cycles in which it was wanted, of which late ones count more; as it was at `last`.
+    /// The share of cycles in which it was wanted, with recent ones weighted more; as of `last`.
     share: f32,
-    /// The cycle in which it was wanted last, and by a visit that did not want most of its group; 0: never.
+    /// The last cycle in which it was wanted, and the last in which a visit wanted it that did not want most of its group; 0: never.
     last: u64,
     alone: u64,
 }
 
 impl Uses {
-    /// Remembers that it is wanted in a cycle, by a visit that wants so many of a group of `all` pieces.
+    /// Records that the piece is wanted in a cycle, by a visit that wants `wanted` of the `all` pieces of a group.
     pub(super) fn add(&mut self, cycle: u64, wanted: usize, all: usize) {
         let few = 2 * wanted <= all;
         let counts = if few { 1.0 } else { OF_MOST };
@@ -34,14 +34,14 @@ impl Uses {
             self.alone = cycle;
         }
         let kept = fading(cycle - self.last);
-        // Two uses in one cycle are one.
+        // Two uses in one cycle count as one.
         if kept < 1.0 || self.share == 0.0 {
             self.share = self.share * kept + counts * (1.0 - fading(1));
             self.last = cycle;
         }
     }
 
-    /// The probability that it is wanted when its group comes next, in `cycle` or after it: half of it follows from how often it was
+    /// The probability that it is wanted when its group comes next, in `cycle` or later: half of it follows from how often it was
     /// wanted, half from how long ago that was.
     fn probability(&self, cycle: u64) -> f32 {
         let recent = match self.alone {
@@ -51,14 +51,16 @@ impl Uses {
         0.5 * self.share * fading(cycle - self.last) + 0.5 * recent
     }
 
-    /// In how many visits it is expected to be wanted, if its group comes in `until` of them, and every `groups` from then on.
+    /// Returns the number of visits after which it is expected to be wanted, if its group comes in `until` visits, and every
+    /// `groups` visits from then on.
     pub(super) fn expected(&self, cycle: u64, until: usize, groups: usize) -> f32 {
         let comings = 1.0 / self.probability(cycle).max(1e-6) - 1.0;
         until as f32 + groups as f32 * comings
     }
 }
 
-/// In how many visits the group `of` comes, after one of group `now`. What that visit does not want, the next of its group may.
+/// Returns in how many visits the group `of` comes, after one of group `now`. The next visit of a group may want pieces that this
+/// one does not.
 pub(super) fn until(of: usize, now: usize, groups: usize) -> usize {
     match (of + groups - now) % groups {
         0 => groups,
@@ -66,9 +68,9 @@ pub(super) fn until(of: usize, now: usize, groups: usize) -> usize {
     }
 }
 
-/// What a use counts after so many cycles.
+/// The weight of a use after this many cycles.
 fn fading(cycles: u64) -> f32 {
-    /// A victim is looked for among thousands of pieces.
+    /// A table, since a victim is selected among thousands of pieces.
     static TABLE: LazyLock<[f32; 256]> = LazyLock::new(|| {
         std::array::from_fn(|cycles| (-std::f32::consts::LN_2 / HALF_LIFE * cycles as f32).exp())
     });
@@ -99,7 +101,7 @@ mod tests {
     fn of_two_alike_the_one_whose_group_comes_sooner_is_wanted_sooner() {
         let uses = after([5, 7]);
         assert!(uses.expected(8, 1, 48) < uses.expected(8, 2, 48));
-        // So a cycle that does not fit keeps most of it: what was just used is what is wanted last.
+        // So most of a cycle that does not fit is kept: the piece that was just used is the one that is wanted last.
         assert!(uses.expected(8, 48, 48) > uses.expected(8, 47, 48));
     }
 
@@ -108,7 +110,7 @@ mod tests {
         let (mut before, mut streamed) = (after([90]), Uses::default());
         streamed.add(99, 8, 8);
         assert!(before.expected(100, 3, 48) < streamed.expected(100, 3, 48));
-        // It is not known less than before.
+        // The use must not make it expected later than before.
         let expected = before.expected(100, 3, 48);
         before.add(99, 8, 8);
         assert!(before.expected(100, 3, 48) < expected);

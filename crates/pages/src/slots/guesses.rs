@@ -1,27 +1,27 @@
-//! Which guesses are worth a read: those of classes that were right before.
+//! Decides which guesses are worth a read: those of classes that were right before.
 
-/// Classes of guesses: how sure the visit is that makes them. Any measure will do, as long as guesses of a class are right about as often
-/// as those of that class before.
+/// Number of classes of guesses, by how sure the visit is that makes them. Any measure works, as long as guesses of a class are right about as
+/// often as earlier ones of that class.
 const CLASSES: usize = 32;
 
-/// Pieces that a visit may name: the others are neither read nor judged.
+/// Maximum number of pieces that a visit may name: the others are neither read nor judged.
 const CANDIDATES: usize = 32;
-/// A class is trusted until so many of its candidates were judged.
+/// A class is trusted until this many of its candidates were judged.
 const FEW: u32 = 16;
-/// Of as many that were judged, the older ones count half.
+/// Once this many were judged, the older ones count half.
 const MANY: u32 = 256;
-/// Of ten candidates of a class so many have to be right. A read for a wrong one takes as long as that for a right one, but time in which the disk
-/// had nothing else to do.
+/// The number of candidates of a class that must be right, out of ten. A read for a wrong one takes as long as one for a right one, but uses time
+/// in which the disk would have been idle.
 const RIGHT_IN_TEN: u32 = 9;
 
-/// What a visit has named of the group that comes next, and how often each class was right.
+/// The pieces that a visit has named of the group that comes next, and how often each class was right.
 pub(super) struct Guesses {
     candidates: [Candidate; CANDIDATES],
     count: usize,
     classes: [Record; CLASSES],
 }
 
-/// A piece that was not there when it was named.
+/// A piece that was not resident when it was named.
 #[derive(Clone, Copy, Default)]
 struct Candidate {
     piece: u32,
@@ -44,7 +44,7 @@ impl Guesses {
         }
     }
 
-    /// Forgets what was named and not judged.
+    /// Forgets the pieces that were named and not judged.
     pub(super) fn clear(&mut self) {
         self.count = 0;
     }
@@ -55,7 +55,7 @@ impl Guesses {
         judged < FEW || 10 * right >= RIGHT_IN_TEN * judged
     }
 
-    /// Remembers a piece that was not there, and whether it is read.
+    /// Records a piece that was not resident, and whether it is read.
     pub(super) fn add(&mut self, piece: usize, class: u8, read: bool) {
         if let Some(free) = self.candidates.get_mut(self.count) {
             *free = Candidate { piece: piece as u32, class, read };
@@ -63,7 +63,7 @@ impl Guesses {
         }
     }
 
-    /// Judges what was named by what is wanted now; how many of those that were read are.
+    /// Judges the named pieces by those that are wanted now. Returns how many of those that were read are wanted.
     pub(super) fn judge(&mut self, is_wanted: impl Fn(usize) -> bool) -> u64 {
         let mut right_reads = 0;
         for Candidate { piece, class, read } in &self.candidates[..self.count] {
@@ -81,7 +81,7 @@ impl Guesses {
     }
 }
 
-/// The number of a class among those that are counted: classes above the last one are counted with it.
+/// The index of a class: classes above the last one are counted with it.
 fn number(class: u8) -> usize {
     usize::from(class).min(CLASSES - 1)
 }
@@ -90,7 +90,7 @@ fn number(class: u8) -> usize {
 mod tests {
     use super::*;
 
-    /// One candidate of a class after the other, some of which are right.
+    /// Judges one candidate of a class after another, some of which are right.
     fn judge(guesses: &mut Guesses, class: u8, count: u32, is_right: impl Fn(u32) -> bool) {
         for i in 0..count {
             guesses.add(7, class, false);
@@ -111,7 +111,7 @@ mod tests {
         assert!(!guesses.trusts(5));
         judge(&mut guesses, 3, 20 * FEW, |_| true);
         assert!(guesses.trusts(3));
-        // Old ones count less and less.
+        // Older ones count less and less.
         judge(&mut guesses, 6, 100_000, |_| false);
         judge(&mut guesses, 6, 10 * MANY, |_| true);
         assert!(guesses.trusts(6));

@@ -1,18 +1,18 @@
-//! Where pieces are in their files, and where slots are in memory.
+//! The places of pieces in their files, and of slots in memory.
 
 use std::ops::Range;
 
 use super::state::Job;
 use super::{BLOCK, Groups, SlotsError, Span};
 
-/// Where everything is: which pieces have slots of one size, and where those are in memory that begins at 0. It never changes.
+/// The places of everything: which pieces have slots of one size, and where those are in memory that begins at 0. It never changes.
 pub struct Layout {
-    /// By group: its first piece, and the end.
+    /// By group: the range of its pieces.
     pub(super) groups: Vec<Range<usize>>,
     pub(super) pieces: Vec<Piece>,
     pub(super) spans: Vec<Place>,
     pub(super) classes: Vec<Class>,
-    /// What reads are aligned to.
+    /// The alignment of reads.
     align: usize,
 }
 
@@ -23,28 +23,28 @@ pub(super) struct Piece {
     pub(super) bytes: u64,
 }
 
-/// A span, and where it is in a slot of its piece.
+/// A span, and its place in a slot of its piece.
 pub(super) struct Place {
     pub(super) span: Span,
-    /// Where the block of the disk goes in which it begins.
+    /// Offset in the slot of the disk block in which it begins.
     at: usize,
 }
 
 /// Slots of one size.
 pub(super) struct Class {
     slot_bytes: usize,
-    /// Where they begin in the region.
+    /// Start of the slots in the region.
     start: usize,
-    /// Which of all slots they are.
+    /// The range of these slots among all slots.
     pub(super) slots: Range<usize>,
 }
 
 impl Layout {
-    /// With slots for each size of pieces, which waste nothing; or with slots that take any piece, of which fewer may do, since those of
-    /// one group are never wanted beside those of another.
+    /// Creates a layout with slots for each size of pieces, which waste nothing; or, failing that, with slots that take any piece. Fewer
+    /// of those may be enough, since pieces of one group are never wanted together with those of another.
     ///
     /// # Errors
-    /// Not all pieces of a group have room in `budget` bytes.
+    /// `budget` bytes do not hold all pieces of a group.
     pub(super) fn fitting(
         groups: &Groups,
         align: usize,
@@ -94,25 +94,25 @@ impl Layout {
         layout
     }
 
-    /// The whole blocks of the disk that a range is in.
+    /// Returns the whole disk blocks that a range is in.
     pub(super) fn aligned(&self, range: &Range<u64>) -> Range<usize> {
         let align = self.align as u64;
         (range.start / align * align) as usize..range.end.next_multiple_of(align) as usize
     }
 
-    /// Reads of a span.
+    /// Returns the number of reads of a span.
     pub(super) fn blocks(&self, span: usize) -> usize {
         self.aligned(&self.spans[span].span.range).len().div_ceil(BLOCK)
     }
 
-    /// How many pieces of a class there are, and the most of a group.
+    /// Returns the number of pieces of a class, and the maximum number in one group.
     fn counts(&self, class: usize) -> [usize; 2] {
         let of = |pieces: &[Piece]| pieces.iter().filter(|piece| piece.class == class).count();
         let most = self.groups.iter().map(|group| of(&self.pieces[group.clone()])).max();
         [of(&self.pieces), most.unwrap_or(0)]
     }
 
-    /// Shares `budget` bytes among the classes, by what their pieces take, and at least as much as a group needs at once.
+    /// Shares `budget` bytes among the classes, in proportion to what their pieces need, but at least as much as a group needs at once.
     fn share(&mut self, budget: u64) -> Result<(), SlotsError> {
         let share = self.share_in(budget)?;
         let (mut start, mut first) = (0, 0);
@@ -126,10 +126,10 @@ impl Layout {
         Ok(())
     }
 
-    /// Of the pieces that no group needs at once, the share that `budget` bytes have room for.
+    /// Returns the share that fits into `budget` bytes, of the pieces beyond those that a group needs at once.
     ///
     /// # Errors
-    /// Not all pieces of a group have room.
+    /// `budget` bytes do not hold all pieces of a group.
     pub(super) fn share_in(&self, budget: u64) -> Result<f64, SlotsError> {
         let bytes = |class: usize, slots: usize| (slots * self.classes[class].slot_bytes) as u64;
         let (mut least, mut beyond) = (0, 0);
@@ -144,16 +144,17 @@ impl Layout {
         Ok(((budget - least) as f64 / beyond.max(1) as f64).min(1.0))
     }
 
-    /// Slots of a class, with that share of the pieces that no group needs at once. A share of all of them is all of them.
+    /// Returns the number of slots of a class, with `share` of the pieces beyond those that a group needs at once. A share of 1 is all
+    /// of them.
     pub(super) fn slots_of(&self, class: usize, share: f64) -> usize {
         let [pieces, most] = self.counts(class);
         most + ((pieces - most) as f64 * share) as usize
     }
 
-    /// The same pieces elsewhere, in `budget` bytes: each span begins at a multiple of `align` there.
+    /// Returns the layout of the same pieces elsewhere, in `budget` bytes, where each span begins at a multiple of `align`.
     ///
     /// # Errors
-    /// As of [`Slots::new`](super::Slots::new).
+    /// See [`Slots::new`](super::Slots::new).
     pub fn elsewhere(&self, align: usize, budget: u64) -> Result<Layout, SlotsError> {
         let span = |place: &Place| {
             let len = place.span.range.end - place.span.range.start;
@@ -164,44 +165,44 @@ impl Layout {
         Layout::fitting(&self.groups.iter().map(group).collect(), align, budget)
     }
 
-    /// The pieces of a group, among all.
+    /// Returns the range of a group's pieces among all pieces.
     pub fn pieces_of(&self, group: usize) -> Range<usize> {
         self.groups[group].clone()
     }
 
-    /// How many groups there are.
+    /// Returns the number of groups.
     pub fn groups(&self) -> usize {
         self.groups.len()
     }
 
-    /// How many spans a piece has.
+    /// Returns the number of spans of a piece.
     pub fn spans_of(&self, piece: usize) -> usize {
         self.pieces[piece].spans.len()
     }
 
-    /// The slots that are as large as the piece needs: which of all they are, where the first begins, and the bytes of each.
+    /// Returns the slots of the piece's size: their range among all slots, the start of the first, and the bytes of each.
     pub fn slots_for(&self, piece: usize) -> (Range<usize>, usize, usize) {
         let class = &self.classes[self.pieces[piece].class];
         (class.slots.clone(), class.start, class.slot_bytes)
     }
 
-    /// Where the bytes of a span of a piece are, if the piece is in that slot.
+    /// Returns where the bytes of a span of a piece are, if the piece is in that slot.
     pub fn place_of(&self, slot: usize, piece: usize, span: usize) -> Range<usize> {
         let piece = &self.pieces[piece];
         self.place(slot, piece.spans.start + span, piece.class)
     }
 
-    /// Bytes of all slots.
+    /// Returns the bytes of all slots.
     pub fn bytes(&self) -> usize {
         self.classes.last().map_or(0, |class| class.start + class.slots.len() * class.slot_bytes)
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub fn slots(&self) -> usize {
         self.classes.last().map_or(0, |class| class.slots.end)
     }
 
-    /// Where the bytes of a span of a piece are in the region, if the piece is in that slot.
+    /// Returns where the bytes of a span of a piece are in the region, if the piece is in that slot.
     pub(super) fn place(&self, slot: usize, span: usize, class: usize) -> Range<usize> {
         let class = &self.classes[class];
         let place = &self.spans[span];
@@ -212,18 +213,18 @@ impl Layout {
         start..start + (range.end - range.start) as usize
     }
 
-    /// The file that a span is in, and which bytes of it.
+    /// Returns the file that a span is in, and its bytes in that file.
     pub(super) fn range_of(&self, span: usize) -> (usize, Range<usize>) {
         let Span { file, range } = &self.spans[span].span;
         (*file, range.start as usize..range.end as usize)
     }
 
-    /// The files that the spans of a piece are in, and which bytes of them.
+    /// Returns the files that the spans of a piece are in, and their bytes in those files.
     pub(super) fn ranges(&self, piece: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
         self.pieces[piece].spans.clone().map(|span| self.range_of(span))
     }
 
-    /// The memory of a slot, in the region.
+    /// Returns the memory of a slot, in the region.
     pub(super) fn memory_of(&self, slot: usize) -> Range<usize> {
         let class = self.classes.iter().find(|class| class.slots.contains(&slot));
         let class = class.expect("a slot of some class");
@@ -231,13 +232,13 @@ impl Layout {
         start..start + class.slot_bytes
     }
 
-    /// What a job reads.
+    /// Returns the read of a job.
     pub(super) fn read(&self, job: Job) -> Read {
         let place = &self.spans[job.span];
         let blocks = self.aligned(&place.span.range);
         let from = blocks.start + job.block * BLOCK;
         let len = BLOCK.min(blocks.end - from);
-        // The last block of a file may be shorter than those of the disk.
+        // The last block of a file may be shorter than a disk block.
         let need = len.min(place.span.range.end as usize - from);
         let slot = self.memory_of(job.slot);
         let to = slot.start + place.at + job.block * BLOCK;
@@ -250,8 +251,8 @@ impl Layout {
 pub(super) struct Read {
     pub(super) offset: u64,
     pub(super) len: usize,
-    /// Bytes that have to come.
+    /// Number of bytes that must arrive.
     pub(super) need: usize,
-    /// Where they go in the region: within the job's slot.
+    /// Target in the region: within the job's slot.
     pub(super) to: usize,
 }

@@ -1,24 +1,21 @@
-//! Pieces of files that are read when they are wanted, into a fixed number of slots of memory.
+//! Pieces of files, read on demand into a fixed number of slots of memory.
 //!
-//! Pieces belong to groups, which are visited in a cycle: a visit ([`Slots::hold`]) says which pieces of a group are wanted now.
-//! Those that are in a slot can be used at once. The others are read meanwhile, around the page cache where that is possible: through
-//! one ring that the visits themselves hand reads to and take them from, or by threads where there is no ring. They are there in the order
-//! in which they come. Where no slot is free, the piece goes whose next use is expected last (`expected`).
+//! Pieces belong to groups, which are visited in a cycle: a visit ([`Slots::hold`]) names the pieces of a group that are wanted now. Those that are
+//! in a slot can be used at once. The others are read meanwhile, around the page cache where possible: through one ring, to which the visits
+//! themselves submit reads and from which they take them, or by threads where there is no ring. They become available in the order in which they
+//! arrive. If no slot is free, the piece whose next use is expected last is evicted (`expected`).
 //!
-//! Memory is taken when a slot is used for the first time, and kept; what else a process has come to need may take some of it
-//! ([`Slots::set_budget`]), and then slots are closed, those first whose pieces are expected last. Nothing is allocated after [`Slots::new`].
+//! Memory is allocated when a slot is first used, and kept. If a process needs memory for something else, it can take some of it back
+//! ([`Slots::set_budget`]); then slots are closed, first those whose pieces are expected last. Nothing is allocated after [`Slots::new`].
 //!
-//! Where the maps of the files are given too ([`Slots::of_maps`]), a piece may stay in the page cache instead, and is used from there
-//! (`cached`) as soon as another process has pieces of the same files. It is dropped when its slot goes to another piece, so there is
-//! never more of them than there are slots.
+//! If the maps of the files are given too ([`Slots::of_maps`]), a piece may stay in the page cache instead, and is used from there (`cached`) as soon
+//! as another process has pieces of the same files. It is dropped when its slot goes to another piece, so there are never more of them than slots.
 //!
-//! A visit (`visit`) and the threads that read (`reader`) share a state (`state`). Which slot a piece gets is in `policy`, how many slots are open in
-//! `budget`.
+//! Visits (`visit`) and reading threads (`reader`) share a state (`state`). `policy` selects the slot of a piece, `budget` how many slots are open.
 //!
-//! **Invariant:** a slot is written by the readers alone, and only between the moment at which a visit gave it to a piece and the
-//! moment at which all of the piece has come; its bytes are handed out after that, by a visit that holds it, and no other visit begins
-//! before that one has ended. Visits and reading threads share the state of slots behind one lock: `orders` tries that under loom, in
-//! every order of events.
+//! **Invariant:** a slot is written only by the readers, and only between the moment at which a visit gave it to a piece and the moment at which all
+//! of the piece has arrived; its bytes are handed out after that, by a visit that holds it, and no other visit begins before that one has ended.
+//! Visits and reading threads share the state of slots behind one lock: `orders` tests that under loom, in every order of events.
 
 mod budget;
 mod cached;
@@ -69,33 +66,33 @@ use crate::mark;
 use crate::region::{Region, RegionError};
 use crate::transfer::TransferError;
 
-/// Bytes of a read, at most: several in flight keep a disk busy, and none takes long.
+/// Maximum bytes of a read: several in flight keep a disk busy, and none takes long.
 const BLOCK: usize = 1 << 20;
-/// Threads that read. They mostly wait, and each has one read in flight.
+/// Number of reading threads. They mostly wait, and each has one read in flight.
 const READERS: usize = if cfg!(all(loom, test)) { 2 } else { 8 };
-/// Pieces that a visit may guess: a disk that has nothing to do has time for so many before the next visit.
+/// Maximum number of pieces that a visit may guess: an idle disk has time for this many before the next visit.
 const MAX_GUESSES: usize = 2;
-/// One byte of so many that are read may have been read ahead for nothing.
+/// One in this many bytes read may have been read ahead for nothing.
 const ONE_UNWANTED_IN: u64 = 50;
-/// So many visits apart it is seen whether another process has come, and how much memory there is for what both have.
+/// Number of visits between checks for other processes with pieces of the same files, and for the memory available to the shared files.
 const LOOK: u64 = 256;
 /// No slot, or no piece.
 const NONE: u32 = u32::MAX;
-/// A slot that is to be found yet.
+/// A slot that is yet to be found.
 const COMING: u32 = NONE - 1;
 
-/// How pieces are read.
+/// Options for reading pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotOptions {
-    /// Around the page cache, where the file system allows it.
+    /// True to read around the page cache, where the file system allows it.
     pub direct: bool,
-    /// Through a ring, where there is one; otherwise by threads.
+    /// True to read through a ring, where there is one; otherwise threads read.
     pub ring: bool,
-    /// True if pieces stay in the page cache from the beginning, for other processes to share; only [`Slots::of_maps`] can do it.
+    /// True if pieces stay in the page cache from the beginning, for other processes to share; only for [`Slots::of_maps`].
     pub shared: bool,
     /// True if pieces are guessed.
     pub guess: bool,
-    /// For tests: pieces are there late, one by one, and in an order that follows from this number.
+    /// For tests: pieces become available late, one by one, in an order that follows from this number.
     pub shuffled: Option<u64>,
 }
 
@@ -105,22 +102,22 @@ impl Default for SlotOptions {
     }
 }
 
-/// Why there are no slots.
+/// Why slots could not be created.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SlotsError {
-    /// Not all pieces of a group have room at the same time.
+    /// The budget does not hold all pieces of a group at the same time.
     #[error("{budget} bytes of slots are too few: {least} are needed for the largest group")]
     TooFew {
-        /// Bytes that slots may take.
+        /// Maximum bytes of slots.
         budget: u64,
-        /// Bytes that they have to take.
+        /// Minimum bytes of slots.
         least: u64,
     },
-    /// The system does not give the memory.
+    /// The system does not provide the memory.
     #[error(transparent)]
     Memory(#[from] RegionError),
-    /// The system gives no thread, or no other handle of a file.
+    /// The system refuses a thread, or another handle of a file.
     #[error("slots cannot be filled: {0}")]
     System(#[from] io::Error),
 }
@@ -128,29 +125,29 @@ pub enum SlotsError {
 /// Counts of slots so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotCounts {
-    /// Pieces that were wanted, and those of them that were there.
+    /// Number of pieces that were wanted.
     pub wanted: u64,
-    /// Of these.
+    /// Number of those that were resident.
     pub hits: u64,
-    /// Bytes of the pieces that had to be read for a visit, in it or ahead of it.
+    /// Bytes of the pieces that had to be read for a visit, during it or ahead of it.
     pub missed_bytes: u64,
-    /// Bytes that were read: whole blocks of the disk, and also what was read ahead and never wanted.
+    /// Bytes that were read: whole disk blocks, including those read ahead and never wanted.
     pub read_bytes: u64,
-    /// Of these, what was read ahead and has not been wanted since.
+    /// Bytes of those that were read ahead and have not been wanted since.
     pub unwanted_bytes: u64,
-    /// Pieces that were read, and the reads that it took: at least one for each span.
+    /// Number of pieces that were read.
     pub brought: u64,
-    /// Of these.
+    /// Number of reads for them: at least one for each span.
     pub reads: u64,
-    /// How long visits had to wait.
+    /// The time that visits had to wait.
     pub waited: Duration,
-    /// How long nothing was being read, from when a visit noticed it until the next read; only where reads go through a ring.
+    /// The time in which nothing was being read, from when a visit noticed it until the next read; only if reads go through a ring.
     pub idle: Duration,
-    /// Pieces of those brought that stayed in the page cache.
+    /// Number of the pieces read that stayed in the page cache.
     pub cached: u64,
-    /// Pieces that were read because they might be wanted, and those of them that were.
+    /// Number of pieces that were read because they might be wanted.
     pub guessed: u64,
-    /// Of these.
+    /// Number of those that were wanted.
     pub guessed_right: u64,
 }
 
@@ -162,29 +159,29 @@ pub struct Slots {
     sizes: SlotSizes,
 }
 
-/// How many slots there are.
+/// The number and sizes of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotSizes {
-    /// Pieces of all groups.
+    /// Number of pieces of all groups.
     pub pieces: usize,
-    /// Of them, how many have room at the same time.
+    /// Number of pieces that fit at the same time.
     pub slots: usize,
     /// Bytes of all slots.
     pub bytes: u64,
-    /// Spans of a piece, at most: places of the files that it is in.
+    /// Maximum number of spans of a piece: the places in the files that it consists of.
     pub spans: usize,
 }
 
 impl SlotSizes {
-    /// Bytes of a slot: those of a piece, where all pieces are as large.
+    /// Bytes of a slot: those of a piece, if all pieces have the same size.
     pub fn slot_bytes(&self) -> f64 {
         self.bytes as f64 / self.slots.max(1) as f64
     }
 }
 
 impl Slots {
-    /// Slots for pieces of `files`, which take `budget` bytes at most. Nothing is read yet, except for a block of each file to see how it
-    /// can be read.
+    /// Creates slots for pieces of `files`, which use at most `budget` bytes. Nothing is read yet, except for a block of each file, to find out how
+    /// it can be read.
     ///
     /// # Errors
     /// See [`SlotsError`].
@@ -205,8 +202,8 @@ impl Slots {
         )
     }
 
-    /// As [`Slots::new`], for files that are mapped: their pieces may stay in the page cache, where they are read around it otherwise.
-    /// The files are [marked](mark::mark), so that other processes see that there are slots for them.
+    /// As [`Slots::new`], for mapped files: their pieces may stay in the page cache, where they would otherwise be read around it. The files are
+    /// [marked](mark::mark), so that other processes see that there are slots for them.
     ///
     /// # Errors
     /// See [`SlotsError`].
@@ -218,7 +215,7 @@ impl Slots {
     ) -> Result<Slots, SlotsError> {
         let files: Vec<_> = maps.iter().map(|map| (map.file(), map.path().to_owned())).collect();
         let cached = options.direct.then(|| {
-            // Where there are no such marks, nobody sees them.
+            // On systems without such marks, other processes see none.
             maps.iter().for_each(|map| drop(mark::mark(map.file())));
             Cached::new(maps)
         });
@@ -252,7 +249,7 @@ impl Slots {
         let watch = Watch::new(slots, spans);
         let reads =
             |piece: &Piece| piece.spans.clone().map(|span| layout.blocks(span)).sum::<usize>();
-        // No slot waits for two pieces.
+        // A slot never waits for two pieces.
         let most = slots * layout.pieces.iter().map(reads).max().unwrap_or(0);
         let widest = layout.groups.iter().map(Range::len).max().unwrap_or(0);
         let sizes = SlotSizes { pieces, slots, bytes: region.len() as u64, spans };
@@ -312,7 +309,7 @@ impl Slots {
         Ok(all)
     }
 
-    /// Bytes of slots that these groups need at least, if reads are aligned to `align`: the most that is wanted at once.
+    /// Returns the minimum bytes of slots for these groups, if reads are aligned to `align`: the maximum that is wanted at once.
     pub fn least(groups: &Groups, align: usize) -> u64 {
         match Layout::fitting(groups, align, 0) {
             Err(SlotsError::TooFew { least, .. }) => least,
@@ -320,28 +317,28 @@ impl Slots {
         }
     }
 
-    /// How many there are at the moment.
+    /// The sizes at the moment.
     pub fn sizes(&self) -> SlotSizes {
         let (slots, bytes) = self.shared.state().closed;
         SlotSizes { slots: self.sizes.slots - slots, bytes: self.sizes.bytes - bytes, ..self.sizes }
     }
 
-    /// Where their pieces are.
+    /// The places of the pieces.
     pub fn layout(&self) -> &Layout {
         &self.shared.layout
     }
 
-    /// The memory of all slots, for page-locking: where it begins, and its bytes. It is there, and nowhere else, as long as the slots are.
+    /// The memory of all slots, for page-locking: its address and its bytes. It stays allocated, and in place, as long as the slots exist.
     pub fn memory(&self) -> (*mut u8, usize) {
         (self.shared.region.as_mut_ptr(), self.shared.region.len())
     }
 
-    /// Its counts so far.
+    /// The counts so far.
     pub fn counts(&self) -> SlotCounts {
         self.shared.state().counts
     }
 
-    /// Which pieces of a group are there, all of each. That may change at any time.
+    /// Returns for each piece of a group whether all of it is resident. That may change at any time.
     ///
     /// # Panics
     /// If there is no such group.
@@ -353,10 +350,10 @@ impl Slots {
         self.shared.layout.groups[group].clone().map(there).collect()
     }
 
-    /// The first read that failed, if one did: what was handed out since may be anything.
+    /// The first read that failed, if any: bytes handed out since may be anything.
     pub fn failure(&self) -> Option<&Arc<TransferError>> {
         let shared = &*self.shared;
-        // What is used from a map may be gone from its file at any time.
+        // Data used from a map may be gone from its file at any time.
         let used = shared.cached.as_ref().filter(|_| shared.state().in_cache > 0);
         if let Some(Err(error)) = used.map(Cached::check) {
             let _ = shared.failure.set(Arc::new(error));
@@ -372,13 +369,13 @@ impl Slots {
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // Before anything else ends, whatever is written to the region does.
+        // Everything that writes to the region must end before anything else does.
         #[cfg(target_os = "linux")]
         drop(self.visit.get_mut().unwrap_or_else(PoisonError::into_inner).ring.take());
         self.shared.state().stop = true;
         self.shared.work.notify_all();
         for reader in self.readers.drain(..) {
-            // One that panicked has said so.
+            // A reader that panicked has already reported it.
             let _ = reader.join();
         }
     }

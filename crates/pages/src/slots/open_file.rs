@@ -1,4 +1,4 @@
-//! One file that is read from for as long as there are slots.
+//! A file that is read from for as long as the slots exist.
 
 use std::fs::File;
 use std::io;
@@ -26,7 +26,7 @@ pub(super) struct OpenFile {
 impl OpenFile {
     pub(super) fn new(file: &File, path: PathBuf, direct: bool) -> io::Result<OpenFile> {
         let direct = if direct { direct::open(file, &path).ok() } else { None };
-        // What the system reads ahead of a piece would stay in the page cache, since nobody drops it.
+        // Pages that the system reads ahead of a piece would stay in the page cache, since nothing drops them.
         let apart = if direct.is_none() { without_readahead(file) } else { None };
         let file = match apart {
             Some(apart) => apart,
@@ -35,20 +35,20 @@ impl OpenFile {
         Ok(OpenFile { file, path, direct, refused: AtomicBool::new(false) })
     }
 
-    /// What reads must be aligned to.
+    /// Returns the alignment that reads need.
     pub(super) fn align(&self) -> usize {
         let Align { offset, memory } =
             self.direct.as_ref().map_or(Align::NONE, |direct| direct.align);
         offset.max(memory)
     }
 
-    /// How it is read around the page cache, unless that turned out to be refused.
+    /// Returns the handle for reads around the page cache, unless they turned out to be refused.
     pub(super) fn direct(&self) -> Option<&Direct> {
         self.direct.as_ref().filter(|_| !self.direct_refused())
     }
 
-    /// True if it can be read through a ring: not where a program answers for it, which a ring would only hand to threads. A first
-    /// block is read to see.
+    /// True if it can be read through a ring. Not if a program serves it (FUSE), since a ring would only hand its reads to threads. Reads
+    /// a first block to find out.
     #[cfg(target_os = "linux")]
     pub(super) fn suits_ring(&self) -> bool {
         let Some(direct) = self.direct().filter(|direct| !direct.fuse) else { return false };
@@ -57,22 +57,22 @@ impl OpenFile {
         read_block(self, Some(direct), &mut block).is_ok() && !self.direct_refused()
     }
 
-    /// Reads what of a block has not come yet.
+    /// Reads the part of a block that has not arrived yet.
     ///
     /// # Safety
-    /// The block's memory is this call's.
+    /// The block's memory belongs to this call.
     pub(super) unsafe fn read(&self, mut block: Block) -> Result<(), TransferError> {
         let done = read_block(self, self.direct.as_ref(), &mut block);
         if self.direct().is_none() {
-            // What was read through the page cache is in it twice: here and there. The pages at both ends, too: neighbours that are still
-            // wanted have been read by then, or are read once more.
+            // Bytes read through the page cache are in memory twice: here and there. This includes the pages at both ends: neighbours
+            // that are still wanted have been read by then, or are read once more.
             let bytes = block.offset..block.offset + block.len as u64;
             give_up_range(&self.file, pages_around(&bytes));
         }
         done
     }
 
-    /// What a read says that failed.
+    /// The error of a read that failed.
     #[cfg(test)]
     pub(super) fn failed(&self, at: u64, errno: i32) -> TransferError {
         let source = io::Error::from_raw_os_error(errno);

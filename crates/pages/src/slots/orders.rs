@@ -1,10 +1,10 @@
 //! Slots under loom, where threads read: every order of events, up to a number of preemptions. `make loom` runs it.
 //!
-//! The code is that of [`super`] itself, with loom's locks and threads, and it reads a real file. In every order, what a visit is
-//! handed is the piece that it wants, was written before that, and is not written again while the visit continues; nobody waits for
-//! ever, which loom would call a deadlock; and the readers end.
+//! The code is that of [`super`] itself, with loom's locks and threads, and it reads a real file. In every order, the bytes that a
+//! visit gets are those of the piece that it wants, were written before that, and are not written again while the visit lasts; no
+//! thread waits for ever, which loom would report as a deadlock; and the readers end.
 //!
-//! Where a ring reads there is nothing to try: only the thread that visits touches it, which `&mut` of the visit's lock proves.
+//! With a ring there is nothing to test: only the thread that visits accesses it, which the `&mut` of the visit's lock proves.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::{Groups, Held, SlotOptions, Slots, Span};
 
-/// Bytes of a span. A piece has two, so that both readers may be at one slot.
+/// Bytes of a span. A piece has two, so that both readers may work on one slot.
 const SPAN: u64 = 16;
 const PIECES: usize = 4;
 
@@ -28,7 +28,7 @@ fn groups() -> Groups {
     (0..PIECES).map(piece).collect::<Vec<_>>().chunks(2).map(<[_]>::to_vec).collect()
 }
 
-/// Runs `visits` in every order of events that has at most `preemptions` preemptions, with slots for `room` pieces.
+/// Runs `visits` in every order of events with at most `preemptions` preemptions, with slots for `room` pieces.
 fn every_order(preemptions: usize, room: u64, visits: fn(&Arc<Slots>)) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     for i in 0..2 * PIECES {
@@ -48,7 +48,7 @@ fn every_order(preemptions: usize, room: u64, visits: fn(&Arc<Slots>)) {
     });
 }
 
-/// What a visit is handed, as it comes.
+/// Checks the bytes that a visit gets, as they arrive.
 fn look(held: &mut Held<'_>, group: usize, wanted: &[usize]) {
     loop {
         for piece in wanted.iter().filter(|piece| held.is_here(**piece)) {
@@ -98,7 +98,7 @@ fn what_is_read_ahead_and_comes_late() {
     });
 }
 
-/// One waits for the other, and anybody may ask what is there.
+/// One waits for the other, and any thread may query which pieces are resident.
 #[test]
 fn two_that_visit() {
     every_order(1, 2, |slots| {
@@ -110,7 +110,7 @@ fn two_that_visit() {
     });
 }
 
-/// The readers are ended in the middle of their work.
+/// The readers are stopped in the middle of their work.
 #[test]
 fn an_end_before_anything_has_come() {
     every_order(2, 2, |slots| drop(slots.hold(0, [0, 1].into_iter())));

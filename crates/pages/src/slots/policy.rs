@@ -1,4 +1,4 @@
-//! Which slot a piece gets, and what becomes of the piece that was in it.
+//! Selects the slot of a piece, and handles the piece that was in it.
 
 use super::layout::Piece;
 use super::state::{Job, Shared, Slot, State};
@@ -6,7 +6,7 @@ use super::visit::Visit;
 use super::{Layout, NONE, ONE_UNWANTED_IN, SlotCounts};
 
 impl Shared {
-    /// Bytes that are read for a piece.
+    /// Returns the bytes that are read for a piece.
     pub(super) fn read_len(&self, piece: usize, cached: bool) -> u64 {
         let Piece { spans, bytes, .. } = &self.layout.pieces[piece];
         match cached {
@@ -49,21 +49,21 @@ impl Shared {
         self.work.notify_all();
     }
 
-    /// The slot that a piece may have, if not all others are wanted or being filled.
+    /// Returns the slot that a piece may have, unless all others are wanted or being filled.
     pub(super) fn victim(&self, state: &State, piece: usize) -> Option<usize> {
-        // What is read into the page cache can be left alone at any time.
+        // A read into the page cache can be abandoned at any time.
         let busy = |slot: usize| {
             let Slot { left, cached, closed, .. } = state.slots[slot];
             closed || left > 0 && !cached
         };
-        // Where there is less memory than slots, another piece goes although there is a free one.
+        // If there is less memory than slots, another piece is evicted even if a slot is free.
         let full = state.in_cache + self.layout.pieces[piece].bytes > state.room;
         let taken = |slot: usize| busy(slot) || state.shelf.piece_in(slot).is_none();
         let of_full = full.then(|| state.shelf.victim(&self.layout, piece, taken)).flatten();
         of_full.or_else(|| state.shelf.victim(&self.layout, piece, busy))
     }
 
-    /// Drops the piece of a slot from the page cache, if it is there. Another process that uses it keeps it.
+    /// Drops the piece of a slot from the page cache, if it is there. It stays there if another process uses it.
     pub(super) fn drop_cached(&self, state: &mut State, slot: usize) {
         if !std::mem::take(&mut state.slots[slot].cached) {
             return;
@@ -79,13 +79,13 @@ impl Shared {
 }
 
 impl State {
-    /// True if as many bytes more may turn out to be read for nothing.
+    /// True if this many more bytes may turn out to be read for nothing.
     pub(super) fn may_be_unwanted(&self, bytes: u64) -> bool {
         let SlotCounts { read_bytes, unwanted_bytes, .. } = self.counts;
         (unwanted_bytes + bytes).saturating_mul(ONE_UNWANTED_IN) <= read_bytes
     }
 
-    /// Counts what was right of what was guessed of a group whose visit begins.
+    /// Counts the right guesses for a group whose visit begins.
     pub(super) fn judge_guesses(&mut self, group: usize, layout: &Layout, visit: &Visit) {
         let pieces = &layout.groups[group];
         let is_wanted =

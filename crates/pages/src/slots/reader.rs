@@ -6,7 +6,7 @@ use super::state::{Job, Shared, State};
 use crate::transfer::blocks::Block;
 
 impl Shared {
-    /// What a reader does, until the end.
+    /// The loop of a reader, until the end.
     pub(super) fn read(&self) {
         let mut state = self.state();
         loop {
@@ -28,20 +28,20 @@ impl Shared {
         }
     }
 
-    /// What a job reads, and where to.
+    /// Returns the block that a job reads, with its target.
     pub(super) fn block(&self, job: Job) -> Block {
         let read = self.layout.read(job);
         Block::new(read.offset, read.len, read.need, self.region.as_mut_ptr().wrapping_add(read.to))
     }
 
-    /// Reads what of a job's block has not come yet. A failure is remembered.
+    /// Reads the part of a job's block that has not arrived yet. A failure is recorded.
     pub(super) fn read_block(&self, job: Job, block: Block) {
         self.watch.written(job.slot, job.span);
         let file = &self.files[self.layout.spans[job.span].span.file];
         #[cfg(test)]
         let (at, to) = (block.offset, block.to);
-        // SAFETY: the block is within the job's slot, which belongs to the readers until all of its piece has come; each read of it is
-        // another part. The region lives as long as `self`.
+        // SAFETY: the block is within the job's slot, which belongs to the readers until all of its piece has arrived; each read of it
+        // is another part. The region lives as long as `self`.
         let done = unsafe { file.read(block) };
         #[cfg(test)]
         let done = done.and_then(|()| match &self.interpose {
@@ -53,14 +53,14 @@ impl Shared {
         }
     }
 
-    /// [`Shared::read_block`] by whoever visits, with all that follows from it.
+    /// [`Shared::read_block`] by the visiting thread, with the bookkeeping that follows.
     #[cfg(target_os = "linux")]
     pub(super) fn read_alone(&self, state: &mut State, job: Job, block: Block) {
         self.read_block(job, block);
         state.slots[job.slot].left -= 1;
     }
 
-    /// What came of a read through the ring.
+    /// The result of a read through the ring.
     #[cfg(target_os = "linux")]
     pub(super) fn seen(&self, result: i32, to: *mut u8) -> i32 {
         #[cfg(test)]

@@ -1,8 +1,8 @@
-//! What of a recorded run would have been in slots, by several rules of which piece goes. Nothing is read.
+//! Computes which pieces of a recorded run would have been in slots, under several eviction rules. Nothing is read.
 
 use super::expected::{Uses, until};
 
-/// A visit of a group, and which of its pieces were wanted.
+/// A visit of a group, and the pieces of it that were wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Visited {
     /// The group.
@@ -11,43 +11,43 @@ pub struct Visited {
     pub wanted: Vec<usize>,
 }
 
-/// Which piece goes where another needs its slot.
+/// The rule that selects the piece to evict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// The one whose next use is expected last, as [`Slots`](super::Slots) does it.
+    /// The piece whose next use is expected last, as in [`Slots`](super::Slots).
     Expected,
-    /// The one that was used longest ago.
+    /// The least recently used piece.
     LeastRecent,
-    /// The one that is used last, by what came after: no rule can be better.
+    /// The piece whose next use is actually last: no rule can be better.
     Clairvoyant,
 }
 
 impl Rule {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Rule; 3] = [Rule::Expected, Rule::LeastRecent, Rule::Clairvoyant];
 }
 
-/// How many pieces were wanted, and how many of them would have been there.
+/// The number of pieces that were wanted, and how many of them would have been resident.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// Wanted.
+    /// Number of pieces that were wanted.
     pub wanted: u64,
-    /// Of these.
+    /// Number of those that would have been resident.
     pub hits: u64,
 }
 
 impl Replayed {
-    /// The share of pieces that would have been there.
+    /// The share of pieces that would have been resident.
     pub fn share(&self) -> f64 {
         self.hits as f64 / self.wanted.max(1) as f64
     }
 }
 
-/// Replays `visits` of groups of `groups` pieces with `room` slots, each of which takes any piece. Those before visit `first` count for
-/// what is there, and not for the result.
+/// Replays `visits` of groups of `groups` pieces with `room` slots, each of which takes any piece. Visits before visit `first`
+/// determine which pieces are resident, but do not count in the result.
 ///
 /// # Panics
-/// A visit is of a group or of a piece that there is not, or wants more pieces than have room.
+/// If a visit is of a group or a piece that does not exist, or wants more pieces than there are slots.
 pub fn replay(
     groups: &[usize],
     visits: &[Visited],
@@ -63,7 +63,7 @@ pub fn replay(
         assert!(visit.wanted.iter().all(|piece| *piece < groups[visit.group]), "a piece of it");
         visit.wanted.iter().map(move |piece| start + piece).collect::<Vec<usize>>()
     };
-    // By piece: the visits that want it, the last of them first.
+    // By piece: the visits that want it, in reverse order.
     let mut to_come: Vec<Vec<usize>> =
         vec![Vec::new(); if rule == Rule::Clairvoyant { pieces } else { 0 }];
     if rule == Rule::Clairvoyant {
@@ -116,7 +116,7 @@ pub fn replay(
                 };
                 let mut worst: Option<(f64, usize)> = None;
                 for (slot, piece) in slots.iter().enumerate() {
-                    // What is wanted now stays.
+                    // Pieces that are wanted now stay.
                     if last[*piece] <= i {
                         let key = key(*piece);
                         if worst.is_none_or(|(most, _)| key > most) {
@@ -138,7 +138,7 @@ pub fn replay(
 mod tests {
     use super::*;
 
-    /// Visits of one group after the other, each with these pieces.
+    /// Visits of one group after another, each with the given pieces.
     fn visits(groups: usize, wanted: &[&[usize]]) -> Vec<Visited> {
         let visit = |(i, wanted): (usize, &&[usize])| Visited {
             group: i % groups,
@@ -153,7 +153,7 @@ mod tests {
         #[allow(clippy::type_complexity)]
         let table: [(&str, &[usize], &[&[usize]], usize, [u64; 3]); 5] = [
             ("all of it fits", &[3], &[&[0], &[1], &[2], &[0], &[1], &[2]], 3, [3, 3, 3]),
-            // By the last use alone, what comes next goes just before.
+            // By the last use alone, each piece is evicted just before it is used.
             ("a cycle that does not fit", &[1, 1, 1], &[&[0], &[0], &[0], &[0], &[0], &[0], &[0], &[0], &[0]], 2, [2, 0, 3]),
             ("one that always comes, beside others", &[5], &[&[0], &[0], &[1], &[0], &[2], &[0], &[3], &[0], &[4], &[0]], 2, [5, 5, 5]),
             ("several at once", &[4], &[&[0, 1], &[0, 2], &[0, 1], &[0, 3], &[0, 1]], 3, [6, 6, 6]),

@@ -1,5 +1,5 @@
-//! Reads into slots through one ring, for as long as there are slots. Whoever visits hands them in and takes what has come: no thread
-//! is woken for that.
+//! Reads into slots through one ring, for as long as the slots exist. The visiting thread submits them and takes completed ones: no
+//! thread is woken for that.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -8,25 +8,25 @@ use super::state::{Job, Shared, State};
 use crate::transfer::blocks::Block;
 use crate::transfer::flights::{Flights, Handing, Landing};
 
-/// Reads that are in flight at most. A disk needs few at a time. But nothing is handed in while a visit computes, and with a long prompt
-/// that takes as long as all experts of a layer take to read: hundreds of reads of at most 1 MiB.
+/// Maximum number of reads in flight. A disk needs few at a time. But nothing is submitted while a visit computes, and with a long
+/// prompt that takes as long as reading all experts of a layer: hundreds of reads of at most 1 MiB.
 const DEPTH: usize = 512;
 
 pub(super) struct Ring {
     flights: Flights<Job>,
-    /// Reads that have to go on.
+    /// Reads that have to be continued.
     again: VecDeque<(Job, Block)>,
-    /// Since when nothing is known to be read.
+    /// The time since which no read is known to be in progress.
     idle_since: Option<Instant>,
 }
 
-// SAFETY: the pointers are to slots that belong to reads, whichever thread hands them in.
+// SAFETY: the pointers are to slots that belong to reads, whichever thread submits them.
 unsafe impl Send for Ring {}
-// SAFETY: a shared reference lets count only.
+// SAFETY: a shared reference allows only counting.
 unsafe impl Sync for Ring {}
 
 impl Ring {
-    /// `None`: the system refuses it, or a file cannot be read in that way.
+    /// `None`: the system refuses it, or a file cannot be read that way.
     pub(super) fn new(shared: &Shared) -> Option<Ring> {
         let suits = shared.files.iter().all(|file| file.suits_ring());
         let flights = suits.then(|| Flights::new(DEPTH).ok()).flatten()?;
@@ -38,13 +38,13 @@ impl Ring {
         self.flights.count() == 0 && self.again.is_empty()
     }
 
-    /// Waits until some read has come back.
+    /// Waits until a read has completed.
     pub(super) fn wait(&mut self) {
         let want = self.flights.count().min(1);
         self.flights.submit(want, |job, block| self.again.push_back((job, block)));
     }
 
-    /// Takes what has come, and hands in what is to be read.
+    /// Takes completed reads, and submits pending ones.
     pub(super) fn turn(&mut self, shared: &Shared, state: &mut State) {
         self.hand_in(shared, state);
         let mut any = false;
@@ -73,10 +73,10 @@ impl Ring {
             let Some((job, block)) = next else { break };
             let file = &shared.files[shared.layout.spans[job.span].span.file];
             let pushed = match file.direct() {
-                // SAFETY: the bytes of the block are in the job's slot, which is the readers' until all of its piece has come. The
-                // region and the file live as long as `shared`, and the ring ends before that.
+                // SAFETY: the bytes of the block are in the job's slot, which belongs to the readers until all of its piece has arrived.
+                // The region and the file live as long as `shared`, and the ring ends before that.
                 Some(direct) => unsafe {
-                    // Memory is cleared by threads of the system, as many as there are CPUs for, while this one computes.
+                    // The kernel's own threads clear the memory, on as many CPUs as are free, while this one computes.
                     let how = if job.clears { Handing::Apart } else { Handing::Here };
                     self.flights.push(direct, None, how, (job, block))
                 },

@@ -1,4 +1,4 @@
-//! Which piece is in which slot, and which goes where another needs its slot: bookkeeping alone, for slots in whatever memory.
+//! Which piece is in which slot, and which one is evicted when another needs its slot: pure bookkeeping, independent of where the slots are.
 
 use std::ops::Range;
 
@@ -13,13 +13,13 @@ pub struct Shelf {
     slot_of: Vec<u32>,
     /// By piece.
     uses: Vec<Uses>,
-    /// What this visit wants, which counts among the uses when it is known how much that is.
+    /// Pieces that this visit wants. They are added to the uses at the next visit, when their number is known.
     wanted: Vec<u32>,
-    /// By group: how many pieces it has.
+    /// By group: the number of its pieces.
     groups: Vec<u32>,
-    /// How often the first groups have come again.
+    /// Number of the current cycle.
     cycle: u64,
-    /// The group of the last visit, and how many there were.
+    /// The group of the last visit, and the number of visits.
     group: usize,
     visits: u64,
 }
@@ -32,7 +32,7 @@ struct Slot {
 }
 
 impl Shelf {
-    /// Nothing in any of the slots.
+    /// Creates a shelf with empty slots.
     pub fn new(layout: &Layout) -> Shelf {
         Shelf {
             slots: vec![Slot { piece: NONE, visit: 0 }; layout.slots()],
@@ -46,12 +46,12 @@ impl Shelf {
         }
     }
 
-    /// How many visits there were.
+    /// Returns the number of visits so far.
     pub fn visits(&self) -> u64 {
         self.visits
     }
 
-    /// Begins a visit of a group: what earlier ones wanted may go.
+    /// Begins a visit of a group: pieces that only earlier visits wanted may be evicted.
     pub fn begin(&mut self, group: usize) {
         let (wanted, all) = (self.wanted.len(), self.groups[self.group] as usize);
         for piece in self.wanted.drain(..) {
@@ -62,20 +62,20 @@ impl Shelf {
         self.group = group;
     }
 
-    /// The visit wants a piece. Its slot, if it is in one: it stays there.
+    /// Records that the visit wants a piece. Returns its slot, if it is in one, where it stays.
     pub fn want(&mut self, piece: usize) -> Option<usize> {
         self.wanted.push(piece as u32);
         self.keep(piece)
     }
 
-    /// The slot of a piece that is to stay for this visit, if it is in one.
+    /// Keeps a piece in its slot for this visit. Returns the slot, if it is in one.
     pub fn keep(&mut self, piece: usize) -> Option<usize> {
         let slot = self.slot_of(piece)?;
         self.slots[slot].visit = self.visits;
         Some(slot)
     }
 
-    /// The slot of a piece, if it is in one.
+    /// Returns the slot of a piece, if it is in one.
     pub fn slot_of(&self, piece: usize) -> Option<usize> {
         match self.slot_of[piece] {
             NONE => None,
@@ -83,7 +83,7 @@ impl Shelf {
         }
     }
 
-    /// The piece in a slot.
+    /// Returns the piece in a slot.
     pub fn piece_in(&self, slot: usize) -> Option<usize> {
         match self.slots[slot].piece {
             NONE => None,
@@ -91,8 +91,8 @@ impl Shelf {
         }
     }
 
-    /// The slot that a piece may have: a free one, or that of the piece whose next use is expected last. `None`: this visit wants all others,
-    /// or they are `busy`.
+    /// Returns the slot that a piece may have: a free one, or that of the piece whose next use is expected last. `None`: this visit wants all
+    /// others, or they are `busy`.
     pub fn victim(
         &self,
         layout: &Layout,
@@ -128,7 +128,7 @@ impl Shelf {
         last.map(|(_, slot)| slot)
     }
 
-    /// Gives a slot to a piece, which stays there for this visit. What was there is in none any more.
+    /// Gives a slot to a piece, which stays there for this visit. The piece that was there is no longer in any slot.
     pub fn give(&mut self, piece: usize, slot: usize) {
         let given = Slot { piece: piece as u32, visit: self.visits };
         let before = std::mem::replace(&mut self.slots[slot], given).piece;
@@ -138,7 +138,7 @@ impl Shelf {
         self.slot_of[piece] = slot as u32;
     }
 
-    /// A piece is in no slot any more.
+    /// Removes a piece from its slot.
     pub fn forget(&mut self, piece: usize) {
         if let Some(slot) = self.slot_of(piece) {
             self.slots[slot].piece = NONE;

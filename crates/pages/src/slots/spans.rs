@@ -1,18 +1,18 @@
-//! Parts of pieces, and those that are joined because they lie near each other.
+//! Parts of pieces, and how nearby parts are joined into spans.
 
 use std::ops::Range;
 
 /// A part of a piece: bytes of one of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Which file.
+    /// The index of the file.
     pub file: usize,
-    /// Which bytes of it.
+    /// The range of bytes in the file.
     pub range: Range<u64>,
 }
 
-/// The spans of a piece that has these parts, and for each part which span it is in and where in it. A part that may follow (`true`)
-/// is of the same span as one that ends fewer than `near` bytes before it, what is in between included.
+/// Returns the spans of a piece that has these parts, and for each part its span and its offset in it. A part that may follow
+/// (`true`) joins the span that ends fewer than `near` bytes before it, including the bytes in between.
 pub fn join(parts: &[(Span, bool)], near: u64) -> (Vec<Span>, Vec<(usize, usize)>) {
     let (mut spans, mut places) = (Vec::<Span>::new(), Vec::with_capacity(parts.len()));
     for (part, may_follow) in parts {

@@ -16,18 +16,18 @@ use crate::transfer::TransferError;
 /// The state of slots that readers and visits share.
 pub(super) struct Shared {
     pub(super) files: Vec<OpenFile>,
-    /// What pieces in the page cache are used from.
+    /// The maps from which pieces in the page cache are used.
     pub(super) cached: Option<Cached>,
     pub(super) region: Region,
     pub(super) layout: Layout,
     pub(super) state: Mutex<State>,
-    /// Something is to be read.
+    /// Notified when there is something to read.
     pub(super) work: Condvar,
-    /// A piece has come.
+    /// Notified when a piece has arrived.
     pub(super) arrived: Condvar,
     pub(super) failure: OnceLock<Arc<TransferError>>,
     pub(super) watch: Watch,
-    /// Changes what comes of reads.
+    /// Changes the results of reads.
     #[cfg(test)]
     pub(super) interpose: Option<tests::Interpose>,
 }
@@ -36,34 +36,34 @@ pub(super) struct State {
     pub(super) shelf: Shelf,
     pub(super) slots: Vec<Slot>,
     pub(super) queue: VecDeque<Job>,
-    /// Slots whose pieces the system reads into the page cache, oldest first.
+    /// Slots whose pieces the system is reading into the page cache, oldest first.
     pub(super) asked: VecDeque<u32>,
     /// True if all pieces stay in the page cache.
     pub(super) shared: bool,
-    /// Bytes of the pieces in the page cache, and of those that should be there at most.
+    /// Bytes of the pieces in the page cache, and the maximum of that.
     pub(super) in_cache: u64,
     pub(super) room: u64,
-    /// Bytes that slots of memory may take, and that as many are open.
+    /// Bytes that slots in memory may use, and whether the open slots match that.
     pub(super) budget: u64,
     pub(super) fitted: bool,
-    /// How many slots are closed, and their bytes.
+    /// Number of closed slots, and their bytes.
     pub(super) closed: (usize, u64),
     pub(super) counts: SlotCounts,
-    /// What was guessed for the group that comes next.
+    /// Guesses for the group that comes next.
     pub(super) guesses: Guesses,
     pub(super) stop: bool,
 }
 
-/// How far the piece of a slot has come.
+/// The state of a slot and its piece.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
-    /// Reads that are not done.
+    /// Reads that are not done yet.
     pub(super) left: u32,
     /// It was read ahead, and no visit has wanted it yet.
     pub(super) ahead: bool,
     /// Its piece is in the page cache.
     pub(super) cached: bool,
-    /// It has no piece and no memory, since there is less room than there was at first.
+    /// It has no piece and no memory, because there is less memory than at first.
     pub(super) closed: bool,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Job {
     pub(super) slot: usize,
     pub(super) span: usize,
     pub(super) block: usize,
-    /// No piece was in the slot, so the system clears its memory first, which takes longer than many a read.
+    /// No piece was in the slot, so the system clears its memory first, which takes longer than many reads.
     pub(super) clears: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The locks and threads of slots: the standard library's. Under loom they are loom's, which tries every order of events (`orders`).
+//! The locks and threads of slots: the standard library's, or loom's under loom, which tries every order of events (`orders`).
 
 #[cfg(all(loom, test))]
 pub(super) use loom::{
@@ -11,15 +11,15 @@ pub(super) use std::{
     thread::{Builder, JoinHandle},
 };
 
-/// Loom does not see the bytes of slots. So there is a cell for each span of a piece in a slot, which is written and read when those
-/// bytes are, and fails where one is not ordered after the other. All pieces have as many spans there. Otherwise it is nothing.
+/// Loom does not see the bytes of slots. So there is a cell for each span of a piece in a slot. It is written and read when those
+/// bytes are, and fails on an unordered access. Under loom all pieces have the same number of spans. Otherwise this is empty.
 pub(super) struct Watch {
     #[cfg(all(loom, test))]
     cells: Vec<Vec<loom::cell::UnsafeCell<()>>>,
 }
 
 #[cfg(all(loom, test))]
-// SAFETY: it is what loom is here to find out: its cells fail at an access that is not ordered.
+// SAFETY: this is what loom checks: its cells fail on an unordered access.
 unsafe impl Sync for Watch {}
 
 #[cfg(not(all(loom, test)))]

@@ -1,4 +1,4 @@
-//! What disks rarely do to slots: reads that come short, are interrupted, or fail.
+//! Disk behaviour that is rare in practice: short, interrupted and failing reads of slots.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ pub(super) type Interpose = Box<dyn Fn(i32, *mut u8) -> i32 + Send + Sync>;
 
 const PIECE: usize = 30_000;
 
-/// A file of 20 pieces, of which two groups have ten each.
+/// A file of 20 pieces, in two groups of ten.
 fn file(folder: &std::path::Path) -> (PathBuf, Vec<u8>, Groups) {
     let path = folder.join("weights");
     let bytes: Vec<u8> =
@@ -29,7 +29,7 @@ fn file(folder: &std::path::Path) -> (PathBuf, Vec<u8>, Groups) {
     (path, bytes, vec![(0..10).map(piece).collect(), (10..20).map(piece).collect()])
 }
 
-/// Visits pieces, and compares all bytes while no read has failed.
+/// Visits pieces, and compares all bytes as long as no read has failed.
 fn visit(options: SlotOptions, interpose: Option<Interpose>) -> Slots {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let (path, bytes, groups) = file(folder.path());
@@ -84,14 +84,14 @@ fn what_came_short_or_was_interrupted_is_read_again() {
         let turn = AtomicI32::new(0);
         let interpose = move |count: i32, to: *mut u8| {
             let keep = match turn.fetch_add(1, SeqCst) % 5 {
-                // A read that is not through the ring.
+                // A read that did not go through the ring.
                 _ if count <= 0 => return count,
                 0 => 4096.min(count),
                 1 => 511.min(count),
                 2 => 0,
                 _ => count,
             };
-            // SAFETY: `count` bytes were read to there, for the ring, which does not look at them yet.
+            // SAFETY: the ring has read `count` bytes to this address, and does not look at them yet.
             unsafe { std::ptr::write_bytes(to.add(keep as usize), 0xEE, (count - keep) as usize) };
             if keep == 0 { -libc::EAGAIN } else { keep }
         };
@@ -120,9 +120,9 @@ fn parts_that_may_follow_are_one_span_and_others_are_not() {
     let parts = [
         (at(0, 4096, 5000), true),
         (at(0, 5100, 6000), true),
-        // As near, but by itself.
+        // As near, but on its own.
         (at(0, 6000, 6100), false),
-        // In another file, before, too far, and after the second.
+        // In another file, before it, too far away, and after the second.
         (at(1, 6000, 6100), true),
         (at(0, 4000, 4096), true),
         (at(0, 6228, 6300), true),

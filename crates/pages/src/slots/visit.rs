@@ -1,4 +1,4 @@
-//! A visit of a group: what it finds, waits for, reads ahead and guesses.
+//! A visit of a group: the pieces that it finds, waits for, reads ahead and guesses.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,37 +10,37 @@ use super::state::{Shared, State};
 use super::sync::MutexGuard;
 use super::{COMING, LOOK, MAX_GUESSES, NONE, Slots};
 
-/// What a visit has found.
+/// Counts of the pieces that a visit has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Pieces that it wants.
+    /// Number of pieces that it wants.
     pub wanted: u32,
-    /// Of these, how many were there, and had not been guessed.
+    /// Number of those that were resident, and had not been guessed.
     pub hits: u32,
-    /// Of these, how many had been read ahead for it, or were being read.
+    /// Number of those that had been read ahead for it, or were being read.
     pub guessed: u32,
 }
 
 impl Found {
-    /// Pieces that had to be read, or that an earlier visit had not waited for.
+    /// Number of pieces that had to be read, or that an earlier visit had not waited for.
     pub fn missed(&self) -> u32 {
         self.wanted - self.hits - self.guessed
     }
 }
 
-/// What a visit knows.
+/// The state of a visit.
 pub(super) struct Visit {
     /// By piece of the group: its slot; [`NONE`] if it is not wanted.
     pub(super) slot_of: Vec<u32>,
-    /// By piece of the group: whether all of it is there.
+    /// By piece of the group: true if all of it is resident.
     pub(super) here: Vec<bool>,
-    /// By piece of the group: whether it is in the page cache.
+    /// By piece of the group: true if it is in the page cache.
     pub(super) cached: Vec<bool>,
-    /// True if all that are wanted are.
+    /// True if all wanted pieces are resident.
     pub(super) all_here: bool,
-    /// What was there at its beginning.
+    /// The counts at its beginning.
     pub(super) found: Found,
-    /// What reads, where threads of their own do not.
+    /// The ring that reads, unless separate threads do.
     #[cfg(target_os = "linux")]
     pub(super) ring: Option<Ring>,
     /// See [`SlotOptions`].
@@ -48,7 +48,7 @@ pub(super) struct Visit {
     pub(super) guess: bool,
 }
 
-/// A visit of a group, whose pieces stay where they are until it ends.
+/// A visit of a group, whose pieces stay in place until it ends.
 pub struct Held<'s> {
     slots: &'s Slots,
     group: usize,
@@ -56,7 +56,7 @@ pub struct Held<'s> {
 }
 
 impl Slots {
-    /// Begins a visit: pieces `wanted` of `group` stay in their slots, or are read into some. A piece may be named twice.
+    /// Begins a visit: pieces `wanted` of `group` stay in their slots, or are read into slots. A piece may be named twice.
     ///
     /// # Panics
     /// If there is no such group or piece.
@@ -77,7 +77,7 @@ impl Slots {
             shared.fit(&mut state);
         }
         state.shelf.begin(group);
-        // First what is there, so that it stays.
+        // First the resident pieces, so that they stay.
         for index in wanted {
             assert!(index < pieces.len(), "piece {index} of {}", pieces.len());
             if visit.slot_of[index] != NONE {
@@ -112,13 +112,13 @@ impl Slots {
                 let slot = loop {
                     match shared.victim(&state, piece) {
                         Some(slot) => break slot,
-                        // What an earlier visit wanted and did not wait for. There is room for all pieces of a group, so it is some of
-                        // that, and will arrive.
+                        // The slots are busy with pieces that an earlier visit wanted and did not wait for. All pieces of a group fit, so
+                        // these will arrive.
                         None => state = visit.wait(shared, state),
                     }
                 };
                 shared.bring(&mut state, piece, slot, false);
-                // The disk has work while room is sought for the next.
+                // The disk has work while a slot is sought for the next piece.
                 visit.turn(shared, &mut state);
                 visit.slot_of[index] = slot as u32;
                 visit.cached[index] = state.slots[slot].cached;
@@ -132,30 +132,30 @@ impl Slots {
 }
 
 impl Held<'_> {
-    /// True if a piece is there.
+    /// True if a piece is resident.
     pub fn is_here(&self, piece: usize) -> bool {
         self.visit.here[piece]
     }
 
-    /// True if all are.
+    /// True if all wanted pieces are resident.
     pub fn all_here(&self) -> bool {
         self.visit.all_here
     }
 
-    /// What was there when it began.
+    /// The counts at the beginning of the visit.
     pub fn found(&self) -> Found {
         self.visit.found
     }
 
-    /// Returns when all have come, or could not: see [`Slots::failure`].
+    /// Returns when all pieces have arrived, or have failed: see [`Slots::failure`].
     pub fn wait(&mut self) {
         while !self.visit.all_here {
             self.wait_for_more();
         }
     }
 
-    /// Returns when more of them are there than before, in whichever order they come; at once, if all are. What could not be read
-    /// counts as there: see [`Slots::failure`].
+    /// Returns when more of the pieces are resident than before, in whatever order they arrive; at once, if all are. A piece that could
+    /// not be read counts as resident: see [`Slots::failure`].
     pub fn wait_for_more(&mut self) {
         if self.visit.all_here {
             return;
@@ -171,7 +171,7 @@ impl Held<'_> {
         state.counts.waited += began.map_or(Duration::ZERO, |began| began.elapsed());
     }
 
-    /// True if it would be of use to say what may be wanted next: the disk has nothing to do, and little was read for nothing.
+    /// True if naming the pieces that may be wanted next is useful: the disk is idle, and little was read for nothing.
     pub fn may_guess(&mut self) -> bool {
         if !self.visit.guess {
             return false;
@@ -186,8 +186,8 @@ impl Held<'_> {
         idle && state.may_be_unwanted(0)
     }
 
-    /// Says which pieces the next visit may want, of which group; the likeliest first, and how sure that is, as a class from 0
-    /// to 31. A few that are not there are read ahead, of classes that were mostly right before. No piece of this visit goes for that.
+    /// Names the pieces of a group that the next visit may want, likeliest first, each with a class from 0 to 31 for how sure that is. A
+    /// few non-resident ones are read ahead, of classes that were mostly right before. No piece of this visit is evicted for that.
     ///
     /// # Panics
     /// If there is no such group or piece.
@@ -205,9 +205,9 @@ impl Held<'_> {
             }
             let bytes = shared.read_len(piece, state.shared);
             let suits = left > 0 && state.guesses.trusts(class) && state.may_be_unwanted(bytes);
-            // This visit may hold all slots.
+            // There may be none: this visit may hold all slots.
             let slot = suits.then(|| shared.victim(&state, piece)).flatten();
-            // What is not read is judged too.
+            // Pieces that are not read are judged too.
             state.guesses.add(piece, class, slot.is_some());
             if let Some(slot) = slot {
                 left -= 1;
@@ -218,8 +218,8 @@ impl Held<'_> {
         }
     }
 
-    /// Has pieces of another group read that the next visit will want, after what this one waits for. Those of them that are there
-    /// stay until then, and no piece of this visit goes for that; what finds no room is left to the next visit.
+    /// Has pieces of another group read that the next visit will want, after those that this one waits for. Those that are resident stay
+    /// until then, and no piece of this visit is evicted for them; pieces that find no slot are left to the next visit.
     ///
     /// # Panics
     /// If there is no such group or piece.
@@ -248,7 +248,7 @@ impl Held<'_> {
     /// The bytes of a span of a piece.
     ///
     /// # Panics
-    /// If the piece is not there.
+    /// If the piece is not resident.
     pub fn bytes(&self, piece: usize, span: usize) -> &[u8] {
         assert!(self.visit.here[piece], "piece {piece} of group {} is not there", self.group);
         let shared = &*self.slots.shared;
@@ -261,8 +261,8 @@ impl Held<'_> {
         let place = shared.layout.place(slot, info.spans.start + span, info.class);
         shared.watch.read(slot, info.spans.start + span);
         assert!(place.start <= place.end && place.end <= shared.region.len());
-        // SAFETY: within the region, which lives as long as `shared`. Nothing writes to the slot: all of it has come, and it is given to
-        // another piece by another visit only. What is being read goes to other slots, of which this makes no reference.
+        // SAFETY: within the region, which lives as long as `shared`. Nothing writes to the slot: all of it has arrived, and only another
+        // visit gives it to another piece. Pending reads go to other slots, to which this creates no reference.
         unsafe {
             let start = shared.region.as_mut_ptr().add(place.start);
             std::slice::from_raw_parts(start, place.len())
@@ -278,7 +278,7 @@ impl Visit {
         false
     }
 
-    /// True if more is there than before.
+    /// Returns true if more pieces have arrived than before.
     pub(super) fn look(&mut self, state: &State) -> bool {
         let come = |slot: u32| slot != NONE && state.slots[slot as usize].left == 0;
         if self.shuffled.is_some() {
@@ -296,7 +296,7 @@ impl Visit {
         more
     }
 
-    /// [`Visit::look`], for tests: when all have come, one after the other is there.
+    /// [`Visit::look`], for tests: once all have arrived, they become available one after another.
     pub(super) fn look_shuffled(&mut self, come: &dyn Fn(u32) -> bool) -> bool {
         let late = || (0..self.here.len()).filter(|i| self.slot_of[*i] != NONE && !self.here[*i]);
         let count = late().count();
@@ -310,7 +310,7 @@ impl Visit {
         true
     }
 
-    /// Takes what has come, and hands in what is to be read, if threads of their own do not.
+    /// Takes completed reads, and submits pending ones, unless separate threads read.
     pub(super) fn turn(&mut self, shared: &Shared, state: &mut State) {
         #[cfg(target_os = "linux")]
         if let Some(ring) = &mut self.ring {
@@ -319,7 +319,7 @@ impl Visit {
         let _ = (shared, state);
     }
 
-    /// Looks whether another process has come that has pieces of the same files, and how much memory there is for what both have.
+    /// Checks whether another process has pieces of the same files by now, and how much memory there is for the shared files.
     pub(super) fn look_around<'s>(
         &mut self,
         shared: &'s Shared,
@@ -337,7 +337,8 @@ impl Visit {
                     state.shelf.forget(piece);
                 }
             }
-            // SAFETY: no visit is running, so nobody has a reference to a slot; all reads are done, and others begin with this lock held.
+            // SAFETY: no visit is running, so there are no references to slots; all reads are done, and new ones begin with this lock
+            // held.
             unsafe { shared.region.give_back() };
             state.shared = true;
         }
@@ -347,13 +348,13 @@ impl Visit {
         state
     }
 
-    /// Waits until something has come, perhaps not all of a piece.
+    /// Waits until something has arrived, perhaps not all of a piece.
     pub(super) fn wait<'s>(
         &mut self,
         shared: &'s Shared,
         mut state: MutexGuard<'s, State>,
     ) -> MutexGuard<'s, State> {
-        // Of those in the page cache first what this visit wants.
+        // Of the pieces in the page cache, those that this visit wants come first.
         let wants = |slot: &u32| self.slot_of.contains(slot);
         let next = state.asked.iter().position(wants).unwrap_or(0);
         if let (Some(slot), Some(cached)) = (state.asked.remove(next), &shared.cached) {

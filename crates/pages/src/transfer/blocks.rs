@@ -1,4 +1,4 @@
-//! Pieces cut into blocks: single reads, aligned as the file asks for.
+//! Pieces cut into blocks: single reads, aligned as the file requires.
 
 use super::{Piece, PieceBuffer, Target};
 
@@ -35,11 +35,11 @@ pub(crate) struct Block {
     pub to: *mut u8,
     /// True if `to` is in a slot (or in the caller's memory).
     pub in_slot: bool,
-    /// Bytes that have to come: less than `len` at the end of a piece.
+    /// Bytes that must arrive: less than `len` at the end of a piece.
     pub need: usize,
-    /// Bytes that have come.
+    /// Bytes that have arrived.
     pub done: usize,
-    /// How often it was tried again without progress.
+    /// Number of retries without progress.
     #[cfg(target_os = "linux")]
     pub tries: u32,
     copy: Option<Copy>,
@@ -54,7 +54,7 @@ struct Copy {
 }
 
 impl Block {
-    /// A read of `len` bytes at `offset`, of which `need` have to come, to where they stay.
+    /// A read of `len` bytes at `offset` to their final address, of which `need` must arrive.
     pub fn new(offset: u64, len: usize, need: usize, to: *mut u8) -> Block {
         Block {
             offset,
@@ -69,7 +69,7 @@ impl Block {
         }
     }
 
-    /// Records that `count` bytes came, counted from `from` (at most `done`) on. Returns whether that is
+    /// Records that `count` bytes arrived, counted from `from` (at most `done`). Returns true if that is
     /// progress.
     pub fn advance(&mut self, from: usize, count: usize) -> bool {
         let done = from + count.min(self.len - from);
@@ -87,11 +87,11 @@ impl Block {
         self.done & !(align.offset.max(align.memory) - 1)
     }
 
-    /// Copies what was read into a slot to the piece's buffer. The block must be complete.
+    /// Copies bytes that were read into a slot to the piece's buffer. The block must be complete.
     pub fn deliver(&self) {
         if let Some(copy) = &self.copy {
-            // SAFETY: `skip + len` bytes of the block have been read (it is complete, and they are
-            // part of what it needs) into a slot; `to` holds `len` bytes, by the promise of
+            // SAFETY: `skip + len` bytes of the block have been read (it is complete, and they are part
+            // of what it needs) into a slot; `to` has space for `len` bytes, by the contract of
             // `Piece::at`, and is not in a slot.
             unsafe { std::ptr::copy_nonoverlapping(self.to.add(copy.skip), copy.to, copy.len) };
         }
@@ -167,7 +167,7 @@ pub(crate) fn plan(piece: &Piece, slot: *mut u8, align: Align, block: usize) -> 
     } else {
         cut(start, end, slot, true);
     }
-    // What went to a slot is a detour.
+    // Bytes read into a slot are copied to the target later.
     for block in blocks.iter_mut().filter(|block| block.in_slot) {
         let skip = start.saturating_sub(block.offset) as usize;
         let at = (block.offset + skip as u64 - start) as usize;

@@ -9,11 +9,11 @@ use super::blocks::Align;
 pub(crate) struct Direct {
     pub file: File,
     pub align: Align,
-    /// True if a program answers for the file (FUSE).
+    /// True if a program serves the file (FUSE).
     #[cfg(target_os = "linux")]
     pub fuse: bool,
-    /// True if memory must have been touched before it is read into: btrfs goes through the page
-    /// cache for memory that has not (Linux 6.18), since it must not wait for a page fault.
+    /// True if memory must have been touched before it is read into: for untouched memory, btrfs
+    /// goes through the page cache (Linux 6.18), since it must not wait for a page fault.
     pub touch: bool,
 }
 
@@ -28,7 +28,7 @@ impl Direct {
             let first = start as usize / page * page;
             let len = (start as usize + len).next_multiple_of(page) - first;
             // SAFETY: pages of memory that the caller may write to, or neighbours on the same page;
-            // their contents stay as they are. That it fails is no error.
+            // their contents stay as they are. A failure is no error.
             unsafe { libc::madvise(first as *mut libc::c_void, len, MADV_POPULATE_WRITE) };
         }
         #[cfg(not(target_os = "linux"))]
@@ -57,13 +57,14 @@ mod linux {
     use crate::facts::{self, DirectAlign};
     use crate::filesystem::{self, BTRFS, FUSE, Kind};
 
-    /// Reads start and end at multiples of this even where less would do: pages of the caches below.
+    /// Reads start and end at multiples of this even where less would do: the page size of the
+    /// caches below.
     const AT_LEAST: usize = 4096;
 
     /// Opens the same file again with O_DIRECT.
     ///
-    /// Where the filesystem does not say what it can (before Linux 6.1, or not taught yet), direct
-    /// reads are tried, aligned to pages: the first read tells.
+    /// If the filesystem does not report what it supports (before Linux 6.1, or not implemented),
+    /// direct reads are tried, aligned to pages: the first read shows if they work.
     pub(crate) fn open(file: &File, path: &Path) -> Result<Direct, Fallback> {
         if filesystem::of(file).kind == Kind::Memory {
             return Err(Fallback::InMemory);
@@ -82,7 +83,7 @@ mod linux {
             Ok(file) => {
                 let magic = filesystem::magic(&file);
                 let touch = magic == Some(BTRFS);
-                // A program that does not know statfs gives an error; nothing else does.
+                // Only a program that does not implement statfs returns an error.
                 let fuse = matches!(magic, Some(FUSE) | None);
                 Ok(Direct { file, align, fuse, touch })
             }
@@ -92,8 +93,9 @@ mod linux {
         }
     }
 
-    /// The same inode, opened again: flags of the original (O_NONBLOCK would make io_uring give up
-    /// instead of waiting) do not carry over. Through /proc, or by name if that is still the file.
+    /// The same inode, opened again, so that flags of the original (O_NONBLOCK would make io_uring
+    /// give up instead of waiting) do not carry over. Through /proc, or by name if that is still the
+    /// file.
     fn reopen(file: &File, path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC | libc::O_NOCTTY);
@@ -110,8 +112,8 @@ mod linux {
         }
     }
 
-    /// True if a btrfs file has compressed extents, which the filesystem reads through the page
-    /// cache whatever it is asked.
+    /// True if a btrfs file has compressed extents, which the filesystem always reads through the
+    /// page cache.
     fn compressed(file: &File) -> bool {
         /// FS_IOC_FIEMAP: _IOWR('f', 11, struct fiemap)
         const FIEMAP: u32 = 0xc020_660b;
@@ -143,10 +145,10 @@ mod linux {
         let mut map: Fiemap = unsafe { MaybeUninit::zeroed().assume_init() };
         map.length = u64::MAX;
         map.count = EXTENTS as u32;
-        // SAFETY: the request fills at most `count` extents after the header, and the buffer has as
-        // many. The request's number is an int or an unsigned long, depending on the C library.
+        // SAFETY: the request fills at most `count` extents after the header, and the buffer has
+        // that many. The request's number is an int or an unsigned long, depending on the C library.
         let status = unsafe { libc::ioctl(file.as_raw_fd(), FIEMAP as _, &mut map) };
-        // Extents of one file are written alike: the first ones tell.
+        // Extents of one file are written alike: the first ones are enough.
         let extents = map.extents.iter().take(map.mapped as usize);
         status == 0 && extents.into_iter().any(|extent| extent.flags & ENCODED != 0)
     }

@@ -12,7 +12,7 @@ use crate::region::RegionError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// The file ends before the piece does: it was cut short, or its header promises too much.
+    /// The file ends before the piece does: it was truncated, or its header promises too much.
     #[error(
         "{}: ends at byte {found}, but bytes up to {wanted} are wanted; it was cut short: get it again",
         path.display()
@@ -20,7 +20,7 @@ pub enum TransferError {
     EndOfFile {
         /// The file.
         path: PathBuf,
-        /// Offset after the last byte that is wanted.
+        /// Offset after the last requested byte.
         wanted: u64,
         /// Where the file ends.
         found: u64,
@@ -30,22 +30,22 @@ pub enum TransferError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Offset of what was to be read.
+        /// Offset of the requested range.
         at: u64,
-        /// Bytes that were to be read.
+        /// Length of the requested range.
         len: u64,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is no memory for the slots.
+    /// No memory is available for the slots.
     #[error("{}: no buffers to read into: {source}", path.display())]
     Memory {
         /// The file.
         path: PathBuf,
-        /// Bytes that were to be reserved.
+        /// The cause.
         source: RegionError,
     },
-    /// What is used from the map of a file cannot be relied on.
+    /// Data used from the map of a file cannot be relied on.
     #[error(transparent)]
     Map(#[from] MapError),
     /// The caller's `stop` was set.

@@ -11,15 +11,15 @@ use io_uring::{IoUring, Probe, opcode, squeue, types};
 use super::blocks::Block;
 use super::direct::Direct;
 
-/// How often a read is put back into the ring without progress before a thread waits for it.
+/// Number of times that a read is put back into the ring without progress before a thread waits for it.
 const TRIES: u32 = 4;
 
-/// Changes what came of a read, in memory too: called with its result and its address, returns another result. For tests: disks
-/// rarely do it.
+/// Changes the outcome of a read, in memory too: called with its result and its address, returns another result. For tests: disks rarely
+/// do it.
 #[cfg(test)]
 pub(crate) type Interpose<'a> = dyn Fn(i32, *mut u8) -> i32 + Send + Sync + 'a;
 
-/// Reads that are in flight. Each has a tag `T`, by which its owner knows it.
+/// Reads that are in flight. Each has a tag `T` that identifies it for its owner.
 pub(crate) struct Flights<T> {
     ring: IoUring,
     /// Blocks in the ring, by the number that comes back with their completion.
@@ -28,7 +28,7 @@ pub(crate) struct Flights<T> {
     numbers: Vec<usize>,
     /// Numbers that are in the ring but not submitted yet, oldest first.
     unsubmitted: VecDeque<usize>,
-    /// The ring does not take anything any more, and why.
+    /// Why the ring accepts nothing any more, if it is broken.
     broken: Option<i32>,
 }
 
@@ -39,33 +39,33 @@ struct Flight<T> {
     from: usize,
 }
 
-/// What is to be done with a block that came back.
+/// The next step for a block whose read has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Landing {
-    /// All of it is there.
+    /// Nothing: all of it has arrived.
     Complete,
-    /// It is to be put into the ring again.
+    /// It must be put into the ring again.
     Again,
-    /// It is to be read outside of the ring, which shows what is the matter: the end, a refusal, a failure.
+    /// It must be read outside of the ring, which shows the cause: the end, a refusal, a failure.
     Alone,
 }
 
-/// Which thread does what a read takes before the disk has it: finding its memory, and clearing that if nothing has touched it yet.
+/// The thread that does the work of a read before the disk gets it: finding its memory, and clearing it if it has not been touched yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handing {
-    /// The one that hands it in.
+    /// The thread that submits it.
     Here,
-    /// One of the system's.
+    /// A thread of the system.
     Apart,
 }
 
-// SAFETY: the pointers of blocks are to memory that their owner promises to the reads, whichever thread asks for them.
+// SAFETY: the pointers of blocks are to memory that their owner reserves for the reads, whichever thread submits them.
 unsafe impl<T: Send> Send for Flights<T> {}
-// SAFETY: a shared reference lets look at numbers, and register memory, which the kernel takes from any thread.
+// SAFETY: a shared reference allows only reading numbers, and registering memory, which the kernel accepts from any thread.
 unsafe impl<T: Sync> Sync for Flights<T> {}
 
 impl<T> Flights<T> {
-    /// Room for `depth` reads, in a ring that knows plain reads (since Linux 5.6).
+    /// Creates space for `depth` reads, in a ring that supports plain reads (since Linux 5.6).
     ///
     /// # Errors
     /// The system refuses it.
@@ -88,35 +88,35 @@ impl<T> Flights<T> {
     /// Registers memory, so that the kernel need not look up its pages for each read.
     ///
     /// # Errors
-    /// The system refuses it, mostly since too little memory may be locked.
+    /// The system refuses it, mostly because too little memory may be locked.
     ///
     /// # Safety
     /// The memory lives longer than the ring.
     pub(crate) unsafe fn register(&self, memory: &[libc::iovec]) -> io::Result<()> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's contract.
         unsafe { self.ring.submitter().register_buffers(memory) }
     }
 
-    /// How many reads are in flight.
+    /// Number of reads in flight.
     pub(crate) fn count(&self) -> usize {
         self.in_ring.len() - self.numbers.len()
     }
 
-    /// How many more may be.
+    /// Number of further reads that fit.
     pub(crate) fn free(&self) -> usize {
         self.numbers.len()
     }
 
-    /// Why the ring takes nothing any more, if so.
+    /// Why the ring accepts nothing any more, if it is broken.
     pub(crate) fn broken(&self) -> Option<i32> {
         self.broken
     }
 
-    /// Puts a read into the ring: what of the block has not come yet; into registered memory, if `registered` says which. Gives it back if
-    /// there is no room.
+    /// Puts a read of the rest of a block into the ring; into registered memory, if `registered` is its index. Returns the read if there
+    /// is no space.
     ///
     /// # Safety
-    /// The block's memory is the read's until it has come back, or this is dropped. The file stays open as long.
+    /// The block's memory belongs to the read until it has completed, or this is dropped. The file stays open until then.
     pub(crate) unsafe fn push(
         &mut self,
         direct: &Direct,
@@ -145,12 +145,12 @@ impl<T> Flights<T> {
             Handing::Here => entry,
             Handing::Apart => entry.flags(squeue::Flags::ASYNC),
         };
-        // SAFETY: `len` bytes from `to` on are this read's until its completion, which `Drop` waits for in any case; the file stays open
-        // as long.
+        // SAFETY: `len` bytes from `to` on belong to this read until its completion, which `Drop` waits for in any case; the file stays
+        // open until then.
         let pushed =
             unsafe { self.ring.submission().push(&entry.user_data(number as u64)) }.is_ok();
         if !pushed {
-            // Cannot be: the ring has as many entries as there are numbers.
+            // Cannot happen: the ring has as many entries as there are numbers.
             self.numbers.push(number);
             return Err((tag, block));
         }
@@ -159,11 +159,12 @@ impl<T> Flights<T> {
         Ok(())
     }
 
-    /// Gives the kernel what is in the ring and waits until `want` reads are complete. Calls `back` with what it will never take.
+    /// Submits the entries of the ring to the kernel and waits until `want` reads are complete. Calls `back` with those that it will never
+    /// accept.
     pub(crate) fn submit(&mut self, want: usize, mut back: impl FnMut(T, Block)) {
         if self.broken.is_some() {
             if want > 0 {
-                // What the kernel has accepted it completes, also if it takes no more orders.
+                // The kernel completes the reads that it has accepted, even if it accepts no more.
                 thread::sleep(Duration::from_micros(200));
             }
             return;
@@ -175,7 +176,7 @@ impl<T> Flights<T> {
             Ok(count) => drop(self.unsubmitted.drain(..count.min(self.unsubmitted.len()))),
             Err(error) => match errno(&error) {
                 libc::EINTR => {}
-                // Too much at once: completions have to be taken first.
+                // Too many at once: completions have to be taken first.
                 libc::EAGAIN | libc::EBUSY => thread::sleep(Duration::from_micros(100)),
                 errno => {
                     self.broken = Some(errno);
@@ -191,7 +192,7 @@ impl<T> Flights<T> {
         }
     }
 
-    /// A read that has come back, if one has, and what is to be done with it. `seen(result, address)` is what came of it.
+    /// Returns a completed read, if there is one, and what must be done with it. `seen(result, address)` is its outcome.
     pub(crate) fn next(
         &mut self,
         seen: impl FnOnce(i32, *mut u8) -> i32,
@@ -226,11 +227,11 @@ pub(crate) fn errno(error: &io::Error) -> i32 {
 }
 
 impl<T> Drop for Flights<T> {
-    /// Waits for whatever the kernel still writes to.
+    /// Waits for all memory that the kernel still writes to.
     fn drop(&mut self) {
         while self.count() > 0 {
             self.submit(1, |_, _| {});
-            // The results are of no use any more.
+            // The results are no longer needed.
             while self.next(|_, _| 0).is_some() {}
         }
     }

@@ -1,17 +1,17 @@
 //! Reading ranges of a file completely, fast, and around the page cache where that helps.
 //!
-//! [`Method::Direct`] reads with O_DIRECT through io_uring, a ring for each thread. A ring a thread,
-//! and not one thread that reads for all: a thread that consumes a piece has its next pieces in
-//! flight meanwhile, nothing is handed from thread to thread, no core is spent on a thread that only
-//! waits, and a slow consumer holds back no other, since pieces are taken one by one.
+//! [`Method::Direct`] reads with O_DIRECT through io_uring, one ring per thread. With a ring per
+//! thread, instead of one thread that reads for all, a thread that consumes a piece has its next
+//! pieces in flight meanwhile, nothing is handed from thread to thread, no core is spent on a thread
+//! that only waits, and a slow consumer delays no other, since pieces are taken one by one.
 //!
-//! Where one of these is not available, the next best is used and the [`Report`] says why:
-//! io_uring refused (a seccomp filter, an old kernel) → plain reads by more threads than there are
-//! cores; locked memory refused → buffers that are not registered; O_DIRECT refused or pointless →
-//! reads through the page cache. [`Method::Read`] is the last of these from the start.
+//! If one of these is not available, the next best is used and the [`Report`] states why: io_uring
+//! refused (a seccomp filter, an old kernel) → plain reads by more threads than there are cores;
+//! locked memory refused → buffers that are not registered; O_DIRECT refused or pointless → reads
+//! through the page cache. [`Method::Read`] is the last of these from the start.
 //!
-//! Blocks are aligned as `statx` (STATX_DIOALIGN) asks for. A piece that begins or ends within a
-//! block is read outward into a slot, or, when it goes straight to its buffer, in three parts, of
+//! Blocks are aligned as `statx` (STATX_DIOALIGN) requires. A piece that begins or ends within a block
+//! is read into a slot, in whole blocks, or, if it goes straight to its buffer, in three parts, of
 //! which the outer ones go through a small buffer: nothing is ever written outside a piece's buffer.
 
 pub(crate) mod blocks;
@@ -41,17 +41,17 @@ pub use report::{Engine, Fallback, Report};
 use threads::Reads;
 use work::Work;
 
-/// Reads every piece completely and calls `each` with its index and bytes as soon as it is there,
-/// about in order, on one of `options.threads` threads of its own (at most as many at a time).
-/// Returns when the last call has returned.
+/// Reads every piece completely and calls `each` with its index and bytes as soon as it has arrived,
+/// approximately in order, on at most `options.threads` threads at a time. Returns when the last call
+/// has returned.
 ///
-/// Slots take memory, see [`Report::buffers`]: for each of `threads` as many times the largest
-/// piece as bring its share of `depth` blocks, and one more (with the defaults, two threads and pieces
-/// of 4 MiB: 2 × 3 × 4 MiB); or, without a ring, one for each of `readers`. Cut large tensors into
-/// pieces of a few MiB, smaller ones where there are many threads.
+/// The memory of slots, see [`Report::buffers`]: for each of `threads`, the largest piece times the
+/// number of pieces that cover its share of `depth` blocks, plus one (with the defaults, two threads
+/// and pieces of 4 MiB: 2 × 3 × 4 MiB); or, without a ring, one piece for each of `readers`. Cut large
+/// tensors into pieces of a few MiB, smaller ones if there are many threads.
 ///
-/// When `stop` becomes true, no more is read, pieces in flight are waited for and dropped. A panic
-/// in `each` stops the transfer likewise and continues in the caller.
+/// When `stop` becomes true, nothing more is read, and pieces in flight are awaited and dropped. A
+/// panic in `each` likewise stops the transfer, and continues in the caller.
 ///
 /// # Errors
 /// The file ends before a piece does, a read fails, there is no memory for slots, or the transfer

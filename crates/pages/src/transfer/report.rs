@@ -1,4 +1,4 @@
-//! How a transfer went.
+//! The outcome of a transfer.
 
 use std::fmt;
 use std::io;
@@ -6,25 +6,25 @@ use std::time::Duration;
 
 use crate::Threads;
 
-/// How a transfer went.
+/// The outcome of a transfer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
-    /// What issued the reads (the last of them, if that changed meanwhile).
+    /// The mechanism that issued the reads (the last one, if it changed during the transfer).
     pub engine: Engine,
     /// True if the page cache was bypassed for all of it.
     pub direct: bool,
     /// True if the slots were registered with the kernel.
     pub registered: bool,
-    /// Bytes that were asked for.
+    /// Number of bytes requested.
     pub bytes: u64,
     /// Bytes of memory for slots.
     pub buffers: u64,
     /// The threads that read.
     pub threads: Threads,
-    /// What was not available, in the order in which it was noticed.
+    /// Features that were not available, in the order in which that was noticed.
     pub fallbacks: Vec<Fallback>,
-    /// How long it took, with the consumers' work.
+    /// The duration, including the consumers' work.
     pub took: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Report {
     }
 }
 
-/// What issues the reads.
+/// The mechanism that issues the reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Engine {
@@ -62,7 +62,7 @@ impl fmt::Display for Engine {
     }
 }
 
-/// Something that was not available, and was replaced by the next best.
+/// A feature that was not available, and was replaced by the next best.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {
@@ -71,11 +71,11 @@ pub enum Fallback {
         /// The system's error number.
         errno: i32,
     },
-    /// io_uring is not used for files on FUSE: threads read instead. When a program that answers for
-    /// such a file gives a short answer, io_uring continues at the wrong offset (seen on Linux 6.18 with
+    /// io_uring is not used for files on FUSE: threads read instead. If a program that serves such a
+    /// file returns a short read, io_uring continues at the wrong offset (observed on Linux 6.18 with
     /// O_DIRECT and FOPEN_DIRECT_IO), and it would not be faster: it would have threads wait too.
     NoRingOnFuse,
-    /// Slots cannot be registered: they are used without.
+    /// Slots cannot be registered: they are used unregistered.
     NotRegistered {
         /// The system's error number.
         errno: i32,
@@ -90,7 +90,7 @@ pub enum Fallback {
         /// The system's error number.
         errno: i32,
     },
-    /// The filesystem says that this file has no direct reads.
+    /// The filesystem reports that this file does not support direct reads.
     DirectUnsupported,
     /// The file is in memory: a direct read would be a copy like any other.
     InMemory,

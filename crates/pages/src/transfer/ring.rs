@@ -1,4 +1,4 @@
-//! Direct reads through io_uring, a ring for each thread.
+//! Direct reads through io_uring, one ring per thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,8 +13,7 @@ use super::{Engine, Fallback, Report, TransferError, threads};
 use crate::Threads;
 use crate::region::Region;
 
-/// Reads the pieces that no thread has taken yet. If the system refuses io_uring, the report says so and pieces
-/// remain.
+/// Reads the pieces that no thread has taken yet. If the system refuses io_uring, the report states it and pieces remain.
 pub(crate) fn run(work: &Work, direct: &Direct, report: &mut Report) -> Result<(), TransferError> {
     let count = work.options.threads.clamp(1, work.remaining().max(1));
     let depth = work.options.depth.div_ceil(count).clamp(1, 4096);
@@ -53,7 +52,7 @@ pub(crate) fn run(work: &Work, direct: &Direct, report: &mut Report) -> Result<(
     let wanted = workers.len();
     let (broken, had) = thread::scope(|scope| {
         let own = workers.pop();
-        // On as many threads as the system gives, and on this one in any case.
+        // On as many threads as the system provides, and on this one in any case.
         let handles = workers.into_iter().map_while(|mut worker| {
             let read = move || {
                 worker.read_pieces();
@@ -100,7 +99,7 @@ struct Worker<'a> {
     slots: Vec<*mut u8>,
     slot_bytes: usize,
     registered: bool,
-    /// What each slot is used for.
+    /// The piece in each slot.
     flights: Vec<Option<Flight>>,
     /// Blocks that are not in the ring yet, and their slots.
     waiting: VecDeque<(usize, Block)>,
@@ -108,8 +107,7 @@ struct Worker<'a> {
     ready: VecDeque<usize>,
 }
 
-// SAFETY: the pointers are to slots that this worker alone uses, and to targets, which
-// `Piece::at` promises to the transfer.
+// SAFETY: the pointers are to slots that only this worker uses, and to targets, which `Piece::at` reserves for the transfer.
 unsafe impl Send for Worker<'_> {}
 
 impl<'a> Worker<'a> {
@@ -148,12 +146,12 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Until there is no piece to take, or to take in this way, and all that were taken are done.
+    /// Reads until there is no piece to take, or to take in this way, and all taken pieces are done.
     fn read_pieces(&mut self) {
         loop {
             self.fill();
             self.submit(0);
-            // The disk has work now, so the consumer gets its time, a piece at a time.
+            // The disk has work now, so the consumer gets time, one piece at a time.
             if let Some(slot) = self.ready.pop_front() {
                 self.consume(slot);
             } else if self.ring.count() > 0 {
@@ -188,8 +186,8 @@ impl<'a> Worker<'a> {
         }
         while let Some((slot, block)) = self.waiting.pop_front() {
             let registered = (self.registered && block.in_slot).then_some(slot as u16);
-            // SAFETY: the bytes of the block are the transfer's until it is complete, which dropping the ring waits for in any case, and
-            // the file stays open as long.
+            // SAFETY: the bytes of the block belong to the transfer until it is complete, which dropping the ring waits for in any case,
+            // and the file stays open until then.
             match unsafe { self.ring.push(self.direct, registered, Handing::Here, (slot, block)) } {
                 Ok(()) => {}
                 Err((slot, block)) if self.ring.broken().is_some() => self.wait_for(slot, block),
@@ -201,12 +199,12 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Gives the kernel what is in the ring and waits until `want` reads are complete.
+    /// Submits the entries of the ring to the kernel and waits until `want` reads are complete.
     fn submit(&mut self, want: usize) {
         self.ring.submit(want, |slot, block| self.waiting.push_back((slot, block)));
     }
 
-    /// Takes what is complete out of the ring.
+    /// Takes completed reads out of the ring.
     fn reap(&mut self) {
         let seen = |result, to| self.work.seen(result, to);
         while let Some((slot, block, landing)) = self.ring.next(seen) {
@@ -241,8 +239,8 @@ impl<'a> Worker<'a> {
 
     fn consume(&mut self, slot: usize) {
         let Some(flight) = self.flights[slot].take() else { return };
-        // SAFETY: all blocks of the piece are complete: as many bytes have been written there. The
-        // slot is not used for another piece before the consumer returns.
+        // SAFETY: all blocks of the piece are complete, so this many bytes have been written there. The slot is not used for another
+        // piece before the consumer returns.
         let bytes = unsafe { std::slice::from_raw_parts(flight.bytes, flight.len) };
         self.work.hand_over(flight.piece, bytes);
     }

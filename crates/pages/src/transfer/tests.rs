@@ -1,4 +1,4 @@
-//! What disks rarely do to a ring: reads that come short, are interrupted, or fail once.
+//! Disk behaviour that is rare in practice: short, interrupted and failing reads of a ring.
 
 use std::fs::File;
 use std::io::Write;
@@ -46,12 +46,13 @@ fn read(interpose: &super::flights::Interpose) -> Report {
     report
 }
 
-/// Makes a read of `count` bytes to `to` one of `kept` bytes.
+/// Shortens a read of `count` bytes to `to` to `kept` bytes.
 fn shorten(count: i32, kept: i32, to: *mut u8) -> i32 {
     if count <= kept {
         return count;
     }
-    // SAFETY: `count` bytes were read to there, for the engine, which does not look at them yet.
+    // SAFETY: `count` bytes were read to this address for the engine, which does not look at
+    // them yet.
     unsafe { std::ptr::write_bytes(to.add(kept as usize), 0xEE, (count - kept) as usize) };
     kept
 }

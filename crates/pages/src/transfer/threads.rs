@@ -1,4 +1,4 @@
-//! Reading by threads that wait: where there is no io_uring, and through the page cache.
+//! Reading by threads that wait: without io_uring, and through the page cache.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,8 @@ use super::{Engine, Report, TransferError};
 use crate::Threads;
 use crate::region::Region;
 
-/// Reads the pieces that no thread has taken yet, around the page cache if `direct` is given, else through it.
+/// Reads the pieces that no thread has taken yet, around the page cache if `direct` is given, otherwise
+/// through it.
 pub(crate) fn run(
     work: &Work,
     direct: Option<&Direct>,
@@ -42,13 +43,13 @@ pub(crate) fn run(
             let read = move || read_pieces(work, direct, align, slot, turnstile);
             thread::Builder::new().name("alight-read".into()).spawn_scoped(scope, read)
         };
-        // On as many threads as the system gives, and on this one in any case.
+        // On as many threads as the system provides, and on this one in any case.
         let handles: Vec<_> = (1..readers).map_while(|reader| start(reader).ok()).collect();
         report.threads = report.threads.or(Threads { wanted: readers, had: handles.len() + 1 });
         read_pieces(work, direct, align, slot(0), turnstile);
         for handle in handles {
             if let Err(panic) = handle.join() {
-                // The consumer's own, for the caller to see.
+                // The consumer's own panic, passed to the caller.
                 std::panic::resume_unwind(panic);
             }
         }
@@ -59,17 +60,17 @@ pub(crate) fn run(
 /// One thread's slot.
 struct Slot(*mut u8);
 
-// SAFETY: each slot is made for one thread, which alone uses it.
+// SAFETY: each slot is made for one thread, and only that thread uses it.
 unsafe impl Send for Slot {}
 
 impl Slot {
-    /// A method, so that closures capture the whole and not the pointer in it.
+    /// A method, so that closures capture the whole struct and not the pointer in it.
     fn start(&self) -> *mut u8 {
         self.0
     }
 }
 
-/// Lets only so many through at a time.
+/// Lets only a limited number of threads through at a time.
 struct Turnstile {
     free: Mutex<usize>,
     changed: Condvar,
@@ -114,25 +115,25 @@ fn read_pieces(
             }
             block.deliver();
         }
-        // SAFETY: all blocks of the piece are complete: as many bytes have been written there, and
+        // SAFETY: all blocks of the piece are complete, so this many bytes have been written there, and
         // nothing writes until the consumer returns.
         let bytes = unsafe { std::slice::from_raw_parts(plan.bytes, plan.len) };
         turnstile.pass(|| work.hand_over(piece, bytes));
     }
 }
 
-/// A file that is read, and what is known of it.
+/// A file that is being read, and its state.
 pub(crate) trait Reads {
     fn file(&self) -> &File;
     fn path(&self) -> &Path;
-    /// True if nothing is wanted any more.
+    /// True if nothing more is needed.
     fn over(&self) -> bool;
-    /// Records with which error direct reads are refused.
+    /// Records the error with which direct reads are refused.
     fn refuse_direct(&self, errno: i32);
     fn direct_refused(&self) -> bool;
 }
 
-/// Completes one block, however much of it has been read already, waiting as long as it takes.
+/// Completes one block, however much of it has been read already, and waits as long as necessary.
 ///
 /// A direct read without progress is followed by one through the page cache, which shows
 /// whether the file ends there or the filesystem only stopped at an odd offset.
@@ -171,7 +172,7 @@ pub(crate) fn read_block(
         let source = io::Error::last_os_error();
         match source.raw_os_error() {
             Some(libc::EINTR) => {}
-            // Twice as long each time: seven seconds in all.
+            // Doubled each time: seven seconds in all.
             Some(libc::EAGAIN) if pause < Duration::from_secs(5) && !work.over() => {
                 thread::sleep(pause);
                 pause *= 2;
@@ -191,7 +192,7 @@ pub(crate) fn read_block(
 
 fn end_of_file(work: &impl Reads, block: &Block) -> TransferError {
     let wanted = block.offset + block.need as u64;
-    // Where it ends, unless it has become longer meanwhile.
+    // The end of the file, unless it has grown meanwhile.
     let found = match work.file().metadata() {
         Ok(metadata) if metadata.len() < wanted => metadata.len(),
         _ => block.offset + block.done as u64,

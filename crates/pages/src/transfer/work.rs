@@ -1,4 +1,4 @@
-//! What the threads of one transfer share: which piece is next, what went wrong, when to stop.
+//! State that the threads of one transfer share: the next piece, the error, when to stop.
 
 use std::fs::File;
 use std::path::Path;
@@ -17,12 +17,12 @@ pub(crate) struct Work<'a> {
     stop: &'a AtomicBool,
     each: &'a (dyn Fn(usize, &[u8]) + Sync),
     next: AtomicUsize,
-    /// Some thread failed or panicked.
+    /// True if a thread failed or panicked.
     halted: AtomicBool,
     error: Mutex<Option<TransferError>>,
     /// The error with which a direct read was refused, or 0.
     refused: AtomicI32,
-    /// Changes what came of a read through a ring, in memory too. For tests: disks rarely do it.
+    /// Changes the outcome of a read through a ring, in memory too. For tests: disks rarely do it.
     #[cfg(all(test, target_os = "linux"))]
     pub interpose: Option<&'a super::flights::Interpose<'a>>,
 }
@@ -52,7 +52,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Fails if the file is too short already.
+    /// Fails if the file is already too short.
     pub fn check_length(&self) -> Result<(), TransferError> {
         let wanted = self.pieces.iter().filter(|piece| piece.len() > 0).map(|p| p.range.end).max();
         let wanted = wanted.unwrap_or(0);
@@ -69,7 +69,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// What came of a read through a ring.
+    /// The outcome of a read through a ring.
     #[cfg(target_os = "linux")]
     pub fn seen(&self, result: i32, to: *mut u8) -> i32 {
         #[cfg(test)]
@@ -80,12 +80,12 @@ impl<'a> Work<'a> {
         result
     }
 
-    /// The next piece that no thread has taken.
+    /// Returns the next piece that no thread has taken.
     pub fn take(&self) -> Option<usize> {
         if self.over() {
             return None;
         }
-        // Bounded: each thread goes at most once past the end and then stops asking.
+        // Bounded: each thread goes past the end at most once and then stops.
         let next = self.next.fetch_add(1, Relaxed);
         (next < self.pieces.len()).then_some(next)
     }
@@ -95,7 +95,7 @@ impl<'a> Work<'a> {
         !self.over() && self.next.load(Relaxed) < self.pieces.len()
     }
 
-    /// Pieces that no thread has taken.
+    /// Number of pieces that no thread has taken.
     pub fn remaining(&self) -> usize {
         self.pieces.len().saturating_sub(self.next.load(Relaxed))
     }
@@ -122,7 +122,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Bytes of a slot that any piece fits in; a multiple of whatever needs to be aligned.
+    /// Bytes of a slot that any piece fits in; a multiple of every required alignment.
     pub fn slot_bytes(&self, align: Align) -> usize {
         let largest = self.pieces.iter().map(|piece| super::blocks::slot_bytes(piece, align)).max();
         largest.unwrap_or(0).max(1).next_multiple_of(align.offset.max(align.memory).max(4096))
@@ -134,7 +134,7 @@ impl<'a> Work<'a> {
         self.pieces.iter().map(|piece| piece.len() as usize).max().unwrap_or(0)
     }
 
-    /// Bytes of one read, from how many are wanted and what it must be a multiple of.
+    /// Bytes of one read, from the requested size and the required alignment.
     pub fn block(&self, wanted: usize, align: Align) -> usize {
         wanted.clamp(4096, 1 << 30).next_multiple_of(align.offset.max(4096))
     }
@@ -160,7 +160,7 @@ impl Reads for Work<'_> {
         self.path
     }
 
-    /// Asked to stop, or stopped by an error.
+    /// True if a stop was requested, or an error stopped the transfer.
     fn over(&self) -> bool {
         self.halted.load(Relaxed) || self.stop.load(Relaxed)
     }
