@@ -1,24 +1,24 @@
-//! Which format a file is in, told by its first bytes and never by its name.
+//! Recognises the format of a file by its first bytes, never by its name.
 //!
-//! Recognising is not reading: a file that is recognised here may still be damaged, and its reader
-//! then says how. What can be told apart by more than a magic number is told apart by more, so that
-//! a file is not called by the name of a format that it is not in.
+//! Recognising is not reading: a recognised file may still be damaged, and its reader then reports how. Where
+//! more than a magic number can distinguish formats, more is checked, so that a file is not attributed to a
+//! format that it is not in.
 //!
 //! A new format is a variant of [`Format`], a line in [`recognise`] and one in [`Format::describe`].
 
-/// Formats of weight files (and of what lists them) that have a name here. Not all have a reader.
+/// Formats of weight files (and of their indexes) that are recognised. Not all have a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Format {
     /// GGUF, of either byte order.
     Gguf,
-    /// The list of a model's safetensors files, `model.safetensors.index.json`.
+    /// The index of a model's safetensors files, `model.safetensors.index.json`.
     SafeTensorsIndex,
     /// safetensors.
     SafeTensors,
-    /// A zip archive, as PyTorch's files are since version 1.6.
+    /// A zip archive, PyTorch's format since version 1.6.
     TorchZip,
-    /// A bare Python pickle, as PyTorch's files were before.
+    /// A bare Python pickle, PyTorch's earlier format.
     TorchPickle,
     /// llama.cpp's files before GGUF: `ggml`, `ggmf`, `ggjt`.
     LegacyGgml,
@@ -28,11 +28,11 @@ pub enum Format {
     LegacySession,
 }
 
-/// As many first bytes as [`recognise`] looks at; fewer are enough where a file is shorter.
+/// The number of first bytes that [`recognise`] looks at; fewer suffice if a file is shorter.
 pub const HEAD: usize = 4096;
 
 impl Format {
-    /// What a file in it is, with an article: "a safetensors file".
+    /// A description of a file in this format, with an article: "a safetensors file".
     pub fn describe(self) -> &'static str {
         match self {
             Format::Gguf => "a GGUF file",
@@ -47,7 +47,7 @@ impl Format {
     }
 }
 
-/// The format of a file that begins with `head`. `None`: none that is known here.
+/// The format of a file that begins with `head`. `None` if it is not recognised.
 pub fn recognise(head: &[u8]) -> Option<Format> {
     match head {
         [b'G', b'G', b'U', b'F', ..] => Some(Format::Gguf),
@@ -55,13 +55,13 @@ pub fn recognise(head: &[u8]) -> Option<Format> {
         [b'l', b'm', b'g', b'g', ..]
         | [b'f', b'm', b'g', b'g', ..]
         | [b't', b'j', b'g', b'g', ..] => Some(Format::LegacyGgml),
-        // The same of a big-endian machine, which its reader refuses by name.
+        // The same, written by a big-endian machine; its reader refuses these by name.
         [b'g', b'g', b'm', b'l' | b'f', ..] | [b'g', b'g', b'j', b't', ..] => {
             Some(Format::LegacyGgml)
         }
         [b'a', b'l', b'g', b'g', ..] => Some(Format::LegacyLora),
         [b'n', b's', b'g', b'g', ..] => Some(Format::LegacySession),
-        // A length of less than a terabyte (of which its reader says if it is too much), then JSON.
+        // A length of less than a terabyte (the reader reports if it is too large), then JSON.
         [_, _, _, _, _, 0, 0, 0, b'{', json @ ..] if begins_object(json) => {
             Some(Format::SafeTensors)
         }
@@ -71,12 +71,12 @@ pub fn recognise(head: &[u8]) -> Option<Format> {
     }
 }
 
-/// True if what follows a `{` can be an object of JSON: a key, or its end.
+/// Returns true if the bytes after a `{` can continue a JSON object: a key, or its end.
 fn begins_object(json: &[u8]) -> bool {
     matches!(json.trim_ascii_start().first(), None | Some(b'"' | b'}'))
 }
 
-/// True if `head` begins an object of JSON of which a key at the beginning is one that an index has.
+/// Returns true if `head` begins a JSON object with a key of an index near the beginning.
 fn begins_index(head: &[u8]) -> bool {
     let json = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     let Some(inside) = json.strip_prefix(b"{") else { return false };
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(of(b"nsgg\x01\0\0\0"), Some(Format::LegacySession));
         assert_eq!(of(b"\x10\x02\0\0\0\0\0\0{\"a\":1}"), Some(Format::SafeTensors));
         assert_eq!(of(b"\x02\0\0\0\0\0\0\0{}"), Some(Format::SafeTensors));
-        // A header whose length happens to begin as another format does.
+        // A header whose length happens to begin like another format.
         assert_eq!(of(b"\x80\x02\0\0\0\0\0\0{\"a\":1}"), Some(Format::SafeTensors));
         assert_eq!(of(b"\x7b\x02\0\0\0\0\0\0{  \"a\":1}"), Some(Format::SafeTensors));
         let index = br#"{ "metadata": {"total_size": 1}, "weight_map": {} }"#;

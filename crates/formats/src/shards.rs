@@ -15,7 +15,7 @@ pub struct Catalog<'n, T> {
 pub struct Placed<T> {
     /// Position of the shard among the given ones.
     pub shard: usize,
-    /// The tensor; its place is in that shard's file.
+    /// The tensor; its location is in that shard's file.
     pub info: T,
 }
 
@@ -26,7 +26,7 @@ impl<T> Default for Catalog<'_, T> {
 }
 
 impl<'n, T> Catalog<'n, T> {
-    /// An empty catalog for so many tensors.
+    /// Creates an empty catalog with capacity for `count` tensors.
     pub(crate) fn with_capacity(count: usize) -> Self {
         Catalog { tensors: Vec::with_capacity(count), index: HashMap::with_capacity(count) }
     }
@@ -34,7 +34,7 @@ impl<'n, T> Catalog<'n, T> {
     /// Adds a tensor.
     ///
     /// # Errors
-    /// There is one of that name: in this shard.
+    /// There already is one of that name, in the returned shard.
     pub(crate) fn add(&mut self, name: &'n str, shard: usize, info: T) -> Result<(), usize> {
         if let Some(earlier) = self.index.insert(name, self.tensors.len()) {
             return Err(self.tensors[earlier].shard);

@@ -1,34 +1,34 @@
-//! Where a parser takes its bytes from: memory, or a file of which it copies what it asks for.
+//! The source of a parser's bytes: memory, or a file from which the requested pieces are copied.
 //!
-//! A file that other processes can write to changes while it is read, and a map of it with it. What is
-//! checked and then used has to be the same bytes both times: text that was found to be UTF-8 and is not
-//! any more is undefined behaviour, and a length that was found to fit and does not any more is a read
-//! outside of the slice. So parsers are never handed a shared map. They are handed a [`Header`], which
-//! copies every piece once, when it is asked for; whatever a catalog borrows, it borrows from those
-//! copies. Bytes of tensors are not copied: nothing is checked of them (`docs/explanation/architecture.md`).
+//! A file that other processes can write to changes while it is read, and so does a map of it. Bytes that are
+//! checked and then used have to be the same both times: text that was UTF-8 when it was checked, but no longer
+//! is, causes undefined behaviour; a length that fitted then, but no longer does, causes a read outside the
+//! slice. So parsers never get a shared map. They get a [`Header`], which copies every piece once, when it is
+//! requested; a catalog borrows only from those copies. Bytes of tensors are not copied, since none of their
+//! contents are checked (`docs/explanation/architecture.md`).
 //!
-//! Memory is what was asked for, and parsers ask for no more than twice the header that they read.
+//! Memory is proportional to the requests, and parsers request at most twice the header that they read.
 
 use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// The bytes of a file, which a parser asks for by their places.
+/// The bytes of a file, which a parser requests by range.
 #[allow(clippy::len_without_is_empty)] // an empty file is an error like any other that is too short
 pub trait Source<'a> {
-    /// Bytes of the file.
+    /// Number of bytes of the file.
     fn len(&self) -> u64;
 
-    /// The bytes `range`, which from now on do not change. Asked twice, they need not be the same.
-    /// `None`: the file does not reach that far, or it cannot be read.
+    /// Returns the bytes in `range`, which do not change from then on. A second request may return other bytes.
+    /// `None` if the file does not extend that far, or cannot be read.
     fn get(&self, range: Range<u64>) -> Option<&'a [u8]>;
 
-    /// Fills `to` with the bytes from `at` on, to look at and forget. `false`: as `None` above.
+    /// Fills `to` with the bytes from `at` on, for one-time use. Returns false where `get` returns `None`.
     fn read(&self, at: u64, to: &mut [u8]) -> bool;
 }
 
-/// Memory that nobody else writes to. Nothing is copied.
+/// Memory that nothing else writes to. Nothing is copied.
 impl<'a> Source<'a> for &'a [u8] {
     fn len(&self) -> u64 {
         <[u8]>::len(self) as u64
@@ -46,7 +46,7 @@ impl<'a> Source<'a> for &'a [u8] {
     }
 }
 
-/// As of a slice.
+/// Implements it as for a slice.
 macro_rules! as_a_slice {
     ([$($generic:tt)*] $type:ty) => {
         impl<'a, $($generic)*> Source<'a> for &'a $type {
@@ -68,15 +68,15 @@ macro_rules! as_a_slice {
 as_a_slice! { [] Vec<u8> }
 as_a_slice! { [const N: usize] [u8; N] }
 
-/// Reads bytes of a file from a place on into a buffer, all of them or not.
+/// Fills a buffer with bytes of a file from an offset on; returns false if it could not fill all of it.
 type Read<'f> = dyn Fn(&mut [u8], u64) -> bool + 'f;
 
 /// Memory for the copy of one piece of a file.
 pub trait Memory: Send + Sync {
-    /// All of it.
+    /// The whole memory.
     fn bytes(&self) -> &[u8];
 
-    /// All of it, to be filled.
+    /// The whole memory, to be filled.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
@@ -90,11 +90,11 @@ impl Memory for Vec<u8> {
     }
 }
 
-/// Gives memory of a size in bytes, if there is any.
+/// Allocates memory of a size in bytes, if possible.
 type Allocate<'f> = dyn Fn(usize) -> Option<Box<dyn Memory>> + 'f;
 
-/// The header of a file: copies of the pieces that a parser has asked for, as they were at that moment.
-/// They stay where they are as long as this does, and so does a catalog that borrows from them.
+/// The header of a file: copies of the pieces that a parser has requested, as they were at that moment. They
+/// stay in place as long as this lives, and a catalog that borrows from them stays valid.
 pub struct Header<'f> {
     len: u64,
     read: Box<Read<'f>>,
@@ -103,14 +103,14 @@ pub struct Header<'f> {
 }
 
 impl<'f> Header<'f> {
-    /// The header of a file of `len` bytes. `read` fills a buffer with the bytes from a place on, and
-    /// says whether it could; why it could not is for the caller to remember.
+    /// The header of a file of `len` bytes. `read` fills a buffer with the bytes from an offset on, and returns
+    /// true if it succeeded; the caller has to record the reason of a failure.
     pub fn new(len: u64, read: impl Fn(&mut [u8], u64) -> bool + 'f) -> Header<'f> {
         let allocate = |len| Some(Box::new(vec![0u8; len]) as _);
         Header { len, read: Box::new(read), allocate: Box::new(allocate), pieces: Shelf::default() }
     }
 
-    /// The same with pieces in memory that `allocate` gives, of the size in bytes that it is asked for.
+    /// The same, with pieces in memory from `allocate`, which is called with the size in bytes.
     pub fn with_memory(
         self,
         allocate: impl Fn(usize) -> Option<Box<dyn Memory>> + 'f,
@@ -118,23 +118,23 @@ impl<'f> Header<'f> {
         Header { allocate: Box::new(allocate), ..self }
     }
 
-    /// Bytes that have been copied so far.
+    /// Number of bytes copied so far.
     pub fn copied(&self) -> u64 {
         self.pieces.bytes.get()
     }
 
-    /// The pieces that have been copied so far, from which parts can be kept when the header is gone.
+    /// The pieces copied so far, from which parts can be kept after the header is dropped.
     pub fn pieces(&self) -> Pieces {
         Pieces(self.pieces.iter().cloned().collect())
     }
 }
 
-/// The copied pieces of a header. The default, of no header, has none.
+/// The copied pieces of a header. The default has none.
 #[derive(Clone, Default)]
 pub struct Pieces(Vec<Arc<dyn Memory>>);
 
 impl Pieces {
-    /// Keeps `part`: together with the piece that it lies in, or, if it lies in none of these, as a copy.
+    /// Keeps `part` by sharing the piece that contains it, or as a copy if no piece does.
     pub fn keep(&self, part: &[u8]) -> Kept {
         let found = self.0.iter().find_map(|piece| {
             // Both are addresses; a part of the piece is no further from its beginning than its end is.
@@ -147,11 +147,11 @@ impl Pieces {
     }
 }
 
-/// Bytes of a header's copy, which stay as long as this does.
+/// Bytes of a header's copy, which stay as long as this lives.
 #[derive(Clone)]
 pub struct Kept {
     memory: Arc<dyn Memory>,
-    /// Lies within the memory.
+    /// Within the memory.
     range: Range<usize>,
 }
 
@@ -191,23 +191,23 @@ impl<'a> Source<'a> for &'a Header<'_> {
     }
 }
 
-/// Places for pieces.
+/// Slots for pieces.
 type Row = Box<[OnceCell<Arc<dyn Memory>>]>;
 
-/// Pieces that stay where they are put: rows of places, each twice as long as the one before.
+/// Pieces that do not move: rows of slots, each twice as long as the one before.
 #[derive(Default)]
 struct Shelf {
     rows: [OnceCell<Row>; 32],
-    /// Places that are taken.
+    /// Number of occupied slots.
     count: Cell<usize>,
     bytes: Cell<u64>,
 }
 
 impl Shelf {
-    /// Places in the first row.
+    /// Number of slots in the first row.
     const FIRST: usize = 16;
 
-    /// `len`: how many bytes of it are used.
+    /// `len` is the number of bytes of it that are used.
     fn put(&self, piece: Box<dyn Memory>, len: usize) -> &[u8] {
         let index = self.count.replace(self.count.get() + 1);
         self.bytes.set(self.bytes.get() + len as u64);
@@ -224,27 +224,26 @@ impl Shelf {
     }
 }
 
-/// A reading position in a source, and the piece of it that is at hand. Every step is checked against
-/// the bytes that are left.
+/// A reading position in a source, with a buffered piece of it. Every step is checked against the bytes that are left.
 pub(crate) struct Window<'s, 'a> {
     source: &'s dyn Source<'a>,
-    /// What is at hand, and where in the file it begins.
+    /// The buffered piece, and its offset in the file.
     bytes: &'a [u8],
     start: u64,
-    /// The position, in what is at hand.
+    /// The position in the buffered piece.
     at: usize,
-    /// Where reading ends: the end of the file, or of what a header may be.
+    /// The end of reading: the end of the file, or the maximum length of a header.
     end: u64,
-    /// Bytes that are brought next, at least.
+    /// Minimum number of bytes to read next.
     step: u64,
 }
 
 impl<'s, 'a> Window<'s, 'a> {
-    /// Bytes that are brought first, and most that are brought without having been asked for. Small
-    /// where it is tests that read small files.
+    /// The size of the first read, and the maximum that is read ahead without a request. Small for fuzzing and
+    /// Miri, which read small files.
     const STEP: Range<u64> = if cfg!(any(fuzzing, miri)) { 16..64 } else { 128 << 10..1 << 20 };
 
-    /// A position at the beginning of what is before `end`, at most the whole of `source`.
+    /// Creates a position at the beginning of the bytes before `end`, at most all of `source`.
     pub(crate) fn new(source: &'s dyn Source<'a>, end: u64) -> Window<'s, 'a> {
         let end = end.min(source.len());
         Window { source, bytes: &[], start: 0, at: 0, end, step: Self::STEP.start }
@@ -256,19 +255,19 @@ impl<'s, 'a> Window<'s, 'a> {
         self.start + self.at as u64
     }
 
-    /// Bytes that are left.
+    /// Number of bytes that are left.
     #[inline]
     pub(crate) fn left(&self) -> u64 {
         self.end - self.pos()
     }
 
-    /// What is at hand, from the position on.
+    /// The buffered bytes from the position on.
     #[inline]
     pub(crate) fn at_hand(&self) -> &'a [u8] {
         &self.bytes[self.at..]
     }
 
-    /// Brings `len` bytes to hand, if so many are left.
+    /// Buffers at least `len` bytes, if that many are left.
     #[inline]
     pub(crate) fn fill(&mut self, len: u64) -> Option<&'a [u8]> {
         if len > self.at_hand().len() as u64 {
@@ -277,16 +276,16 @@ impl<'s, 'a> Window<'s, 'a> {
         Some(self.at_hand())
     }
 
-    /// The next `len` bytes.
+    /// Returns the next `len` bytes.
     #[inline]
     pub(crate) fn take(&mut self, len: u64) -> Option<&'a [u8]> {
-        // It fits: so many are at hand.
+        // At least `len` bytes are buffered.
         let taken = &self.fill(len)?[..len as usize];
         self.at += taken.len();
         Some(taken)
     }
 
-    /// Steps over `len` bytes without looking at them; after them there is likely little to read.
+    /// Skips `len` bytes without looking at them; there is likely little to read after them.
     pub(crate) fn skip(&mut self, len: u64) -> Option<()> {
         if len > self.left() {
             return None;

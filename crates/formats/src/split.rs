@@ -1,13 +1,12 @@
 //! Models in several GGUF files ("shards").
 //!
-//! Shard `i` of `n` is called `<prefix>-<i>-of-<n>.gguf`, both numbers counted from 1 and of five
-//! digits; each is a whole GGUF file with its own data. Three keys tie them together: `split.no`
-//! (from 0), `split.count`, `split.tensors.count` (of all shards). Metadata other than these is in
-//! the first shard.
+//! Shard `i` of `n` is called `<prefix>-<i>-of-<n>.gguf`, both numbers counted from 1, with five digits; each
+//! is a whole GGUF file with its own data. Three keys tie them together: `split.no` (from 0), `split.count`,
+//! `split.tensors.count` (of all shards). Other metadata is in the first shard.
 //!
-//! [`names`] says which files belong to a model, [`merge`] checks the headers against each other and
-//! makes one catalog of them. Names come from the opened file's own name and the count, never from
-//! text inside a file, so no file can make us open something elsewhere.
+//! [`names`] returns the files that belong to a model, [`merge`] checks the headers against each other and
+//! merges them into one catalog. Names come from the opened file's own name and the count, never from text
+//! inside a file, so a file cannot make us open another one elsewhere.
 
 use thiserror::Error;
 
@@ -15,23 +14,23 @@ use crate::gguf::{Gguf, GgufError, TensorInfo};
 use crate::shards;
 use crate::text::shown;
 
-/// Most shards: `split.count` is 16 bits wide.
+/// Maximum number of shards: `split.count` is 16 bits wide.
 pub const MAX_SHARDS: u64 = 65_535;
 
 /// The parts of a shard's file name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardName<'a> {
-    /// What stands before `-00001-of-00003.gguf`.
+    /// The part before `-00001-of-00003.gguf`.
     pub prefix: &'a str,
-    /// Which shard, from 0 (the name counts from 1).
+    /// The number of the shard, from 0 (the name counts from 1).
     pub no: u64,
-    /// Of how many.
+    /// The number of shards.
     pub count: u64,
 }
 
 impl<'a> ShardName<'a> {
-    /// Takes a file name (without its folder) apart. `None` if it is not the name of a shard:
-    /// exactly as [`ShardName::file_name`] would write it.
+    /// Parses a file name (without its folder). `None` if it is not the name of a shard, exactly as
+    /// [`ShardName::file_name`] would write it.
     pub fn parse(file_name: &'a str) -> Option<ShardName<'a>> {
         let (prefix, no, count) = numbered(file_name.strip_suffix(".gguf")?)?;
         Some(ShardName { prefix, no, count })
@@ -43,7 +42,7 @@ impl<'a> ShardName<'a> {
     }
 }
 
-/// True if all of these files are shards of one model, by their names.
+/// Returns true if all of these files are shards of one model, by their names.
 pub fn one_model(file_names: &[String]) -> bool {
     let mut models = file_names
         .iter()
@@ -52,7 +51,7 @@ pub fn one_model(file_names: &[String]) -> bool {
     first.is_some() && models.all(|model| model == first)
 }
 
-/// Prefix, number (from 0) and count of a shard's name without its ending, as all formats write it.
+/// Prefix, number (from 0) and count in a shard's name without its extension, as all formats write it.
 pub(crate) fn numbered(stem: &str) -> Option<(&str, u64, u64)> {
     let (rest, count) = stem.rsplit_once("-of-")?;
     let (prefix, no) = rest.rsplit_once('-')?;
@@ -63,7 +62,7 @@ pub(crate) fn numbered(stem: &str) -> Option<(&str, u64, u64)> {
     Some((prefix, no - 1, count))
 }
 
-/// Five digits.
+/// Parses five digits.
 fn number(digits: &str) -> Option<u64> {
     if digits.len() != 5 || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;
@@ -71,10 +70,10 @@ fn number(digits: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// Why shards do not make a model. Messages name shards by their file names.
+/// The reason why shards do not form a model. Messages name shards by their file names.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // fields are what their messages say
+#[allow(missing_docs)] // the messages explain the fields
 pub enum SplitError {
     #[error("{}: {source}", shown(.shard.as_bytes()))]
     Metadata { shard: Box<str>, source: GgufError },
@@ -120,16 +119,15 @@ pub enum SplitError {
     Architecture { shard: Box<str>, found: Box<[u8]>, expected: Box<[u8]> },
 }
 
-/// The file names of all shards, in order, of the model that `file_name` with header `gguf` is or
-/// belongs to; just `file_name` itself for a model in one file. They stand in the same folder. Any
-/// shard will do to find the others, not only the first.
+/// The file names of all shards, in order, of the model that contains `file_name` with the header `gguf`; only
+/// `file_name` itself for a model in one file. They are in the same folder. Any shard suffices to find the
+/// others, not only the first.
 ///
 /// # Errors
-/// The header says that there are several, but the name is not one from which the others follow, or
-/// the two disagree.
+/// The header states that there are several, but the others cannot be derived from the name, or the two disagree.
 pub fn names(file_name: &str, gguf: &Gguf<'_>) -> Result<Vec<String>, SplitError> {
     let count = integer(gguf, file_name, "split.count")?.unwrap_or(0);
-    // ggml's tools write `split.count` only where there are several; a lone file may say 0 or 1.
+    // ggml's tools write `split.count` only if there are several; a single file may have 0 or 1.
     if count <= 1 {
         return Ok(vec![file_name.to_owned()]);
     }
@@ -155,7 +153,7 @@ pub fn names(file_name: &str, gguf: &Gguf<'_>) -> Result<Vec<String>, SplitError
 /// One shard: its file name, for messages, and its header.
 #[derive(Clone, Copy, Debug)]
 pub struct Shard<'s, 'a> {
-    /// File name, as [`names`] gave it.
+    /// File name, as returned by [`names`].
     pub name: &'s str,
     /// Header.
     pub gguf: &'s Gguf<'a>,
@@ -167,12 +165,12 @@ pub type Catalog<'a> = shards::Catalog<'a, TensorInfo<'a>>;
 /// A tensor and the shard that holds it; its offset is in that shard's file.
 pub type Placed<'a> = shards::Placed<TensorInfo<'a>>;
 
-/// Makes one catalog of a model's shards, given in the order of [`names`]. A model in one file is
-/// one shard. Metadata is read from the first.
+/// Merges a model's shards, in the order of [`names`], into one catalog. A model in one file is one shard.
+/// Metadata is read from the first.
 ///
 /// # Errors
-/// The shards do not belong together: a count, number or architecture that differs, a tensor that
-/// two of them hold, tensors that are missing.
+/// The shards do not belong together: a count, number or architecture differs, a tensor is in two of them, or
+/// tensors are missing.
 pub fn merge<'a>(shards: &[Shard<'_, 'a>]) -> Result<Catalog<'a>, SplitError> {
     let given = shards.len() as u64;
     let Some(first) = shards.first() else {
@@ -208,7 +206,7 @@ pub fn merge<'a>(shards: &[Shard<'_, 'a>]) -> Result<Catalog<'a>, SplitError> {
     Ok(catalog)
 }
 
-/// Checks what every one of several shards says of itself.
+/// Checks the keys that each of several shards has.
 fn agree(shards: &[Shard<'_, '_>], first: &Shard<'_, '_>) -> Result<(), SplitError> {
     let count = shards.len() as u64;
     let tensors = tensors_count(first)?;
@@ -227,7 +225,7 @@ fn agree(shards: &[Shard<'_, '_>], first: &Shard<'_, '_>) -> Result<(), SplitErr
         if found != tensors {
             return Err(SplitError::TensorsCount { shard: name(), found, expected: tensors });
         }
-        // Writers leave the architecture out of later shards; where it is, it must be the same.
+        // Writers omit the architecture from later shards; if it is present, it must be the same.
         if let Some(found) = self::architecture(shard)?
             && architecture != Some(found)
         {

@@ -1,12 +1,12 @@
-//! Text from a file, made fit to appear in an error message: short, and without control characters
-//! (a hostile name must not be able to write escape sequences to a terminal).
+//! Makes text from a file safe for an error message: short, and without control characters (a hostile name must
+//! not be able to write escape sequences to a terminal).
 
 use std::fmt::Write;
 
-/// Most bytes of a name that an error message repeats.
+/// Maximum bytes of a name that an error message repeats.
 const SHOWN: usize = 96;
 
-/// `bytes` as a quoted, escaped string, cut after [`SHOWN`] bytes.
+/// `bytes` as a quoted, escaped string, truncated after [`SHOWN`] bytes.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     let cut = &bytes[..bytes.len().min(SHOWN)];
     let mut out = String::with_capacity(cut.len() + 8);

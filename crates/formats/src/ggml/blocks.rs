@@ -1,4 +1,4 @@
-//! Blocks of old eras into those of GGUF, row by row.
+//! Converts blocks of old eras to those of GGUF, row by row.
 //!
 //! | Type | from [`Era::Rows`], [`Era::Pairs`] | from [`Era::Halves`] | from [`Era::Current`] |
 //! |---|---|---|---|
@@ -9,9 +9,9 @@
 //! | Q8_0 | scales to f16 | scales to f16 | copied |
 //! | K-quants | | | copied |
 //!
-//! Quants are exact always. A scale that is rounded changes what its block decodes to by one part in
-//! 2048 at most, unless it is so small that f16 has fewer bits for it; [`Losses`] counts these. One
-//! that is too large for f16 is an error: its block has to be written as another type.
+//! Quants are always exact. Rounding a scale changes the decoded values of its block by at most one part in
+//! 2048, unless the scale is so small that f16 has fewer bits for it; [`Losses`] counts these. A scale that is
+//! too large for f16 is an error: its block has to be written as another type.
 
 use std::ops::AddAssign;
 
@@ -20,31 +20,31 @@ use thiserror::Error;
 use super::half::{f16_of, f32_of};
 use super::{Era, LegacyType};
 
-/// What becomes of the bytes of a tensor.
+/// The conversion of the bytes of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockUpgrade {
-    /// Nothing: the blocks are GGUF's.
+    /// None: the blocks are GGUF's.
     Copy,
-    /// Bits are moved; every value stays what it is.
+    /// Bits are moved; every value stays the same.
     Move,
-    /// Quants stay, scales are rounded from f32 to f16.
+    /// Quants stay the same, scales are rounded from f32 to f16.
     Rescale,
     /// Values are decoded and rounded to f16.
     Decode,
 }
 
-/// What was lost on the way. Counts numbers: scales and minima of blocks, or values of Q4_2 and Q4_3.
+/// Precision lost in a conversion. Counts numbers: scales and minima of blocks, or values of Q4_2 and Q4_3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Numbers that were brought to f16.
+    /// Numbers that were converted to f16.
     pub numbers: u64,
-    /// Of these, those that f16 does not have and that were rounded; includes the next two.
+    /// Those of them that f16 cannot represent and that were rounded; includes the next two.
     pub rounded: u64,
-    /// Rounded ones so small (below 2⁻¹⁴) that f16 holds fewer than 11 bits of them.
+    /// Rounded numbers so small (below 2⁻¹⁴) that f16 holds fewer than 11 bits of them.
     pub subnormal: u64,
-    /// Rounded ones that became zero.
+    /// Rounded numbers that became zero.
     pub vanished: u64,
-    /// Numbers that were infinite or not a number before, and still are.
+    /// Numbers that were infinite or NaN before, and still are.
     pub not_finite: u64,
 }
 
@@ -58,10 +58,10 @@ impl AddAssign for Losses {
     }
 }
 
-/// Why blocks cannot be converted.
+/// The reason why blocks cannot be converted.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // fields are what their messages say
+#[allow(missing_docs)] // the messages explain the fields
 pub enum BlockError {
     #[error("there are no blocks of type {ty} that are {era}")]
     NoSuchType { ty: LegacyType, era: Era },
@@ -80,7 +80,7 @@ pub enum BlockError {
 }
 
 impl Era {
-    /// What becomes of the bytes of a tensor of this era, or `None` if it has no such type.
+    /// The conversion of a tensor of this era, or `None` if the era does not have the type.
     pub const fn upgrade(self, ty: LegacyType) -> Option<BlockUpgrade> {
         use LegacyType as T;
         if self.block(ty).is_none() {
@@ -95,8 +95,8 @@ impl Era {
         })
     }
 
-    /// Bytes of `elements` elements of `ty` before and after, or `None` if they are no whole
-    /// blocks, or blocks that the era does not have.
+    /// The bytes of `elements` elements of `ty` before and after, or `None` if they are not whole blocks, or
+    /// blocks that the era does not have.
     pub const fn sizes(self, ty: LegacyType, elements: u64) -> Option<(u64, u64)> {
         let Some((block, bytes)) = self.block(ty) else { return None };
         if !elements.is_multiple_of(block) {
@@ -109,12 +109,12 @@ impl Era {
     }
 }
 
-/// Converts `source`, of type `ty` and the era `era`, into blocks of `ty.current()`, and adds what
-/// was lost to `losses`. In [`Era::Rows`] `source` is one whole row (of one part, if there are
-/// several); else any number of whole blocks.
+/// Converts `source`, of type `ty` and the era `era`, to blocks of `ty.current()`, and adds the losses to
+/// `losses`. In [`Era::Rows`] `source` is one whole row (of one part, if there are several), otherwise any
+/// number of whole blocks.
 ///
 /// # Errors
-/// [`BlockError`]; `out` and `losses` are then of no use.
+/// [`BlockError`]; the contents of `out` and `losses` are then undefined.
 pub fn convert(
     era: Era,
     ty: LegacyType,
@@ -148,7 +148,7 @@ pub fn convert(
         let whole = &source[index * block..][..block];
         let at = BlockNumber { ty, block: index };
         match (era, ty) {
-            // All scales of the row, or all minima and then all scales, before the first quant.
+            // All scales of the row, or all minima and then all scales, precede the first quant.
             (Era::Rows, LegacyType::Q4_0) => {
                 let qs = &source[blocks * 4 + index * 16..][..16];
                 narrow(&source[index * 4..][..4], &mut to[..2], at, losses)?;
@@ -185,14 +185,14 @@ pub fn convert(
     Ok(())
 }
 
-/// Where a number stands, for the error.
+/// The position of a number, for the error.
 #[derive(Clone, Copy)]
 struct BlockNumber {
     ty: LegacyType,
     block: usize,
 }
 
-/// f32 numbers into f16 ones.
+/// Converts f32 numbers to f16.
 fn narrow(
     from: &[u8],
     to: &mut [u8],
@@ -205,7 +205,7 @@ fn narrow(
     Ok(())
 }
 
-/// The f16 nearest to `x`, and the account of it.
+/// Returns the f16 nearest to `x`, and counts the losses.
 fn round(x: f32, at: BlockNumber, losses: &mut Losses) -> Result<u16, BlockError> {
     let half = f16_of(x);
     losses.numbers += 1;
@@ -225,14 +225,13 @@ fn round(x: f32, at: BlockNumber, losses: &mut Losses) -> Result<u16, BlockError
     Ok(half)
 }
 
-/// Pairs into halves: 32 elements whose nibbles lie two by two into bytes `j` of elements `j` and
-/// `j + 16`.
+/// Pairs to halves: 32 elements stored two by two become bytes `j` with elements `j` and `j + 16`.
 fn halves(pairs: &[u8]) -> [u8; 16] {
     let nibble = |element: usize| pairs[element / 2] >> (element % 2 * 4) & 15;
     std::array::from_fn(|j| nibble(j) | nibble(j + 16) << 4)
 }
 
-/// A block of Q4_2 (f16 scale, 16 quants less 8) or Q4_3 (f16 scale and minimum, 16 quants) into 16
+/// Decodes a block of Q4_2 (f16 scale, 16 quants minus 8) or Q4_3 (f16 scale and minimum, 16 quants) to 16
 /// values. They are computed in f32, as the programs of that time did, and rounded once more.
 fn decode(
     from: &[u8],

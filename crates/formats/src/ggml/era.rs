@@ -1,4 +1,4 @@
-//! How blocks looked when.
+//! The layouts of blocks over time.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use thiserror::Error;
 
 use alight_types::GgmlType;
 
-/// What a number of a type meant, by time. Scales are f32 in all eras but the last, except for Q4_2,
-/// Q4_3, Q5_0 and Q5_1, where they always were f16.
+/// The meaning of a type's number, by time. Scales are f32 in all eras before the last, except for Q4_2, Q4_3,
+/// Q5_0 and Q5_1, where they were always f16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Era {
     /// `ggml` of 10 March 2023 and a few days after: a row holds all its scales (for Q4_1 all
@@ -57,7 +57,7 @@ pub enum LegacyType {
 use LegacyType as T;
 
 impl LegacyType {
-    /// Every type, in the order of the ids.
+    /// Every type, in the order of ids.
     pub const ALL: [LegacyType; 14] = [
         T::F32,
         T::F16,
@@ -84,13 +84,13 @@ impl LegacyType {
         }
     }
 
-    /// The number that stands for it in a file.
+    /// Its number in a file.
     pub const fn id(self) -> u32 {
         self as u32
     }
 
-    /// The type of GGUF that its elements go to, see [`super::blocks`]. Q4_2 and Q4_3 have none of
-    /// their kind and become F16.
+    /// The GGUF type that its elements are converted to, see [`super::blocks`]. Q4_2 and Q4_3 have no
+    /// counterpart and become F16.
     pub const fn current(self) -> GgmlType {
         match self {
             T::F32 => GgmlType::F32,
@@ -116,8 +116,8 @@ impl fmt::Display for LegacyType {
 }
 
 impl Era {
-    /// Elements and bytes of a block of `ty`, or `None` if there was no such type. In
-    /// [`Era::Rows`] a row has as many bytes as if it consisted of such blocks.
+    /// Elements and bytes of a block of `ty`, or `None` if the era does not have the type. In [`Era::Rows`] a
+    /// row has as many bytes as if it consisted of such blocks.
     pub const fn block(self, ty: LegacyType) -> Option<(u64, u64)> {
         Some(match (self, ty) {
             (_, T::F32) => (1, 4),
@@ -135,10 +135,10 @@ impl Era {
         })
     }
 
-    /// The type that a file's number stands for.
+    /// The type with this number in a file.
     ///
     /// # Errors
-    /// There is no such type, or there was none at that time.
+    /// There is no such type, or there was none in this era.
     pub fn type_of(self, id: i32) -> Result<LegacyType, LegacyTypeError> {
         let ty = LegacyType::ALL.into_iter().find(|ty| i64::from(ty.id()) == i64::from(id));
         let ty = ty.ok_or(LegacyTypeError::Unknown { id })?;
@@ -149,10 +149,10 @@ impl Era {
     }
 }
 
-/// Why the number of a type is refused.
+/// The reason why the number of a type is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // fields are what their messages say
+#[allow(missing_docs)] // the messages explain the fields
 pub enum LegacyTypeError {
     #[error("type {id} is unknown; weights of such files are of types 0 to 8 and 10 to 14")]
     Unknown { id: i32 },
@@ -165,7 +165,7 @@ pub enum LegacyTypeError {
 mod tests {
     use super::*;
 
-    /// The table of the facts, line by line.
+    /// The documented table, line by line.
     #[test]
     fn blocks_have_the_sizes_of_their_time() {
         let sizes = |era: Era| {

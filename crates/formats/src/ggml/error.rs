@@ -1,5 +1,5 @@
-//! One error per way in which such a file can lie. Every message names the place, what was found and
-//! what was expected; none knows the file's name.
+//! One error for each way in which such a file can be wrong. Every message names the place, and gives the value
+//! found and the expected one; none contains the file's name.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::{Era, LegacyType, LegacyTypeError, Magic};
 use crate::text::shown;
 
-/// Where in a file something was read. Names are escaped and cut for display.
+/// The place in a file where something was read. Names are escaped and truncated for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GgmlField {
     /// Magic, version and the seven numbers.
@@ -32,10 +32,10 @@ impl fmt::Display for GgmlField {
     }
 }
 
-/// Why bytes are not a file that can be relied on.
+/// The reason why bytes are not a valid file.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // fields are what their messages say
+#[allow(missing_docs)] // the messages explain the fields
 pub enum GgmlError {
     #[error(
         "not a model file of llama.cpp before GGUF: it begins with {}, expected \"lmgg\", \"fmgg\" or \
@@ -62,7 +62,7 @@ pub enum GgmlError {
     #[error("{magic} version {found} is unknown, expected {expected}")]
     Version { magic: Magic, found: u32, expected: &'static str },
 
-    /// The bytes end before what they announce.
+    /// The bytes end before the announced length.
     #[error(
         "{place}: {what} at byte {at} needs {needed} bytes, but only {available} are left; \
          the file is cut short or its header is wrong"

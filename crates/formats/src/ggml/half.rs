@@ -1,6 +1,6 @@
 //! 16-bit floats.
 
-/// `x` rounded to the nearest f16, ties to even; what is too large becomes infinite.
+/// `x` rounded to the nearest f16, ties to even; values that are too large become infinite.
 pub(super) fn f16_of(x: f32) -> u16 {
     let bits = x.to_bits();
     let sign = (bits >> 16) as u16 & 0x8000;
@@ -10,7 +10,7 @@ pub(super) fn f16_of(x: f32) -> u16 {
     } else if size >= 0x4780_0000 {
         0x7c00
     } else if size < 0x3880_0000 {
-        // Below the least normal: from 0.5 on, f32 counts in steps of the least f16.
+        // Below the smallest normal f16: from 0.5 on, f32 has the step size of the smallest f16.
         (f32::from_bits(size) + 0.5).to_bits().wrapping_sub(0x3f00_0000) as u16
     } else {
         // May carry into the exponent, up to infinity.
@@ -35,7 +35,7 @@ pub(super) fn f32_of(half: u16) -> f32 {
 mod tests {
     use super::*;
 
-    /// What a pattern of bits means, by the definition.
+    /// The value of a bit pattern, by the definition.
     fn meaning(half: u16) -> f64 {
         let fraction = f64::from(half & 0x3ff);
         let size = match half >> 10 & 0x1f {

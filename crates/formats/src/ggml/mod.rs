@@ -7,20 +7,20 @@
 //!                   | [ggjt: zeros up to a multiple of 32 bytes] | data                    until the end
 //! ```
 //!
-//! Files that GPT4All made announce 32001 tokens and hold 32000; the one that is missing is padding.
+//! Files made by GPT4All announce 32001 tokens and hold 32000; the missing one is padding.
 //!
-//! [`parse`] walks over the whole file without touching the data. What it guarantees: numbers are
-//! in range; names are unique, non-empty UTF-8 without zero bytes; types are ones that files of this
-//! age have; rows are whole blocks; every tensor lies inside the file. What a model needs beyond that
-//! is checked where its parts are put together, see [`parts`]. Since the tensors are not counted, a
-//! file that was cut between two of them is found out only there.
+//! [`parse`] walks over the whole file without touching the data. It guarantees: numbers are in range; names
+//! are unique, non-empty UTF-8 without zero bytes; types are ones that files of this age have; rows are whole
+//! blocks; every tensor is inside the file. The further requirements of a model are checked where its parts are
+//! merged, see [`parts`]. Since the tensors are not counted, a file that was cut between two of them is
+//! detected only there.
 //!
-//! A number of a type does not say how its blocks look: that changed three times, and the magic does
-//! not tell the first two apart. See [`Era`] for which is which, and [`blocks`] for the way to GGUF's.
+//! The number of a type does not determine the layout of its blocks: the layout changed three times, and the
+//! magic does not distinguish the first two. See [`Era`] for the layouts, and [`blocks`] for their conversion to GGUF's.
 //!
-//! Everything here is from the sources of llama.cpp between March and August of 2023 and its
-//! converters. The files of that time hold LLaMA models and nothing else here: other programs wrote
-//! other headers after the same magic, and those fail in the first numbers.
+//! Everything here is from the sources of llama.cpp between March and August of 2023 and its converters. Only
+//! LLaMA models of that time are supported: other programs wrote other headers after the same magic, and those
+//! fail in the first numbers.
 
 pub mod blocks;
 mod era;
@@ -39,29 +39,29 @@ pub use error::{GgmlError, GgmlField};
 pub use parse::parse;
 pub use vocabulary::Vocabulary;
 
-/// Most tokens; the largest vocabulary of any model is a quarter of it.
+/// Maximum number of tokens; the largest vocabulary of any model is a quarter of it.
 pub const MAX_VOCAB: i32 = 1 << 20;
-/// Longest text of a token in bytes; the longest of LLaMA's has 48.
+/// Maximum bytes of a token's text; the longest of LLaMA's has 48.
 pub const MAX_TOKEN: u32 = 64 << 10;
-/// Most bytes of all tokens together, which are kept: as in GGUF's headers.
+/// Maximum bytes of all tokens together, which are kept, as in GGUF's headers.
 pub const MAX_VOCAB_BYTES: u64 = 256 << 20;
-/// Most layers.
+/// Maximum number of layers.
 pub const MAX_LAYERS: i32 = 1 << 12;
-/// Most tensors; the largest model of that time has 723.
+/// Maximum number of tensors; the largest model of that time has 723.
 pub const MAX_TENSORS: usize = 1 << 16;
-/// Longest name in bytes, as in GGUF.
+/// Maximum bytes of a name, as in GGUF.
 pub const MAX_NAME: u32 = 64;
-/// Data of `ggjt` begins at multiples of this many bytes.
+/// Data of `ggjt` begins at a multiple of this many bytes.
 pub const ALIGNMENT: u64 = 32;
 
-/// Which kind of file.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Magic {
     /// Without a version and without scores.
     Ggml,
     /// With a version, always 1, and scores.
     Ggmf,
-    /// Aligned, so that it can be mapped; versions 1 to 3 differ in their blocks.
+    /// Aligned, so that it can be mapped; versions 1 to 3 differ in the layout of their blocks.
     Ggjt,
 }
 
@@ -80,17 +80,17 @@ impl fmt::Display for Magic {
 pub struct Hparams {
     /// Rows of the embedding.
     pub n_vocab: u32,
-    /// Elements of a token's vector.
+    /// Hidden size.
     pub n_embd: u32,
-    /// What the feed-forward size is a multiple of.
+    /// The intermediate size is a multiple of this.
     pub n_mult: u32,
-    /// Heads of the attention.
+    /// Attention heads.
     pub n_head: u32,
     /// Layers.
     pub n_layer: u32,
     /// Elements of a head that are rotated, at most all of them.
     pub n_rot: u32,
-    /// What most tensors are; each tensor's own type counts.
+    /// The type of most tensors; each tensor's own type is decisive.
     pub ftype: u32,
 }
 
@@ -100,14 +100,14 @@ impl Hparams {
         self.n_embd / self.n_head.max(1)
     }
 
-    /// The feed-forward size by the formula of LLaMA 1. Models since then differ; the rows of `w1`
-    /// are what counts, see [`parts::Model::n_ff`].
+    /// The intermediate size by the formula of LLaMA 1. Later models differ; the number of rows of `w1` is
+    /// decisive, see [`parts::Model::n_ff`].
     pub fn formula_n_ff(&self) -> u64 {
         let mult = u64::from(self.n_mult.max(1));
         (2 * (4 * u64::from(self.n_embd)) / 3).div_ceil(mult) * mult
     }
 
-    /// What llama.cpp calls the number in `ftype`, if it has a name.
+    /// llama.cpp's name for the number in `ftype`, if it has one.
     pub fn ftype_name(&self) -> Option<&'static str> {
         const NAMES: [&str; 19] = [
             "F32",
@@ -134,20 +134,20 @@ impl Hparams {
     }
 }
 
-/// A file that has been walked over. Borrows from the bytes it was read from.
+/// A file that has been parsed. Borrows from the bytes it was read from.
 #[derive(Clone, Debug)]
 pub struct Ggml<'a> {
     /// The kind of file.
     pub magic: Magic,
-    /// The version in the file; `None` in `ggml`, which has none.
+    /// The version in the file; `None` for `ggml`, which has none.
     pub version: Option<u32>,
-    /// How blocks look, as far as magic and version tell; see [`Ggml::assume_era`].
+    /// The layout of blocks, as far as magic and version determine it; see [`Ggml::assume_era`].
     pub era: Era,
     /// The numbers of the header.
     pub hparams: Hparams,
     /// The tokens.
     pub vocabulary: Vocabulary<'a>,
-    /// Where the first tensor's description begins, in bytes.
+    /// The offset of the first tensor's description, in bytes.
     pub tensors_start: u64,
     /// The tensors in file order.
     pub tensors: Vec<TensorInfo<'a>>,
@@ -157,22 +157,22 @@ pub struct Ggml<'a> {
 /// One tensor of a file, or of one part of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorInfo<'a> {
-    /// Its name, unique in the file, as Meta's checkpoints have it: `layers.0.attention.wq.weight`.
+    /// Its name, unique in the file, as in Meta's checkpoints: `layers.0.attention.wq.weight`.
     pub name: &'a str,
     /// 1 or 2.
     pub n_dims: u32,
-    /// Extents, innermost first: a matrix `[rows, cols]` has `ne = [cols, rows]`. None is 0.
+    /// Extents, innermost first: a matrix `[rows, cols]` has `ne = [cols, rows]`. All are above 0.
     pub ne: [u64; 2],
     /// Type of the elements; F32 if there is one dimension.
     pub ty: LegacyType,
-    /// Where its data begins, in bytes from the start of the file.
+    /// The offset of its data, in bytes from the start of the file.
     pub offset: u64,
     /// Bytes of data; `offset + nbytes` is at most the length of the file.
     pub nbytes: u64,
 }
 
 impl TensorInfo<'_> {
-    /// The extents that the file gives, innermost first.
+    /// The extents stated in the file, innermost first.
     pub fn shape(&self) -> &[u64] {
         &self.ne[..(self.n_dims as usize).min(2)]
     }
@@ -187,12 +187,12 @@ impl TensorInfo<'_> {
         self.nbytes / self.ne[1].max(1)
     }
 
-    /// Where the data lies in the file.
+    /// The range of the data in the file.
     pub fn range(&self) -> Range<usize> {
         self.offset as usize..(self.offset + self.nbytes) as usize
     }
 
-    /// The data, out of the bytes of the file; `None` if these are not the bytes that were parsed.
+    /// The data, as a slice of the bytes of the file; `None` if these are not the bytes that were parsed.
     pub fn data<'f>(&self, file: &'f [u8]) -> Option<&'f [u8]> {
         file.get(self.range())
     }
@@ -204,8 +204,8 @@ impl<'a> Ggml<'a> {
         self.tensors.get(*self.names.get(name)? as usize)
     }
 
-    /// Says that the blocks are of `era`, which only a person can know: files of the first days are
-    /// told from those after them by nothing in them, and have the same size.
+    /// Sets the era of the blocks, which only the user can know: files from the first days have nothing that
+    /// distinguishes them from later ones, and have the same size.
     ///
     /// # Errors
     /// [`GgmlError::Era`]: files of this magic and version, or with these types, are not of that era.

@@ -1,7 +1,7 @@
-//! Bytes into a checked [`Ggml`].
+//! Parses bytes into a checked [`Ggml`].
 //!
-//! Time and memory are linear in what was read: tokens, of which the file has to be able to hold as
-//! many as it announces, and tensors. Data is stepped over.
+//! Time and memory are linear in the parts that were read: tensors, and tokens, which the file must be large
+//! enough to hold. Data is skipped.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,10 +20,10 @@ const FIRST: &[u8] = b"tok_embeddings.weight";
 
 /// Reads and checks the header, the vocabulary and all descriptions of tensors.
 ///
-/// `file` is the whole file: data of tensors is not asked for.
+/// `file` is the whole file; the data of tensors is not read.
 ///
 /// # Errors
-/// Every way in which they can be wrong, see [`GgmlError`]. Never panics.
+/// [`GgmlError`] has a variant for each way in which they can be wrong. Never panics.
 pub fn parse<'a>(file: impl Source<'a>) -> Result<Ggml<'a>, GgmlError> {
     read(&file)
 }
@@ -38,7 +38,7 @@ fn read<'a>(file: &dyn Source<'a>) -> Result<Ggml<'a>, GgmlError> {
     Ok(Ggml { magic, version, era, hparams, vocabulary, tensors_start, tensors, names })
 }
 
-/// Reads little-endian numbers, text and what is between them.
+/// Reads little-endian numbers and text, and skips other bytes.
 struct Reader<'s, 'a> {
     window: Window<'s, 'a>,
 }
@@ -48,13 +48,13 @@ impl<'a> Reader<'_, 'a> {
         self.window.left()
     }
 
-    /// The error of having fewer than `needed` bytes left.
+    /// The error that fewer than `needed` bytes are left.
     fn short(&self, place: GgmlField, what: &'static str, needed: u64) -> GgmlError {
         let (at, available) = (self.window.pos(), self.left());
         GgmlError::Truncated { place, what, at, needed, available }
     }
 
-    /// The next `len` bytes.
+    /// Returns the next `len` bytes.
     fn take<P: FnOnce() -> GgmlField>(
         &mut self,
         len: u64,
@@ -64,7 +64,7 @@ impl<'a> Reader<'_, 'a> {
         self.window.take(len).ok_or_else(|| self.short(place(), what, len))
     }
 
-    /// Steps over `len` bytes.
+    /// Skips `len` bytes.
     fn skip<P: FnOnce() -> GgmlField>(
         &mut self,
         len: u64,
@@ -80,7 +80,7 @@ impl<'a> Reader<'_, 'a> {
         place: P,
     ) -> Result<[u8; N], GgmlError> {
         let bytes = self.take(N as u64, what, place)?;
-        // As long as was asked for.
+        // It has the requested length.
         Ok(bytes.first_chunk().copied().unwrap_or([0; N]))
     }
 
@@ -101,7 +101,7 @@ impl<'a> Reader<'_, 'a> {
     }
 }
 
-/// The magic, the version, and what they say of the blocks.
+/// Reads the magic and the version, and returns the era of the blocks that they imply.
 fn magic(reader: &mut Reader<'_, '_>) -> Result<(Magic, Option<u32>, Era), GgmlError> {
     let found = reader.array("magic", || GgmlField::Header)?;
     let magic = match &found {
@@ -130,7 +130,7 @@ fn magic(reader: &mut Reader<'_, '_>) -> Result<(Magic, Option<u32>, Era), GgmlE
     Ok((magic, Some(version), era))
 }
 
-/// The seven numbers.
+/// Reads the seven numbers.
 fn hparams(reader: &mut Reader<'_, '_>) -> Result<Hparams, GgmlError> {
     let mut number = |what, min: i32, max: i32| {
         let found = reader.i32(what, || GgmlField::Header)?;
@@ -153,7 +153,7 @@ fn hparams(reader: &mut Reader<'_, '_>) -> Result<Hparams, GgmlError> {
     Ok(Hparams { n_vocab, n_embd, n_mult, n_head, n_layer, n_rot, ftype })
 }
 
-/// The tokens, with scores if the file has any.
+/// Reads the tokens, with scores if the file has any.
 fn vocabulary<'a>(
     reader: &mut Reader<'_, 'a>,
     hparams: &Hparams,
@@ -161,11 +161,11 @@ fn vocabulary<'a>(
 ) -> Result<Vocabulary<'a>, GgmlError> {
     let count = hparams.n_vocab;
     let limit = reader.left() / if scored { 8 } else { 4 };
-    // One less, for the file that leaves out the last.
+    // One less, for files that omit the last.
     if u64::from(count) > limit + 1 {
         return Err(GgmlError::TokenCount { found: count, limit });
     }
-    // The file could hold them. Still, room for many is only taken when they turn up.
+    // The file could hold them. Still, memory for many is only allocated when they are found.
     let mut tokens = Vec::with_capacity(count.min(4096) as usize);
     let start = reader.window.pos();
     for index in 0..count {
@@ -175,7 +175,7 @@ fn vocabulary<'a>(
         }
         let len = reader.u32("length", place)?;
         let len = u64::from(len);
-        // What the file does not have is another error.
+        // Running past the end of the file is another error.
         if len <= reader.left() && len > u64::from(MAX_TOKEN) {
             return Err(GgmlError::TokenLength { place: place(), found: len, limit: MAX_TOKEN });
         }
@@ -189,8 +189,8 @@ fn vocabulary<'a>(
     Ok(Vocabulary { tokens, scored, announced: count })
 }
 
-/// True if the description of the first tensor comes next: two dimensions, its length of name, and
-/// after type and extents its name. GPT4All's files have that in the place of the last token.
+/// Returns true if the description of the first tensor follows: two dimensions, the length of its name, and,
+/// after type and extents, the name. In GPT4All's files it replaces the last token.
 fn tensors_begin(reader: &mut Reader<'_, '_>) -> bool {
     let bytes = reader.window.fill(20 + FIRST.len() as u64);
     let Some((head, rest)) = bytes.and_then(|bytes| bytes.split_first_chunk::<20>()) else {
@@ -202,7 +202,7 @@ fn tensors_begin(reader: &mut Reader<'_, '_>) -> bool {
 
 type Tensors<'a> = (Vec<TensorInfo<'a>>, HashMap<&'a str, u32>);
 
-/// All tensors up to the end of the file.
+/// Reads all tensors up to the end of the file.
 fn tensors<'a>(
     reader: &mut Reader<'_, 'a>,
     padded: bool,
@@ -228,7 +228,7 @@ fn tensors<'a>(
     Ok((tensors, names))
 }
 
-/// One tensor; steps over its data.
+/// Reads one tensor; skips its data.
 fn tensor<'a>(
     reader: &mut Reader<'_, 'a>,
     index: usize,
@@ -262,7 +262,7 @@ fn tensor<'a>(
     if dims == 1 && ty != super::LegacyType::F32 {
         return Err(GgmlError::VectorType { place: place(), found: ty });
     }
-    // `type_of` has found that the era has the type.
+    // `type_of` has checked that the era has the type.
     let (block, block_bytes) = era.block(ty).unwrap_or((1, 1));
     if !ne[0].is_multiple_of(block) {
         return Err(GgmlError::PartialBlock { place: place(), found: ne[0], block, ty });
@@ -281,7 +281,7 @@ fn tensor<'a>(
     Ok(TensorInfo { name, n_dims: dims as u32, ne, ty, offset, nbytes })
 }
 
-/// A name: UTF-8, no zero byte.
+/// Checks a name: UTF-8, no zero byte.
 fn name(bytes: &[u8], place: impl Fn() -> GgmlField) -> Result<&str, GgmlError> {
     if let Some(at) = bytes.iter().position(|byte| *byte == 0) {
         return Err(GgmlError::NulInName { place: place(), text: shown(bytes).into(), at });

@@ -1,10 +1,10 @@
-//! A model out of its parts: `ggml-model.bin`, `ggml-model.bin.1` and so on, or one file alone.
+//! Merges a model from its parts: `ggml-model.bin`, `ggml-model.bin.1` and so on, or a single file.
 //!
-//! Every part repeats header and vocabulary and holds a piece of every matrix. Which way a matrix was
-//! cut follows from its name; vectors are in every part. [`merge`] checks that the parts belong
-//! together and are all there, and that the tensors are those of a LLaMA model in their full shapes, and
-//! says for each where its pieces lie and where they go. Pieces of a matrix cut by rows follow one
-//! another; those of one cut by columns interleave, row by row.
+//! Every part repeats header and vocabulary and holds a piece of every matrix. The axis along which a matrix
+//! was split follows from its name; vectors are in every part. [`merge`] checks that the parts belong together
+//! and are complete, and that the tensors are those of a LLaMA model in their full shapes. For each tensor it
+//! returns the location of its pieces and their destination. Pieces of a matrix split by rows follow one
+//! another; those of one split by columns interleave, row by row.
 
 mod error;
 mod names;
@@ -18,51 +18,51 @@ pub use names::{Split, gguf_name, layer_names, split_of};
 use super::{Era, Ggml, Hparams, LegacyType, TensorInfo};
 use names::{EMBEDDING, expected};
 
-/// What parts make together. Borrows the names from the first.
+/// The model that the parts form together. Borrows the names from the first.
 #[derive(Clone, Debug)]
 pub struct Model<'a> {
     /// The numbers of the header, the same in all parts.
     pub hparams: Hparams,
-    /// How blocks look, the same in all parts.
+    /// The layout of blocks, the same in all parts.
     pub era: Era,
     /// Number of parts.
     pub parts: u32,
-    /// Feed-forward size: the rows of `w1`.
+    /// Intermediate size: the number of rows of `w1`.
     pub n_ff: u64,
-    /// Heads of keys and values, from the rows of `wk`; divides `n_head`.
+    /// Number of key and value heads, from the rows of `wk`; divides `n_head`.
     pub n_head_kv: u32,
     /// The tensors in the order in which a forward pass needs them.
     pub tensors: Vec<Tensor<'a>>,
-    /// Tensors that a model does not need: tables of the rotation, which follow from its numbers.
+    /// Tensors that a model does not need: tables of rotary embeddings, which follow from the header.
     pub skipped: Vec<&'a str>,
 }
 
 /// A whole tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor<'a> {
-    /// Its name in the parts; [`gguf_name`] has the one in GGUF.
+    /// Its name in the parts; [`gguf_name`] returns the one in GGUF.
     pub name: &'a str,
-    /// Type of its elements.
+    /// Type of the elements.
     pub ty: LegacyType,
     /// 1 or 2.
     pub n_dims: u32,
     /// Full extents, innermost first.
     pub ne: [u64; 2],
-    /// How it was cut.
+    /// How it was split.
     pub split: Split,
-    /// What the parts contribute, in their order; for [`Split::Replicated`] the first part alone.
+    /// The pieces from the parts, in order; for [`Split::Replicated`] only the one of the first part.
     pub pieces: Vec<Piece>,
-    /// For [`Split::Replicated`] the number of a part and where in it the same bytes lie, for all
-    /// but the first; see [`check_replicas`].
+    /// For [`Split::Replicated`], the number of each part except the first, and the range of the same bytes in
+    /// it; see [`check_replicas`].
     pub replicas: Vec<(u32, Range<u64>)>,
 }
 
-/// What one part contributes to a tensor: `rows` contiguous rows of `row_bytes` bytes.
+/// The piece of a tensor in one part: `rows` contiguous rows of `row_bytes` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Number of the part, from 0.
     pub part: u32,
-    /// Where in the part its bytes begin, from the start of the file.
+    /// The offset of its bytes in the part, from the start of the file.
     pub offset: u64,
     /// Number of rows.
     pub rows: u64,
@@ -70,33 +70,33 @@ pub struct Piece {
     pub row_bytes: u64,
     /// Elements of a row in the part.
     pub columns: u64,
-    /// The row of the whole tensor that its first row goes to.
+    /// The row of the whole tensor that its first row maps to.
     pub first_row: u64,
-    /// The column of the whole tensor that its first element goes to; a multiple of a block.
+    /// The column of the whole tensor that its first element maps to; a multiple of a block.
     pub first_column: u64,
 }
 
 impl Piece {
-    /// Where the bytes lie in the part.
+    /// The range of its bytes in the part.
     pub fn range(&self) -> Range<u64> {
         self.offset..self.offset + self.rows * self.row_bytes
     }
 }
 
 impl Tensor<'_> {
-    /// True if its bytes are those of the pieces, one after another (as opposed to row by row).
+    /// True if its bytes are those of the pieces concatenated, instead of interleaved row by row.
     pub fn is_sequence(&self) -> bool {
         self.pieces.iter().all(|piece| piece.columns == self.ne[0])
     }
 
-    /// Bytes of a row and of the whole, in the type of GGUF that it goes to.
+    /// Bytes of a row and of the whole tensor, in its GGUF type.
     pub fn current_bytes(&self) -> (u64, u64) {
         let row = self.ty.current().row_bytes(self.ne[0]).unwrap_or(0);
         (row, row * self.ne[1])
     }
 
-    /// Where `piece` goes in the tensor of GGUF, in bytes from its start: its first row, bytes of
-    /// its row, and how far the rows lie apart.
+    /// The destination of `piece` in the GGUF tensor, in bytes: the offset of its first row from the tensor's
+    /// start, the bytes of its row, and the stride between rows.
     pub fn destination(&self, piece: &Piece) -> (u64, u64, u64) {
         let (stride, _) = self.current_bytes();
         let bytes = |elements| self.ty.current().row_bytes(elements).unwrap_or(0);
@@ -104,12 +104,12 @@ impl Tensor<'_> {
     }
 }
 
-/// How many parts the model has that `first` is the first or only part of: the embedding is cut by
-/// columns, so its full width over the width that is here. A file without an embedding is counted by the
-/// sizes that LLaMA 1 came in.
+/// Returns the number of parts of the model whose first or only part is `first`: the embedding is split by
+/// columns, so it is the full width divided by the width in this part. If a file has no embedding, the number
+/// follows from the sizes of LLaMA 1.
 ///
 /// # Errors
-/// [`PartsError::Width`]: the one is no multiple of the other.
+/// [`PartsError::Width`]: the full width is not a multiple of the width in this part.
 pub fn count(first: &Ggml<'_>) -> Result<u32, PartsError> {
     let n_embd = first.hparams.n_embd;
     let Some(embedding) = first.tensor(EMBEDDING) else {
@@ -127,15 +127,15 @@ pub fn count(first: &Ggml<'_>) -> Result<u32, PartsError> {
     }
 }
 
-/// The name of part `part` of a model whose first part is called `first`: `.1` and so on after it.
+/// The name of part `part` of a model whose first part is called `first`: the others append `.1` and so on.
 pub fn part_name(first: &str, part: u32) -> String {
     if part == 0 { first.into() } else { format!("{first}.{part}") }
 }
 
-/// Checks that `parts`, in their order, make a whole model, and says how.
+/// Checks that `parts`, in order, form a whole model, and returns its layout.
 ///
 /// # Errors
-/// Every way in which they do not, see [`PartsError`].
+/// [`PartsError`] has a variant for each way in which they do not.
 pub fn merge<'a>(parts: &[Ggml<'a>]) -> Result<Model<'a>, PartsError> {
     let first = parts.first().ok_or(PartsError::None)?;
     for (part, other) in (1..).zip(&parts[1..]) {
@@ -183,12 +183,11 @@ pub fn merge<'a>(parts: &[Ggml<'a>]) -> Result<Model<'a>, PartsError> {
     Ok(Model { hparams, era, parts: n_parts, n_ff, n_head_kv, tensors, skipped })
 }
 
-/// Checks that what should be the same in all parts is. `files` are the bytes of the parts; only
-/// those of the vectors are touched, some kilobytes each.
+/// Checks that the vectors are the same in all parts. `files` are the bytes of the parts; only those of the
+/// vectors are touched, a few kilobytes each.
 ///
 /// # Errors
-/// [`PartsError::ReplicaDiffers`], and [`PartsError::Bytes`] if these are not the bytes that were
-/// parsed.
+/// [`PartsError::ReplicaDiffers`], and [`PartsError::Bytes`] if these are not the bytes that were parsed.
 pub fn check_replicas(model: &Model<'_>, files: &[&[u8]]) -> Result<(), PartsError> {
     let bytes = |part: u32, range: Range<u64>| {
         let file = files.get(part as usize);
@@ -208,7 +207,7 @@ pub fn check_replicas(model: &Model<'_>, files: &[&[u8]]) -> Result<(), PartsErr
     Ok(())
 }
 
-/// Part number `part` begins as the first part does.
+/// Checks that part number `part` begins as the first part does.
 fn same_header(first: &Ggml<'_>, other: &Ggml<'_>, part: u32) -> Result<(), PartsError> {
     let kind = |file: &Ggml<'_>| match file.version {
         Some(version) => format!("{} version {version}, blocks {}", file.magic, file.era),
@@ -243,7 +242,7 @@ fn same_header(first: &Ggml<'_>, other: &Ggml<'_>, part: u32) -> Result<(), Part
     }
 }
 
-/// The tensor called `name` of a part.
+/// Returns the tensor called `name` of a part.
 fn find<'p, 'a>(
     parts: &'p [Ggml<'a>],
     part: u32,
@@ -255,7 +254,7 @@ fn find<'p, 'a>(
         .ok_or_else(|| PartsError::Missing { part, name: name.into() })
 }
 
-/// The tensor called `name`, of the full shape `ne`, out of its pieces.
+/// Returns the tensor called `name`, of the full shape `ne`, with its pieces.
 fn whole<'a>(
     parts: &[Ggml<'a>],
     name: &str,

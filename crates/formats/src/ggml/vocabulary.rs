@@ -1,8 +1,8 @@
-//! The tokens of a legacy file, and what GGUF wants to know of them.
+//! The tokens of a legacy file, and their form in GGUF.
 //!
-//! These files hold what the tokens decode to: a byte token is one raw byte, a space is a space, the
-//! unknown token is `" ⁇ "`, and begin and end of text are empty. GGUF holds the pieces of the
-//! tokenizer's model. The way back rests on the fixed first 259 ids of LLaMA's tokenizer.
+//! These files hold the decoded text of tokens: a byte token is one raw byte, a space is a space, the unknown
+//! token is `" ⁇ "`, and begin and end of text are empty. GGUF holds the pieces of the tokenizer's model. The
+//! conversion relies on the fixed first 259 ids of LLaMA's tokenizer.
 
 use std::borrow::Cow;
 
@@ -13,26 +13,26 @@ pub use crate::tokenizer::TokenType;
 /// One token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Token<'a> {
-    /// What it decodes to.
+    /// Its decoded text.
     pub text: &'a [u8],
-    /// How early it is merged; 0 in files without scores.
+    /// Its priority in merging; 0 in files without scores.
     pub score: f32,
 }
 
 /// The tokens of a file.
 #[derive(Clone, Debug)]
 pub struct Vocabulary<'a> {
-    /// The tokens that are there.
+    /// The tokens in the file.
     pub tokens: Vec<Token<'a>>,
-    /// True if the file has scores. Without them text is not cut as the model has learned it, and
-    /// the original `tokenizer.model` is needed.
+    /// True if the file has scores. Without them, text is not split as in training, and the original
+    /// `tokenizer.model` is needed.
     pub scored: bool,
-    /// The number of tokens that the header announces, `n_vocab`. One more than there are in
-    /// files of GPT4All, whose last token is padding and left out.
+    /// The number of tokens that the header announces, `n_vocab`. In files of GPT4All it is one more than the
+    /// file has, since the last token is padding and left out.
     pub announced: u32,
 }
 
-/// A token as GGUF has it.
+/// A token in GGUF's form.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GgufToken<'a> {
     /// For `tokenizer.ggml.tokens`.
@@ -56,11 +56,10 @@ impl<'a> Vocabulary<'a> {
         (self.tokens.len() as u64) < u64::from(self.announced)
     }
 
-    /// The tokens as GGUF has them, as many as the header announces: for one that the file leaves
-    /// out there is `<pad>`.
+    /// The tokens in GGUF's form, as many as the header announces: a token that the file omits becomes `<pad>`.
     ///
     /// # Errors
-    /// [`GgmlError::TokenText`]: a token that stands for text is none.
+    /// [`GgmlError::TokenText`]: a text token is not valid text.
     pub fn to_gguf(&self) -> Result<Vec<GgufToken<'a>>, GgmlError> {
         let mut out = Vec::with_capacity(self.tokens.len() + 1);
         for (id, token) in (0..).zip(&self.tokens) {
@@ -75,7 +74,7 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
-/// The piece that token `id` was made of, which decodes to `text`.
+/// The piece from which token `id` was made, which decodes to `text`.
 fn piece(id: u32, text: &[u8]) -> Result<(Cow<'_, str>, TokenType), GgmlError> {
     Ok(match (id, text) {
         (UNKNOWN, _) => (Cow::Borrowed("<unk>"), TokenType::Unknown),

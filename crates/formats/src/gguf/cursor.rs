@@ -1,10 +1,10 @@
-//! A reading position in a header. Every step is checked against the bytes that are left; nothing
-//! is computed from a number in the file before that.
+//! A reading position in a header. Every step is checked against the bytes that are left, before anything is
+//! computed from a number in the file.
 
 use super::error::{GgufError, GgufField};
 use crate::source::{Source, Window};
 
-/// The header ends before something that it announces; [`Cursor::at`] makes an error of it.
+/// The header ends before something it announces; [`Cursor::at`] turns this into an error.
 #[derive(Debug)]
 pub(super) struct Short {
     what: &'static str,
@@ -14,9 +14,9 @@ pub(super) struct Short {
 
 /// Reads little-endian numbers and strings from the front of a file.
 pub(super) struct Cursor<'s, 'a> {
-    /// The file, cut at the longest header that is accepted.
+    /// The file, limited to the maximum header length.
     window: Window<'s, 'a>,
-    /// Bytes of that.
+    /// That length in bytes.
     limit: u64,
     /// Bytes of the whole file.
     file_len: u64,
@@ -35,12 +35,12 @@ impl<'s, 'a> Cursor<'s, 'a> {
         self.window.pos()
     }
 
-    /// Bytes that are left of the header.
+    /// Bytes of the header that are left.
     pub(super) fn left(&self) -> u64 {
         self.window.left()
     }
 
-    /// The error of having run short at `place`, which is asked only if there is an error.
+    /// Turns running short into an error at `place`, which is called only if there is an error.
     pub(super) fn at<P: FnOnce() -> GgufField>(
         &self,
         place: P,
@@ -49,7 +49,7 @@ impl<'s, 'a> Cursor<'s, 'a> {
         move |short| {
             let place = place();
             let at = short.at;
-            // Would the whole file have held it? Then the limit on headers is what stopped us.
+            // If the whole file could have held it, the limit on headers is the cause.
             if header < file && short.needed <= file - at {
                 GgufError::HeaderTooLarge { place, limit: header }
             } else {
@@ -65,7 +65,7 @@ impl<'s, 'a> Cursor<'s, 'a> {
         }
     }
 
-    /// The next `len` bytes.
+    /// Returns the next `len` bytes.
     #[inline]
     pub(super) fn take(&mut self, len: u64, what: &'static str) -> Result<&'a [u8], Short> {
         let at = self.pos();
@@ -75,7 +75,7 @@ impl<'s, 'a> Cursor<'s, 'a> {
     #[inline]
     pub(super) fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], Short> {
         let bytes = self.take(N as u64, what)?;
-        // As long as was asked for.
+        // It has the requested length.
         Ok(bytes.first_chunk().copied().unwrap_or([0; N]))
     }
 
@@ -87,21 +87,21 @@ impl<'s, 'a> Cursor<'s, 'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// A length or count: u64, in version 1 u32.
+    /// Reads a length or count: u64, in version 1 u32.
     #[inline]
     pub(super) fn size(&mut self, what: &'static str) -> Result<u64, Short> {
         if self.wide { self.u64(what) } else { self.u32(what).map(u64::from) }
     }
 
-    /// A length and that many bytes.
+    /// Reads a length and that many bytes.
     #[inline]
     pub(super) fn string(&mut self, what: &'static str) -> Result<&'a [u8], Short> {
         let len = self.size(what)?;
         self.take(len, what)
     }
 
-    /// Walks over `count` strings and returns the bytes they occupy, lengths included. `count` has
-    /// been checked to fit, at least with empty strings.
+    /// Walks over `count` strings and returns their bytes, including the lengths. `count` has already been
+    /// checked to fit if all strings are empty.
     pub(super) fn strings(&mut self, count: u64, what: &'static str) -> Result<&'a [u8], Short> {
         loop {
             let bytes = self.window.at_hand();
@@ -115,16 +115,16 @@ impl<'s, 'a> Cursor<'s, 'a> {
                 return self.take(end as u64, what);
             }
             let short = Short { what, at: self.pos() + at as u64, needed };
-            // From the beginning of the array to after what is missing.
+            // The length from the beginning of the array to the end of the missing part.
             let least = (at as u64).saturating_add(needed);
             if least > self.left() {
                 return Err(short);
             }
-            // The array continues after what is at hand. All of it has to be one piece, and the bytes
-            // that come may be others than those that were walked over: so from its beginning.
-            // Strings go on much as they began, and what is too much holds the arrays that follow. But a
-            // file that has only begun that way gets no more than eight times what it has shown, or
-            // than a long vocabulary takes.
+            // The array continues after the buffered bytes. It has to be one piece, and a second read may
+            // return other bytes than those that were walked over, so it is read again from its beginning. The
+            // rest of the strings are assumed to be about as long as those so far, and excess bytes hold the
+            // arrays that follow. But a file that only begins that way gets at most eight times the bytes it
+            // has shown, or those of a long vocabulary if that is more.
             let end = end as u64;
             let guess = u128::from(end) * u128::from(count) / u128::from(done.max(1));
             let guess = u64::try_from(guess + guess / 2).unwrap_or(u64::MAX);
@@ -137,23 +137,23 @@ impl<'s, 'a> Cursor<'s, 'a> {
     }
 }
 
-/// Bytes that a long vocabulary takes. So much memory any file may have that begins as if it had one.
+/// Bytes of a long vocabulary. Any file that begins as if it had one may use this much memory.
 const VOCABULARY: u64 = if cfg!(any(fuzzing, miri)) { 64 } else { 8 << 20 };
 
-/// How far a walk over strings came.
+/// The progress of a walk over strings.
 struct Walked {
-    /// Where what is not whole begins.
+    /// The offset of the first incomplete string.
     end: usize,
-    /// Strings before that.
+    /// Number of strings before it.
     done: u64,
-    /// Where the length or the text that is not there begins, and its bytes.
+    /// The offset of the missing length or text, and its size in bytes.
     at: usize,
     needed: u64,
 }
 
-/// Walks over at most `count` strings in `bytes`, each after its length.
+/// Walks over at most `count` strings in `bytes`, each preceded by its length.
 fn walk<const N: usize>(bytes: &[u8], count: u64, len: impl Fn([u8; N]) -> u64) -> Walked {
-    // The loop that a large vocabulary spends its time in: one load, one compare each.
+    // Most of the time for a large vocabulary is spent in this loop: one load, one compare per string.
     let mut end = 0;
     for done in 0..count {
         let Some(head) = bytes[end..].first_chunk::<N>() else {

@@ -1,5 +1,5 @@
-//! One error per way in which a GGUF header can lie. Every message names the place (key or tensor),
-//! what was found and what was expected; none knows the file's name.
+//! One error for each way in which a GGUF header can be wrong. Every message names the place (key or tensor),
+//! and gives the value found and the expected one; none contains the file's name.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::value::ValueType;
 use crate::text::shown;
 use alight_types::TypeError;
 
-/// Where in a header something was read. Names are escaped and cut for display.
+/// The place in a header where something was read. Names are escaped and truncated for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GgufField {
     /// The fixed header: magic, version, counts.
@@ -37,7 +37,7 @@ impl fmt::Display for GgufField {
 }
 
 impl GgufError {
-    /// Of a file that begins with `head`, which is not what GGUF begins with: two things are often found in its place.
+    /// The error for a file that begins with `head`, which is not GGUF; two kinds of such files are common.
     pub(super) fn of_other(head: &[u8], found: [u8; 4]) -> GgufError {
         let text = head.trim_ascii_start().to_ascii_lowercase();
         if head.starts_with(b"version https://git-lfs") {
@@ -50,10 +50,10 @@ impl GgufError {
     }
 }
 
-/// Why bytes are not a GGUF header that can be relied on, or why a value is not what was asked for.
+/// The reason why bytes are not a valid GGUF header, or why a value is not of the requested kind.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // fields are what their messages say
+#[allow(missing_docs)] // the messages explain the fields
 pub enum GgufError {
     #[error("not a GGUF file: it begins with {}, expected \"GGUF\"", shown(.found))]
     BadMagic { found: [u8; 4] },
@@ -78,14 +78,14 @@ pub enum GgufError {
     )]
     BigEndian { version: u32 },
 
-    /// The bytes end before what the header announces.
+    /// The bytes end before the length announced by the header.
     #[error(
         "{place}: {what} at byte {at} needs {needed} bytes, but only {available} are left; \
          the file is cut short or its header is wrong"
     )]
     Truncated { place: GgufField, what: &'static str, at: u64, needed: u64, available: u64 },
 
-    /// The file is long enough, but no honest header is this long.
+    /// The file is long enough, but no valid header is this long.
     #[error("{place}: the header continues past {limit} bytes, more than any model needs")]
     HeaderTooLarge { place: GgufField, limit: u64 },
 
@@ -208,7 +208,7 @@ pub enum GgufError {
     )]
     ExpertsShape { place: GgufField, found: Box<[u64; 4]>, expected: u64 },
 
-    // What a caller asks of a header that is in order:
+    // Requests of a caller that a valid header does not meet:
     #[error("metadata {} is missing", shown(.key.as_bytes()))]
     MissingKey { key: Box<str> },
 
@@ -225,7 +225,7 @@ pub enum GgufError {
     MissingTensor { name: Box<str> },
 }
 
-/// `[a, b, c, d]` without the trailing ones.
+/// `[a, b, c, d]` without trailing ones.
 fn dims(ne: &[u64; 4]) -> String {
     let used = ne.iter().rposition(|n| *n != 1).map_or(1, |last| last + 1);
     format!("{:?}", &ne[..used])

@@ -7,19 +7,18 @@
 //! data   : from the next multiple of general.alignment on
 //! ```
 //!
-//! [`parse`] checks the whole header once and borrows everything from it. What it guarantees:
-//! keys and names are unique, non-empty UTF-8 without zero bytes; arrays hold what they announce;
-//! every shape has one to four dimensions, none zero, and whole blocks; tensors lie one after the
-//! other in file order, each at the first multiple of the alignment after the one before, all inside
-//! the file. That last rule is ggml's, so whatever it loads loads here too, and the reverse with
-//! these exceptions: version 1 is read here and not there; zero dimensions, empty names, names with
-//! a zero byte, booleans other than 0 and 1, and alignments below 8 or above [`MAX_ALIGNMENT`] are
-//! refused here. As there, the file may end right after the last tensor without padding, and bytes
-//! after it are ignored.
+//! [`parse`] checks the whole header once and borrows everything from it. It guarantees: keys and names are
+//! unique, non-empty UTF-8 without zero bytes; arrays hold as many elements as they announce; every shape has
+//! one to four dimensions, none zero, and whole blocks; tensors follow one another in file order, each at the
+//! first multiple of the alignment after the one before, all inside the file. That last rule is ggml's, so a
+//! file that it loads loads here too, and the reverse, with these exceptions: version 1 is read here and not
+//! there; zero dimensions, empty names, names with a zero byte, booleans other than 0 and 1, and alignments
+//! below 8 or above [`MAX_ALIGNMENT`] are refused here. As in ggml, the file may end right after the last
+//! tensor without padding, and bytes after it are ignored.
 //!
-//! Files that `alight pack` wrote have tensors in another layout, under type ids of their own; see
-//! [`packed`]. Only alight reads those. In some of them experts of several tensors lie side by side. The rule is the same for these:
-//! each expert, and each tensor's part of one, is at the first place that its alignment allows.
+//! Files written by `alight pack` have tensors in another layout, under type ids of their own; see [`packed`].
+//! Only alight reads those. In some of them the experts of several tensors are stored side by side. The same
+//! rule applies: each expert, and each tensor's part of one, is at the first offset that its alignment allows.
 
 mod cursor;
 mod error;
@@ -38,21 +37,21 @@ pub use value::{Array, KeptArray, Strings, Value, ValueType};
 use crate::packed;
 use alight_types::GgmlType;
 
-/// Alignment of tensor data when the file does not say.
+/// Alignment of tensor data if the file does not state one.
 pub const DEFAULT_ALIGNMENT: u64 = 32;
-/// Smallest alignment: the specification asks for multiples of 8.
+/// Smallest alignment: the specification requires multiples of 8.
 pub const MIN_ALIGNMENT: u32 = 8;
 /// Largest alignment: the largest page that a file can be mapped with (512 MiB, where the base page
 /// is 64 KiB).
 pub const MAX_ALIGNMENT: u32 = 1 << 29;
-/// Longest key in bytes.
+/// Maximum bytes of a key.
 pub const MAX_KEY: u64 = 65_535;
-/// Longest tensor name in bytes, by the specification. (ggml stops at 63.)
+/// Maximum bytes of a tensor's name, by the specification. (ggml allows only 63.)
 pub const MAX_NAME: u64 = 64;
-/// Longest header in bytes. The largest in use are some tens of megabytes (vocabularies); the limit
-/// bounds the time that a hostile file of any size can take.
+/// Maximum bytes of a header. The largest in use are tens of megabytes (vocabularies); the limit bounds the
+/// time that a hostile file of any size can take.
 pub const MAX_HEADER: usize = 256 << 20;
-/// Most tensors and most metadata entries.
+/// Maximum number of tensors and of metadata entries.
 pub const MAX_ENTRIES: u64 = 1 << 20;
 
 /// A header that has been checked. Borrows from the bytes it was read from.
@@ -64,13 +63,11 @@ pub struct Gguf<'a> {
     pub alignment: u64,
     /// Bytes of the header, before padding.
     pub header_len: u64,
-    /// Where tensor data begins: `header_len` rounded up to the alignment. In a file without
-    /// tensors this may lie past its end.
+    /// The offset of tensor data: `header_len` rounded up to the alignment. In a file without tensors this may be past its end.
     pub data_start: u64,
-    /// Where the last tensor ends; `data_start` if there are none. Bytes after it mean nothing.
+    /// The end of the last tensor; `data_start` if there are none. Bytes after it are ignored.
     pub data_end: u64,
-    /// True if `alight pack` wrote the file: it names a layout that is known here, and tensors may
-    /// be packed.
+    /// True if `alight pack` wrote the file: it names a layout that is known here, and tensors may be packed.
     pub packed: bool,
     /// Key and value, in file order.
     pub metadata: Vec<(&'a str, Value<'a>)>,
@@ -85,27 +82,27 @@ pub struct Gguf<'a> {
 pub struct TensorInfo<'a> {
     /// Its name, unique in the file.
     pub name: &'a str,
-    /// Number of dimensions that the file gives, 1 to 4.
+    /// Number of dimensions stated in the file, 1 to 4.
     pub n_dims: u32,
-    /// Extents, innermost first: a matrix `[rows, cols]` has `ne = [cols, rows, 1, 1]`. None is 0.
+    /// Extents, innermost first: a matrix `[rows, cols]` has `ne = [cols, rows, 1, 1]`. All are above 0.
     pub ne: [u64; 4],
     /// Type of the elements; `ne[0]` is a multiple of its block.
     pub ty: GgmlType,
-    /// True if the data is in tiles of [`packed::TILE_ROWS`] rows, `ne[1]` being whole tiles, instead
-    /// of in rows. The number of bytes is the same. See [`packed`].
+    /// True if the data is in tiles of [`packed::TILE_ROWS`] rows instead of in rows; `ne[1]` is a multiple of
+    /// that number. The number of bytes is the same. See [`packed`].
     pub packed: bool,
-    /// Where its data begins, in bytes from the start of the file.
+    /// The offset of its data, in bytes from the start of the file.
     pub offset: u64,
-    /// Bytes of data, without padding. They are all in the file: `offset + nbytes` is at most its length, and so is the end
-    /// of [`TensorInfo::range`].
+    /// Bytes of data, without padding. They are all in the file: `offset + nbytes` is at most its length, and
+    /// so is the end of [`TensorInfo::range`].
     pub nbytes: u64,
-    /// Bytes from each of the `ne[2]` experts to the next, if other tensors' parts of them lie in between. `None`: nothing does,
-    /// and the data is `nbytes` from `offset` on.
+    /// The bytes from each of the `ne[2]` experts to the next, if other tensors' parts are between them. `None`
+    /// if not; the data is then the `nbytes` bytes from `offset` on.
     pub stride: Option<u64>,
 }
 
 impl<'a> TensorInfo<'a> {
-    /// The extents that the file gives, innermost first.
+    /// The extents stated in the file, innermost first.
     pub fn shape(&self) -> &[u64] {
         &self.ne[..(self.n_dims as usize).min(4)]
     }
@@ -121,13 +118,14 @@ impl<'a> TensorInfo<'a> {
         self.ty.row_bytes(self.ne[0]).unwrap_or(0)
     }
 
-    /// The number that stands for its type in a file.
+    /// The number of its type in a file.
     pub fn type_id(&self) -> u32 {
         let packed = if self.packed { packed::packed_id(self.ty) } else { None };
         packed.unwrap_or(self.ty.id())
     }
 
-    /// From the first byte of its data in the file to the last. Data of other tensors is in between if [`TensorInfo::stride`] says so.
+    /// The range from the first byte of its data in the file to the last. If [`TensorInfo::stride`] is set, it
+    /// includes data of other tensors.
     pub fn range(&self) -> Range<usize> {
         let end = match self.stride {
             None => self.offset + self.nbytes,
@@ -136,22 +134,22 @@ impl<'a> TensorInfo<'a> {
         self.offset as usize..end as usize
     }
 
-    /// Where the data lies in the file, in its order: one range, or one for each expert.
+    /// The ranges of the data in the file, in its order: a single one, or one for each expert.
     pub fn pieces(&self) -> impl Iterator<Item = Range<u64>> + use<> {
         let count = if self.stride.is_some() { self.ne[2] } else { 1 };
         let (offset, one, stride) = (self.offset, self.nbytes / count, self.stride.unwrap_or(0));
         (0..count).map(move |piece| offset + piece * stride..offset + piece * stride + one)
     }
 
-    /// Where the data of one of the `ne[2]` experts lies.
+    /// The range of the data of one of the `ne[2]` experts.
     pub fn expert(&self, expert: u64) -> Range<u64> {
         let one = self.nbytes / self.ne[2];
         let start = self.offset + expert * self.stride.unwrap_or(one);
         start..start + one
     }
 
-    /// The data, out of the bytes of the file: in place, or a copy if other tensors' experts lie in between. `None` if these are not
-    /// the bytes that were parsed.
+    /// The data, from the bytes of the file: in place, or a copy if other tensors' experts are in between.
+    /// `None` if these are not the bytes that were parsed.
     pub fn data<'f>(&self, file: &'f [u8]) -> Option<Cow<'f, [u8]>> {
         let whole = file.get(self.range())?;
         let Some(stride) = self.stride else { return Some(Cow::Borrowed(whole)) };
@@ -173,7 +171,7 @@ impl<'a> Gguf<'a> {
         self.tensors.get(self.tensor_index(name)?)
     }
 
-    /// The position of the tensor called `name` in [`Gguf::tensors`].
+    /// The index of the tensor called `name` in [`Gguf::tensors`].
     pub fn tensor_index(&self, name: &str) -> Option<usize> {
         self.names.get(name).map(|index| *index as usize)
     }
@@ -186,8 +184,8 @@ impl<'a> Gguf<'a> {
         self.tensor(name).ok_or_else(|| GgufError::MissingTensor { name: name.into() })
     }
 
-    /// The value of `key` as a `T`, or `None` if the key is absent. Integers of any width and sign
-    /// convert when the value fits, floats of either width convert, nothing else does.
+    /// The value of `key` as a `T`, or `None` if the key is absent. Integers of any width and sign are
+    /// converted if the value fits, and floats of either width; nothing else is.
     ///
     /// # Errors
     /// The value is of another kind, out of range, or text that is not UTF-8.
@@ -195,7 +193,7 @@ impl<'a> Gguf<'a> {
         self.get(key).map(|value| T::from_value(key, value)).transpose()
     }
 
-    /// As [`Gguf::value`], for a key that has to be there.
+    /// As [`Gguf::value`], for a required key.
     ///
     /// # Errors
     /// As [`Gguf::value`], and [`GgufError::MissingKey`].
@@ -232,9 +230,9 @@ getters! {
     get_strings -> Strings<'a>, "an array of strings";
 }
 
-/// What a metadata value can be asked to be. See [`Gguf::value`].
+/// The types that a metadata value can be converted to. See [`Gguf::value`].
 pub trait FromValue<'a>: Sized {
-    /// `value` as a `Self`; `key` is for the error.
+    /// Converts `value`; `key` is for the error.
     ///
     /// # Errors
     /// The value is of another kind or out of range.

@@ -1,7 +1,7 @@
-//! Bytes into a checked [`Gguf`].
+//! Parses bytes into a checked [`Gguf`].
 //!
-//! Time is linear in the header's length, which [`MAX_HEADER`] bounds; memory is proportional to the
-//! entries and tensors that were actually read, of which [`MAX_ENTRIES`] bounds each.
+//! Time is linear in the header's length, which [`MAX_HEADER`] bounds; memory is proportional to the entries
+//! and tensors that were actually read, each bounded by [`MAX_ENTRIES`].
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -23,10 +23,10 @@ use alight_types::GgmlType;
 
 /// Reads and checks the header of a GGUF file.
 ///
-/// `file` is the whole file: only the header is asked for, the rest counts by its length.
+/// `file` is the whole file: only the header is read, the rest matters only for its length.
 ///
 /// # Errors
-/// Every way in which a header can be wrong, see [`GgufError`]. Never panics.
+/// [`GgufError`] has a variant for each way in which a header can be wrong. Never panics.
 pub fn parse<'a>(file: impl Source<'a>) -> Result<Gguf<'a>, GgufError> {
     read(&file)
 }
@@ -43,8 +43,7 @@ fn read<'a>(file: &dyn Source<'a>) -> Result<Gguf<'a>, GgufError> {
         return Err(GgufError::of_other(if is_read { &head[..len] } else { &magic }, magic));
     }
     let version = cursor.u32("version").map_err(header(&cursor))?;
-    // There is no flag for the byte order. A small number whose low half is empty was written the
-    // other way round.
+    // There is no flag for the byte order. A small number whose low half is empty was written in the other order.
     if version != 0 && version & 0xffff == 0 && version.swap_bytes() <= 0xffff {
         return Err(GgufError::BigEndian { version: version.swap_bytes() });
     }
@@ -104,13 +103,13 @@ fn read<'a>(file: &dyn Source<'a>) -> Result<Gguf<'a>, GgufError> {
 type Index<'a> = HashMap<&'a str, u32>;
 type Entries<'a> = Vec<(&'a str, Value<'a>)>;
 
-/// The metadata entries and the index of their keys.
+/// Reads the metadata entries, and builds the index of their keys.
 fn metadata<'a>(
     cursor: &mut Cursor<'_, 'a>,
     count: u64,
 ) -> Result<(Entries<'a>, Index<'a>), GgufError> {
-    // `count` is at most MAX_ENTRIES and the file could hold that many. Still, room for many is
-    // only taken when they turn up.
+    // `count` is at most MAX_ENTRIES and the file could hold that many. Still, memory for many is only
+    // allocated when they are found.
     let mut entries = Vec::with_capacity(count.min(256) as usize);
     let mut keys = Index::with_capacity(count.min(256) as usize);
     for index in 0..count {
@@ -129,11 +128,11 @@ fn metadata<'a>(
     Ok((entries, keys))
 }
 
-/// The value of `key`.
+/// Reads the value of `key`.
 fn value<'a>(cursor: &mut Cursor<'_, 'a>, key: &'a str) -> Result<Value<'a>, GgufError> {
     let place = || GgufField::Value(key.into());
     let ty = value_type(cursor, place)?;
-    /// A number, from as many bytes as it has.
+    /// Reads a number of this type.
     macro_rules! number {
         ($variant:ident, $type:ty) => {
             cursor
@@ -164,7 +163,7 @@ fn value<'a>(cursor: &mut Cursor<'_, 'a>, key: &'a str) -> Result<Value<'a>, Ggu
     }
 }
 
-/// An array: element type, count, elements.
+/// Reads an array: element type, count, elements.
 fn array<'a>(
     cursor: &mut Cursor<'_, 'a>,
     place: impl Fn() -> GgufField + Copy,
@@ -191,11 +190,11 @@ fn array<'a>(
     if elem_type == ValueType::Bool {
         check_bools(bytes, cursor.pos() - bytes.len() as u64, place)?;
     }
-    // At least one byte per element has been found, so the count fits.
+    // There is at least one byte per element, so the count fits.
     Ok(Array { elem_type, len: count as usize, bytes, wide })
 }
 
-/// A type id that this version of the format knows.
+/// Reads the id of a type that this version of the format has.
 fn value_type(
     cursor: &mut Cursor<'_, '_>,
     place: impl Fn() -> GgufField + Copy,
@@ -210,7 +209,7 @@ fn value_type(
     })
 }
 
-/// Booleans are 0 or 1; `at` is where `bytes` lies in the file.
+/// Checks that booleans are 0 or 1; `at` is the offset of `bytes` in the file.
 fn check_bools(bytes: &[u8], at: u64, place: impl Fn() -> GgufField) -> Result<(), GgufError> {
     match bytes.iter().position(|byte| *byte > 1) {
         None => Ok(()),
@@ -220,7 +219,7 @@ fn check_bools(bytes: &[u8], at: u64, place: impl Fn() -> GgufField) -> Result<(
     }
 }
 
-/// A key or a tensor's name: not empty, not too long, UTF-8, no zero byte.
+/// Checks a key or a tensor's name: not empty, not too long, UTF-8, no zero byte.
 fn name(bytes: &[u8], limit: u64, place: impl Fn() -> GgufField) -> Result<&str, GgufError> {
     if bytes.is_empty() {
         return Err(GgufError::EmptyName { place: place() });
@@ -238,7 +237,7 @@ fn name(bytes: &[u8], limit: u64, place: impl Fn() -> GgufField) -> Result<&str,
     })
 }
 
-/// The value of `general.alignment`.
+/// Reads the value of `general.alignment`.
 fn alignment(value: &Value<'_>) -> Result<u64, GgufError> {
     match *value {
         Value::U32(found) => {
@@ -252,8 +251,8 @@ fn alignment(value: &Value<'_>) -> Result<u64, GgufError> {
     }
 }
 
-/// The version of the layout that the file names, if it names one; it has to be the one that is known here. The version is
-/// looked at first: a newer alight may have changed the rest.
+/// Returns the version of the layout that the file names, if it names one; it has to be a layout known here.
+/// The version is checked first: a newer alight may have changed the rest.
 fn layout(
     layout: Option<&Value<'_>>,
     version: Option<&Value<'_>>,
@@ -281,7 +280,7 @@ fn layout(
     }
 }
 
-/// The runs of tensors whose experts lie side by side.
+/// Returns the runs of tensors whose experts are stored side by side.
 fn runs_of_experts(
     value: &Value<'_>,
     tensors: &[TensorInfo<'_>],
@@ -299,7 +298,7 @@ fn runs_of_experts(
     }
     let (mut runs, mut after) = (Vec::new(), 0);
     for [first, count] in pairs {
-        // Both are far below the range of usize.
+        // Both are far below usize::MAX.
         let run = *first as usize..*first as usize + *count as usize;
         let some = tensors.get(run.clone()).filter(|_| run.start >= after && *count > 1);
         let Some(some) = some else {
@@ -318,7 +317,7 @@ fn runs_of_experts(
     Ok(runs)
 }
 
-/// The tensors, with offsets still relative to the data, and the index of their names.
+/// Reads the tensors, with offsets still relative to the data, and builds the index of their names.
 fn tensors<'a>(
     cursor: &mut Cursor<'_, 'a>,
     count: u64,
@@ -346,7 +345,7 @@ fn tensors<'a>(
     Ok((tensors, names))
 }
 
-/// One tensor's description, after its name.
+/// Reads one tensor's description, after its name.
 fn tensor<'a>(cursor: &mut Cursor<'_, 'a>, name: &'a str) -> Result<TensorInfo<'a>, GgufError> {
     let place = || GgufField::Tensor(name.into());
     let n_dims = cursor.u32("number of dimensions").map_err(cursor.at(place))?;
@@ -372,7 +371,7 @@ fn tensor<'a>(cursor: &mut Cursor<'_, 'a>, name: &'a str) -> Result<TensorInfo<'
     Ok(TensorInfo { name, n_dims, ne, ty, packed, offset, nbytes, stride: None })
 }
 
-/// Bytes of data of a tensor; both its elements and its bytes are countable in 63 bits.
+/// Bytes of data of a tensor; both its elements and its bytes fit into 63 bits.
 pub(super) fn nbytes(
     ty: GgmlType,
     ne: &[u64; 4],
@@ -396,8 +395,8 @@ pub(super) fn nbytes(
     }
 }
 
-/// Checks where the tensors lie and makes their offsets absolute; `runs` are those whose experts lie side by side. Returns where the
-/// last one ends.
+/// Checks the locations of the tensors and makes their offsets absolute; `runs` are those whose experts are
+/// stored side by side. Returns the end of the last one.
 fn place(
     tensors: &mut [TensorInfo<'_>],
     runs: &[Range<usize>],
@@ -405,8 +404,8 @@ fn place(
     alignment: u64,
     file: u64,
 ) -> Result<u64, GgufError> {
-    // Where the next tensor has to begin, from `data_start`. No sum overflows: `data_start` is below
-    // 2^31, what a tensor or a run takes below 2^63, and `expected` grows only by what was found in the file.
+    // The required offset of the next tensor, from `data_start`. No sum overflows: `data_start` is below 2^31,
+    // the size of a tensor or a run below 2^63, and `expected` grows only by sizes that were found in the file.
     let mut expected = 0_u64;
     let mut end = data_start;
     let mut runs = runs.iter();
@@ -449,7 +448,7 @@ fn place(
                     alignment,
                 });
             }
-            // Of experts side by side, all that the run takes.
+            // For experts side by side, the size of the whole run.
             let left = file.saturating_sub(data_start + begin);
             if len > left {
                 return Err(GgufError::PastEnd { place: place(), start, nbytes: len, file });

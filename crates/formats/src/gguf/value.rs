@@ -1,5 +1,5 @@
-//! Metadata values. Strings and arrays borrow from the file's bytes; an array was walked once by
-//! the parser, so the iterators here have nothing left to fail on.
+//! Metadata values. Strings and arrays borrow from the file's bytes; the parser has already walked each array,
+//! so the iterators here cannot fail.
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ pub enum ValueType {
 }
 
 impl ValueType {
-    /// The type that a file's number stands for.
+    /// The type with this number in a file.
     pub const fn from_id(id: u32) -> Option<ValueType> {
         Some(match id {
             0 => ValueType::U8,
@@ -59,7 +59,7 @@ impl ValueType {
         })
     }
 
-    /// The number that stands for this type in a file.
+    /// The number of this type in a file.
     pub const fn id(self) -> u32 {
         self as u32
     }
@@ -103,7 +103,7 @@ impl fmt::Display for ValueType {
 
 /// One metadata value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs)] // the variants say what they are
+#[allow(missing_docs)] // the variants explain themselves
 pub enum Value<'a> {
     U8(u8),
     I8(i8),
@@ -113,8 +113,8 @@ pub enum Value<'a> {
     I32(i32),
     F32(f32),
     Bool(bool),
-    /// Bytes as they stand in the file: GGUF asks for UTF-8, writers do not always obey, and what
-    /// needs text asks for it by [`Value::as_str`].
+    /// The bytes as stored in the file: GGUF requires UTF-8, but not all writers comply, so code that needs
+    /// text uses [`Value::as_str`].
     Str(&'a [u8]),
     Array(Array<'a>),
     U64(u64),
@@ -142,7 +142,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Any integer, whatever its width and sign.
+    /// An integer of any width and sign.
     pub const fn as_int(&self) -> Option<i128> {
         Some(match *self {
             Value::U8(v) => v as i128,
@@ -179,7 +179,7 @@ impl<'a> Value<'a> {
 }
 
 impl fmt::Display for Value<'_> {
-    /// Numbers and booleans as Rust writes them, strings quoted and cut, arrays by type and count.
+    /// Numbers and booleans as Rust writes them, strings quoted and truncated, arrays by type and count.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::U8(v) => v.fmt(f),
@@ -199,7 +199,7 @@ impl fmt::Display for Value<'_> {
     }
 }
 
-/// An array of scalars or strings, still in the file's bytes.
+/// An array of scalars or strings, stored as the file's bytes.
 ///
 /// Invariant, established by the parser: `bytes` holds exactly `len` elements of `elem_type`,
 /// which is never `Array`; strings have lengths of 8 bytes (`wide`) or 4.
@@ -240,12 +240,12 @@ impl<'a> Array<'a> {
         self.len
     }
 
-    /// True when there are no elements.
+    /// True if there are no elements.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The elements as they stand in the file, string lengths included. Not aligned.
+    /// The elements as stored in the file, including string lengths. Not aligned.
     pub const fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -255,7 +255,7 @@ impl<'a> Array<'a> {
         if self.wide { 8 } else { 4 }
     }
 
-    /// The array with its own hold on the copy of the header that it lies in.
+    /// Returns the array with shared ownership of the copy of the header that contains it.
     pub fn keep(&self, pieces: &Pieces) -> KeptArray {
         let Array { elem_type, len, bytes, wide } = *self;
         KeptArray { elem_type, len, bytes: pieces.keep(bytes), wide }
@@ -266,8 +266,8 @@ impl<'a> Array<'a> {
         (self.elem_type == ValueType::Str).then(|| self.strings_from(0))
     }
 
-    /// The elements from the one on whose length begins at byte `at` of an array of strings. From any other byte on, what comes is of no
-    /// use; there is none after the end.
+    /// The elements starting with the one whose length is at byte `at` of an array of strings. From any other
+    /// byte on, the results are meaningless; there are none after the end.
     #[inline]
     pub fn strings_from(&self, at: usize) -> Strings<'a> {
         let rest = self.bytes.get(at..).unwrap_or_default();
@@ -314,7 +314,7 @@ impl<'a> Array<'a> {
             wide[..size].copy_from_slice(chunk);
             let bits = u64::from_le_bytes(wide);
             if signed {
-                // Shift up and back to spread the sign bit.
+                // Shifts up and back to extend the sign.
                 let unused = 64 - 8 * size as u32;
                 i128::from(((bits << unused) as i64) >> unused)
             } else {
@@ -324,12 +324,12 @@ impl<'a> Array<'a> {
     }
 }
 
-/// An array that stays when the header that it was parsed from is gone.
+/// An array that outlives the header it was parsed from.
 #[derive(Clone, Debug)]
 pub struct KeptArray {
     elem_type: ValueType,
     len: usize,
-    /// The bytes of the array that this was made from, so the parser has walked them.
+    /// The bytes of the original array, which the parser has walked.
     bytes: Kept,
     wide: bool,
 }
@@ -355,7 +355,8 @@ impl<'a> Iterator for Strings<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        // The parser has walked these bytes with the same rule. So `?` only ends a walk that began further on, at the end of the array.
+        // The parser has walked these bytes by the same rule. So `?` only ends a walk that started later, at
+        // the end of the array.
         if self.left == 0 {
             return None;
         }

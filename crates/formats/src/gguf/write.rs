@@ -1,16 +1,15 @@
-//! GGUF headers out of a description: what writes packed and converted files, and what tests build
-//! their files with.
+//! Builds GGUF headers from a description: used by the code that writes packed and converted files, and by tests.
 //!
-//! The header is version 3 (or 2, which differs by the number alone). Tensors are laid out in the order in which they were added, each at the
-//! next multiple of the alignment, as the format demands. Data is not held here: the caller writes
-//! each tensor's bytes where [`Builder::layout`] puts them, and zeros between them.
+//! The header is version 3 (or 2, which differs only in the number). Tensors are laid out in the order in which
+//! they were added, each at the next multiple of the alignment, as the format requires. Data is not held here:
+//! the caller writes each tensor's bytes at the offset given by [`Builder::layout`], and zeros between them.
 
 use super::parse::nbytes;
 use super::{DEFAULT_ALIGNMENT, GgufError, GgufField, Value, ValueType};
 use crate::packed::{SideBySide, packed_id};
 use alight_types::{GgmlType, TypeError};
 
-/// Collects metadata and tensors; [`Builder::header`] makes bytes of them.
+/// Collects metadata and tensors; [`Builder::header`] returns the bytes.
 ///
 /// It does not check that keys and names are unique or short enough; parsing the result does.
 #[derive(Clone, Debug)]
@@ -20,11 +19,11 @@ pub struct Builder {
     entries: Vec<u8>,
     n_entries: u64,
     tensors: Vec<Planned>,
-    /// Where the data of the last of them ends.
+    /// The end of the data of the last tensor.
     end: u64,
 }
 
-/// A tensor whose place is settled.
+/// A tensor with a fixed location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
     /// Its name.
@@ -33,9 +32,9 @@ pub struct Planned {
     pub shape: Vec<u64>,
     /// Type of the elements.
     pub ty: GgmlType,
-    /// The number that stands for its type and layout.
+    /// The number of its type and layout.
     pub id: u32,
-    /// Where its data begins, from the start of the data.
+    /// The offset of its data, from the start of the data.
     pub offset: u64,
     /// Bytes of data, without padding.
     pub nbytes: u64,
@@ -43,7 +42,7 @@ pub struct Planned {
     pub stride: Option<u64>,
 }
 
-/// A tensor that is to be added.
+/// A tensor to be added.
 #[derive(Clone, Copy, Debug)]
 pub struct New<'a> {
     /// Its name.
@@ -84,28 +83,28 @@ macro_rules! scalars {
 }
 
 impl Builder {
-    /// Nothing yet, with the default alignment of 32 bytes.
+    /// Creates an empty builder with the default alignment of 32 bytes.
     pub fn new() -> Self {
         let entries = Vec::new();
         let tensors = Vec::new();
         Builder { version: 3, alignment: DEFAULT_ALIGNMENT, entries, n_entries: 0, tensors, end: 0 }
     }
 
-    /// Writes version 2 instead of 3: the same, except for the number.
+    /// Writes version 2 instead of 3, which differs only in the number.
     pub fn version_2(&mut self) -> &mut Self {
         self.version = 2;
         self
     }
 
-    /// Nothing yet, with `general.alignment` as the first entry. `alignment` should be a power of
-    /// two from [`MIN_ALIGNMENT`](super::MIN_ALIGNMENT) to [`MAX_ALIGNMENT`](super::MAX_ALIGNMENT).
+    /// Creates a builder with `general.alignment` as the first entry. `alignment` should be a power of two from
+    /// [`MIN_ALIGNMENT`](super::MIN_ALIGNMENT) to [`MAX_ALIGNMENT`](super::MAX_ALIGNMENT).
     pub fn with_alignment(alignment: u32) -> Self {
         let mut builder = Builder::new();
         builder.alignment(alignment);
         builder
     }
 
-    /// Adds `general.alignment` as the next entry; before any tensor is added.
+    /// Adds `general.alignment` as the next entry; call it before adding tensors.
     pub fn alignment(&mut self, alignment: u32) -> &mut Self {
         self.alignment = u64::from(alignment).max(1);
         self.u32("general.alignment", alignment)
@@ -154,7 +153,7 @@ impl Builder {
         self
     }
 
-    /// Adds a value out of another file.
+    /// Adds a value from another file.
     pub fn value(&mut self, key: &str, value: &Value<'_>) -> &mut Self {
         match *value {
             Value::U8(v) => self.u8(key, v),
@@ -172,7 +171,7 @@ impl Builder {
             Value::Array(array) => {
                 self.array(key, array.elem_type(), array.len());
                 match array.iter_str() {
-                    // Version 1 writes shorter lengths, so strings are written again.
+                    // Version 1 has shorter lengths, so strings are written individually.
                     Some(strings) => strings.for_each(|s| string(&mut self.entries, s)),
                     None => self.entries.extend_from_slice(array.bytes()),
                 }
@@ -181,11 +180,10 @@ impl Builder {
         }
     }
 
-    /// Adds a tensor after those that are there. `shape` is innermost first.
+    /// Adds a tensor after the existing ones. `shape` is innermost first.
     ///
     /// # Errors
-    /// The shape has none or more than four dimensions, a zero, a partial block, or too many
-    /// elements.
+    /// The shape has none or more than four dimensions, a zero, a partial block, or too many elements.
     pub fn tensor(
         &mut self,
         name: &str,
@@ -195,8 +193,8 @@ impl Builder {
         self.add(New { name, ty, packed: false, shape })
     }
 
-    /// As [`Builder::tensor`], for one whose data is in tiles. The rest of what a packed file needs
-    /// (alignment, the keys of the layout, whole tiles) is the caller's.
+    /// As [`Builder::tensor`], for a tensor whose data is in tiles. The caller is responsible for the other
+    /// requirements of a packed file (alignment, the keys of the layout, whole tiles).
     ///
     /// # Errors
     /// As [`Builder::tensor`], and the type has no packed form.
@@ -209,7 +207,7 @@ impl Builder {
         self.add(New { name, ty, packed: true, shape })
     }
 
-    /// Adds a tensor after those that are there.
+    /// Adds a tensor after the existing ones.
     ///
     /// # Errors
     /// As [`Builder::packed_tensor`].
@@ -217,10 +215,11 @@ impl Builder {
         self.add_some(&[tensor])
     }
 
-    /// Adds tensors whose experts lie side by side; the caller writes the [key](crate::packed::EXPERTS_KEY) that says so.
+    /// Adds tensors whose experts are stored side by side; the caller writes the
+    /// [key](crate::packed::EXPERTS_KEY) for this.
     ///
     /// # Errors
-    /// As [`Builder::packed_tensor`], and they are not of three dimensions and equally many experts.
+    /// As [`Builder::packed_tensor`], or the tensors do not have three dimensions and the same number of experts.
     pub fn side_by_side(&mut self, tensors: &[New<'_>]) -> Result<&mut Self, GgufError> {
         let Some(experts) = tensors.first().and_then(|first| first.shape.get(2).copied()) else {
             let name = tensors.first().map_or("", |first| first.name);
@@ -236,7 +235,7 @@ impl Builder {
         self.add_some(tensors)
     }
 
-    /// Adds a tensor, or several whose experts lie side by side.
+    /// Adds a tensor, or several whose experts are stored side by side.
     fn add_some(&mut self, some: &[New<'_>]) -> Result<&mut Self, GgufError> {
         let mut planned = Vec::with_capacity(some.len());
         let mut ne = [1; 4];
@@ -286,30 +285,30 @@ impl Builder {
         Ok(self)
     }
 
-    /// The tensors and where their data goes, relative to [where data begins](Builder::data_start).
+    /// The tensors and the offsets of their data, relative to [the start of the data](Builder::data_start).
     pub fn layout(&self) -> &[Planned] {
         &self.tensors
     }
 
-    /// Where the data of the last tensor ends, relative to [where data begins](Builder::data_start).
+    /// The end of the last tensor's data, relative to [the start of the data](Builder::data_start).
     pub fn data_end(&self) -> u64 {
         self.end
     }
 
-    /// The header, padded to the alignment: tensor data begins right after it. For small alignments: the padding can be as much as the
-    /// [largest](super::MAX_ALIGNMENT).
+    /// The header, padded to the alignment: tensor data begins right after it. For small alignments, since the
+    /// padding can be as long as the [largest](super::MAX_ALIGNMENT).
     pub fn header(&self) -> Vec<u8> {
         let mut out = self.unpadded_header();
         out.resize(self.data_start(&out) as usize, 0);
         out
     }
 
-    /// Where tensor data begins after [this](Builder::unpadded_header) header, in bytes from the start of the file.
+    /// The offset of tensor data after [this](Builder::unpadded_header) header, in bytes from the start of the file.
     pub fn data_start(&self, unpadded: &[u8]) -> u64 {
         (unpadded.len() as u64).next_multiple_of(self.alignment)
     }
 
-    /// The header up to its last byte that means something.
+    /// The header up to its last significant byte.
     pub fn unpadded_header(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.entries.len() + 64 + 96 * self.tensors.len());
         out.extend(b"GGUF");
@@ -329,8 +328,8 @@ impl Builder {
         out
     }
 
-    /// The whole file in memory, for small ones: header, then each tensor's data as `fill(index,
-    /// bytes)` leaves it (zero before), padded to the alignment at the end too.
+    /// The whole file in memory, for small ones: header, then each tensor's data as written by `fill(index,
+    /// bytes)` (zero before), padded to the alignment at the end too.
     pub fn file(&self, mut fill: impl FnMut(usize, &mut [u8])) -> Vec<u8> {
         let mut out = self.header();
         let start = out.len();
@@ -368,7 +367,7 @@ impl Builder {
     }
 }
 
-/// A length and bytes.
+/// Writes a length and bytes.
 fn string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend((bytes.len() as u64).to_le_bytes());
     out.extend(bytes);

@@ -2,17 +2,17 @@
 
 use std::fmt;
 
-/// Type of a tensor's elements. All are little-endian and of whole bytes.
+/// Type of a tensor's elements. All are little-endian and occupy whole bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)] // the names say it
+#[allow(missing_docs)] // the names are self-explanatory
 #[non_exhaustive]
 pub enum Dtype {
     Bool,
     U8,
     I8,
-    /// Exponent of four bits, mantissa of three; no infinities.
+    /// Four exponent bits, three mantissa bits; no infinities.
     F8E4M3,
-    /// Exponent of five bits, mantissa of two.
+    /// Five exponent bits, two mantissa bits.
     F8E5M2,
     U16,
     I16,
@@ -27,7 +27,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// All of them.
+    /// All types.
     pub const ALL: &'static [Dtype] = &[
         Dtype::Bool,
         Dtype::U8,
@@ -46,7 +46,7 @@ impl Dtype {
         Dtype::F64,
     ];
 
-    /// The format's name of it.
+    /// Its name in the format.
     pub fn name(self) -> &'static str {
         match self {
             Dtype::Bool => "BOOL",
@@ -67,7 +67,7 @@ impl Dtype {
         }
     }
 
-    /// The type of that name, exactly as the format writes it.
+    /// The type with this name, exactly as the format writes it.
     pub fn from_name(name: &str) -> Option<Dtype> {
         Dtype::ALL.iter().copied().find(|dtype| dtype.name() == name)
     }

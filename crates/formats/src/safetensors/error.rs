@@ -1,5 +1,5 @@
-//! One error per way in which a safetensors header can lie. Every message names the tensor, what was
-//! found and what was expected; none knows the file's name.
+//! One error for each way in which a safetensors header can be wrong. Every message names the tensor, and gives
+//! the value found and the expected one; none contains the file's name.
 
 use thiserror::Error;
 
@@ -7,10 +7,10 @@ use super::json::JsonError;
 use super::{Dtype, MAX_HEADER};
 use crate::text::shown;
 
-/// Why bytes are not a safetensors file that can be relied on.
+/// The reason why bytes are not a valid safetensors file.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // fields are what their messages say
+#[allow(missing_docs)] // the messages explain the fields
 pub enum SafeTensorsError {
     #[error(
         "not a safetensors file: it has {found} bytes, expected 8 at least, the length of the header"
@@ -96,7 +96,7 @@ fn dtypes() -> String {
     Dtype::ALL.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ")
 }
 
-/// `[a, b, c]`, cut where it is long.
+/// `[a, b, c]`, truncated if it is long.
 fn dims(shape: &[u64]) -> String {
     const SHOWN: usize = 8;
     if shape.len() <= SHOWN {

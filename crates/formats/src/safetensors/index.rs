@@ -1,14 +1,14 @@
 //! Models in several safetensors files ("shards").
 //!
-//! `model.safetensors.index.json` says in which file each tensor is:
+//! `model.safetensors.index.json` maps each tensor to a file:
 //!
 //! ```text
 //! {"metadata": {"total_size": 123}, "weight_map": {"name": "model-00001-of-00002.safetensors", …}}
 //! ```
 //!
-//! Every shard is a whole safetensors file, and no tensor is split. A shard is named by a plain file
-//! name that ends in `.safetensors` and stands beside the index, so no index can make us open
-//! something elsewhere, another index, or itself.
+//! Every shard is a whole safetensors file, and no tensor is split. A shard has a plain file name that ends in
+//! `.safetensors` and is in the index's folder, so an index cannot make us open a file elsewhere, another
+//! index, or itself.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -23,16 +23,16 @@ use crate::Source;
 use crate::shards;
 use crate::text::shown;
 
-/// Most shards.
+/// Maximum number of shards.
 pub const MAX_SHARDS: usize = 65_535;
 
-/// What a shard's name ends in.
+/// The suffix of a shard's name.
 const ENDING: &str = ".safetensors";
 
-/// Why an index, or shards, do not make a model. Messages name shards by their file names.
+/// The reason why an index, or shards, do not form a model. Messages name shards by their file names.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // fields are what their messages say
+#[allow(missing_docs)] // the messages explain the fields
 pub enum IndexError {
     #[error("index: {0}")]
     Json(#[from] JsonError),
@@ -86,12 +86,12 @@ pub enum IndexError {
 /// An index that has been checked.
 #[derive(Clone, Debug)]
 pub struct Index<'a> {
-    /// Bytes of all tensors, as the index has it; `None` if it does not say, or not by a whole number.
-    /// Writers disagree on what they count, so this is no more than a hint.
+    /// Bytes of all tensors according to the index; `None` if it is not given, or not a whole number. Writers
+    /// disagree on what they count, so this is only a hint.
     pub total_size: Option<u64>,
     /// The file names of the shards, sorted, each once.
     pub files: Vec<Cow<'a, str>>,
-    /// Tensors and the number of the file that holds them, sorted by name.
+    /// Tensors and the index of the file that holds them, sorted by name.
     pub weight_map: Vec<(Cow<'a, str>, usize)>,
 }
 
@@ -104,7 +104,7 @@ pub fn parse_index<'a>(file: impl Source<'a>) -> Result<Index<'a>, IndexError> {
     if found > MAX_INDEX {
         return Err(IndexError::TooLong { found });
     }
-    // What cannot be read is not there, and why is known to the owner of the file.
+    // A file that cannot be read counts as empty; its owner knows the reason.
     let bytes = file.get(0..found).unwrap_or_default();
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let (total_size, map) = Context::<IndexError>::read(bytes, |context, json| {
@@ -129,7 +129,7 @@ pub fn parse_index<'a>(file: impl Source<'a>) -> Result<Index<'a>, IndexError> {
     Ok(Index { total_size, files, weight_map })
 }
 
-/// True if a shard may have this name: what no system takes for more than a file in the folder.
+/// Returns true if a shard may have this name: one that every system treats as a plain file name.
 fn is_plain(name: &str) -> bool {
     name.len() > ENDING.len()
         && name.ends_with(ENDING)
@@ -185,7 +185,7 @@ impl<'a> Visitor<'a> for Root<'_> {
     refuse! { null bool number string array }
 }
 
-/// Of the metadata, only the total, and only if it is what it should be: nothing depends on it.
+/// Only the total of the metadata, and only if it is valid: nothing depends on it.
 struct Metadata(Option<u64>);
 
 impl<'a> de::Deserialize<'a> for Metadata {
@@ -215,16 +215,16 @@ impl<'a> de::Deserialize<'a> for Metadata {
 /// The name of a shard of a model without an index: `<prefix>-00001-of-00003.safetensors`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardName<'a> {
-    /// What stands before the numbers.
+    /// The part before the numbers.
     pub prefix: &'a str,
-    /// Which shard, from 0 (the name counts from 1).
+    /// The number of the shard, from 0 (the name counts from 1).
     pub no: u64,
-    /// Of how many.
+    /// The number of shards.
     pub count: u64,
 }
 
 impl<'a> ShardName<'a> {
-    /// Takes a file name (without its folder) apart. `None` if it is not the name of a shard.
+    /// Parses a file name (without its folder). `None` if it is not the name of a shard.
     pub fn parse(file_name: &'a str) -> Option<ShardName<'a>> {
         let (prefix, no, count) = crate::split::numbered(file_name.strip_suffix(ENDING)?)?;
         Some(ShardName { prefix, no, count })
@@ -236,11 +236,10 @@ impl<'a> ShardName<'a> {
     }
 }
 
-/// Whether these files, all that there are in a folder, are one model by their names: one file, or every
-/// shard of one.
+/// Checks that these files, all those in a folder, are one model by their names: one file, or every shard of one.
 ///
 /// # Errors
-/// Shards of one model of which one is missing, or files that do not belong together.
+/// A shard of a model is missing, or the files do not belong together.
 pub fn whole(names: &[&str]) -> Result<(), IndexError> {
     let Some((first, others)) = names.split_first() else { return Err(IndexError::Empty) };
     let name = ShardName::parse(first);
@@ -278,12 +277,12 @@ pub type Catalog<'s, 'a> = shards::Catalog<'s, &'s Tensor<'a>>;
 /// A tensor and the shard that holds it; its range is in that shard's file.
 pub type Placed<'s, 'a> = shards::Placed<&'s Tensor<'a>>;
 
-/// Makes one catalog of a model's files: checked against each other and, if there is one, against the
-/// index, of which `shards` are then all the files, in any order.
+/// Merges a model's files into one catalog: checked against each other and, if there is one, against the index;
+/// `shards` must then be all its files, in any order.
 ///
 /// # Errors
-/// A file too many or too few, a tensor that two of them hold, that is not where the index says, or that
-/// the index does not name.
+/// A file is missing or unexpected; a tensor is in two of them, is not in the file that the index names, or is
+/// not in the index.
 pub fn merge<'s, 'a>(
     index: Option<&Index<'_>>,
     shards: &[Shard<'s, 'a>],
@@ -318,7 +317,7 @@ pub fn merge<'s, 'a>(
             return Err(IndexError::MissingTensor { tensor, shard });
         }
     }
-    // Each of the index is in the catalog, so there is one more only if one is not in the index.
+    // Each tensor of the index is in the catalog, so there are more only if one is not in the index.
     let known =
         |name: &str| index.weight_map.binary_search_by(|(n, _)| n.as_ref().cmp(name)).is_ok();
     match catalog.tensors.iter().find(|placed| !known(&placed.info.name)) {

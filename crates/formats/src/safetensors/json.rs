@@ -1,8 +1,8 @@
-//! JSON that is read as it comes, by `serde_json`, without a tree of it in memory: each visitor takes
-//! one kind of value and refuses every other with an error that names the place.
+//! JSON parsed as a stream by `serde_json`, without building a tree in memory: each visitor accepts one kind of
+//! value and refuses every other with an error that names the place.
 //!
-//! serde's own errors would repeat the file's text in whatever length it has, so a visitor leaves a
-//! typed error in a [`Context`] and stops the parser with an empty one.
+//! serde's own errors would repeat the file's text at any length, so a visitor leaves a typed error in a
+//! [`Context`] and stops the parser with an empty one.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -13,12 +13,12 @@ use thiserror::Error;
 
 use crate::text::shown;
 
-/// Where in the JSON something was read. Names are escaped and cut for display.
+/// The place in the JSON where something was read. Names are escaped and truncated for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JsonField {
-    /// The whole.
+    /// The root.
     Root,
-    /// The object under a key of the whole.
+    /// The object under a key of the root.
     Object(&'static str),
     /// A value in such an object.
     Value {
@@ -52,10 +52,10 @@ impl fmt::Display for JsonField {
     }
 }
 
-/// Why JSON is not what was expected.
+/// The reason why JSON is not as expected.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // fields are what their messages say
+#[allow(missing_docs)] // the messages explain the fields
 pub enum JsonError {
     #[error("the text is not UTF-8 from byte {at} on")]
     NotUtf8 { at: usize },
@@ -85,13 +85,13 @@ pub enum JsonError {
     TooMany { place: JsonField, most: usize },
 }
 
-/// The first error of a reading.
+/// The first error of a parse.
 pub(super) struct Context<E> {
     error: RefCell<Option<E>>,
 }
 
 impl<E: From<JsonError>> Context<E> {
-    /// Reads all of `bytes` by `read`, and nothing may follow.
+    /// Reads all of `bytes` with `read`; nothing may follow.
     pub fn read<'a, T>(
         bytes: &'a [u8],
         read: impl FnOnce(&Context<E>, &mut Json<'a>) -> Result<T, serde_json::Error>,
@@ -114,13 +114,13 @@ impl<E: From<JsonError>> Context<E> {
         })
     }
 
-    /// Leaves the error and stops the parser.
+    /// Records the error and stops the parser.
     pub fn fail<T, D: de::Error>(&self, error: impl Into<E>) -> Result<T, D> {
         self.error.borrow_mut().get_or_insert_with(|| error.into());
         Err(D::custom(""))
     }
 
-    /// A value of the wrong kind.
+    /// Reports a value of the wrong kind.
     pub fn wrong<T, D: de::Error>(
         &self,
         place: JsonField,
@@ -134,7 +134,7 @@ impl<E: From<JsonError>> Context<E> {
 /// The parser.
 pub(super) type Json<'a> = serde_json::Deserializer<serde_json::de::StrRead<'a>>;
 
-/// The methods of a visitor that refuse values of the kinds listed.
+/// The visitor methods that refuse values of the listed kinds.
 macro_rules! refuse {
     ($($kind:ident)*) => { $($crate::safetensors::json::refuse!(@ $kind);)* };
     (@ null) => {
@@ -164,7 +164,7 @@ macro_rules! refuse {
 }
 pub(super) use refuse;
 
-/// A visitor as the seed of a value of any kind, and what it says of the wrong ones.
+/// Makes a visitor a seed for a value of any kind, with the expected kind for its errors.
 macro_rules! seed {
     ($type:ident, $value:ty, $expected:literal) => {
         impl<'a, E: From<JsonError>> DeserializeSeed<'a> for $type<'_, E> {
@@ -182,7 +182,7 @@ macro_rules! seed {
     };
 }
 
-/// Seed of a string, borrowed where it has no escapes.
+/// Seed of a string, borrowed if it has no escapes.
 pub(super) struct Text<'c, E> {
     pub context: &'c Context<E>,
     pub place: &'c dyn Fn() -> JsonField,
@@ -204,7 +204,7 @@ impl<'a, E: From<JsonError>> Visitor<'a> for Text<'_, E> {
     refuse! { null bool number array object }
 }
 
-/// Seed of a whole number that is not negative.
+/// Seed of a non-negative whole number.
 pub(super) struct Natural<'c, E> {
     pub context: &'c Context<E>,
     pub place: &'c dyn Fn() -> JsonField,
@@ -236,7 +236,7 @@ impl<'a, E: From<JsonError>> Visitor<'a> for Natural<'_, E> {
     refuse! { null bool string array object }
 }
 
-/// Seed of an array of whole numbers, of which there may be at most `most`.
+/// Seed of an array of at most `most` whole numbers.
 pub(super) struct Naturals<'c, E> {
     pub context: &'c Context<E>,
     pub place: &'c dyn Fn() -> JsonField,
@@ -271,7 +271,7 @@ impl<'a, E: From<JsonError>> Visitor<'a> for Naturals<'_, E> {
     refuse! { null bool number string object }
 }
 
-/// Seed of an object of which every value is a string: keys and values in order, each key once.
+/// Seed of an object whose values are all strings: keys and values in order, each key once.
 pub(super) struct Strings<'c, E> {
     pub context: &'c Context<E>,
     pub name: &'static str,
@@ -284,7 +284,7 @@ impl<E: From<JsonError>> Strings<'_, E> {
     }
 }
 
-/// Keys and values in the order of the text.
+/// Keys and values in the order of the file.
 pub(super) type Entries<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
 impl<'a, E: From<JsonError>> DeserializeSeed<'a> for Strings<'_, E> {
@@ -321,8 +321,7 @@ impl<'a, E: From<JsonError>> Visitor<'a> for Strings<'_, E> {
     refuse! { null bool number string array }
 }
 
-/// A name that is there more than once: the first by the alphabet, so that the same file always gives
-/// the same error.
+/// A duplicate name: the first in alphabetical order, so that the same file always yields the same error.
 pub(super) fn twice<'n>(names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let mut names: Vec<&str> = names.collect();
     names.sort_unstable();

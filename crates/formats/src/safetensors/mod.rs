@@ -5,20 +5,19 @@
 //! {"__metadata__": {"key": "text", …}, "name": {"dtype": "F16", "shape": [3, 5], "data_offsets": [b, e]}, …}
 //! ```
 //!
-//! The format is described in the README of <https://github.com/huggingface/safetensors>, of which the
-//! limits and rules here are (100 MB of header, no hole, no overlap, nothing after the last tensor).
-//! What [`parse`] guarantees: names are unique; tensors are contiguous, from the end of the
-//! header to the end of the file, each as long as its shape and dtype say. Nothing is said about
-//! alignment: data may begin at any byte, so code that computes in place has to look.
+//! The format is described in the README of <https://github.com/huggingface/safetensors>, which also defines
+//! the limits and rules here (100 MB of header, no hole, no overlap, nothing after the last tensor). [`parse`]
+//! guarantees: names are unique; tensors are contiguous, from the end of the header to the end of the file,
+//! each as long as its shape and dtype require. Alignment is not guaranteed: data may begin at any byte, so
+//! code that computes in place has to check.
 //!
-//! What that README leaves open is read strictly. The `safetensors` crate (0.8) accepts some of what is
-//! refused here: a key that is there twice (it takes one of the two), a field that the README does not
-//! name, `"__metadata__": null`, spaces before the `{`, more than [`MAX_RANK`] dimensions, and the types
-//! of less than a byte (`F4`, `F6_…`), `F8_E8M0` and `C64`, which are unknown here. Nothing is accepted
-//! here that it refuses. That is also why it is not used: what it makes of the header cannot be asked
-//! about keys that were there twice.
+//! Where that README is ambiguous, it is read strictly. The `safetensors` crate (0.8) accepts some headers that
+//! are refused here: a duplicate key (it takes one of the two), a field that the README does not name,
+//! `"__metadata__": null`, spaces before the `{`, more than [`MAX_RANK`] dimensions, and the types of less than
+//! a byte (`F4`, `F6_…`), `F8_E8M0` and `C64`, which are unknown here. Everything accepted here is accepted by
+//! that crate, too. The crate is not used because its parsed header does not reveal duplicate keys.
 //!
-//! Only the header is read, once, without a tree of it in memory.
+//! Only the header is read, once, without building a tree in memory.
 
 mod dtype;
 mod error;
@@ -35,23 +34,23 @@ pub use index::{Catalog, Index, IndexError, Placed, Shard, ShardName, merge, par
 pub use json::{JsonError, JsonField};
 pub use parse::parse;
 
-/// Longest header in bytes: the format's own limit.
+/// Maximum bytes of a header: the format's own limit.
 pub const MAX_HEADER: u64 = 100_000_000;
-/// Longest index of a model in several files, in bytes; one of 100,000 tensors has 10 MB.
+/// Maximum bytes of the index of a model in several files; one of 100,000 tensors has 10 MB.
 pub const MAX_INDEX: u64 = 64 << 20;
-/// Most dimensions of a tensor. The format has no limit; no library that writes it goes beyond this.
+/// Maximum number of dimensions of a tensor. The format has no limit; no library that writes it exceeds this.
 pub const MAX_RANK: usize = 64;
-/// Most tensors of a file, and of a model in several.
+/// Maximum number of tensors of a file, and of a model in several.
 pub const MAX_TENSORS: usize = 1 << 20;
-/// Most entries of the metadata.
+/// Maximum number of metadata entries.
 pub const MAX_METADATA: usize = 1 << 16;
 
 /// A header that has been checked. Borrows from the bytes it was read from, except for text with escapes.
 #[derive(Clone, Debug)]
 pub struct SafeTensors<'a> {
-    /// Bytes before the data, with the eight that say how long the header is.
+    /// Bytes before the data, including the eight of the header's length.
     pub data_start: u64,
-    /// Where the last tensor ends, which is the length of the file.
+    /// The end of the last tensor, which is the length of the file.
     pub data_end: u64,
     /// `__metadata__`: key and text, in the order of the file.
     pub metadata: Vec<(Cow<'a, str>, Cow<'a, str>)>,
@@ -66,12 +65,11 @@ pub struct SafeTensors<'a> {
 pub struct Tensor<'a> {
     /// Its name, unique in the file. May be empty.
     pub name: Cow<'a, str>,
-    /// Type of its elements.
+    /// Type of the elements.
     pub dtype: Dtype,
-    /// Extents, outermost first: a matrix of 3 rows and 5 columns is `[3, 5]`. Empty: one element. Any
-    /// of them may be 0.
+    /// Extents, outermost first: a matrix of 3 rows and 5 columns is `[3, 5]`. Empty for one element. Any of them may be 0.
     pub shape: Vec<u64>,
-    /// Where its data is, in bytes from the start of the file.
+    /// The range of its data, in bytes from the start of the file.
     pub range: Range<u64>,
 }
 
@@ -87,7 +85,7 @@ impl Tensor<'_> {
         self.range.end - self.range.start
     }
 
-    /// The data, out of the bytes of the file; `None` if these are not the bytes that were parsed.
+    /// The data, as a slice of the bytes of the file; `None` if these are not the bytes that were parsed.
     pub fn data<'f>(&self, file: &'f [u8]) -> Option<&'f [u8]> {
         let (start, end) = (self.range.start.try_into().ok()?, self.range.end.try_into().ok()?);
         file.get::<Range<usize>>(start..end)
@@ -101,7 +99,7 @@ impl<'a> SafeTensors<'a> {
         self.tensors.get(self.by_name[found] as usize)
     }
 
-    /// The text of a key of the metadata.
+    /// The text of a metadata key.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.metadata.iter().find(|(found, _)| found == key).map(|(_, value)| value.as_ref())
     }

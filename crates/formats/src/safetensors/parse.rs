@@ -1,4 +1,4 @@
-//! From bytes to a checked header.
+//! Parses bytes into a checked header.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,13 +13,13 @@ use super::{
     Tensor,
 };
 
-/// The key that is no tensor.
+/// The key that is not a tensor.
 const METADATA: &str = "__metadata__";
 
 /// Reads and checks the header of a file.
 ///
 /// # Errors
-/// The first thing that is wrong with it.
+/// The first error found in it.
 pub fn parse<'a>(file: impl Source<'a>) -> Result<SafeTensors<'a>, E> {
     read(&file)
 }
@@ -58,7 +58,7 @@ fn check<'a>(
     for tensor in &tensors {
         check_alone(tensor, available)?;
     }
-    // Empty tensors lie before what begins where they do.
+    // Empty tensors precede the one that begins at the same offset.
     tensors.sort_by_key(|tensor| (tensor.range.start, tensor.range.end));
     let mut expected = 0;
     for tensor in &mut tensors {
@@ -70,7 +70,7 @@ fn check<'a>(
             return Err(E::Overlap { tensor: name(), found, expected });
         }
         expected = tensor.range.end;
-        // From here on, from the start of the file; it lies in it, so nothing overflows.
+        // From here on, relative to the start of the file; it is inside the file, so nothing overflows.
         tensor.range = data_start + found..data_start + expected;
     }
     if expected != available {
@@ -84,7 +84,7 @@ fn check<'a>(
     Ok(SafeTensors { data_start, data_end: file, metadata, tensors, by_name })
 }
 
-/// Checks a tensor, whose range is in the data, by itself.
+/// Checks a single tensor, whose range is relative to the data.
 fn check_alone(tensor: &Tensor<'_>, available: u64) -> Result<(), E> {
     let name = || Box::from(tensor.name.as_ref());
     let (begin, end) = (tensor.range.start, tensor.range.end);
@@ -145,7 +145,7 @@ impl<'a> Visitor<'a> for Header<'_> {
     refuse! { null bool number string array }
 }
 
-/// Seed of a tensor's entry. Its range is in the data.
+/// Seed of a tensor's entry. Its range is relative to the data.
 struct Entry<'c, 'a> {
     context: &'c Context<E>,
     name: Cow<'a, str>,
@@ -170,7 +170,7 @@ impl Entry<'_, '_> {
         }
     }
 
-    /// The value of a field, or an error if it is there twice or missing.
+    /// Returns the value of a field, or an error if it is duplicated or missing.
     fn once<T, D: de::Error>(
         &self,
         slot: &mut Option<T>,

@@ -1,10 +1,10 @@
-//! The alphabet of models over bytes: every byte stands as one printable character, so that a
-//! vocabulary holds neither spaces nor control characters.
+//! The alphabet of byte-level models: one printable character represents each byte, so that a vocabulary
+//! contains neither spaces nor control characters.
 //!
-//! Printable bytes of Latin-1 stand as themselves, the other 68 take the characters from U+0100 on,
-//! in order: `bytes_to_unicode` of GPT-2's `encoder.py`.
+//! Printable bytes of Latin-1 represent themselves, the other 68 use the characters from U+0100 on, in order:
+//! `bytes_to_unicode` of GPT-2's `encoder.py`.
 
-/// The character that stands for `byte`.
+/// The character that represents `byte`.
 pub fn character(byte: u8) -> char {
     let code = u32::from(byte);
     let other = match byte {

@@ -1,14 +1,14 @@
-//! Why the file of a tokenizer cannot be relied on. Every message says what was found and what was
-//! expected; none knows the file's name.
+//! Reasons why a tokenizer file is invalid. Every message gives the value found and the expected one; none
+//! contains the file's name.
 
 use thiserror::Error;
 
 use crate::text::shown;
 
-/// Why bytes are not a tokenizer that can be relied on.
+/// The reason why bytes are not a valid tokenizer.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // fields are what their messages say
+#[allow(missing_docs)] // the messages explain the fields
 pub enum TokenizerError {
     #[error(
         "not the file of a tokenizer: expected SentencePiece's tokenizer.model, Hugging Face's \

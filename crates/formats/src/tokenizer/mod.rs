@@ -1,9 +1,9 @@
-//! Files of tokenizers, as they lie beside weights: SentencePiece's `tokenizer.model`, Hugging Face's
-//! `tokenizer.json`, and Llama 3's `tokenizer.model`, which is a file of tiktoken. All come to a
-//! [`Vocabulary`], in the terms of GGUF.
+//! Tokenizer files, as distributed with weights: SentencePiece's `tokenizer.model`, Hugging Face's
+//! `tokenizer.json`, and Llama 3's `tokenizer.model`, which is a tiktoken file. All are converted to a
+//! [`Vocabulary`], in GGUF's terms.
 //!
-//! Pure functions over the bytes of a file, which is hostile until it has been checked: no panic,
-//! memory in proportion to the file's length, one typed error for each way in which it can lie.
+//! Pure functions over the bytes of a file, which is hostile until it has been checked: no panic, memory in
+//! proportion to the file's length, one typed error for each way in which it can be wrong.
 
 pub mod alphabet;
 mod error;
@@ -16,14 +16,14 @@ mod wire;
 pub use error::TokenizerError;
 pub use vocabulary::{Model, Special, Token, TokenType, Vocabulary, byte_of, looks_special};
 
-/// Longest file that is read, in bytes. Real ones have up to 40 MB.
+/// Maximum bytes of a file. Real ones have up to 40 MB.
 pub const MAX_FILE: usize = u32::MAX as usize;
 
-/// The most that the lengths of tokens may come to, each times itself. So many bytes are looked up where every way to cut a token into
-/// two others is tried, and merges that are made of that are no longer. Gemma's 262 144 tokens come to 27 million.
+/// Maximum sum of the squared lengths of tokens. It bounds the bytes looked up where every split of a token
+/// into two others is tried, and the length of the merges made from these splits. Gemma's 262 144 tokens sum to 27 million.
 const MAX_CUTS: u64 = 1 << 28;
 
-/// Counts a token of `len` bytes of which every cut is tried.
+/// Counts a token of `len` bytes, for which every split is tried.
 fn count_cuts(sum: &mut u64, len: usize) -> Result<(), TokenizerError> {
     let len = len as u64;
     *sum = sum.saturating_add(len.saturating_mul(len));
@@ -33,18 +33,18 @@ fn count_cuts(sum: &mut u64, len: usize) -> Result<(), TokenizerError> {
     }
 }
 
-/// Which of the formats a file is in.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// SentencePiece's `tokenizer.model`.
     SentencePiece,
     /// Hugging Face's `tokenizer.json`.
     Json,
-    /// A file of tiktoken, Llama 3's `tokenizer.model`.
+    /// A tiktoken file, Llama 3's `tokenizer.model`.
     Tiktoken,
 }
 
-/// Tells the formats apart by content; the same name stands for two of them.
+/// Recognises the format by content, since two of them share a name.
 pub fn recognise(file: &[u8]) -> Option<Kind> {
     let text = file.trim_ascii_start();
     if let Some(rest) = text.strip_prefix(b"{")
@@ -62,14 +62,14 @@ pub fn recognise(file: &[u8]) -> Option<Kind> {
     {
         return Some(Kind::Tiktoken);
     }
-    // The first field of a model is a piece: tag, length, and again a tag.
+    // The first field of a model is a piece: tag, length, and another tag.
     match file {
         [0x0a, _, _, ..] => Some(Kind::SentencePiece),
         _ => None,
     }
 }
 
-/// A file that has been read.
+/// A parsed file.
 #[derive(Clone, Debug)]
 pub enum File<'a> {
     /// SentencePiece's.
@@ -84,7 +84,7 @@ impl Kind {
     /// Reads a file of this format.
     ///
     /// # Errors
-    /// It is not in order.
+    /// It is invalid.
     pub fn parse(self, file: &[u8]) -> Result<File<'_>, TokenizerError> {
         Ok(match self {
             Kind::SentencePiece => File::SentencePiece(sentencepiece::parse(file)?),
@@ -95,10 +95,10 @@ impl Kind {
 }
 
 impl<'a> File<'a> {
-    /// The same in the terms of GGUF.
+    /// Converts the file to GGUF's terms.
     ///
     /// # Errors
-    /// It says what GGUF cannot, or is inconsistent.
+    /// It has settings that GGUF cannot express, or is inconsistent.
     pub fn vocabulary(&self) -> Result<Vocabulary<'a>, TokenizerError> {
         match self {
             File::SentencePiece(file) => Ok(file.vocabulary()),
@@ -111,7 +111,7 @@ impl<'a> File<'a> {
 /// Reads a file in any of the formats.
 ///
 /// # Errors
-/// It is in none of them, or not in order.
+/// It is in none of them, or invalid.
 pub fn read(file: &[u8]) -> Result<Vocabulary<'_>, TokenizerError> {
     recognise(file).ok_or(TokenizerError::NotRecognised)?.parse(file)?.vocabulary()
 }

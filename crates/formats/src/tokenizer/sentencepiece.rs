@@ -1,9 +1,8 @@
 //! SentencePiece's `tokenizer.model`: one message `ModelProto` of Protocol Buffers.
 //!
-//! The numbers of fields, their types and defaults are from `sentencepiece_model.proto` of the
-//! sentencepiece project; what a model must hold is what its reader asks for
-//! (`model_interface.cc`): texts that are neither empty nor there twice, one unknown token, and
-//! all 256 bytes as tokens or none. Fields that mean nothing here are passed over.
+//! The field numbers, their types and defaults are from `sentencepiece_model.proto` of the sentencepiece
+//! project; the requirements on a model are those of its reader (`model_interface.cc`): texts that are neither
+//! empty nor duplicated, one unknown token, and all 256 bytes as tokens or none. Irrelevant fields are ignored.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,12 +12,12 @@ use super::wire::{Field, Fields};
 use super::{MAX_FILE, TokenizerError as E};
 use crate::text::shown;
 
-/// The kinds of models, `TrainerSpec.ModelType`.
+/// The types of models, `TrainerSpec.ModelType`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The most probable sequence of pieces.
     Unigram,
-    /// Pieces of highest score are merged first.
+    /// Pieces with the highest score are merged first.
     Bpe,
 }
 
@@ -27,38 +26,38 @@ pub enum Kind {
 pub struct Piece<'a> {
     /// Its text, with `▁` for spaces.
     pub text: &'a str,
-    /// How early it is merged, or its logarithmic probability.
+    /// Its priority in merging, or its log probability.
     pub score: f32,
-    /// What it is.
+    /// Its type.
     pub ty: TokenType,
 }
 
-/// What a file holds, as far as it matters for using it.
+/// The contents of a file that are needed to use it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SentencePiece<'a> {
     /// The tokens by id.
     pub pieces: Vec<Piece<'a>>,
-    /// How they were made.
+    /// The type of the model.
     pub kind: Kind,
-    /// True if what has no token is spelled in bytes.
+    /// True if text without a token is spelled in bytes.
     pub byte_fallback: bool,
-    /// True if a space goes after words and not before.
+    /// True if the space is put after words instead of before.
     pub space_after: bool,
-    /// Tokens with a meaning.
+    /// Special tokens.
     pub special: Special,
     /// Name of the normalisation, such as `identity` or `nmt_nfkc`.
     pub normalizer: &'a str,
     /// The normalisation itself, compiled.
     pub charsmap: &'a [u8],
-    /// True if a space goes before every text.
+    /// True if a space is put before every text.
     pub add_dummy_prefix: bool,
-    /// True if spaces at the ends of a text, and of several all but one, are left out.
+    /// True if spaces at the ends of a text are removed, and runs of spaces become one.
     pub remove_extra_whitespaces: bool,
     /// True if spaces become `▁`.
     pub escape_whitespaces: bool,
 }
 
-/// The spellings of tokens with a meaning.
+/// The spellings of special tokens.
 struct Names<'a> {
     unknown: &'a str,
     bos: &'a str,
@@ -69,7 +68,7 @@ struct Names<'a> {
 /// Reads a model.
 ///
 /// # Errors
-/// The bytes are no such message, or it breaks a rule that SentencePiece itself has.
+/// The bytes are not such a message, or break a rule of SentencePiece itself.
 pub fn parse(bytes: &[u8]) -> Result<SentencePiece<'_>, E> {
     if bytes.len() > MAX_FILE {
         return Err(E::TooLong { len: bytes.len() });
@@ -193,7 +192,7 @@ fn normalizer<'a>(fields: Fields<'a>, model: &mut SentencePiece<'a>) -> Result<(
     Ok(())
 }
 
-/// What SentencePiece itself asks of a model, and the ids of its special tokens.
+/// Checks SentencePiece's own requirements on a model, and sets the ids of its special tokens.
 fn check(model: &mut SentencePiece<'_>, names: &Names<'_>) -> Result<(), E> {
     if model.pieces.is_empty() {
         return Err(E::Empty);
@@ -201,7 +200,7 @@ fn check(model: &mut SentencePiece<'_>, names: &Names<'_>) -> Result<(), E> {
     let mut ids = HashMap::with_capacity(model.pieces.len());
     let mut unknown = 0_u32;
     let mut bytes = [false; 256];
-    // The file has less than 2^32 bytes, so there are fewer pieces.
+    // The file has less than 2^32 bytes, so there are fewer pieces than that.
     for (id, piece) in (0_u32..).zip(&model.pieces) {
         if let Some(first) = ids.insert(piece.text, id) {
             let (first, second) = (first.into(), id.into());
@@ -247,10 +246,10 @@ fn check(model: &mut SentencePiece<'_>, names: &Names<'_>) -> Result<(), E> {
 }
 
 impl<'a> SentencePiece<'a> {
-    /// The same in the terms of GGUF.
+    /// Converts the model to GGUF's terms.
     pub fn vocabulary(&self) -> Vocabulary<'a> {
         let mut notes = Vec::new();
-        // Of a unigram GGUF has these.
+        // For unigram models, GGUF has these settings.
         let unigram = self.kind == Kind::Unigram;
         if !self.charsmap.is_empty() && !unigram {
             notes.push(format!(
@@ -272,7 +271,7 @@ impl<'a> SentencePiece<'a> {
         }
         let tokens = (0..).zip(&self.pieces).map(|(id, piece)| {
             let Piece { text, score, ty } = *piece;
-            // GGUF finds these in the text as it was written.
+            // GGUF matches these in the original text.
             let spelled = ty == TokenType::UserDefined && text.contains('▁');
             let text = if spelled { text.replace('▁', " ").into() } else { Cow::Borrowed(text) };
             Token { id, text, score, ty }

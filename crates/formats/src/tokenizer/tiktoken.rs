@@ -1,11 +1,10 @@
-//! tiktoken's files of ranks, as Meta ships Llama 3's `tokenizer.model`: a line for each token, its
-//! bytes in base64, a space, and its rank, which is its id too.
+//! tiktoken's rank files, the format of Meta's `tokenizer.model` for Llama 3: a line for each token, with its
+//! bytes in base64, a space, and its rank, which is also its id.
 //!
-//! Such a file holds neither merges nor special tokens. A merge is every way to cut a token into two
-//! others: tiktoken joins the neighbours whose joint bytes are the token of lowest rank. They are put
-//! in the order that Hugging Face's conversion gives them (`TikTokenConverter`), so that they are
-//! those of the published `tokenizer.json`. The special tokens are from `llama3/tokenizer.py` of
-//! Meta's package `llama-models`.
+//! Such a file holds neither merges nor special tokens. Every split of a token into two others is a merge:
+//! tiktoken joins the neighbours whose joint bytes are the token of lowest rank. Merges are ordered as in
+//! Hugging Face's conversion (`TikTokenConverter`), so that they equal those of the published `tokenizer.json`.
+//! The special tokens are from `llama3/tokenizer.py` of Meta's package `llama-models`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,16 +19,16 @@ use super::{MAX_FILE, TokenizerError as E, count_cuts};
 /// The tokens of a file by rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranks {
-    /// All bytes, one token after the other.
+    /// The bytes of all tokens, concatenated.
     bytes: Vec<u8>,
-    /// Where each token ends in them.
+    /// The end of each token in them.
     ends: Vec<u32>,
 }
 
-/// Ranks in Llama 3's file.
+/// Number of ranks in Llama 3's file.
 pub const LLAMA3: usize = 128_000;
 
-/// The special tokens of Llama 3 after the ranks; what is left of 256 is reserved.
+/// The special tokens of Llama 3 after the ranks; the rest of 256 is reserved.
 const LLAMA3_SPECIAL: [&str; 12] = [
     "<|begin_of_text|>",
     "<|end_of_text|>",
@@ -48,7 +47,7 @@ const LLAMA3_SPECIAL: [&str; 12] = [
 /// Reads a file of ranks.
 ///
 /// # Errors
-/// A line is not of that form, the ranks do not count up from 0, a token is there twice, a byte is missing, or
+/// A line is not of that form, the ranks do not count up from 0, a token is duplicated, a byte is missing, or
 /// tokens are longer than any model's.
 pub fn parse(file: &[u8]) -> Result<Ranks, E> {
     if file.len() > MAX_FILE {
@@ -73,7 +72,7 @@ pub fn parse(file: &[u8]) -> Result<Ranks, E> {
         if ranks.bytes.len() == before {
             return wrong("the token has no bytes");
         }
-        // For the merges.
+        // The merges try every split.
         count_cuts(&mut cuts, ranks.bytes.len() - before)?;
         let expected = ranks.ends.len() as u64;
         let digits = std::str::from_utf8(rank).ok().filter(|rank| !rank.starts_with('+'));
@@ -82,7 +81,7 @@ pub fn parse(file: &[u8]) -> Result<Ranks, E> {
             Some(Ok(found)) => return Err(E::Rank { line, found, expected }),
             _ => return wrong("the rank is not a whole number"),
         }
-        // They take less than the file.
+        // The decoded bytes are fewer than the file's.
         ranks.ends.push(ranks.bytes.len() as u32);
     }
     if ranks.ends.is_empty() {
@@ -101,7 +100,7 @@ impl Ranks {
         self.ends.len()
     }
 
-    /// There always are some.
+    /// Always false.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -127,7 +126,7 @@ impl Ranks {
         Ok(ids)
     }
 
-    /// `left right` by rank, see the top of this file.
+    /// `left right` by rank, see the module documentation.
     pub fn merges(&self) -> Vec<String> {
         // They are unique, or there would be no `Ranks`.
         let ids = self.ids().unwrap_or_default();

@@ -1,20 +1,20 @@
-//! What the files of tokenizers come to, whichever of the three formats they are in.
+//! The common result of reading a tokenizer file, whichever of the three formats it is in.
 
 use std::borrow::Cow;
 
-/// What GGUF calls `token_type`; SentencePiece has the same kinds under the same numbers.
+/// GGUF's `token_type`; SentencePiece has the same types with the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum TokenType {
     /// Ordinary text.
     Normal = 1,
-    /// What could not be encoded.
+    /// Represents text that could not be encoded.
     Unknown = 2,
     /// Begin and end of text, padding: never made from text.
     Control = 3,
-    /// Found in the text before anything is merged.
+    /// Matched in the text before anything is merged.
     UserDefined = 4,
-    /// Stands for nothing.
+    /// Not used.
     Unused = 5,
     /// One byte, written `<0x0A>`.
     Byte = 6,
@@ -23,20 +23,20 @@ pub enum TokenType {
 /// One token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Token<'a> {
-    /// Its number, the row of the embedding.
+    /// Its id, the row of the embedding.
     pub id: u32,
-    /// As GGUF has it: with `▁` or `Ġ` for spaces where it is ordinary text, else as it is spelled.
+    /// GGUF's form: with `▁` or `Ġ` for spaces in ordinary text, otherwise as it is spelled.
     pub text: Cow<'a, str>,
-    /// How early it is merged, or its logarithmic probability; 0 where the model has none. Finite.
+    /// Its priority in merging, or its log probability; 0 if the model has none. Finite.
     pub score: f32,
-    /// What it is.
+    /// Its type.
     pub ty: TokenType,
 }
 
 /// How text becomes tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Model {
-    /// Neighbours whose joint text is the token of highest score are merged first.
+    /// Neighbours whose joint text is the token with the highest score are merged first.
     SentencePiece,
     /// Merges by rank, over an alphabet of bytes.
     ByteLevel,
@@ -58,7 +58,7 @@ impl Model {
     }
 }
 
-/// The ids of tokens with a meaning, as far as the file says. All are tokens of the file.
+/// The ids of special tokens, as far as the file has them. All are tokens of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Special {
     /// Begin of text.
@@ -69,43 +69,42 @@ pub struct Special {
     pub eot: Option<u32>,
     /// End of message.
     pub eom: Option<u32>,
-    /// What could not be encoded.
+    /// Unknown text.
     pub unknown: Option<u32>,
-    /// What fills up batches.
+    /// Padding of batches.
     pub padding: Option<u32>,
 }
 
-/// What a file says, in the terms of GGUF.
+/// The contents of a file, in GGUF's terms.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vocabulary<'a> {
     /// How text becomes tokens.
     pub model: Model,
-    /// `tokenizer.ggml.pre`: how text is cut before it is merged.
+    /// `tokenizer.ggml.pre`: how text is split before it is merged.
     pub pre: &'static str,
-    /// Ascending by id, each id once. There may be holes.
+    /// In ascending order of ids, each id once. There may be gaps.
     pub tokens: Vec<Token<'a>>,
-    /// `left right` by rank, of a model that has ranks.
+    /// `left right` by rank, for models that have ranks.
     pub merges: Vec<Cow<'a, str>>,
-    /// Tokens with a meaning.
+    /// Special tokens.
     pub special: Special,
-    /// True if begin of text goes before every text.
+    /// True if begin of text is put before every text.
     pub add_bos: Option<bool>,
-    /// True if end of text goes after every text.
+    /// True if end of text is put after every text.
     pub add_eos: Option<bool>,
-    /// True if a space goes before every text.
+    /// True if a space is put before every text.
     pub add_space_prefix: bool,
-    /// Of unigram: whether spaces at the ends of a text, and of several all but one, are left out.
+    /// For Unigram: true if spaces at the ends of a text are removed, and runs of spaces become one.
     pub remove_extra_whitespaces: bool,
-    /// Of unigram: how text is normalised, as SentencePiece compiles it; empty: not.
+    /// For Unigram: the normalisation of text, as compiled by SentencePiece; empty for none.
     pub charsmap: Cow<'a, [u8]>,
-    /// What a person should know: what GGUF cannot say, and what is not as usual.
+    /// Notes for the user: settings that GGUF cannot express, and unusual ones.
     pub notes: Vec<String>,
 }
 
-/// True if a token that is added and not called special must be one by its spelling: some models
-/// have those. The same spellings as in llama.cpp's `does_token_look_special`
-/// (`conversion/base.py`): DeepSeek Coder's padding, Gemma's mask and its spare tokens, and what
-/// stands in `<|…|>`.
+/// Returns true if the spelling shows that an added token not marked as special must be one: some models have
+/// those. The same spellings as in llama.cpp's `does_token_look_special` (`conversion/base.py`): DeepSeek
+/// Coder's padding, Gemma's mask and its spare tokens, and names in `<|…|>`.
 pub fn looks_special(text: &str) -> bool {
     let within = |open, close| text.starts_with(open) && text.ends_with(close);
     matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")

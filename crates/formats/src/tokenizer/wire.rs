@@ -1,7 +1,7 @@
-//! The wire format of Protocol Buffers, as far as SentencePiece's models need it: varints, 32-bit and
-//! 64-bit values, and byte strings. From the public description of the encoding.
+//! The wire format of Protocol Buffers, as far as SentencePiece's models need it: varints, 32-bit and 64-bit
+//! values, and byte strings. From the public description of the encoding.
 //!
-//! Groups, gone from the language since its second version, are refused. Nothing is copied.
+//! Groups, which the language dropped after its second version, are refused. Nothing is copied.
 
 use super::TokenizerError;
 
@@ -19,11 +19,11 @@ pub(super) enum Value<'a> {
 pub(super) struct Field<'a> {
     pub number: u32,
     pub value: Value<'a>,
-    /// Name of its message.
+    /// The name of its message.
     message: &'static str,
-    /// Where it begins in the file.
+    /// Its offset in the file.
     at: usize,
-    /// Where its value begins in the file, if it is of bytes.
+    /// The offset of its value in the file, if the value is bytes.
     inside: usize,
 }
 
@@ -31,13 +31,13 @@ pub(super) struct Field<'a> {
 pub(super) struct Fields<'a> {
     message: &'static str,
     bytes: &'a [u8],
-    /// Of `bytes` in the file.
+    /// The offset of `bytes` in the file.
     base: usize,
     at: usize,
 }
 
 impl<'a> Fields<'a> {
-    /// Of the message that is the whole file.
+    /// The fields of the message that is the whole file.
     pub fn of_file(message: &'static str, bytes: &'a [u8]) -> Fields<'a> {
         Fields { message, bytes, base: 0, at: 0 }
     }
@@ -52,7 +52,7 @@ impl<'a> Fields<'a> {
             let Some(&byte) = self.bytes.get(self.at) else {
                 return self.wrong("the file is cut short in a number");
             };
-            // The tenth byte has one bit left.
+            // Only one bit of the tenth byte is used.
             if shift == 63 && byte > 1 {
                 return self.wrong("a number has more than 64 bits");
             }
@@ -146,7 +146,7 @@ impl<'a> Field<'a> {
         if let Value::Bytes(bytes) = self.value { Ok(bytes) } else { self.wrong(2) }
     }
 
-    /// The fields of the message that this one holds.
+    /// The fields of the message in this field.
     pub fn message(&self, message: &'static str) -> Result<Fields<'a>, TokenizerError> {
         Ok(Fields { message, bytes: self.bytes()?, base: self.inside, at: 0 })
     }

@@ -1,20 +1,19 @@
-//! One error per way in which a file of torch's can lie, or be something else. Every message names
-//! the entry, opcode, global or tensor, what was found and what was expected; none knows the file's
-//! name.
+//! One error for each way in which a torch file can be wrong, or be something else. Every message names the entry,
+//! opcode, global or tensor, and gives the value found and the expected one; none contains the file's name.
 
 use thiserror::Error;
 
 use super::globals::Dtype;
 use crate::text::shown;
 
-/// What to do about a file that cannot be read as it is.
+/// Advice for a file that cannot be read as it is.
 const RESAVE: &str = "load it once with a current torch, where you trust it, and save its state_dict() \
     again with torch.save, or take the safetensors version of the model";
 
-/// Why bytes are not a file of torch's that can be relied on.
+/// The reason why bytes are not a valid torch file.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // fields are what their messages say
+#[allow(missing_docs)] // the messages explain the fields
 pub enum TorchError {
     #[error("not a file of torch's: it begins with {}, expected a zip, \"PK\\x03\\x04\"", shown(.found))]
     NotTorch { found: Box<[u8]> },
@@ -104,10 +103,10 @@ pub enum TorchError {
     PastStorage { name: Box<str>, key: Box<str>, start: u64, nbytes: u64, storage: u64 },
 }
 
-/// Why bytes are not a zip that can be relied on, or not one whose entries can be used in place.
+/// The reason why bytes are not a valid zip, or not one whose entries can be used in place.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // fields are what their messages say
+#[allow(missing_docs)] // the messages explain the fields
 pub enum ZipError {
     #[error("no end of the central directory in the file's last 64 KiB; the file is cut short")]
     NoEnd,
@@ -178,7 +177,7 @@ pub enum ZipError {
     Overlap { first: Box<str>, second: Box<str> },
 }
 
-/// Number of a compression method, displayed with its name.
+/// The number of a compression method, displayed with its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Method(pub u16);
 
@@ -197,10 +196,10 @@ impl std::fmt::Display for Method {
     }
 }
 
-/// Why a pickle is not one of a dictionary of tensors. `at` is the offset of the opcode in `data.pkl`.
+/// The reason why a pickle is not a dictionary of tensors. `at` is the offset of the opcode in `data.pkl`.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // fields are what their messages say
+#[allow(missing_docs)] // the messages explain the fields
 pub enum PickleError {
     #[error(
         "opcode {name} (0x{code:02x}) at byte {at} is not one that a state_dict() saved with torch's \
@@ -276,7 +275,7 @@ pub enum PickleError {
     StorageTwice { key: Box<str> },
 }
 
-/// `[a, b, …]`, cut where nobody would read on.
+/// `[a, b, …]`, truncated if it is long.
 fn list(numbers: &[u64]) -> String {
     match numbers.get(..8) {
         Some(first) if numbers.len() > 8 => format!("{first:?} and {} more", numbers.len() - 8),

@@ -1,13 +1,12 @@
-//! The names that a pickle may look up, and what they mean here. Anything else is refused by name.
+//! The names that a pickle may look up, and their meaning here. Any other name is refused, with the name in the error.
 //!
-//! The list is what `state_dict()`s are made of: the dictionary, four functions that rebuild a
-//! tensor, and the classes of storages. `torch.Tensor`, `torch.nn.parameter.Parameter` and the dtypes
-//! are arguments without which two of these functions cannot be called; they are only ever compared
-//! with, never called.
+//! The list contains the building blocks of `state_dict()`s: the dictionary, four functions that rebuild a
+//! tensor, and the classes of storages. `torch.Tensor`, `torch.nn.parameter.Parameter` and the dtypes are
+//! arguments that two of these functions require; they are only compared, never called.
 
 use std::fmt;
 
-/// Declares [`Dtype`]: variant, bytes, name in the interface of torch and of this library.
+/// Declares [`Dtype`]: variant, bytes, and name in torch's interface and in this library.
 macro_rules! dtypes {
     ($($variant:ident = $size:literal, $name:literal;)*) => {
         /// Type of a tensor's elements, little-endian.
@@ -62,17 +61,17 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Global {
     OrderedDict,
-    /// `_rebuild_tensor_v2`: the storage says the type.
+    /// `_rebuild_tensor_v2`: the storage determines the type.
     TensorV2,
-    /// `_rebuild_tensor_v3`: an argument says the type.
+    /// `_rebuild_tensor_v3`: an argument determines the type.
     TensorV3,
     Parameter,
     FromType,
-    /// A class of storages whose elements are these. `UntypedStorage` counts bytes.
+    /// A storage class with elements of this type. `UntypedStorage` counts bytes.
     Storage(Dtype),
     /// A class that `_rebuild_from_type_v2` names.
     Class,

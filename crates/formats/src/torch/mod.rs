@@ -1,4 +1,4 @@
-//! Torch's files (`.pth`, `.pt`, `pytorch_model.bin`), as `torch.save` has written them since 1.6.
+//! Torch's files (`.pth`, `.pt`, `pytorch_model.bin`), as written by `torch.save` since 1.6.
 //!
 //! ```text
 //! zip, every entry stored, ZIP64 where needed:
@@ -9,23 +9,22 @@
 //!   <root>/.data/…, <root>/.format_version, …           nothing that matters here
 //! ```
 //!
-//! [`parse`] reads the zip's directory and local headers and the pickle, and touches no tensor. The
-//! pickle is a program for a machine with a stack, whose only dangerous instructions are "find this
-//! name" and "call what you found"; here names are looked up in a table of some thirty ([`pickle`]),
-//! and what is called is one of five functions written below. Nothing is executed, nothing is
-//! imported, and there is no other, more trusting way to fall back to.
+//! [`parse`] reads the zip's directory and local headers and the pickle, and does not touch tensors. The pickle is a
+//! program for a stack machine whose only dangerous instructions are "find this name" and "call what you
+//! found"; here names are looked up in a table of about thirty ([`pickle`]), and the only callable functions
+//! are five that are written below. Nothing is executed, nothing is imported, and there is no other, more
+//! permissive path to fall back to.
 //!
-//! What it guarantees: entries are stored plainly under one root, follow one another without
-//! overlap and are described alike by both of their headers; names of tensors are unique; every
-//! tensor is contiguous and lies inside its storage, and the storage is exactly as long as its record.
-//! Several tensors may share bytes, as tied weights do. Time is linear in the lengths of directory
-//! and pickle, both of which have limits; memory is proportional to them.
+//! It guarantees: entries are stored uncompressed under one root, follow one another without overlap, and both
+//! of their headers agree; names of tensors are unique; every tensor is contiguous and inside its storage, and
+//! the storage is exactly as long as its record. Several tensors may share bytes, as tied weights do. Time is
+//! linear in the lengths of directory and pickle, both of which have limits; memory is proportional to them.
 //!
-//! Not checked: the CRC-32 of records, which torch itself can be told not to compute
+//! Not checked: the CRC-32 of records, which torch itself can be configured not to compute
 //! (`torch.serialization.set_crc32_options`).
 //!
-//! Facts from: torch/serialization.py, torch/_utils.py, torch/_tensor.py, caffe2/serialize/
-//! inline_container.cc and its miniz; APPNOTE.TXT for zip; Python's pickletools for opcodes.
+//! Sources: torch/serialization.py, torch/_utils.py, torch/_tensor.py, caffe2/serialize/inline_container.cc and
+//! its miniz; APPNOTE.TXT for zip; Python's pickletools for opcodes.
 
 mod error;
 mod globals;
@@ -44,53 +43,50 @@ pub use error::{PickleError, TorchError, ZipError};
 pub use globals::Dtype;
 pub use zip::Zip;
 
-/// Longest `data.pkl` in bytes. A model of 100,000 tensors has one of 15 MB.
+/// Maximum bytes of `data.pkl`. A model of 100,000 tensors has one of 15 MB.
 pub const MAX_PICKLE: u64 = 32 << 20;
-/// Most dimensions of a tensor, as in torch.
+/// Maximum number of dimensions of a tensor, as in torch.
 pub const MAX_DIMS: usize = 64;
-/// Newest version of the container that is read: torch's own limit.
+/// Newest supported version of the container: torch's own limit.
 pub const MAX_VERSION: u64 = 10;
 
-/// What a file holds. Borrows from the bytes it was read from.
+/// The contents of a file. Borrows from the bytes it was read from.
 #[derive(Clone, Debug)]
 pub struct Torch<'a> {
-    /// The folder inside the zip under which everything stands.
+    /// The folder in the zip that contains everything.
     pub root: &'a str,
     /// Version of the container, 1 to [`MAX_VERSION`].
     pub version: u64,
     /// The tensors, in the order of the dictionaries.
     pub tensors: Vec<TensorInfo>,
-    /// Names, and values that are not tensors: numbers, text, booleans, nothing. Those in lists and
-    /// tuples are left out.
+    /// Names and values that are not tensors: numbers, text, booleans, None. Those in lists and tuples are left out.
     pub scalars: Vec<(Box<str>, Scalar<'a>)>,
-    /// How many storages the tensors use; see [`TensorInfo::storage`].
+    /// The number of storages that the tensors use; see [`TensorInfo::storage`].
     pub storages: usize,
-    /// Places among the tensors, in the order of their names.
+    /// Indices into the tensors, sorted by name.
     by_name: Vec<u32>,
 }
 
 /// One tensor of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Its keys from the outermost dictionary inward, joined by dots; places in lists are numbers.
-    /// Unique in the file.
+    /// Its keys from the outermost dictionary inward, joined by dots; list indices are numbers. Unique in the file.
     pub name: Box<str>,
     /// Type of the elements, little-endian.
     pub dtype: Dtype,
     /// Extents, outermost first. Empty for a scalar; an extent may be 0.
     pub shape: Box<[u64]>,
-    /// Where its data begins, in bytes from the start of the file. Usually a multiple of 64, never
-    /// certainly so.
+    /// The offset of its data, in bytes from the start of the file. Usually a multiple of 64, but not always.
     pub offset: u64,
     /// Bytes of data; `offset + nbytes` is at most the length of the file.
     pub nbytes: u64,
-    /// Number of its storage, below [`Torch::storages`]: equal for tensors that may share bytes.
+    /// The number of its storage, below [`Torch::storages`]: equal for tensors that may share bytes.
     pub storage: u32,
 }
 
 /// A value that is not a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs)] // they are what they are called
+#[allow(missing_docs)] // the variants explain themselves
 pub enum Scalar<'a> {
     None,
     Bool(bool),
@@ -106,12 +102,12 @@ impl TensorInfo {
         self.shape.iter().product()
     }
 
-    /// Where the data lies in the file.
+    /// The range of the data in the file.
     pub fn range(&self) -> Range<usize> {
         self.offset as usize..(self.offset + self.nbytes) as usize
     }
 
-    /// The data, out of the bytes of the file; `None` if these are not the bytes that were parsed.
+    /// The data, as a slice of the bytes of the file; `None` if these are not the bytes that were parsed.
     pub fn data<'f>(&self, file: &'f [u8]) -> Option<&'f [u8]> {
         file.get(self.range())
     }
@@ -126,18 +122,18 @@ impl Torch<'_> {
     }
 }
 
-/// First bytes that tell files of other times.
+/// The number of first bytes that identify files of older formats.
 const HEAD: usize = 512;
-/// Longest record of those that hold one word, in bytes.
+/// Maximum bytes of records that hold one word.
 const SHORT: u64 = 32;
 
-/// How torch's files began before 1.6: a pickled magic number.
+/// The first bytes of torch's files before 1.6: a pickled magic number.
 const OLD_MAGIC: [u8; 11] = [10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 
 /// Reads directory and pickle of a file.
 ///
 /// # Errors
-/// One for every way in which such a file can be wrong; see [`TorchError`].
+/// [`TorchError`] has a variant for each way in which such a file can be wrong.
 pub fn parse<'a>(file: impl Source<'a>) -> Result<Torch<'a>, TorchError> {
     read(&file)
 }
@@ -180,7 +176,7 @@ fn read<'a>(file: &dyn Source<'a>) -> Result<Torch<'a>, TorchError> {
 }
 
 fn version(zip: &Zip<'_>, file: &dyn Source<'_>) -> Result<u64, TorchError> {
-    // torch has always written one; the older name is TorchScript's first.
+    // torch has always written one; `.data/version` is the name that TorchScript used first.
     let record = zip.get("version").or_else(|| zip.get(".data/version"));
     let record = record.ok_or(TorchError::NoVersion)?;
     let text = record.begin(file, SHORT);
@@ -192,7 +188,7 @@ fn version(zip: &Zip<'_>, file: &dyn Source<'_>) -> Result<u64, TorchError> {
     number.filter(|n| (1..=MAX_VERSION).contains(n)).ok_or_else(wrong)
 }
 
-/// Files of other times that have tensors in them, but not where a map could use them.
+/// Refuses files of older formats that contain tensors, but not in a form that can be mapped.
 fn refuse_old(bytes: &[u8]) -> Result<(), TorchError> {
     let head = &bytes[..bytes.len().min(64)];
     if head.first() == Some(&0x80) && head.get(1).is_some_and(|protocol| *protocol <= 5) {

@@ -1,4 +1,4 @@
-//! From nested dictionaries to names: keys joined by dots, every tensor checked against its storage.
+//! Flattens nested dictionaries to names: keys joined by dots, every tensor checked against its storage.
 
 use std::collections::HashSet;
 
@@ -6,27 +6,26 @@ use super::error::TorchError;
 use super::values::{Read, Tensor, Value};
 use super::{Scalar, TensorInfo};
 
-/// Deepest nesting of dictionaries, lists and tuples.
+/// Maximum nesting of dictionaries, lists and tuples.
 pub(super) const MAX_DEPTH: usize = 32;
-/// Longest name in bytes.
+/// Maximum bytes of a name.
 pub(super) const MAX_NAME: usize = 1024;
 
-/// Most bytes that names and shapes may take: so many for each byte of the pickle, and never more than
-/// the other. Honest files stay far below; what reaches it refers to the same containers again and
-/// again.
+/// Maximum bytes of names and shapes: the first number for each byte of the pickle, and at most the second.
+/// Ordinary files stay far below; files that reach it refer to the same containers again and again.
 const PER_BYTE: u64 = 32;
 const MAX_BYTES: u64 = 256 << 20;
 
-/// What was found under names.
+/// The named values that were found.
 #[derive(Default)]
 pub(super) struct Found<'a> {
     pub(super) tensors: Vec<TensorInfo>,
     pub(super) scalars: Vec<(Box<str>, Scalar<'a>)>,
-    /// Places among the tensors, in the order of their names.
+    /// Indices into the tensors, sorted by name.
     pub(super) by_name: Vec<u32>,
 }
 
-/// Everything that `read` holds; `pickle` is the length of what it was read from.
+/// Collects the contents of `read`; `pickle` is the length of the pickle it was read from.
 pub(super) fn walk<'a>(read: &Read<'a>, pickle: u64) -> Result<Found<'a>, TorchError> {
     let Value::Dict(root) = read.root else {
         return Err(TorchError::NotADict { found: read.root.kind() });
@@ -54,14 +53,14 @@ pub(super) fn walk<'a>(read: &Read<'a>, pickle: u64) -> Result<Found<'a>, TorchE
 
 struct Walk<'r, 'a> {
     read: &'r Read<'a>,
-    /// The name of where we are.
+    /// The name of the current position.
     name: String,
-    /// The containers that we are in.
+    /// The containers around the current position.
     path: Vec<(bool, u32)>,
     found: Found<'a>,
     pickle: u64,
     limit: u64,
-    /// How much is left of the limit. A visit counts as a byte.
+    /// The rest of the limit. A visit counts as a byte.
     left: u64,
 }
 
@@ -132,7 +131,7 @@ impl<'a> Walk<'_, 'a> {
         Ok(())
     }
 
-    /// Goes into a container, if we are not in it already and not too deep.
+    /// Enters a container, unless the position is already inside it or nested too deep.
     fn enter(&mut self, container: (bool, u32)) -> Result<(), TorchError> {
         if self.path.contains(&container) {
             return Err(TorchError::Recursive { name: self.name() });
@@ -144,7 +143,7 @@ impl<'a> Walk<'_, 'a> {
         self.spend(1)
     }
 
-    /// Adds a part to the name; `new` is whether no other entry of the container has it.
+    /// Appends a part to the name; `new` is true if no other entry of the container has it.
     fn push(&mut self, part: &str, new: bool) -> Result<(), TorchError> {
         if self.name.len() + 1 + part.len() > MAX_NAME {
             return Err(TorchError::NameLength { name: self.name(), limit: MAX_NAME });
@@ -173,7 +172,7 @@ impl<'a> Walk<'_, 'a> {
         self.name.as_str().into()
     }
 
-    /// A tensor under the name of where we are.
+    /// Returns a tensor, under the name of the current position.
     fn tensor(&self, tensor: &Tensor) -> Result<TensorInfo, TorchError> {
         let storage = &self.read.storages[tensor.storage as usize];
         let numbers = |tuple: u32| -> Box<[u64]> {
@@ -183,8 +182,7 @@ impl<'a> Walk<'_, 'a> {
         let (shape, strides) = (numbers(tensor.shape), numbers(tensor.strides));
         let size = tensor.dtype.bytes();
         let limit = i64::MAX as u64;
-        // With an extent of 0 the others are still not to overflow: code that multiplies them later may
-        // do so in another order.
+        // Even if one extent is 0, the product of the others must not overflow: later code may multiply them in another order.
         let all = shape.iter().filter(|n| **n != 0).try_fold(size, |product, extent| {
             product.checked_mul(*extent).filter(|product| *product <= limit)
         });
@@ -217,20 +215,20 @@ impl<'a> Walk<'_, 'a> {
     }
 }
 
-/// Keys of a dictionary; 1 and "1" are two.
+/// Keys of a dictionary; 1 and "1" are distinct.
 #[derive(PartialEq, Eq, Hash)]
 enum Key<'a> {
     Text(&'a str),
     Number(i64),
 }
 
-/// True for what can have a tensor in it.
+/// True for values that can contain a tensor.
 fn holds(value: &Value<'_>) -> bool {
     matches!(value, Value::Tensor(_) | Value::Dict(_) | Value::List(_) | Value::Tuple(_))
 }
 
-/// True if elements lie in the order of their indices, without gaps. The stride of a dimension of
-/// extent 1 says nothing; torch leaves any number there.
+/// True if elements are stored in the order of their indices, without gaps. The stride of a dimension of extent
+/// 1 has no meaning; torch leaves any number there.
 fn contiguous(shape: &[u64], strides: &[u64]) -> bool {
     let mut expected = 1;
     for (extent, stride) in shape.iter().zip(strides).rev() {

@@ -1,6 +1,6 @@
-//! The names of all opcodes of Python's pickles, refused ones too.
+//! The names of all opcodes of Python's pickles, including refused ones.
 
-/// What Python calls an opcode.
+/// Python's name for an opcode.
 #[rustfmt::skip]
 pub(super) fn name(code: u8) -> &'static str {
     match code {

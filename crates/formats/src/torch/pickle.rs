@@ -1,11 +1,10 @@
-//! A machine for the pickles of `state_dict()`s: a stack, marks in it, a memo. It has the opcodes
-//! that torch's own pickling (protocol 2) uses for dictionaries of tensors and no others; REDUCE and
-//! NEWOBJ, which call, call what is in [`super::rebuild`] and nothing else.
+//! A machine for the pickles of `state_dict()`s: a stack with marks, and a memo. It has only the opcodes that
+//! torch's own pickling (protocol 2) uses for dictionaries of tensors; REDUCE and NEWOBJ, which call functions,
+//! can only call those in [`super::rebuild`].
 //!
-//! Every opcode takes at least a byte of the pickle and a constant number of steps for each value it
-//! moves, so time is linear in the pickle's length. Containers are in one table and are named by
-//! their places in it: a dictionary that contains itself is no cycle in memory, and dropping deep
-//! nesting is no recursion.
+//! Every opcode is at least one byte of the pickle and takes a constant number of steps for each value it
+//! moves, so time is linear in the pickle's length. Containers are stored in tables and referred to by index: a
+//! dictionary that contains itself is not a cycle in memory, and dropping deep nesting does not recurse.
 
 use std::collections::HashMap;
 
@@ -16,18 +15,18 @@ use super::values::{Read, Value};
 use super::zip::Zip;
 use crate::text::shown;
 
-/// Most opcodes. A tensor takes about 60.
+/// Maximum number of opcodes. A tensor takes about 60.
 pub const MAX_STEPS: usize = 8 << 20;
-/// Most values on the stack. Python puts at most 1000 items of a container there at once, but a tuple
-/// whole.
+/// Maximum number of values on the stack. Python puts at most 1000 items of a container there at once, but
+/// whole tuples.
 pub const MAX_STACK: usize = 1 << 20;
-/// Most marks on the stack at once.
+/// Maximum number of marks on the stack at once.
 pub const MAX_MARKS: usize = 256;
-/// Most entries of the memo.
+/// Maximum number of entries of the memo.
 pub const MAX_MEMO: usize = 4 << 20;
-/// Longest name of a module or of something in it, in bytes.
+/// Maximum bytes of the name of a module or of something in it.
 pub const MAX_GLOBAL: usize = 256;
-/// Longest integer that is read, in bytes; its value is kept if it fits 64 bits.
+/// Maximum bytes of an integer; its value is kept if it fits into 64 bits.
 pub const MAX_INTEGER: usize = 64;
 
 /// Runs `pickle`, whose storages are records of `zip`.
@@ -38,7 +37,7 @@ pub(super) fn load<'a>(pickle: &'a [u8], zip: &Zip<'a>) -> Result<Read<'a>, Pick
 pub(super) struct Machine<'a, 'z> {
     bytes: &'a [u8],
     pos: usize,
-    /// Where the opcode that is being executed stands, and its name.
+    /// The offset of the opcode that is being executed, and its name.
     pub(super) at: usize,
     pub(super) what: &'static str,
     stack: Vec<Value<'a>>,
@@ -103,7 +102,7 @@ impl<'a, 'z> Machine<'a, 'z> {
         Ok(self.read)
     }
 
-    /// Executes one opcode. In the order of the list of those that are accepted.
+    /// Executes one opcode. The order is that of the list of accepted ones.
     fn step(&mut self, code: u8) -> Result<(), PickleError> {
         match code {
             0x80 => {
@@ -112,7 +111,7 @@ impl<'a, 'z> Machine<'a, 'z> {
                     return Err(PickleError::Protocol { found });
                 }
             }
-            // A frame says how much a reader may fetch at once; only whether that is there matters.
+            // A frame gives the number of bytes that a reader may fetch at once; only their presence matters.
             0x95 => {
                 let len = u64::from_le_bytes(self.take()?);
                 if len > (self.bytes.len() - self.pos) as u64 {
@@ -143,8 +142,8 @@ impl<'a, 'z> Machine<'a, 'z> {
                 self.push(made);
             }
             b'b' => {
-                // Attributes of a dictionary (torch's _metadata: versions of modules). They are not
-                // among its items, so they go.
+                // Attributes of a dictionary (torch's _metadata: versions of modules). They are not among its
+                // items, so they are dropped.
                 let (_state, object) = (self.pop()?, self.pop()?);
                 let Value::Dict(_) = object else {
                     return Err(self.operand(object, "a dictionary"));
@@ -256,7 +255,7 @@ impl<'a, 'z> Machine<'a, 'z> {
         self.stack.push(value);
     }
 
-    /// That so many values are on the stack above the last mark.
+    /// Checks that at least `count` values are on the stack above the last mark.
     fn need(&self, count: usize) -> Result<(), PickleError> {
         let floor = self.marks.last().copied().unwrap_or(0);
         if self.stack.len() - floor < count {
@@ -270,7 +269,7 @@ impl<'a, 'z> Machine<'a, 'z> {
         self.stack.pop().ok_or_else(|| self.underflow())
     }
 
-    /// Takes the last mark away: where the values above it begin.
+    /// Removes the last mark and returns its position: the start of the values above it.
     fn mark(&mut self) -> Result<usize, PickleError> {
         self.marks.pop().ok_or_else(|| self.underflow())
     }
@@ -291,20 +290,20 @@ impl<'a, 'z> Machine<'a, 'z> {
         Ok(())
     }
 
-    /// The place of a new list or tuple.
+    /// Adds a list or tuple and returns its index.
     fn list(&mut self, items: Vec<Value<'a>>) -> u32 {
         // At most one per opcode, so the number fits.
         self.read.lists.push(items);
         (self.read.lists.len() - 1) as u32
     }
 
-    /// A new dictionary.
+    /// Adds a dictionary.
     pub(super) fn dict(&mut self) -> Value<'a> {
         self.read.dicts.push(Vec::new());
         Value::Dict((self.read.dicts.len() - 1) as u32)
     }
 
-    /// The last `count` values as a tuple.
+    /// Replaces the last `count` values with a tuple.
     fn tuple(&mut self, count: usize) -> Result<(), PickleError> {
         self.need(count)?;
         let items = self.stack.split_off(self.stack.len() - count);
@@ -313,7 +312,7 @@ impl<'a, 'z> Machine<'a, 'z> {
         Ok(())
     }
 
-    /// Moves what lies on the stack from `from` on, and `value`, into the list below.
+    /// Moves the values on the stack from `from` on, and `value`, into the list below.
     fn append(&mut self, from: usize, value: Option<Value<'a>>) -> Result<(), PickleError> {
         let items = self.stack.split_off(from);
         self.need(1)?;
@@ -362,7 +361,7 @@ impl<'a, 'z> Machine<'a, 'z> {
             .map_err(|_| PickleError::NotUtf8 { at: self.at, text: shown(bytes).into() })
     }
 
-    /// The bytes up to the next newline, which goes too.
+    /// Returns the bytes up to the next newline, which is consumed too.
     fn line(&mut self) -> Result<&'a str, PickleError> {
         let rest = &self.bytes[self.pos..];
         let window = &rest[..rest.len().min(MAX_GLOBAL + 1)];
@@ -376,7 +375,7 @@ impl<'a, 'z> Machine<'a, 'z> {
         self.utf8(&rest[..len])
     }
 
-    /// An integer of `len` bytes, two's complement.
+    /// Reads an integer of `len` bytes, two's complement.
     fn long(&mut self, len: usize) -> Result<Value<'a>, PickleError> {
         if len > MAX_INTEGER {
             return Err(PickleError::LongInteger { at: self.at, bytes: len, limit: MAX_INTEGER });
@@ -386,7 +385,7 @@ impl<'a, 'z> Machine<'a, 'z> {
         let mut wide = [sign; 8];
         let (low, high) = bytes.split_at(len.min(8));
         wide[..low.len()].copy_from_slice(low);
-        // The value is the low 64 bits only if all above repeat their sign.
+        // The value is the low 64 bits only if all bytes above repeat their sign.
         let extended = if wide[7] >= 0x80 { 0xff } else { 0 };
         Ok(match extended == sign && high.iter().all(|byte| *byte == sign) {
             true => Value::Int(i64::from_le_bytes(wide)),

@@ -1,5 +1,5 @@
-//! What a pickle may call: the dictionary, four functions that describe a tensor, and the reference
-//! to a storage. Written from what the functions of the same names in torch/_utils.py do.
+//! The functions that a pickle may call: the dictionary, four that describe a tensor, and the reference to a
+//! storage. Modelled on the functions of the same names in torch/_utils.py.
 
 use super::MAX_DIMS;
 use super::error::PickleError;
@@ -8,7 +8,7 @@ use super::pickle::Machine;
 use super::values::{Storage, Tensor, Value};
 
 impl<'a> Machine<'a, '_> {
-    /// What `callee` makes of the tuple `args`.
+    /// Calls `callee` with the tuple `args`.
     pub(super) fn call(
         &mut self,
         callee: Value<'a>,
@@ -25,7 +25,7 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// The place of a tuple.
+    /// The index of a tuple.
     fn items(&self, value: Value<'a>, expected: &'static str) -> Result<u32, PickleError> {
         match value {
             Value::Tuple(place) => Ok(place),
@@ -33,12 +33,12 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// The values of the tuple or list at `place`.
+    /// The values of the tuple or list with index `place`.
     fn at(&self, place: u32) -> &[Value<'a>] {
         &self.read.lists[place as usize]
     }
 
-    /// `OrderedDict()`. Its items come afterwards; as an argument they would be copied for every call.
+    /// `OrderedDict()`. Its items follow later; as an argument they would be copied for every call.
     fn ordered_dict(&mut self, args: u32) -> Result<Value<'a>, PickleError> {
         match *self.at(args) {
             [] => Ok(self.dict()),
@@ -46,8 +46,8 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// `_rebuild_from_type_v2(function, class, arguments, state)`: the tensor of the function. The
-    /// class is its face to Python, the state its attributes there.
+    /// `_rebuild_from_type_v2(function, class, arguments, state)`: the tensor that the function returns. The
+    /// class is its type in Python, the state its attributes there.
     fn typed(&mut self, args: u32) -> Result<Value<'a>, PickleError> {
         let [function, class, inner, state] = *self.at(args) else {
             return Err(self.operand(Value::Tuple(args), "4 arguments"));
@@ -67,7 +67,7 @@ impl<'a> Machine<'a, '_> {
         self.rebuild(function, inner)
     }
 
-    /// The three that describe a tensor themselves.
+    /// The three functions that describe a tensor themselves.
     fn rebuild(&mut self, function: Global, args: u32) -> Result<Value<'a>, PickleError> {
         match (function, self.at(args)) {
             // (tensor, requires_grad, hooks)
@@ -105,13 +105,13 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// Whether gradients are wanted does not matter; that there are no hooks does.
+    /// Gradients may be requested or not; hooks must be absent.
     fn plain(&self, grad: Value<'a>, hooks: Value<'a>) -> Result<(), PickleError> {
         let Value::Bool(_) = grad else { return Err(self.operand(grad, "a boolean")) };
         self.nothing(hooks, "hooks, a dictionary")
     }
 
-    /// That `value` is None or an empty dictionary.
+    /// Checks that `value` is None or an empty dictionary.
     fn nothing(&self, value: Value<'a>, expected: &'static str) -> Result<(), PickleError> {
         match value {
             Value::None => Ok(()),
@@ -157,7 +157,7 @@ impl<'a> Machine<'a, '_> {
         Ok(Value::Tensor((self.read.tensors.len() - 1) as u32))
     }
 
-    /// A number that counts something.
+    /// Returns a non-negative count.
     fn number(&self, value: Value<'a>, field: &'static str) -> Result<u64, PickleError> {
         match value {
             Value::Int(number) => u64::try_from(number).map_err(|_| PickleError::Number {
@@ -170,7 +170,7 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// The storage that `('storage', class, key, location, numel)` refers to.
+    /// Returns the storage that `('storage', class, key, location, numel)` refers to.
     pub(super) fn storage(&mut self, id: Value<'a>) -> Result<Value<'a>, PickleError> {
         const EXPECTED: &str = "('storage', class, key, location, numel)";
         let id = self.items(id, EXPECTED)?;

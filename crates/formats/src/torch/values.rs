@@ -1,21 +1,20 @@
-//! What a pickle builds here: values, and tables of containers, storages and tensors that values name
-//! by their places.
+//! The data that a pickle builds here: values, and tables of containers, storages and tensors that values refer to by index.
 
 use super::globals::{Dtype, Global};
 
-/// What lies on the stack. Containers are numbers of places in [`Read`].
+/// A value on the stack. Containers are indices into [`Read`].
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value<'a> {
     None,
     Bool(bool),
     Int(i64),
-    /// An integer that 64 bits do not hold. Nothing here needs one.
+    /// An integer that does not fit into 64 bits. Nothing here needs one.
     BigInt,
     Float(f64),
     Str(&'a str),
     Set,
     List(u32),
-    /// Also lists that cannot change: the same table.
+    /// Also immutable lists; the same table.
     Tuple(u32),
     Dict(u32),
     Global(Global),
@@ -24,7 +23,7 @@ pub(super) enum Value<'a> {
 }
 
 impl Value<'_> {
-    /// What it is, for messages.
+    /// Its kind, for messages.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Value::None => "None",
@@ -49,24 +48,24 @@ pub(super) struct Storage<'a> {
     pub(super) key: &'a str,
     pub(super) dtype: Dtype,
     pub(super) numel: u64,
-    /// Place and length of its record in the file.
+    /// Offset and length of its record in the file.
     pub(super) offset: u64,
     pub(super) bytes: u64,
 }
 
-/// A tensor as it was described; whether that is possible is checked when it gets a name.
+/// A tensor as described by the pickle; it is checked when it gets a name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tensor {
     pub(super) storage: u32,
     pub(super) dtype: Dtype,
     /// In elements.
     pub(super) start: u64,
-    /// Places of two tuples of integers, equally long and none of them negative.
+    /// Indices of two tuples of non-negative integers, of equal length.
     pub(super) shape: u32,
     pub(super) strides: u32,
 }
 
-/// What a pickle has built.
+/// The result of a pickle.
 #[derive(Debug)]
 pub(super) struct Read<'a> {
     pub(super) root: Value<'a>,

@@ -1,15 +1,14 @@
-//! One error per way in which parts do not make a model. Parts are counted from 0; the caller knows
-//! their names.
+//! One error for each way in which parts do not form a model. Parts are counted from 0; the caller knows their names.
 
 use thiserror::Error;
 
 use crate::ggml::LegacyType;
 use crate::text::shown;
 
-/// Why parts do not make a whole model.
+/// The reason why parts do not form a whole model.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // fields are what their messages say
+#[allow(missing_docs)] // the messages explain the fields
 pub enum PartsError {
     #[error("no parts were given")]
     None,

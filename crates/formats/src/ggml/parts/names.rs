@@ -1,20 +1,20 @@
-//! The tensors of a LLaMA model: what they are called, how parts cut them, and their shapes.
+//! The tensors of a LLaMA model: their names, how parts split them, and their shapes.
 
 use crate::ggml::Hparams;
 
-/// The embedding, whose width tells the number of parts.
+/// The embedding, whose width determines the number of parts.
 pub(super) const EMBEDDING: &str = "tok_embeddings.weight";
 
-/// How a tensor is spread over parts.
+/// How a tensor is distributed over parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Split {
-    /// Every part has all of it.
+    /// Every part has the whole tensor.
     Replicated,
-    /// Every part has some elements of every row.
+    /// Every part has some of the elements of every row.
     Columns,
-    /// Every part has some rows.
+    /// Every part has some of the rows.
     Rows,
-    /// Not needed: a table that follows from the numbers of the header.
+    /// Not needed: a table that follows from the header.
     Skipped,
 }
 
@@ -31,18 +31,18 @@ const LAYER: [(&str, &str, Split); 9] = [
     ("feed_forward.w2", "ffn_down", Split::Columns),
 ];
 
-/// Outside of layers: name, name in GGUF, split.
+/// Outside layers: name, name in GGUF, split.
 const OUTSIDE: [(&str, &str, Split); 3] = [
     (EMBEDDING, "token_embd.weight", Split::Columns),
     ("norm.weight", "output_norm.weight", Split::Replicated),
     ("output.weight", "output.weight", Split::Rows),
 ];
 
-/// The number of a layer and what of it, of a name as `layers.0.attention.wq.weight`.
+/// Splits a name such as `layers.0.attention.wq.weight` into the layer's number and the rest.
 fn in_layer(name: &str) -> Option<(u32, &str)> {
     let (number, rest) = name.strip_prefix("layers.")?.split_once('.')?;
     let layer: u32 = number.parse().ok()?;
-    // "+1" and "01" are numbers, too, but no names.
+    // "+1" and "01" are numbers, too, but not valid in names.
     (layer.to_string() == number).then_some((layer, rest))
 }
 
@@ -56,8 +56,8 @@ fn known(name: &str) -> Option<(Option<u32>, &'static str, Split)> {
     Some((Some(layer), gguf, *split))
 }
 
-/// How parts cut the tensor called `name`, or `None` if LLaMA models have none of that name.
-/// Whatever has one dimension is in every part.
+/// How parts split the tensor called `name`, or `None` if LLaMA models have no such tensor. Tensors of one
+/// dimension are in every part.
 pub fn split_of(name: &str, n_dims: u32) -> Option<Split> {
     if name == "rope.freqs" || name.ends_with(".inner_attention.rope.freqs") {
         return Some(Split::Skipped);
@@ -66,7 +66,7 @@ pub fn split_of(name: &str, n_dims: u32) -> Option<Split> {
     Some(if n_dims == 1 { Split::Replicated } else { split })
 }
 
-/// What the tensor called `name` is called in GGUF; `None` for those that have no place there.
+/// The name in GGUF of the tensor called `name`; `None` if GGUF does not have it.
 pub fn gguf_name(name: &str) -> Option<String> {
     let (layer, gguf, _) = known(name)?;
     Some(match layer {
@@ -75,13 +75,13 @@ pub fn gguf_name(name: &str) -> Option<String> {
     })
 }
 
-/// What the tensors of a layer are called in GGUF, in the order of use.
+/// The names in GGUF of the tensors of a layer, in the order of use.
 pub fn layer_names(layer: u64) -> impl Iterator<Item = String> {
     LAYER.iter().map(move |(_, gguf, _)| format!("blk.{layer}.{gguf}.weight"))
 }
 
-/// All tensors of a model with their full shapes (innermost first) and number of dimensions, in the
-/// order of use. Lazily: a header can promise layers that are not there.
+/// All tensors of a model with their full shapes (innermost first) and number of dimensions, in the order of
+/// use. Lazy, because a header can announce layers that are not present.
 pub(super) fn expected(
     hparams: &Hparams,
     n_ff: u64,
@@ -114,7 +114,7 @@ pub(super) fn expected(
 mod tests {
     use super::*;
 
-    /// The two tables of the facts.
+    /// The two documented tables.
     #[test]
     fn names_and_cuts_are_the_facts() {
         let is = |name: &str, n_dims, split, gguf: &str| {

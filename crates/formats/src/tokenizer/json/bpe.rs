@@ -1,5 +1,4 @@
-//! The tokens and merges of BPE: each name checked, and what the merges say about the order in which
-//! tokens are made.
+//! The tokens and merges of BPE: every name checked, and the order in which the merges create tokens.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -8,7 +7,7 @@ use super::super::count_cuts;
 use super::text::{Entries, Merge, Text};
 use super::{File, TokenizerError as E};
 
-/// The tokens of a model, with those that were added.
+/// The tokens of a model, including added ones.
 pub(super) struct Table<'f, 'a> {
     /// Id and text, ascending by id.
     pub entries: Vec<(u32, &'f Text<'a>)>,
@@ -17,12 +16,12 @@ pub(super) struct Table<'f, 'a> {
 }
 
 impl<'f, 'a> Table<'f, 'a> {
-    /// Puts them in order.
+    /// Sorts the tokens and builds the index.
     pub fn of(file: &'f File<'a>, ids: &'f [(Text<'a>, u32)]) -> Result<Table<'f, 'a>, E> {
         let own = ids.iter().map(|(text, id)| (*id, text));
         let added = file.added_tokens.iter().map(|added| (added.id, &added.content));
         let mut entries: Vec<_> = own.chain(added).collect();
-        // Stable, so that of two the model's comes first.
+        // Stable, so that of two equal ids the model's comes first.
         entries.sort_by_key(|(id, _)| *id);
         entries.dedup();
         if let Some(pair) = entries.windows(2).find(|pair| pair[0].0 == pair[1].0) {
@@ -33,7 +32,7 @@ impl<'f, 'a> Table<'f, 'a> {
             return Err(E::Empty);
         }
         let mut index = HashMap::with_capacity(entries.len());
-        // Fewer than the file has bytes, which is less than 2^32.
+        // There are fewer than the file has bytes, which is less than 2^32.
         for (at, (id, text)) in (0_u32..).zip(&entries) {
             if let Some(first) = index.insert(text.as_str(), at) {
                 let (first, second) = (entries[first as usize].0.into(), (*id).into());
@@ -43,18 +42,18 @@ impl<'f, 'a> Table<'f, 'a> {
         Ok(Table { entries, index })
     }
 
-    /// The index of exactly this text.
+    /// The index of the entry with exactly this text.
     pub fn find(&self, text: &str) -> Option<u32> {
         self.index.get(text).copied()
     }
 
-    /// The id of exactly this text.
+    /// The id of the token with exactly this text.
     pub fn id(&self, text: &str) -> Option<u32> {
         self.find(text).map(|at| self.entries[at as usize].0)
     }
 }
 
-/// A merge, by indices in the table.
+/// A merge, by indices into the table.
 pub(super) struct Ranked {
     pub left: u32,
     pub right: u32,
@@ -96,8 +95,8 @@ pub(super) fn merges(file: &File<'_>, table: &Table<'_, '_>) -> Result<Vec<Ranke
     Ok(found)
 }
 
-/// Merges as GGUF has them, `left right`. Spaces within tokens become the character that stands for
-/// them in the alphabet of bytes, as in llama.cpp's converter.
+/// Merges as GGUF has them, `left right`. Spaces within tokens become the character that represents them in the
+/// alphabet of bytes, as in llama.cpp's converter.
 pub(super) fn written<'a>(file: &File<'a>) -> Vec<Cow<'a, str>> {
     let given = file.model.merges.as_deref().unwrap_or_default();
     let written = given.iter().map(|merge| match merge {
@@ -110,7 +109,7 @@ pub(super) fn written<'a>(file: &File<'a>) -> Vec<Cow<'a, str>> {
     written.collect()
 }
 
-/// For every token, when it is made first by a merge; `None`: by none.
+/// For every token, the rank of the first merge that creates it; `None` if no merge does.
 pub(super) fn made_first(table: &Table<'_, '_>, merges: &[Ranked]) -> Vec<Option<u32>> {
     let mut first = vec![None; table.entries.len()];
     for (rank, merge) in (0_u32..).zip(merges) {
@@ -119,9 +118,8 @@ pub(super) fn made_first(table: &Table<'_, '_>, merges: &[Ranked]) -> Vec<Option
     first
 }
 
-/// How many of the tokens at `normal` are merged otherwise than by a score of theirs: a token that
-/// SentencePiece makes of any two tokens, and the merges only of some; or one whose merges have
-/// others between them.
+/// Counts the tokens at `normal` whose merging a score cannot express: SentencePiece would create such a token
+/// from any two tokens, but the merges only from some; or its merges have others between them.
 ///
 /// # Errors
 /// Tokens are longer than any model's.
@@ -156,7 +154,7 @@ pub(super) fn not_by_score(
     Ok(otherwise)
 }
 
-/// The ids of a vocabulary, which BPE must have.
+/// The ids of a vocabulary, which BPE requires.
 pub(super) fn ids<'f, 'a>(file: &'f File<'a>) -> Result<&'f [(Text<'a>, u32)], E> {
     match &file.model.vocab {
         Entries::Ids(ids) => Ok(ids),

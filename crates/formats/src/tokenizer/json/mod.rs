@@ -1,10 +1,10 @@
 //! Hugging Face's `tokenizer.json`: a pipeline of normalizer, pre_tokenizer, model, post_processor and
 //! decoder, and the tokens that were added to the model's.
 //!
-//! Fields and their defaults are from the library `tokenizers` (its documentation, and the
-//! `Deserialize` of each part). The file is read as it comes: strings are borrowed from it, and there
-//! is no tree of it in memory. Its small parts are bounded in length and read one by one; what nests
-//! is bounded by serde_json's own limit (128 deep). Unknown fields are passed over, as there.
+//! Fields and their defaults are from the library `tokenizers` (its documentation, and the `Deserialize` of
+//! each part). The file is parsed as a stream: strings are borrowed from it, and no tree is built in memory.
+//! Its small parts are bounded in length and read one by one; nesting is bounded by serde_json's own limit (128
+//! deep). Unknown fields are ignored, as in `tokenizers`.
 
 mod bpe;
 mod parts;
@@ -21,24 +21,24 @@ pub use text::{Entries, Merge, Text};
 
 use super::{MAX_FILE, TokenizerError};
 
-/// A file.
+/// A parsed `tokenizer.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct File<'a> {
-    /// Tokens beside those of the model, or marked among them.
+    /// Tokens added to those of the model, or marked among them.
     pub added_tokens: Vec<Added<'a>>,
-    /// What happens to a text first.
+    /// The first transformation of a text.
     pub normalizer: Option<Component<'a>>,
-    /// How it is cut.
+    /// How the text is split.
     pub pre_tokenizer: Option<Component<'a>>,
     /// How its pieces become tokens.
     pub model: Model<'a>,
-    /// What is put around the tokens.
+    /// The tokens put around the others.
     pub post_processor: Option<Component<'a>>,
     /// How tokens become text.
     pub decoder: Option<Component<'a>>,
 }
 
-/// The same while its small parts are not read yet.
+/// The same, before its small parts are parsed.
 #[derive(Deserialize)]
 struct Raw<'a> {
     #[serde(default, borrow)]
@@ -55,13 +55,13 @@ struct Raw<'a> {
     decoder: Option<&'a RawValue>,
 }
 
-/// Longest part that is not the model, in bytes: a part takes many times its length in memory.
+/// Maximum bytes of a part other than the model: a part uses many times its length in memory.
 const MAX_PART: usize = 1 << 20;
 
-/// The model of a file; which fields there are depends on its type.
+/// The model of a file; the fields present depend on its type.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Model<'a> {
-    /// `BPE`, `Unigram`, `WordPiece` or `WordLevel`; early files do not say.
+    /// `BPE`, `Unigram`, `WordPiece` or `WordLevel`; early files do not state it.
     #[serde(default, rename = "type", borrow)]
     pub kind: Option<Text<'a>>,
     /// Its tokens.
@@ -70,10 +70,10 @@ pub struct Model<'a> {
     /// Merges of BPE by rank.
     #[serde(default, borrow)]
     pub merges: Option<Vec<Merge<'a>>>,
-    /// What is before a token that does not begin a word.
+    /// The prefix of a token that does not begin a word.
     #[serde(default, borrow)]
     pub continuing_subword_prefix: Option<Text<'a>>,
-    /// What is after a token that ends a word.
+    /// The suffix of a token that ends a word.
     #[serde(default, borrow)]
     pub end_of_word_suffix: Option<Text<'a>>,
     /// The unknown token of BPE.
@@ -82,13 +82,13 @@ pub struct Model<'a> {
     /// The unknown token of Unigram.
     #[serde(default)]
     pub unk_id: Option<u32>,
-    /// True if what has no token is spelled in bytes.
+    /// True if text without a token is spelled in bytes.
     #[serde(default)]
     pub byte_fallback: Option<bool>,
     /// True if several unknown tokens become one.
     #[serde(default)]
     pub fuse_unk: Option<bool>,
-    /// True if a piece that is a token is taken whole, whatever the merges would make of it.
+    /// True if a piece that is a token is used whole, whatever the merges would yield.
     #[serde(default)]
     pub ignore_merges: Option<bool>,
 }
@@ -96,7 +96,7 @@ pub struct Model<'a> {
 /// Reads a file.
 ///
 /// # Errors
-/// The bytes are no JSON, or no tokenizer.
+/// The bytes are not JSON, or not a tokenizer.
 pub fn parse(bytes: &[u8]) -> Result<File<'_>, TokenizerError> {
     if bytes.len() > MAX_FILE {
         return Err(TokenizerError::TooLong { len: bytes.len() });

@@ -1,32 +1,31 @@
-//! The small parts of the pipeline: added tokens, normalizers, pre-tokenizers, post-processors and
-//! decoders. Each has a type, and the fields of all types are in one structure; parts of parts
-//! (`Sequence`) are walked in order.
+//! The small parts of the pipeline: added tokens, normalizers, pre-tokenizers, post-processors and decoders.
+//! Each has a type, and one struct holds the fields of all types; nested parts (`Sequence`) are walked in order.
 
 use serde::Deserialize;
 
 use super::text::Text;
 
-/// A token that was added.
+/// An added token.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Added<'a> {
-    /// Its number.
+    /// Its id.
     pub id: u32,
     /// Its spelling.
     #[serde(borrow)]
     pub content: Text<'a>,
-    /// True if it is left out where text is decoded.
+    /// True if it is omitted from decoded text.
     #[serde(default)]
     pub special: bool,
-    /// True if it is found in the text after the normalizer.
+    /// True if it is searched in the text after normalisation.
     #[serde(default)]
     pub normalized: bool,
-    /// True if it takes white space before it.
+    /// True if it absorbs white space before it.
     #[serde(default)]
     pub lstrip: bool,
-    /// True if it takes white space after it.
+    /// True if it absorbs white space after it.
     #[serde(default)]
     pub rstrip: bool,
-    /// True if it is only found as a whole word.
+    /// True if it matches only as a whole word.
     #[serde(default)]
     pub single_word: bool,
 }
@@ -34,7 +33,7 @@ pub struct Added<'a> {
 /// A normalizer, pre-tokenizer, post-processor or decoder.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Component<'a> {
-    /// Which one.
+    /// Its type.
     #[serde(rename = "type", borrow)]
     pub kind: Text<'a>,
     #[serde(default, borrow)]
@@ -45,51 +44,51 @@ pub struct Component<'a> {
     processors: Option<Vec<Component<'a>>>,
     #[serde(default, borrow)]
     decoders: Option<Vec<Component<'a>>>,
-    /// Of `Split` and `Replace`: what is looked for.
+    /// For `Split` and `Replace`: the pattern.
     #[serde(default, borrow)]
     pub pattern: Option<Pattern<'a>>,
-    /// Of `Split` and `Punctuation`: what becomes of it.
+    /// For `Split` and `Punctuation`: the treatment of matches.
     #[serde(default, borrow)]
     pub behavior: Option<Text<'a>>,
-    /// Of `Split`: whether it is what lies between.
+    /// For `Split`: true if the pattern matches the pieces instead of the separators.
     #[serde(default)]
     pub invert: Option<bool>,
-    /// Of `Replace` and `Strip`: what takes its place.
+    /// For `Replace` and `Strip`: the replacement.
     #[serde(default, borrow)]
     pub content: Option<Text<'a>>,
-    /// Of `Precompiled`: SentencePiece's own normalisation, in base64.
+    /// For `Precompiled`: SentencePiece's own normalisation, in base64.
     #[serde(default, borrow)]
     pub precompiled_charsmap: Option<Text<'a>>,
-    /// Of `Prepend`: what goes before the text.
+    /// For `Prepend`: the text put before the input.
     #[serde(default, borrow)]
     pub prepend: Option<Text<'a>>,
-    /// Of `Metaspace`: what stands for a space.
+    /// For `Metaspace`: the character that replaces a space.
     #[serde(default, borrow)]
     pub replacement: Option<Text<'a>>,
-    /// Of `Metaspace`: `always`, `first` or `never`.
+    /// For `Metaspace`: `always`, `first` or `never`.
     #[serde(default, borrow)]
     pub prepend_scheme: Option<Text<'a>>,
-    /// Of `Metaspace`: whether the text is cut before spaces.
+    /// For `Metaspace`: true if the text is split before spaces.
     #[serde(default)]
     pub split: Option<bool>,
-    /// Of `Metaspace` and `ByteLevel`: whether a space goes before the text.
+    /// For `Metaspace` and `ByteLevel`: true if a space is put before the text.
     #[serde(default)]
     pub add_prefix_space: Option<bool>,
-    /// Of `ByteLevel`: whether the text is cut as by GPT-2.
+    /// For `ByteLevel`: true if the text is split as by GPT-2.
     #[serde(default)]
     pub use_regex: Option<bool>,
-    /// Of `Digits`: whether each is cut off.
+    /// For `Digits`: true if each digit is split off.
     #[serde(default)]
     pub individual_digits: Option<bool>,
-    /// Of `TemplateProcessing`: what becomes of one text.
+    /// For `TemplateProcessing`: the template of a single text.
     #[serde(default, borrow)]
     pub single: Option<Vec<TemplatePiece<'a>>>,
-    /// Of `TemplateProcessing`: what becomes of two.
+    /// For `TemplateProcessing`: the template of two texts.
     #[serde(default, borrow)]
     pub pair: Option<Vec<TemplatePiece<'a>>>,
 }
 
-/// What `Split` or `Replace` look for.
+/// The pattern of `Split` or `Replace`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub enum Pattern<'a> {
     /// This text.
@@ -109,7 +108,7 @@ pub enum TemplatePiece<'a> {
     },
     /// A text.
     Sequence {
-        /// Which one, `A` or `B`.
+        /// `A` or `B`.
         #[serde(borrow)]
         id: Text<'a>,
     },
@@ -126,14 +125,14 @@ impl TemplatePiece<'_> {
 }
 
 impl<'a> Component<'a> {
-    /// What it does, step by step: itself, or the parts of a sequence.
+    /// Its steps: itself, or the parts of a sequence.
     pub fn steps(&self) -> Vec<&Component<'a>> {
         let mut steps = Vec::new();
         self.collect(&mut steps);
         steps
     }
 
-    // As deep as the parser lets files nest, which is 128.
+    // Recursion is as deep as the parser lets files nest, at most 128.
     fn collect<'c>(&'c self, steps: &mut Vec<&'c Component<'a>>) {
         if self.kind.as_str() != "Sequence" {
             return steps.push(self);
@@ -144,13 +143,13 @@ impl<'a> Component<'a> {
         }
     }
 
-    /// The pattern, if it is this text.
+    /// True if the pattern is this text.
     pub fn looks_for(&self, text: &str) -> bool {
         matches!(&self.pattern, Some(Pattern::String(pattern)) if pattern.as_str() == text)
     }
 }
 
-/// The steps of a part of the pipeline that may be missing.
+/// The steps of an optional part of the pipeline.
 pub(super) fn steps<'c, 'a>(part: &'c Option<Component<'a>>) -> Vec<&'c Component<'a>> {
     part.as_ref().map(Component::steps).unwrap_or_default()
 }

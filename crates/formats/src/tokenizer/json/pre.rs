@@ -1,15 +1,15 @@
-//! The name that GGUF gives to a way of cutting text before it is merged, told by the rules
-//! themselves. The names and the rules are those of llama.cpp (`src/llama-vocab.cpp`, which quotes the
-//! expressions of the files it was made for), less those that this project does not run.
+//! GGUF's name for a way of splitting text before it is merged, recognised by the rules themselves. The names
+//! and the rules are those of llama.cpp (`src/llama-vocab.cpp`, which quotes the expressions of the files it
+//! was made for), except for those that this project does not support.
 //!
-//! A rule that is not here is an error: text that is cut otherwise gives fluent nonsense.
+//! An unknown rule is an error: text that is split differently yields fluent nonsense.
 
 use super::parts::{Component, Pattern, steps};
 use super::{File, TokenizerError};
 
-/// What `ByteLevel` itself cuts by.
+/// The expression that `ByteLevel` itself splits by.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-/// What `Punctuation` cuts out, in runs.
+/// The characters that `Punctuation` splits off, in runs.
 const PUNCTUATION: &str = r"[\p{P}\$\+<=>\^~\|`]+";
 const DIGIT: &str = r"\p{N}";
 const DIGITS: &str = r"\p{N}+";
@@ -40,7 +40,7 @@ const DEEPSEEK3: &str = concat!(
 );
 const HAN_AND_HANGUL: &str = "[一-龥ࠀ-一가-\u{d7ff}]+";
 
-/// Name, whether pieces that are tokens are taken whole (`None`: either), rules in order.
+/// Name, the required `ignore_merges` (`None` for either), rules in order.
 type Known = (&'static str, Option<bool>, &'static [&'static str]);
 
 const KNOWN: &[Known] = &[
@@ -63,7 +63,7 @@ const KNOWN: &[Known] = &[
     ("deepseek-v3", Some(false), &[UP_TO_THREE, HAN_AND_KANA, DEEPSEEK3]),
 ];
 
-/// The name for the rules by which the file cuts text, and whether a space goes before every text.
+/// Returns the name of the rules by which the file splits text, and true if a space is put before every text.
 pub(super) fn name(file: &File<'_>) -> Result<(&'static str, bool), TokenizerError> {
     let mut rules: Vec<String> = Vec::new();
     let mut prefix = false;
@@ -94,7 +94,7 @@ pub(super) fn name(file: &File<'_>) -> Result<(&'static str, bool), TokenizerErr
     }
 }
 
-/// Appends the expression that a step cuts by, if it cuts.
+/// Appends the expression that a step splits by, if it splits.
 fn rule(step: &Component<'_>, rules: &mut Vec<String>) {
     let behavior = step.behavior.as_ref().map_or("Isolated", |behavior| behavior.as_str());
     let found = match step.kind.as_str() {
@@ -104,7 +104,7 @@ fn rule(step: &Component<'_>, rules: &mut Vec<String>) {
         "Digits" => DIGITS.into(),
         "Punctuation" if behavior == "Contiguous" => PUNCTUATION.into(),
         "Split" => match (&step.pattern, behavior, step.invert.unwrap_or(false)) {
-            // What matches is a piece, and so is what does not; or there is nothing that does not.
+            // Both the matches and the text between them are pieces; or there is no text between them.
             (Some(Pattern::Regex(regex)), "Isolated", _)
             | (Some(Pattern::Regex(regex)), "Removed", true) => plain(regex.as_str()),
             (pattern, behavior, invert) => {
@@ -116,8 +116,8 @@ fn rule(step: &Component<'_>, rules: &mut Vec<String>) {
     rules.push(found);
 }
 
-/// The known expression that does the same, or this one: newlines may be spelled, and OpenAI's
-/// expression differs from Llama 3's by possessive quantifiers only.
+/// The known equivalent of this expression, or itself: newlines may be spelled as escapes, and OpenAI's
+/// expression differs from Llama 3's only by possessive quantifiers.
 fn plain(regex: &str) -> String {
     let spelled = |regex: &str| regex.replace('\r', r"\r").replace('\n', r"\n");
     if regex == CL100K {

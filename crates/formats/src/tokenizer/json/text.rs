@@ -1,5 +1,5 @@
-//! Strings of JSON that are borrowed from the file where they have no escapes, and the pieces of
-//! `tokenizer.json` that are large: vocabularies and merges, read as they come.
+//! JSON strings that are borrowed from the file if they have no escapes, and the large parts of
+//! `tokenizer.json`: vocabularies and merges, parsed as a stream.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,12 +8,12 @@ use std::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// A string. (serde borrows a `Cow` only where it stands alone.)
+/// A string. (serde borrows a `Cow` only if it is not nested.)
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Text<'a>(pub Cow<'a, str>);
 
 impl Text<'_> {
-    /// It.
+    /// The string.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -43,9 +43,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 /// The vocabulary of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Entries<'a> {
-    /// Of BPE: tokens and their ids.
+    /// For BPE: tokens and their ids.
     Ids(Vec<(Text<'a>, u32)>),
-    /// Of Unigram: tokens by id, and their scores.
+    /// For Unigram: tokens by id, and their scores.
     Scores(Vec<(Text<'a>, f64)>),
 }
 
@@ -83,7 +83,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
 pub enum Merge<'a> {
     /// One string; the space is not checked yet.
     Joined(Text<'a>),
-    /// Two, which may themselves have spaces.
+    /// Two strings, which may contain spaces.
     Pair(Text<'a>, Text<'a>),
 }
 

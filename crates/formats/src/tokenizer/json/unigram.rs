@@ -1,5 +1,5 @@
-//! A `tokenizer.json` of the kind Unigram in the terms of GGUF, which has scores for it, and
-//! SentencePiece's own normalisation.
+//! Converts a `tokenizer.json` of the type Unigram to GGUF's terms, which have its scores and SentencePiece's
+//! own normalisation.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,7 +12,7 @@ use super::{File, TokenizerError as E};
 use crate::tokenizer::vocabulary::{Model, Token, TokenType, Vocabulary, byte_of};
 
 impl<'a> File<'a> {
-    /// Unigram in the terms of GGUF.
+    /// Converts Unigram to GGUF's terms.
     pub(super) fn unigram(&self) -> Result<Vocabulary<'a>, E> {
         let Entries::Scores(scores) = &self.model.vocab else {
             let problem = "model: its vocabulary has ids, expected scores for Unigram";
@@ -60,7 +60,7 @@ impl<'a> File<'a> {
         })
     }
 
-    /// True if several spaces become one, as `transformers` writes SentencePiece's setting.
+    /// True if several spaces become one, in `transformers`' notation of SentencePiece's setting.
     fn merges_spaces(&self) -> bool {
         steps(&self.normalizer).iter().any(|step| {
             matches!(&step.pattern, Some(Pattern::Regex(regex)) if regex.as_str() == " {2,}")

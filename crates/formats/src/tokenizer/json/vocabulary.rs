@@ -1,9 +1,9 @@
-//! A `tokenizer.json` in the terms of GGUF.
+//! Converts a `tokenizer.json` to GGUF's terms.
 //!
 //! BPE comes in two kinds. One is over bytes (`ByteLevel`), and GGUF keeps its merges. The other is
-//! SentencePiece's, rewritten: spaces are `▁` and what has no token is spelled in bytes. GGUF keeps
-//! scores for it, which such a file no longer has. They are put back from the order in which tokens
-//! are first made. For Gemma 3 every token that is ever merged gets the very score of the original
+//! SentencePiece's, rewritten: spaces are `▁`, and text without a token is spelled in bytes. For it, GGUF keeps
+//! scores, which such a file no longer has. They are reconstructed from the order in which tokens are first
+//! created. For Gemma 3, every token that is ever merged gets exactly the score of the original
 //! `tokenizer.model`. (llama.cpp's `LlamaHfVocab` gives every token the same score.)
 
 use std::borrow::Cow;
@@ -17,20 +17,20 @@ use crate::tokenizer::vocabulary::{
     Model, Special, Token, TokenType, Vocabulary, byte_of, looks_special,
 };
 
-/// The score of what is never merged, as in llama.cpp's converter.
+/// The score of tokens that are never merged, as in llama.cpp's converter.
 pub(super) const NEVER: f32 = -1000.0;
 
 impl<'a> File<'a> {
-    /// The same in the terms of GGUF.
+    /// Converts the file to GGUF's terms.
     ///
     /// # Errors
-    /// The file says what GGUF cannot, or is inconsistent.
+    /// The file has settings that GGUF cannot express, or is inconsistent.
     pub fn vocabulary(&self) -> Result<Vocabulary<'a>, E> {
         let refused =
             |part, found: &str, advice| Err(E::Unsupported { part, found: found.into(), advice });
         let kind = match &self.model.kind {
             Some(kind) => kind.as_str(),
-            // Early files do not say.
+            // Early files do not state it.
             None if matches!(self.model.vocab, Entries::Scores(_)) => "Unigram",
             None if self.model.merges.is_some() => "BPE",
             None => return Err(E::Inconsistent { problem: "model: its type is missing" }),
@@ -57,7 +57,7 @@ impl<'a> File<'a> {
         }
     }
 
-    /// BPE over bytes.
+    /// Converts BPE over bytes.
     fn over_bytes(&self) -> Result<Vocabulary<'a>, E> {
         let table = Table::of(self, bpe::ids(self)?)?;
         bpe::merges(self, &table)?;
@@ -93,10 +93,10 @@ impl<'a> File<'a> {
         })
     }
 
-    /// BPE that was SentencePiece's, with its merges and without scores: Gemma 4's, of which GGUF keeps the merges.
+    /// Converts BPE that was SentencePiece's, with its merges and without scores: Gemma 4's, whose merges GGUF keeps.
     ///
     /// # Errors
-    /// It is another kind, or inconsistent.
+    /// It is of another kind, or inconsistent.
     pub fn over_characters(&self) -> Result<Vocabulary<'a>, E> {
         let mut vocabulary = self.vocabulary()?;
         if vocabulary.model != Model::SentencePiece {
@@ -104,7 +104,7 @@ impl<'a> File<'a> {
             let found = vocabulary.model.name().into();
             return Err(E::Unsupported { part: "model", found, advice });
         }
-        // These are about scores.
+        // These concern scores.
         vocabulary.notes.clear();
         self.note_normalizers(&mut vocabulary.notes, is_of_spaces);
         vocabulary.tokens.iter_mut().for_each(|token| token.score = NEVER);
@@ -112,7 +112,7 @@ impl<'a> File<'a> {
         Ok(Vocabulary { model, pre: "gemma4", merges, add_bos: Some(true), ..vocabulary })
     }
 
-    /// BPE that was SentencePiece's.
+    /// Converts BPE that was SentencePiece's.
     fn rewritten(&self) -> Result<Vocabulary<'a>, E> {
         let table = Table::of(self, bpe::ids(self)?)?;
         let merges = bpe::merges(self, &table)?;
@@ -134,7 +134,7 @@ impl<'a> File<'a> {
             let score = if ty == TokenType::Byte { 0.0 } else { NEVER };
             tokens.push(Token { id: *id, text, score, ty });
         }
-        // Tokens that merges make, in the order in which they do, and then the others by id.
+        // Tokens created by merges, in the order of the merges, and then the others by id.
         let first = bpe::made_first(&table, &merges);
         let mut order: Vec<usize> =
             (0..tokens.len()).filter(|&at| tokens[at].ty == TokenType::Normal).collect();
@@ -164,7 +164,7 @@ impl<'a> File<'a> {
         })
     }
 
-    /// Checks that spaces become `▁`; whether one goes before every text.
+    /// Checks that spaces become `▁`; returns true if one is put before every text.
     pub(super) fn spaces(&self) -> Result<bool, E> {
         let mut marked = false;
         let mut prefix = false;
@@ -189,7 +189,7 @@ impl<'a> File<'a> {
                         None => step.add_prefix_space.unwrap_or(true),
                     };
                 }
-                // After the normalizer there are none left.
+                // After the normalizer there are no spaces left.
                 "Split" if step.looks_for(" ") => {}
                 _ => {
                     let advice = "expected none, Metaspace, or Split at spaces, for a tokenizer that \
@@ -214,7 +214,7 @@ impl<'a> File<'a> {
         })
     }
 
-    /// Says which normalizers GGUF cannot, except for those that are `known`.
+    /// Notes the normalizers that GGUF cannot express, except for those that are `known`.
     pub(super) fn note_normalizers(&self, notes: &mut Vec<String>, known: impl Fn(&str) -> bool) {
         for step in steps(&self.normalizer) {
             let kind = step.kind.as_str();
@@ -239,7 +239,7 @@ impl<'a> File<'a> {
         self.added_tokens.iter().map(|added| (added.id, added)).collect()
     }
 
-    /// The unknown token, and what the template puts first and last if it is a token.
+    /// The unknown token, and the template's first and last pieces if they are tokens.
     pub(super) fn special(&self, table: &Table<'_, 'a>) -> Special {
         let mut special = Special {
             unknown: self.model.unk_token.as_ref().and_then(|text| table.id(text.as_str())),
@@ -262,13 +262,12 @@ impl<'a> File<'a> {
     }
 }
 
-/// Normalizers that make spaces what they are in the tokens.
+/// True for normalizers that convert spaces to their form in tokens.
 fn is_of_spaces(kind: &str) -> bool {
     matches!(kind, "Prepend" | "Replace")
 }
 
-/// Text and type of an added token. One that is no control token is found in the text as it was
-/// written, so it has spaces.
+/// Text and type of an added token. One that is not a control token is matched in the original text, so it has spaces.
 pub(super) fn kind_of_added<'a>(added: &Added<'a>) -> (Cow<'a, str>, TokenType) {
     let text = &added.content.0;
     if added.special || looks_special(text) {

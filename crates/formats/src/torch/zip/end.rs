@@ -1,4 +1,4 @@
-//! The end of a zip, from which the rest is found.
+//! The end of a zip, from which the rest is located.
 //!
 //! ```text
 //! … directory | [ZIP64 end, 56 bytes | its locator, 20] | end, 22 bytes | comment
@@ -11,10 +11,10 @@ use crate::Source;
 const END: usize = 22;
 const LOCATOR: usize = 20;
 const END64: usize = 56;
-/// Longest comment after the end record.
+/// Maximum length of the comment after the end record.
 const COMMENT: usize = u16::MAX as usize;
 
-/// Where the central directory lies, and how many entries it announces.
+/// The location of the central directory, and the number of entries it announces.
 pub(super) struct Directory {
     pub(super) start: u64,
     pub(super) end: u64,
@@ -45,7 +45,7 @@ pub(super) fn find(file: &dyn Source<'_>) -> Result<Directory, ZipError> {
         Some((at64, end64)) => {
             directory_end = base + at64 as u64;
             let wide = [24, 32, 40, 48].map(|at| u64_at(end64, at));
-            // What both say must be the same: readers differ in which one they believe.
+            // Both records must agree: readers differ in which one they believe.
             let narrow = [
                 (here, u64::from(u16::MAX)),
                 (entries, u64::from(u16::MAX)),
@@ -79,7 +79,7 @@ pub(super) fn find(file: &dyn Source<'_>) -> Result<Directory, ZipError> {
     Ok(Directory { start, end: directory_end, entries })
 }
 
-/// The last place where an end record stands whose comment reaches exactly to the end of the file.
+/// The last offset of an end record whose comment extends exactly to the end of the file.
 fn find_end(bytes: &[u8]) -> Option<usize> {
     let last = bytes.len().checked_sub(END)?;
     let first = last.saturating_sub(COMMENT);
@@ -89,8 +89,7 @@ fn find_end(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// Place in `bytes`, which begin at `base`, and bytes of the ZIP64 end record, if the file has a locator
-/// of one.
+/// Offset in `bytes`, which begin at `base`, and bytes of the ZIP64 end record, if the file has a locator for one.
 fn locator(bytes: &[u8], base: u64, end: usize) -> Result<Option<(usize, &[u8])>, ZipError> {
     let lie = |what| Err(ZipError::Zip64 { what });
     let Some(at) = end.checked_sub(LOCATOR) else { return Ok(None) };
@@ -101,7 +100,7 @@ fn locator(bytes: &[u8], base: u64, end: usize) -> Result<Option<(usize, &[u8])>
     if u32_at(locator, 4) != 0 || u32_at(locator, 16) > 1 {
         return Err(ZipError::Volumes { found: u32_at(locator, 16) });
     }
-    // Without the extensible part that nobody writes, there is one place where it can be.
+    // Without the extensible part, which no writer uses, there is one possible offset.
     let place = u64_at(locator, 8);
     let Some(at64) = at.checked_sub(END64).filter(|at64| base + *at64 as u64 == place) else {
         return lie("its locator does not point at the record before it");

@@ -1,5 +1,4 @@
-//! An entry's local header, which must say what the central directory says, and from which the
-//! place of the data follows.
+//! An entry's local header, which must agree with the central directory, and from which the offset of the data follows.
 
 use super::super::error::ZipError;
 use super::{Central, DESCRIPTOR, IN_ZIP64, u16_at, u32_at, u64_at, zip64};
@@ -8,14 +7,14 @@ use crate::Source;
 /// Bytes of a local header, before name and extra field.
 const LOCAL: usize = 30;
 
-/// Where an entry's data begins, and where everything of it ends.
+/// The start of an entry's data, and the end of everything that belongs to it.
 pub(super) struct DataSpan {
     pub(super) data: u64,
     pub(super) end: u64,
 }
 
-/// Checks the local header of `central`; `directory` is where the central directory begins. `buffer` is
-/// for the variable part of the header: nothing of it is kept.
+/// Checks the local header of `central`; `directory` is the offset of the central directory. `buffer` holds the
+/// variable part of the header temporarily.
 pub(super) fn check(
     file: &dyn Source<'_>,
     central: &Central<'_>,
@@ -25,7 +24,7 @@ pub(super) fn check(
     let name = || Box::from(central.name);
     let none = || ZipError::NoLocal { name: name(), at: central.at };
     let disagree = |what| Err(ZipError::Disagree { name: name(), what });
-    // Nothing of an entry reaches into the directory.
+    // No part of an entry extends into the directory.
     let left = directory.checked_sub(central.at).filter(|left| *left >= LOCAL as u64);
     let mut header = [0; LOCAL];
     if left.is_none() || !file.read(central.at, &mut header) {
@@ -88,8 +87,8 @@ fn check_sizes(
     described: bool,
     central: &Central<'_>,
 ) -> Result<(), ZipError> {
-    // miniz writes a ZIP64 field that nobody asks for, with the place of the header in it, for what
-    // is beyond 4 GiB; so it is looked at only where the 32 bits ask.
+    // Beyond 4 GiB, miniz writes an unneeded ZIP64 field that contains the offset of the header; so the field
+    // is used only if the 32-bit value requires it.
     for size in sizes {
         let found = match size {
             IN_ZIP64 => {
@@ -109,8 +108,8 @@ fn check_sizes(
     Ok(())
 }
 
-/// Bytes of the descriptor after the data, if it is one and says what the directory says. Its sizes
-/// have 4 or 8 bytes, depending on what the writer expected.
+/// Returns the length of the descriptor after the data, if there is one that agrees with the directory. Its
+/// sizes have 4 or 8 bytes, depending on what the writer expected.
 fn descriptor(after: &[u8], central: &Central<'_>) -> Option<u64> {
     let head = after.first_chunk::<16>()?;
     if !head.starts_with(b"PK\x07\x08") || u32_at(head, 4) != central.crc {

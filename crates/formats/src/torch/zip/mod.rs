@@ -1,12 +1,11 @@
-//! The zip around torch's records: found from its end, read by its central directory, and believed
-//! only where every entry's local header says the same.
+//! The zip around torch's records: located from its end, read by its central directory, and trusted only if
+//! every entry's local header agrees.
 //!
-//! Where an entry's data begins follows from its local header alone: the names are equally long, but
-//! torch puts padding into the local extra field, so that data begins at multiples of 64 bytes.
+//! The offset of an entry's data follows only from its local header: names have the same length in both, but
+//! torch pads the local extra field, so that data begins at multiples of 64 bytes.
 //!
-//! Two readers must not see two different files here. So nothing is guessed: the directory ends
-//! where its end record begins, both headers agree in name, flags, method, sizes and checksum, names
-//! are unique and entries do not overlap.
+//! Two readers must not see two different files here. So nothing is guessed: the directory ends where its end
+//! record begins, both headers agree in name, flags, method, sizes and checksum, names are unique and entries do not overlap.
 
 mod end;
 mod local;
@@ -17,28 +16,28 @@ use std::ops::Range;
 use super::error::{Method, ZipError};
 use crate::Source;
 
-/// Most entries. A model has one per storage.
+/// Maximum number of entries. A model has one per storage.
 pub const MAX_ENTRIES: u64 = 1 << 20;
-/// Longest name of an entry in bytes.
+/// Maximum bytes of an entry's name.
 pub const MAX_NAME: usize = 1024;
 
-/// Longest central directory in bytes: of as many entries, with names as torch gives them.
+/// Maximum bytes of the central directory: that many entries, with names as torch writes them.
 pub const MAX_DIRECTORY: u64 = 256 << 20;
 
 /// Bytes of an entry in the central directory, before name, extra field and comment.
 const CENTRAL: usize = 46;
-/// In a 32-bit field: look into the ZIP64 extra field.
+/// In a 32-bit field: the value is in the ZIP64 extra field.
 const IN_ZIP64: u32 = u32::MAX;
 /// Flags: encrypted, a patch, strongly encrypted, headers masked.
 const ENCRYPTED: u16 = 1 | 1 << 6 | 1 << 13;
 const PATCH: u16 = 1 << 5;
-/// Flag: sizes and checksum stand after the data.
+/// Flag: sizes and checksum follow the data.
 const DESCRIPTOR: u16 = 1 << 3;
 
 /// A zip that has been checked. Borrows from the bytes it was read from.
 #[derive(Clone, Debug)]
 pub struct Zip<'a> {
-    /// The folder under which every entry stands, without the slash.
+    /// The folder that contains every entry, without the slash.
     pub root: &'a str,
     /// The entries, in the order of the directory.
     pub entries: Vec<Entry<'a>>,
@@ -50,19 +49,19 @@ pub struct Zip<'a> {
 pub struct Entry<'a> {
     /// Its name below the root.
     pub name: &'a str,
-    /// Where its data begins, in bytes from the start of the file.
+    /// The offset of its data, in bytes from the start of the file.
     pub offset: u64,
     /// Bytes of data; `offset + size` is at most the length of the file.
     pub size: u64,
 }
 
 impl Entry<'_> {
-    /// The data, but no more than its first `most` bytes; nothing if they cannot be read.
+    /// The data, at most its first `most` bytes; empty if they cannot be read.
     pub fn begin<'a>(&self, file: &dyn Source<'a>, most: u64) -> &'a [u8] {
         file.get(self.offset..self.offset + self.size.min(most)).unwrap_or_default()
     }
 
-    /// Where the data lies in the file.
+    /// The range of the data in the file.
     pub fn range(&self) -> Range<usize> {
         self.offset as usize..(self.offset + self.size) as usize
     }
@@ -77,7 +76,7 @@ impl<'a> Zip<'a> {
     /// Reads the central directory of a file, and the local header of every entry.
     ///
     /// # Errors
-    /// One for every way in which a zip can be wrong, or one that cannot be used in place.
+    /// [`ZipError`] has a variant for each way in which a zip can be wrong, or cannot be used in place.
     pub fn parse(file: &dyn Source<'a>) -> Result<Zip<'a>, ZipError> {
         let directory = end::find(file)?;
         let mut rest = file.get(directory.start..directory.end).ok_or(ZipError::NoEnd)?;
@@ -86,7 +85,7 @@ impl<'a> Zip<'a> {
         if directory.entries > limit {
             return Err(ZipError::Count { found: directory.entries, limit });
         }
-        // At most as many as fit into the bytes that are there.
+        // At most as many as fit into the available bytes.
         let count = directory.entries as usize;
         let mut zip = Zip {
             root: "",
@@ -126,7 +125,7 @@ impl<'a> Zip<'a> {
     }
 }
 
-/// Root and the rest of an entry's name.
+/// The root and the rest of an entry's name.
 fn split_name(name: &str) -> Result<(&str, &str), ZipError> {
     let wrong = |what| Err(ZipError::Name { name: name.as_bytes().into(), what });
     if name.len() > MAX_NAME {
@@ -153,12 +152,12 @@ struct Central<'a> {
     method: u16,
     crc: u32,
     size: u64,
-    /// Where its local header begins.
+    /// The offset of its local header.
     at: u64,
 }
 
 impl<'a> Central<'a> {
-    /// Takes entry `index`, which stands at byte `at` of the file, off the directory.
+    /// Removes entry `index`, which is at byte `at` of the file, from the front of the directory.
     fn read(rest: &mut &'a [u8], index: u64, at: u64) -> Result<Central<'a>, ZipError> {
         let cut = || ZipError::Entry { index, at };
         let fixed: &[u8; CENTRAL] = rest.first_chunk().ok_or_else(cut)?;
@@ -195,8 +194,8 @@ impl<'a> Central<'a> {
     }
 }
 
-/// Size, stored size and place, each from ZIP64 if its 32 bits say so; the ZIP64 field must hold
-/// exactly what was asked for.
+/// Size, stored size and offset, each from ZIP64 if its 32 bits require it; the ZIP64 field must hold exactly
+/// the required values.
 fn wide(fields: [u32; 3], disk: u16, extra: &[u8]) -> Result<[u64; 3], &'static str> {
     let zip64 = zip64(extra)?;
     let asked = fields.iter().filter(|field| **field == IN_ZIP64).count();
@@ -225,7 +224,7 @@ fn wide(fields: [u32; 3], disk: u16, extra: &[u8]) -> Result<[u64; 3], &'static 
     Ok(out)
 }
 
-/// The ZIP64 part of an extra field. The parts must fill it.
+/// The ZIP64 part of an extra field. The parts must fill the field exactly.
 fn zip64(mut extra: &[u8]) -> Result<Option<&[u8]>, &'static str> {
     let mut found = None;
     while !extra.is_empty() {
@@ -241,7 +240,7 @@ fn zip64(mut extra: &[u8]) -> Result<Option<&[u8]>, &'static str> {
     Ok(found)
 }
 
-/// The numbers at fixed places of slices that are known to be long enough.
+/// The numbers at fixed offsets of slices that are known to be long enough.
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
