@@ -1,45 +1,45 @@
-//! Tokens of an answer into what a client is shown: text, thinking, calls of tools, up to a text that ends it.
+//! Turns the tokens of an answer into its visible parts: text, thinking and tool calls, up to a stop text.
 //!
-//! Invariants: a character is never cut; what may become a text that ends the answer is held back; what is handed out does not
-//! depend on how it is cut, so an answer that is streamed is the one that is sent whole.
+//! Invariants: a character is never cut; text that may become a stop text is held back; the output does not depend on how it is
+//! split, so a streamed answer equals one that is sent whole.
 
 pub use alight_text::output::Limits;
 use alight_text::output::{AnswerSpans, Call, Format, Parser, Part, Span, Stops};
 use alight_text::{Tokenizer, Vocabulary};
 use serde_json::{Value, json};
 
-/// Stands between two parts that the model divided by marks.
+/// Separates two parts that the model divided by markers.
 const BLANK: &str = "\n\n";
 
-/// What is new of an answer.
+/// A new piece of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delta {
-    /// What is said to the user.
+    /// Text for the user.
     Content(String),
-    /// What is thought.
+    /// Thinking.
     Thinking(String),
-    /// The call of a tool begins: its name, and its arguments if they come whole.
+    /// The start of a tool call: its name, and its arguments if they arrive whole.
     Call(Call),
-    /// More of the arguments of that call. Joined, the pieces are what the model wrote.
+    /// More arguments of that call. Joined, the pieces are the text that the model wrote.
     Arguments(String),
 }
 
-/// How an answer is taken apart, and what ends it.
+/// How an answer is parsed, and what ends it.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerOptions {
-    /// True if it is a message of a conversation, and not the continuation of a text.
+    /// True for a message of a conversation, false for the continuation of a text.
     pub chat: bool,
-    /// True if there are tools to call. What looks like a call where there are none is text.
+    /// True if there are tools to call. Without tools, text that looks like a call is plain text.
     pub tools: bool,
-    /// True if all of it is the call of a tool, `{"name": …, "arguments": {…}}`.
+    /// True if the whole answer is a tool call, `{"name": …, "arguments": {…}}`.
     pub call: bool,
-    /// Texts that end the answer, and are not part of it.
+    /// Texts that end the answer and are not part of it.
     pub stops: Vec<String>,
-    /// What else ends it, as llama-server's clients ask for it.
+    /// Further limits, as clients of llama-server set them.
     pub limits: Limits,
 }
 
-/// An answer in the making.
+/// An answer that is being generated.
 pub struct Answer {
     tokenizer: &'static Tokenizer,
     spans: AnswerSpans<&'static Vocabulary>,
@@ -47,7 +47,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The answer to the prompt of these tokens.
+    /// Creates the answer to a prompt with these tokens.
     pub fn new(asked: &AnswerOptions, prompt: &[u32], vocabulary: &'static Vocabulary) -> Answer {
         let tokenizer: &'static Tokenizer = &vocabulary.tokenizer;
         let format = if asked.chat { vocabulary.output_format() } else { Format::Plain };
@@ -56,7 +56,7 @@ impl Answer {
             (_, true) => Parser::after(format, tokenizer, prompt).in_pieces(),
             _ => Parser::after(format, tokenizer, prompt),
         };
-        // Nothing in a call ends it.
+        // Stop texts do not apply inside a call.
         let texts: &[String] = if asked.call { &[] } else { &asked.stops };
         let stops = Stops::new(texts, asked.limits);
         Answer {
@@ -66,20 +66,20 @@ impl Answer {
         }
     }
 
-    /// Takes the next token, and hands out what is certain now. Returns whether what ends the answer has come: a text, which
-    /// [`Answer::stopped`] tells, or a limit. What there was before it has been handed out then.
+    /// Takes the next token, and emits the output that is certain now. Returns true if the answer has ended, by a stop text
+    /// ([`Answer::stopped`]) or by a limit. Everything before the end has been emitted then.
     pub fn push(&mut self, token: u32, each: &mut dyn FnMut(Delta)) -> bool {
         let Answer { spans, sorter, .. } = self;
         spans.push(token, &mut |span| sorter.take(&span, each))
     }
 
-    /// The answer ends here: hands out the rest.
+    /// Ends the answer, and emits the rest.
     pub fn finish(&mut self, each: &mut dyn FnMut(Delta)) {
         let Answer { spans, sorter, .. } = self;
         spans.finish(&mut |span| sorter.take(&span, each));
     }
 
-    /// Bytes of text that have come, and those of them that were handed on.
+    /// The number of bytes of text that have arrived, and of those that were passed on.
     pub fn bytes(&self) -> [usize; 2] {
         self.spans.stops().bytes()
     }
@@ -94,24 +94,24 @@ impl Answer {
         self.sorter.called
     }
 
-    /// Makes the tokens.
+    /// The tokenizer of the answer.
     pub fn tokenizer(&self) -> &'static Tokenizer {
         self.tokenizer
     }
 }
 
-/// Spans into deltas.
+/// Converts spans to deltas.
 #[derive(Default)]
 struct Sorter {
     tools: bool,
-    /// True if all of it is a call. Of one that was cut within the name of its tool there is nothing to show.
+    /// True if the whole answer is a call. If it was cut within the tool's name, nothing is shown.
     call: bool,
     called: bool,
-    /// Whether anything was said to the user, and thought.
+    /// True if there was any text for the user, and any thinking.
     begun: [bool; 2],
-    /// Which of them was written last.
+    /// The index of the part written last.
     last: Option<usize>,
-    /// A mark or a call stood after it.
+    /// True if a marker or a call followed that part.
     divided: bool,
 }
 
@@ -145,7 +145,7 @@ impl Sorter {
     }
 }
 
-/// The same, with nothing in it that only continues with what stands before it: each text and each call is one.
+/// Joins deltas that continue the previous one: each text and each call becomes a single delta.
 pub fn joined(deltas: impl IntoIterator<Item = Delta>) -> Vec<Delta> {
     let mut all: Vec<Delta> = Vec::new();
     for delta in deltas {
@@ -159,25 +159,25 @@ pub fn joined(deltas: impl IntoIterator<Item = Delta>) -> Vec<Delta> {
     all
 }
 
-/// The arguments of a call, where they are told as JSON and not as text: an empty object if they were cut or are no JSON.
+/// The arguments of a call for formats that have them as JSON, not as text: an empty object if they were cut or are not a JSON object.
 pub fn input(call: &Call) -> Value {
     let arguments: Option<Value> = serde_json::from_str(&call.arguments).ok();
     arguments.filter(Value::is_object).unwrap_or_else(|| json!({}))
 }
 
-/// All of an answer.
+/// A whole answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// What is said to the user.
+    /// Text for the user.
     pub content: String,
-    /// What is thought.
+    /// Thinking.
     pub thinking: String,
-    /// Calls of tools.
+    /// Tool calls.
     pub calls: Vec<Call>,
 }
 
 impl Message {
-    /// Adds what is new.
+    /// Adds a delta.
     pub fn take(&mut self, delta: Delta) {
         match delta {
             Delta::Content(text) => self.content.push_str(&text),
@@ -189,7 +189,7 @@ impl Message {
         }
     }
 
-    /// As OpenAI writes a message. `id` names calls.
+    /// The message in OpenAI's format. `id` names the calls.
     pub fn openai(self, id: impl Fn(usize) -> String) -> Value {
         let none = self.content.is_empty() && !self.calls.is_empty();
         let content = if none { Value::Null } else { self.content.into() };

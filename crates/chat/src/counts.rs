@@ -1,21 +1,21 @@
-//! What an engine has done, in numbers: for `/metrics`, and what each of its places does now: for `/slots`.
+//! Counters of an engine, for `/metrics`, and the current state of each of its places, for `/slots`.
 //!
-//! Invariant: who reads them holds up the engine for no longer than a copy of them takes.
+//! Invariant: reading them holds up the engine only for the time of a copy.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Upper bounds of the classes of times, in seconds.
+/// Upper bounds of the histogram's buckets, in seconds.
 pub const BOUNDS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0];
 
-/// How many times were how long.
+/// A histogram of durations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Times {
-    /// Of each class, and of what is longer than all.
+    /// The count of each bucket, and of durations above the last bound.
     pub classes: [u64; BOUNDS.len() + 1],
-    /// Their sum.
+    /// The sum of the durations.
     pub all: Duration,
 }
 
@@ -30,65 +30,65 @@ impl Times {
 /// A request that has a place, or waits for one.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// Which request it is.
+    /// The key of the request.
     pub key: u64,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt: usize,
-    /// Tokens of the prompt that were read.
+    /// Number of prompt tokens that were read.
     pub read: usize,
-    /// Those of them that were known.
+    /// Number of those that were reused.
     pub reused: usize,
-    /// Tokens that were generated.
+    /// Number of generated tokens.
     pub generated: usize,
-    /// Most tokens to generate.
+    /// Maximum number of tokens to generate.
     pub most: usize,
     asked: Instant,
-    /// When it got its place, and its last token.
+    /// The times when it got its place, and its last token.
     began: Instant,
     last: Option<Instant>,
 }
 
-/// What was done since the server began.
+/// The work since the server started.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
-    /// Tokens of prompts that were computed.
+    /// Prompt tokens that were computed.
     pub prompt: u64,
-    /// Tokens of prompts that were known already.
+    /// Prompt tokens that were reused.
     pub reused: u64,
-    /// How long prompts took.
+    /// Time spent on prompts.
     pub prompt_time: Duration,
-    /// Tokens that were generated.
+    /// Generated tokens.
     pub generated: u64,
-    /// How long tokens after the first took.
+    /// Time spent on tokens after the first.
     pub generated_time: Duration,
     /// Steps of the engine.
     pub steps: u64,
-    /// The places that had a request, summed over the steps.
+    /// The number of occupied places, summed over the steps.
     pub busy: u64,
-    /// True if there is no engine: nothing was asked yet, or for long, and its memory was given back.
+    /// True if there is no engine: it was not needed yet, or was idle for long and its memory was released.
     pub resting: bool,
-    /// Bytes of what is kept of prompts in memory.
+    /// Bytes of memory used for kept prompts.
     pub kept: usize,
-    /// Most tokens of a sequence.
+    /// The largest number of tokens of a sequence.
     pub longest: usize,
     /// Requests that have ended.
     pub ended: u64,
     /// Requests that failed.
     pub failed: u64,
-    /// Requests whose client has left.
+    /// Requests whose client has disconnected.
     pub left: u64,
-    /// From a request to its first token.
+    /// Time from a request to its first token.
     pub first_token: Times,
-    /// From each token to the next.
+    /// Time from each token to the next.
     pub next_token: Times,
     /// The request at each place.
     pub places: Vec<Option<Task>>,
-    /// Requests that wait for one.
+    /// Requests that wait for a place.
     pub waiting: VecDeque<Task>,
 }
 
 impl Totals {
-    /// A request comes. Places are given as the engine gives them: the lowest that is free, to who came first.
+    /// Adds a request. Places are assigned as the engine does: the lowest free one, to the request that came first.
     pub fn came(&mut self, key: u64, prompt: usize, most: usize, asked: Instant) {
         let began = Instant::now();
         let (read, reused, generated, last) = (0, 0, 0, None);
@@ -108,19 +108,19 @@ impl Totals {
         self.places.iter_mut().flatten().find(|task| task.key == key)
     }
 
-    /// The place that it has.
+    /// The place of a request.
     pub fn place(&self, key: u64) -> Option<usize> {
         self.places.iter().position(|place| place.as_ref().is_some_and(|task| task.key == key))
     }
 
-    /// So much of its prompt was read, and so much of it was known.
+    /// Records that `read` tokens of the prompt were read, of which `reused` were reused.
     pub fn reading(&mut self, key: u64, read: usize, reused: usize) {
         if let Some(task) = self.task(key) {
             (task.read, task.reused) = (read, reused);
         }
     }
 
-    /// All of its prompt was read; so much of it was known.
+    /// Records that the whole prompt was read, and that `reused` of its tokens were reused.
     pub fn read(&mut self, key: u64, reused: usize) {
         let Some(task) = self.task(key) else { return };
         (task.read, task.reused) = (task.prompt, reused);
@@ -131,7 +131,7 @@ impl Totals {
         self.longest = self.longest.max(computed + reused);
     }
 
-    /// It has a token more.
+    /// Counts a generated token.
     pub fn token(&mut self, key: u64) {
         let now = Instant::now();
         let Some(task) = self.task(key) else { return };
@@ -149,7 +149,7 @@ impl Totals {
         }
     }
 
-    /// It is gone.
+    /// Removes a request.
     pub fn gone(&mut self, key: u64) {
         self.waiting.retain(|task| task.key != key);
         for place in &mut self.places {
@@ -160,41 +160,41 @@ impl Totals {
         self.seat();
     }
 
-    /// All requests are gone.
+    /// Removes all requests, and counts them as failed.
     pub fn clear(&mut self) {
         self.failed += (self.processing() + self.waiting.len()) as u64;
         self.waiting.clear();
         self.places.iter_mut().for_each(|place| *place = None);
     }
 
-    /// The engine makes a step.
+    /// Counts a step of the engine.
     pub fn step(&mut self) {
         self.steps += 1;
         self.busy += self.processing() as u64;
     }
 
-    /// Requests that have a place.
+    /// The number of requests that have a place.
     pub fn processing(&self) -> usize {
         self.places.iter().flatten().count()
     }
 }
 
-/// The numbers of an engine, which one thread writes and others read.
+/// The counters of an engine, written by one thread and read by others.
 pub struct Counts(Mutex<Totals>);
 
 impl Counts {
-    /// Of an engine with so many places.
+    /// Creates the counters of an engine with `places` places.
     pub fn new(places: usize) -> Counts {
         Counts(Mutex::new(Totals { places: vec![None; places], ..Totals::default() }))
     }
 
-    /// Counts something.
+    /// Updates the counters.
     pub fn count(&self, count: impl FnOnce(&mut Totals)) {
-        // Numbers are numbers, even if something has failed beside them.
+        // The numbers stay valid, even if another thread panicked while it held the lock.
         count(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// How it stands.
+    /// Returns a copy of the current counters.
     pub fn now(&self) -> Totals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

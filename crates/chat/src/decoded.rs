@@ -1,6 +1,6 @@
-//! Addresses as they are written.
+//! Percent-encoding of addresses.
 
-/// A part of an address without its `%` and two digits, which stand for a byte each.
+/// Decodes a part of an address: each `%` with two digits becomes a byte.
 pub fn decoded(part: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), part);
     while let Some((before, after)) = rest.split_once('%') {

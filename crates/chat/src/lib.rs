@@ -1,14 +1,14 @@
-//! From a request to an answer, and from tokens to what a person is shown: what `alight run`, `alight batch`, `alight serve` and the Python
-//! package have in common.
+//! From a request to an answer, and from tokens to visible output: the code that `alight run`, `alight batch`, `alight serve` and the
+//! Python package share.
 //!
-//! - [`body`]: requests as OpenAI writes them, field by field, with errors that name the field;
-//! - [`grammar`]: answers that are held to a JSON schema, a grammar, a regular expression, or the call of a tool;
-//! - [`worker`]: the thread that owns an engine, and [`counts`], what it has done;
-//! - [`answer`]: tokens into text, thinking and calls of tools, up to a text that ends the answer.
+//! - [`body`]: requests in OpenAI's format, field by field, with errors that name the field;
+//! - [`grammar`]: answers constrained to a JSON schema, a grammar, a regular expression, or a tool call;
+//! - [`worker`]: the thread that owns an engine, and [`counts`], its counters;
+//! - [`answer`]: tokens into text, thinking and tool calls, up to a stop text.
 //!
-//! **Invariant:** nothing here knows of HTTP, of a terminal or of Python; nothing is printed.
+//! **Invariant:** nothing here depends on HTTP, a terminal or Python; nothing is printed.
 //!
-//! **Invariant:** what a stranger's request may cost is limited before it is paid.
+//! **Invariant:** the cost of an untrusted request is limited before it is incurred.
 
 pub mod answer;
 pub mod body;

@@ -1,11 +1,11 @@
-//! The loop around an engine, [`EngineLoop`], in which what a step brings is handed to each request's own function; and a thread that has one,
-//! [`Worker`], to which requests come by a channel.
+//! The loop around an engine, [`EngineLoop`], which passes the events of a step to each request's own function; and a thread that
+//! runs one, [`Worker`], which receives requests over a channel.
 //!
-//! An engine is made at once, or when something is first asked of it. One that had nothing to do for long may rest: its memory is given back,
-//! and another one is made when something is asked.
+//! An engine is created at once, or on first use. After a long idle time it may rest: its memory is released, and another one is
+//! created on the next request.
 //!
-//! Invariants: it waits for requests alone; a request whose [`RunningRequest`] is dropped is cancelled before the next step; if the
-//! engine panics, its requests end and a new engine is made on the same model.
+//! Invariants: it waits only for requests; a request whose [`RunningRequest`] is dropped is cancelled before the next step; if the
+//! engine panics, its requests end and a new engine is created on the same model.
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, VecDeque};
@@ -27,51 +27,51 @@ use crate::grammar::{Held, Masks};
 
 /// A prompt is worth a file if at least this many of its tokens were new.
 const MIN_NEW_TOKENS: usize = 64;
-/// Prompts that wait for a quiet moment to be written; more are written at once.
+/// Maximum number of prompts that wait for an idle moment to be written; more than that are written at once.
 const MAX_PENDING_PROMPTS: usize = 32;
 
-/// What a person is told while it works.
+/// Reports messages to the user.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Is called with each event of a request, on the engine's thread. It must not wait.
+/// Called with each event of a request, on the engine's thread. It must not block.
 pub type OnEvent = Box<dyn FnMut(EngineEvent) + Send>;
 
-/// A request to an engine, and what is wanted beside its tokens.
+/// A request to an engine, and the output requested in addition to its tokens.
 #[derive(Clone, Debug, Default)]
 pub struct GenerateRequest {
-    /// The prompt, and how it is to be continued.
+    /// The prompt, and the options of the answer.
     pub request: Request,
-    /// What is wanted of the logits of each place; with [`OfPrompt::Logits`], of the prompt's places as well.
+    /// The output requested for the logits of each position; with [`OfPrompt::Logits`], also for the prompt's positions.
     pub logits: LogitsWanted,
     /// The constraint on the answer.
     pub grammar: Option<Held>,
 }
 
-/// What is wanted of the logits of a place.
+/// The output requested for the logits of a position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogitsWanted {
     /// Nothing.
     #[default]
     Nothing,
-    /// How likely the token was, and so many of the likeliest.
+    /// The log probability of the token, and this many of the most likely ones.
     Logprobs(usize),
-    /// All of them.
+    /// All logits.
     All,
 }
 
-/// What was wanted of the logits of a place.
+/// The requested output for the logits of a position.
 #[derive(Clone, Debug)]
 pub enum TokenLogits {
     /// Nothing.
     Nothing,
-    /// How likely the token was, and some of the likeliest.
+    /// The log probability of the token, and some of the most likely ones.
     Logprobs(Box<Logprobs>),
     /// `[vocab]`
     All(Vec<f32>),
 }
 
 impl LogitsWanted {
-    /// Of the logits `[vocab]` of the place of a token.
+    /// Returns the output for the logits `[vocab]` that `token` was chosen from.
     fn of(self, logits: &[f32], token: u32) -> TokenLogits {
         match self {
             LogitsWanted::Nothing => TokenLogits::Nothing,
@@ -83,101 +83,101 @@ impl LogitsWanted {
     }
 }
 
-/// What has become of a request.
+/// An event of a request.
 #[derive(Clone, Debug)]
 pub enum EngineEvent {
-    /// A token of the prompt but the first, and the logits of its place.
+    /// A token of the prompt except the first, and the logits of its position.
     PromptToken(u32, TokenLogits),
-    /// The prompt as a vector, `[hidden]`. Nothing else follows.
+    /// The prompt as a vector, `[hidden]`. The last event.
     Embedding(Vec<f32>),
-    /// How much of the prompt was read; there is more.
+    /// Progress of the prompt; there is more to read.
     Reading {
-        /// Tokens that were read, those that were known included.
+        /// Number of tokens read, including reused ones.
         read: usize,
-        /// Tokens that were known.
+        /// Number of reused tokens.
         reused: usize,
     },
     /// The prompt was read.
     Prompt {
-        /// Tokens of it that were known.
+        /// Number of its tokens that were reused.
         reused: usize,
     },
-    /// The next token, and the logits of its place.
+    /// The next token, and the logits of its position.
     Token(u32, TokenLogits),
-    /// The end. Nothing else follows.
+    /// The end. The last event.
     Finished(Finish),
-    /// It is not computed, and why. Nothing else follows.
+    /// The request was refused, for this reason. The last event.
     Refused(Arc<ModelError>),
-    /// There is no more of it, and why; others go on.
+    /// The request failed, for this reason; others continue.
     Failed(Arc<ModelError>),
-    /// A step has failed: there is no more of any request, and why.
+    /// A step failed, for this reason, which ends all requests.
     EngineFailed(Arc<ModelError>),
-    /// There is no more, because the worker ends.
+    /// The worker ends, and with it the request.
     Ending,
 }
 
-/// How a worker works.
+/// Options of a worker.
 #[derive(Clone)]
 pub struct WorkerConfig {
-    /// Of each engine that is made.
+    /// Options of each engine that is created.
     pub engine: EngineOptions,
-    /// Most requests that are computed or wait.
+    /// Maximum number of requests that are computed or wait.
     pub max_pending: usize,
-    /// After how long without a request the memory of the engine is given back; `None`: never.
+    /// The time without a request after which the memory of the engine is released; `None`: never.
     pub rest: Option<Duration>,
-    /// True if the last prompt of each place is remembered, for [`EngineAccess::prompts`].
+    /// True to remember the last prompt of each place, for [`EngineAccess::prompts`].
     pub remembers_prompts: bool,
-    /// True if the engine is made at once, and not when something is first asked.
+    /// True to create the engine at once, false to create it on first use.
     pub starts_engine: bool,
-    /// What a person is told.
+    /// Receives messages for the user.
     pub log: Log,
 }
 
-/// Why there is no worker.
+/// The reason why a worker could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// What the engine refuses.
+    /// An error of the engine.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The system gives no thread.
+    /// The system could not start a thread.
     #[error("the system gives no thread for the engine: {0}")]
     NoThread(io::Error),
 }
 
-/// More requests than the worker takes.
+/// The worker has too many requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyRequests {
     /// Requests that are computed or wait.
     pub pending: usize,
-    /// How many there may be.
+    /// The maximum number of such requests.
     pub max_pending: usize,
 }
 
 enum Command {
     Add(u64, Box<GenerateRequest>, OnEvent, Instant),
-    /// Whether its client has left: it may also have all that it wants.
+    /// True if its client has disconnected, false if it has all it needs.
     Cancel(u64, bool),
-    /// Something to be done between two steps.
+    /// Work to do between two steps.
     Between(Box<dyn FnOnce(&mut EngineAccess<'_, '_>) + Send>),
     Quit,
 }
 
-/// What can be seen between two steps.
+/// The state that is accessible between two steps.
 pub struct EngineAccess<'a, 'm> {
     /// The engine.
     pub engine: &'a mut Engine<'m>,
-    /// By place: the last prompt that was read there, and whose it was. Of no place, if prompts are not [remembered](WorkerConfig).
+    /// By place: the last prompt that was read there, with its salt. Empty if prompts are not [remembered](WorkerConfig).
     pub prompts: &'a mut [Option<OwnPrompt>],
 }
 
-/// A prompt, and the salt that parts its user from others.
+/// A prompt, and the salt that separates its user from others.
 pub type OwnPrompt = (Box<str>, Vec<u32>);
 
 /// A thread with an engine. Dropping it ends the thread after the last request has ended.
 pub struct Worker {
     commands: Sender<Command>,
     next: AtomicU64,
-    /// Requests that were not dropped yet, and how many there may be.
+    /// The number of requests that were not dropped yet, and its maximum.
     pending: Arc<AtomicUsize>,
     max_pending: usize,
     context: usize,
@@ -186,7 +186,7 @@ pub struct Worker {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A request that is computed, or waits. Dropping it cancels it.
+/// A request that is computed or waits. Dropping it cancels it.
 pub struct RunningRequest {
     key: u64,
     /// True if its client is still interested.
@@ -196,7 +196,7 @@ pub struct RunningRequest {
 }
 
 impl RunningRequest {
-    /// No more of it is wanted: its client has not left, but has all.
+    /// Ends the request: its client has not disconnected, but has all it needs.
     pub fn end(mut self) {
         self.wanted = false;
     }
@@ -210,7 +210,7 @@ impl Drop for RunningRequest {
     }
 }
 
-/// An engine of a model, to which `draft` proposes tokens.
+/// Creates an engine for a model, for which `draft` proposes tokens.
 fn engine<'m>(
     model: &'m Model,
     draft: Option<&'m Model>,
@@ -242,10 +242,10 @@ impl AsModel for &'static Model {
 }
 
 impl Worker {
-    /// A thread for the engine of a model and its draft model. Models that it owns are gone when it has ended.
+    /// Starts a thread for the engine of a model and its draft model. Models that it owns have been dropped when it has ended.
     ///
     /// # Errors
-    /// What the engine refuses, if it is made at once; the system gives no thread.
+    /// An error of the engine, if it is created at once; the system could not start a thread.
     pub fn start<M: AsModel>(
         model: M,
         draft: Option<M>,
@@ -281,32 +281,32 @@ impl Worker {
         if starts_engine {
             match first.recv() {
                 Ok(context) => worker.context = context?,
-                // A panic, which the hook has reported.
+                // A panic, reported by the hook.
                 Err(_) => return Err(StartError::NoThread(io::Error::other("it has failed"))),
             }
         }
         Ok(worker)
     }
 
-    /// Positions of a sequence; of an engine that is not made at once, those that were asked for.
+    /// The number of positions of a sequence; if the engine is created on first use, the configured number.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// Positions of a page of the KV cache, and the bytes of one in all layers; `None` while there was no engine yet.
+    /// The number of positions of a page of the KV cache, and its bytes in all layers; `None` before the first engine is created.
     pub fn page(&self) -> Option<(usize, usize)> {
         self.page.get().copied()
     }
 
-    /// Its work so far.
+    /// The counters of its work so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Computes all of these, or none.
+    /// Starts all of these requests, or none.
     ///
     /// # Errors
-    /// There would be more requests than the worker takes.
+    /// The worker would have too many requests.
     pub fn generate(
         &self,
         requests: Vec<(GenerateRequest, OnEvent)>,
@@ -320,14 +320,14 @@ impl Worker {
         let running = requests.into_iter().map(|(request, on_event)| {
             let key = self.next.fetch_add(1, Ordering::Relaxed);
             let (commands, pending) = (self.commands.clone(), Arc::clone(&self.pending));
-            // If the thread has ended, the function is dropped, which its owner sees.
+            // If the thread has ended, the function is dropped, which its owner can detect.
             let _ = commands.send(Command::Add(key, Box::new(request), on_event, asked));
             RunningRequest { key, wanted: true, commands, pending }
         });
         Ok(running.collect())
     }
 
-    /// Does something with the engine between two of its steps. An engine that rests is made for it. If there can be none, `work` is dropped.
+    /// Calls `work` with the engine between two of its steps. If the engine rests, it is created first; if that fails, `work` is dropped.
     pub fn between(&self, work: Box<dyn FnOnce(&mut EngineAccess<'_, '_>) + Send>) {
         let _ = self.commands.send(Command::Between(work));
     }
@@ -335,21 +335,21 @@ impl Worker {
     /// Ends the thread, and returns when it has ended; its requests get [`EngineEvent::Ending`]. Prompts that wait to be written are written.
     pub fn quit(&self) {
         let _ = self.commands.send(Command::Quit);
-        // Held until it has ended, so that nobody else returns before.
+        // Locked until the thread has ended, so that no other call returns earlier.
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take() {
             let _ = thread.join();
         }
     }
 
-    /// Gives up the handle of the thread without joining it: for a copy of the process (`fork`), which has no such thread.
+    /// Drops the handle of the thread without joining it: for a copy of the process (`fork`), which has no such thread.
     pub fn forget_thread(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::forget(thread.take());
     }
 }
 
-/// What the thread works with.
+/// The state of the thread.
 struct EngineThread<M> {
     model: M,
     draft: Option<M>,
@@ -358,10 +358,10 @@ struct EngineThread<M> {
     counts: Arc<Counts>,
 }
 
-/// Why an engine is not needed any more.
+/// The reason why an engine is no longer needed.
 enum Ended {
     Quit,
-    /// There was nothing to do for long.
+    /// It was idle for too long.
     Rested,
 }
 
@@ -432,7 +432,7 @@ impl<M: AsModel> EngineThread<M> {
                     (config.log)(
                         "the engine has failed: its requests have ended, and a new one is made",
                     );
-                    // Their functions are dropped. What the engine owns may be in any state.
+                    // Their functions are dropped. The engine's own data may be in any state.
                     engine.active.clear();
                     counts.count(Totals::clear);
                     std::mem::forget(engine);
@@ -441,12 +441,12 @@ impl<M: AsModel> EngineThread<M> {
         }
     }
 
-    /// Waits, without an engine, for something to do. `None`: there is to be no more.
+    /// Waits for work, without an engine. `None` means that the thread has to end.
     fn wait(&self, commands: &Receiver<Command>) -> Option<Command> {
         self.counts.count(|all| (all.resting, all.kept) = (true, 0));
         let command = loop {
             match commands.recv() {
-                // Of a request that had ended.
+                // Belongs to a request that has ended.
                 Ok(Command::Cancel(..)) => {}
                 Ok(Command::Quit) | Err(_) => return None,
                 Ok(command) => break command,
@@ -457,18 +457,18 @@ impl<M: AsModel> EngineThread<M> {
     }
 }
 
-/// A request of the engine's.
+/// A request in the engine.
 struct Active {
     key: u64,
     on_event: OnEvent,
     logits: LogitsWanted,
-    /// The tokens of the prompt, if their logits are wanted.
+    /// The tokens of the prompt, if their logits are requested.
     echoed: Vec<u32>,
-    /// Whose it is, and its prompt until it is read.
+    /// The salt and the prompt, until the prompt is read.
     prompt: Option<OwnPrompt>,
 }
 
-/// An engine, and what becomes of its requests. Whoever has it calls [`step`](Self::step); nothing here needs a thread.
+/// An engine, and the state of its requests. Its owner calls [`step`](Self::step); nothing here needs a thread.
 pub struct EngineLoop<'m> {
     model: &'m Model,
     engine: Engine<'m>,
@@ -477,17 +477,17 @@ pub struct EngineLoop<'m> {
     keep: VecDeque<OwnPrompt>,
     /// By place: the last prompt that was read there.
     prompts: Vec<Option<OwnPrompt>>,
-    /// Made when an answer is first held to something.
+    /// Created when an answer first has a constraint.
     masks: OnceCell<Masks>,
     counts: Arc<Counts>,
     log: Log,
 }
 
 impl<'m> EngineLoop<'m> {
-    /// A loop around an engine of a model, to which `draft` proposes tokens. Remarks go to `log`.
+    /// Creates a loop around an engine for a model, for which `draft` proposes tokens. Messages go to `log`.
     ///
     /// # Errors
-    /// What the engine refuses.
+    /// An error of the engine.
     pub fn start(
         model: &'m Model,
         draft: Option<&'m Model>,
@@ -512,23 +512,23 @@ impl<'m> EngineLoop<'m> {
         }
     }
 
-    /// Positions of a sequence.
+    /// The number of positions of a sequence.
     pub fn context(&self) -> usize {
         self.engine.context()
     }
 
-    /// Computes a request from the next step on, under a key of the caller's that no other one has.
+    /// Adds a request that is computed from the next step on, under a unique key that the caller chooses.
     pub fn generate(&mut self, key: u64, request: GenerateRequest, on_event: OnEvent) {
         self.add(key, request, on_event, Instant::now());
     }
 
-    /// Computes no more of a request that has not ended.
+    /// Cancels a request that has not ended.
     pub fn cancel(&mut self, key: u64) {
         self.end(key, false);
     }
 
-    /// Computes, beginning with `first`, until the command to quit comes, until the last sender of commands is gone, or until the engine was
-    /// idle for so long.
+    /// Runs, beginning with `first`, until the quit command arrives, the last sender of commands is dropped, or the engine has been
+    /// idle for `rest`.
     fn run(
         &mut self,
         mut first: Option<Command>,
@@ -540,7 +540,7 @@ impl<'m> EngineLoop<'m> {
                 (Some(command), _) => Ok(command),
                 (None, false) => commands.try_recv(),
                 (None, true) => {
-                    // A quiet moment, as far as is known: another request is looked for before each file.
+                    // Idle, as far as is known: the queue is checked for a request before each file.
                     match commands.try_recv() {
                         Err(TryRecvError::Empty) if !self.keep.is_empty() => {
                             self.keep_one();
@@ -605,7 +605,7 @@ impl<'m> EngineLoop<'m> {
         }
     }
 
-    /// Ends a request that has not ended, because its client has `left`, or has all.
+    /// Ends a request that has not ended, because its client has `left`, or has all it needs.
     fn end(&mut self, key: u64, left: bool) {
         if let Some(id) = self.ids.remove(&key) {
             self.active.remove(&id);
@@ -617,12 +617,12 @@ impl<'m> EngineLoop<'m> {
         }
     }
 
-    /// Computes the next token of all sequences, and reads some of the prompts that have come.
+    /// Computes the next token of all sequences, and reads part of the prompts that have arrived.
     pub fn step(&mut self) {
         let EngineLoop { model, engine, active, ids, keep, prompts, counts, .. } = self;
         counts.count(Totals::step);
         let vocab = model.tokenizer().vocab_size();
-        // Beyond the tokens there may be padding.
+        // The logits may have padding after the tokens.
         let of_tokens = |logits: &'_ [f32]| logits.len().min(vocab);
         let mut on_event = |id, event: Event<'_>| {
             let Some(request) = active.get_mut(&id) else { return };
@@ -660,7 +660,7 @@ impl<'m> EngineLoop<'m> {
                     EngineEvent::PromptToken(next, wanted.of(&logits[..of_tokens(logits)], next))
                 }
                 Event::Embedding(embedding) => {
-                    // All of it has to be computed.
+                    // An embedding always computes the whole prompt.
                     counts.count(|all| all.read(key, 0));
                     EngineEvent::Embedding(embedding.to_vec())
                 }
@@ -678,7 +678,7 @@ impl<'m> EngineLoop<'m> {
                     all.gone(key);
                 });
             }
-            // Who does not listen any more has sent word, or will.
+            // If the receiver no longer listens, a cancel command has been sent or will follow.
             (request.on_event)(event);
             if ended {
                 ids.remove(&request.key);
@@ -698,7 +698,7 @@ impl<'m> EngineLoop<'m> {
         }
     }
 
-    /// The engine has forgotten all requests.
+    /// Ends all requests with an error; the engine has already dropped them.
     fn fail_all(&mut self, error: ModelError) {
         let error = Arc::new(error);
         self.ids.clear();
@@ -716,7 +716,7 @@ impl<'m> EngineLoop<'m> {
     }
 }
 
-/// The next command, for which an idle engine waits no longer than it may.
+/// Returns the next command. An idle engine waits for at most `rest`.
 fn next(commands: &Receiver<Command>, rest: Option<Duration>) -> Result<Command, RecvTimeoutError> {
     match rest {
         Some(rest) => commands.recv_timeout(rest),

@@ -1,4 +1,4 @@
-//! The conversation of a body, with its tools and what else a chat template may look for.
+//! The conversation of a body, with its tools and the other variables of a chat template.
 
 use alight_text::{Encoder, PromptError};
 use serde_json::{Map, Value};
@@ -7,10 +7,10 @@ use super::fields::Fields;
 use super::messages;
 use super::refusal::Refusal;
 
-/// Whether the last message is continued instead of answered, by the name that Hugging Face has for it.
+/// Hugging Face's name for the flag that the last message is continued instead of answered.
 const CONTINUED: &str = "continue_final_message";
 
-/// What a template sees of messages.
+/// Returns the template variables for these messages.
 pub fn context(messages: Vec<Value>) -> Map<String, Value> {
     Map::from_iter([
         ("messages".to_owned(), messages.into()),
@@ -18,17 +18,17 @@ pub fn context(messages: Vec<Value>) -> Map<String, Value> {
     ])
 }
 
-/// Asks the template for a prompt without thinking, if the body does not say otherwise: an answer that is held to a schema or a grammar has no place
-/// for thoughts.
+/// Tells the template to build a prompt without thinking, unless the body sets it: an answer constrained by a schema or a grammar has
+/// no place for thoughts.
 pub fn without_thinking(context: &mut Map<String, Value>) {
     context.entry("enable_thinking").or_insert(false.into());
 }
 
-/// The tokens of a conversation, as a template sees it. Some templates refuse roles that others have: then the same is given to them in
-/// the roles that all have.
+/// Returns the tokens of a conversation, given as template variables. Some templates reject roles that others have; they get the same
+/// messages in the roles that all have.
 ///
 /// # Errors
-/// There is no template, or it refuses the conversation in both forms; the error is that of the first.
+/// There is no template, or it rejects the conversation in both forms; the error is that of the first.
 pub fn encode(
     encoder: &Encoder<'_>,
     mut context: Map<String, Value>,
@@ -46,10 +46,10 @@ pub fn encode(
     }
 }
 
-/// Takes the conversation of a body, as a template sees it. It has `tools` if the model may call any.
+/// Takes the conversation of a body, as template variables. They include `tools` if the model may call any.
 ///
 /// # Errors
-/// Messages or tools that are none, or a choice of tools that cannot be kept.
+/// Invalid messages or tools, or a choice of tools that cannot be met.
 pub fn take(fields: &mut Fields) -> Result<Map<String, Value>, Refusal> {
     let (context, must_call) = take_with_choice(fields)?;
     if must_call.is_empty() {
@@ -59,7 +59,7 @@ pub fn take(fields: &mut Fields) -> Result<Map<String, Value>, Refusal> {
     Err(Refusal::unsupported("tool_choice", why))
 }
 
-/// [`take`], with the tools one of which has to be called; none: the model chooses.
+/// [`take`], with the tools of which one must be called; if there are none, the model chooses.
 ///
 /// # Errors
 /// As [`take`].
@@ -109,8 +109,7 @@ pub fn take_with_choice(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<
     Ok((context, must_call))
 }
 
-/// Whether the last of these messages is continued: one of the assistant's is, as Anthropic and llama-server do it, unless it is not
-/// `wanted`.
+/// Returns true if the last message is continued: an assistant message is, as with Anthropic and llama-server, unless `wanted` is false.
 fn is_continued(messages: &Value, wanted: Option<bool>) -> Result<bool, Refusal> {
     let last = messages.as_array().and_then(|all| all.last());
     let calls = |last: &Value| last["tool_calls"].as_array().is_some_and(|all| !all.is_empty());
@@ -121,7 +120,7 @@ fn is_continued(messages: &Value, wanted: Option<bool>) -> Result<bool, Refusal>
     Ok(wanted.unwrap_or(own))
 }
 
-/// The name of a tool, or of the one that is chosen.
+/// The name of a tool, or of the chosen one.
 fn named(tool: &Value) -> Option<&str> {
     tool["function"]["name"].as_str().or(tool["name"].as_str())
 }

@@ -1,37 +1,37 @@
-//! The fields of a JSON object, taken one by one: each has its name in errors, and what is left in the end is a field that
-//! nobody knows. A field that is null is not there.
+//! The fields of a JSON object, taken one by one: errors name the field, and a field that is left at the end is unknown. A null field
+//! counts as absent.
 
 use serde_json::{Map, Value};
 
 use super::refusal::Refusal;
 
-/// An object, some of whose fields have been taken.
+/// An object of which some fields have been taken.
 pub struct Fields(Map<String, Value>);
 
 type Taken<T> = Result<Option<T>, Refusal>;
 
 impl Fields {
-    /// With all its fields.
+    /// Wraps an object with all its fields.
     pub fn new(object: Map<String, Value>) -> Fields {
         Fields(object)
     }
 
-    /// Adds a field of this name, or gives it another value.
+    /// Adds a field, or replaces its value.
     pub fn insert(&mut self, name: &str, value: Value) {
         self.0.insert(name.to_owned(), value);
     }
 
-    /// True if there is such a field.
+    /// Returns true if the field is present.
     pub fn has(&self, name: &str) -> bool {
         self.0.get(name).is_some_and(|value| !value.is_null())
     }
 
-    /// Whatever it is.
+    /// Takes a value of any type.
     pub fn any(&mut self, name: &str) -> Option<Value> {
         self.0.shift_remove(name).filter(|value| !value.is_null())
     }
 
-    /// A string.
+    /// Takes a string.
     pub fn string(&mut self, name: &str) -> Taken<String> {
         self.read(name, "a string", |value| match value {
             Value::String(text) => Some(text),
@@ -39,7 +39,7 @@ impl Fields {
         })
     }
 
-    /// A list.
+    /// Takes a list.
     pub fn list(&mut self, name: &str) -> Taken<Vec<Value>> {
         self.read(name, "a list", |value| match value {
             Value::Array(items) => Some(items),
@@ -47,7 +47,7 @@ impl Fields {
         })
     }
 
-    /// An object.
+    /// Takes an object.
     pub fn object(&mut self, name: &str) -> Taken<Map<String, Value>> {
         self.read(name, "an object", |value| match value {
             Value::Object(fields) => Some(fields),
@@ -55,17 +55,17 @@ impl Fields {
         })
     }
 
-    /// True or false.
+    /// Takes a boolean.
     pub fn truth(&mut self, name: &str) -> Taken<bool> {
         self.read(name, "true or false", |value| value.as_bool())
     }
 
-    /// A whole number, not below 0.
+    /// Takes an integer, at least 0.
     pub fn count(&mut self, name: &str) -> Taken<usize> {
         self.read(name, "a whole number, not below 0", |value| usize::try_from(whole(&value)?).ok())
     }
 
-    /// A whole number, not below 0, or −1, which stands for `all`: so llama.cpp writes that there is no limit.
+    /// Takes an integer, at least 0, or −1 for `all`: llama.cpp's notation for no limit.
     pub fn count_or_all(&mut self, name: &str, all: usize) -> Taken<usize> {
         self.read(name, "a whole number, not below 0, or -1", |value| match whole(&value)? {
             -1 => Some(all),
@@ -73,7 +73,7 @@ impl Fields {
         })
     }
 
-    /// Any number that `fits`; `what` says which do.
+    /// Takes a number that `fits`; `what` describes the accepted ones.
     pub fn number(&mut self, name: &str, what: &str, fits: impl Fn(f32) -> bool) -> Taken<f32> {
         self.read(name, what, |value| {
             let x = value.as_f64()? as f32;
@@ -81,7 +81,7 @@ impl Fields {
         })
     }
 
-    /// A field that reads as `what`.
+    /// Takes a field that parses as `what`.
     pub fn read<T>(
         &mut self,
         name: &str,
@@ -96,7 +96,7 @@ impl Fields {
         }
     }
 
-    /// A field that may say only what is done in any case.
+    /// Takes a field that may only have `harmless` values, which change nothing; `why` is the reason for refusing others.
     pub fn only(
         &mut self,
         name: &str,
@@ -109,12 +109,12 @@ impl Fields {
         }
     }
 
-    /// Fields that change no answer.
+    /// Drops fields that do not affect an answer.
     pub fn ignore(&mut self, names: &[&str]) {
         names.iter().for_each(|name| drop(self.any(name)));
     }
 
-    /// All fields have been taken.
+    /// Checks that all fields have been taken.
     pub fn finish(self) -> Result<(), Refusal> {
         match self.0.into_iter().find(|(_, value)| !value.is_null()) {
             None => Ok(()),
@@ -125,15 +125,15 @@ impl Fields {
     }
 }
 
-/// A whole number, which some clients write as `40.0`.
+/// Returns an integer, which some clients write as `40.0`.
 pub fn whole(value: &Value) -> Option<i128> {
     let exact = value.as_i64().map(i128::from).or(value.as_u64().map(i128::from));
-    // Beyond, not every whole number can be written so.
+    // Above 2⁵³, not every integer has such a representation.
     let fits = |x: &f64| x.fract() == 0.0 && x.abs() <= (1u64 << 53) as f64;
     exact.or_else(|| value.as_f64().filter(fits).map(|x| x as i128))
 }
 
-/// What a value is, for people.
+/// Describes the type of a value, for people.
 pub fn kind(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
@@ -146,7 +146,7 @@ pub fn kind(value: &Value) -> String {
     }
 }
 
-/// A name from the input in an error: not more of it than is of use.
+/// A name from the input as shown in an error, shortened if it is long.
 fn shown(name: &str) -> String {
     match name.char_indices().nth(60) {
         Some((end, _)) => format!("{}…", &name[..end]),

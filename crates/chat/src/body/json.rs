@@ -1,28 +1,28 @@
-//! JSON of strangers: what it may cost is known before it is parsed, texts within it included that are JSON themselves.
+//! Untrusted JSON: its cost is limited before it is parsed, including texts within it that are JSON themselves.
 
 use serde_json::Value;
 use thiserror::Error;
 
-/// Most values of a request. A value takes many times the memory that it takes as text.
+/// Maximum number of values of a request. A value uses many times the memory of its text.
 pub const MAX_VALUES: usize = 1 << 19;
-/// Most lists and objects in one another.
+/// Maximum nesting of lists and objects.
 pub const MAX_DEPTH: usize = 100;
 
-/// A text is no JSON, or more than a request may have.
+/// A text is not JSON, or exceeds the limits of a request.
 #[derive(Debug, Error)]
 pub enum JsonError {
-    /// Lists and objects lie too deep in one another.
+    /// Lists and objects are nested too deeply.
     #[error("more than {MAX_DEPTH} lists and objects in one another")]
     TooDeep,
     /// All texts of the request together have too many values.
     #[error("more than {MAX_VALUES} values")]
     TooMany,
-    /// It is no JSON.
+    /// It is not JSON.
     #[error(transparent)]
     Syntax(serde_json::Error),
 }
 
-/// The values that a request may still have.
+/// The number of values that a request may still have.
 #[derive(Debug)]
 pub struct JsonBudget {
     values: usize,
@@ -35,21 +35,21 @@ impl Default for JsonBudget {
 }
 
 impl JsonBudget {
-    /// The rest, after values that have been parsed.
+    /// The remaining budget after these parsed values.
     pub fn after(parsed: &[Value]) -> JsonBudget {
         JsonBudget { values: MAX_VALUES.saturating_sub(parsed.iter().map(count).sum()) }
     }
 
-    /// Parses a text, whose values count.
+    /// Parses a text, and deducts its values.
     ///
     /// # Errors
-    /// It is no JSON, or has more than the request may have; it has not been parsed then.
+    /// The text is not JSON, or exceeds the limits of the request; in the latter case it has not been parsed.
     pub fn parse(&mut self, text: &str) -> Result<Value, JsonError> {
         self.measure(text.as_bytes())?;
         serde_json::from_str(text).map_err(JsonError::Syntax)
     }
 
-    /// Counts what stands between strings.
+    /// Counts the structure outside strings.
     fn measure(&mut self, bytes: &[u8]) -> Result<(), JsonError> {
         let (mut depth, mut at) = (0usize, 0);
         while let Some(&byte) = bytes.get(at) {
@@ -82,7 +82,7 @@ impl JsonBudget {
     }
 }
 
-/// As [`JsonBudget::measure`] counts: lists, objects and commas. The value is no deeper than [`MAX_DEPTH`].
+/// Counts as [`JsonBudget::measure`] does: lists, objects and commas. The value is nested at most [`MAX_DEPTH`] deep.
 fn count(value: &Value) -> usize {
     match value {
         Value::Array(items) => items.len().max(1) + items.iter().map(count).sum::<usize>(),
@@ -107,7 +107,7 @@ mod tests {
         assert!(matches!(parse(&many(MAX_VALUES)), Err(JsonError::TooMany)));
         assert!(matches!(parse("NaN"), Err(JsonError::Syntax(_))));
         assert!(matches!(parse("\"\\"), Err(JsonError::Syntax(_))));
-        // What stands in a string costs nothing more.
+        // The contents of a string cost nothing more.
         assert!(parse(&format!("\"{}\\\"{}\"", "[".repeat(1000), ",".repeat(MAX_VALUES))).is_ok());
     }
 

@@ -1,7 +1,6 @@
-//! The messages of a conversation, as OpenAI writes them, for chat templates, as Hugging Face writes them.
+//! Converts the messages of a conversation from OpenAI's format to that of Hugging Face's chat templates.
 //!
-//! Templates expect texts where OpenAI has lists of parts or null, and objects for the arguments of calls where OpenAI has texts
-//! of JSON.
+//! Templates expect strings where OpenAI has lists of parts or null, and objects for the arguments of calls where OpenAI has JSON strings.
 
 use serde_json::{Map, Value, json};
 
@@ -9,10 +8,10 @@ use super::fields::kind;
 use super::json::{JsonBudget, JsonError};
 use super::refusal::Refusal;
 
-/// The messages for a template.
+/// Converts messages for a template.
 ///
 /// # Errors
-/// A message is not one, or has what is no text.
+/// A message is invalid, or has content that is not text.
 pub fn for_template(messages: Vec<Value>) -> Result<Vec<Value>, Refusal> {
     if messages.is_empty() {
         return Err(Refusal::invalid("messages", "there is none"));
@@ -22,13 +21,13 @@ pub fn for_template(messages: Vec<Value>) -> Result<Vec<Value>, Refusal> {
     all.map(|(i, message)| one(message, &format!("messages[{i}]"), &mut budget)).collect()
 }
 
-/// Bytes of the texts of messages.
+/// The number of bytes in the texts of messages.
 pub fn bytes(messages: &[Value]) -> usize {
     let texts = messages.iter().filter_map(|message| message["content"].as_str());
     texts.map(str::len).sum()
 }
 
-/// The same messages for templates that know only `user` and `assistant`, in turn: what else there is becomes text of theirs.
+/// The same messages for templates that know only alternating `user` and `assistant`: everything else becomes their text.
 pub fn plain(messages: &Value) -> Value {
     let mut all: Vec<(&str, String)> = Vec::new();
     for message in messages.as_array().into_iter().flatten() {
@@ -73,27 +72,27 @@ fn one(message: Value, at: &str, budget: &mut JsonBudget) -> Result<Value, Refus
         }
     };
     message.insert("content".to_owned(), content.into());
-    // The name that gpt-oss has for it.
+    // gpt-oss's name for it.
     if let Some(thinking @ Value::String(_)) = message.get("reasoning_content").cloned() {
         message.entry("thinking").or_insert(thinking);
     }
     Ok(message.into())
 }
 
-/// A role as templates know it: who wrote the program speaks for the system.
+/// The template's name for a role: a developer takes the role of the system.
 pub fn role(role: &str) -> &str {
     if role == "developer" { "system" } else { role }
 }
 
-/// The text of parts.
+/// Joins the text of parts.
 ///
 /// # Errors
-/// One is no text.
+/// A part is not text.
 pub fn joined(parts: &[Value], at: &str) -> Result<String, Refusal> {
     let mut texts = Vec::new();
     for (i, part) in parts.iter().enumerate() {
         let kind_of = part["type"].as_str();
-        // What the model declined to say is what it said.
+        // A refusal is the text of the answer.
         let text = if kind_of == Some("refusal") { &part["refusal"] } else { &part["text"] };
         match (kind_of, text.as_str()) {
             (Some("text" | "input_text" | "output_text" | "refusal"), Some(text)) => {
@@ -112,11 +111,12 @@ pub fn joined(parts: &[Value], at: &str) -> Result<String, Refusal> {
             }
         }
     }
-    // As llama-server and vLLM join them: one may be instructions, and the next what they are about.
+    // Joined as in llama-server and vLLM: one part may be instructions, and the next their subject.
     Ok(texts.join("\n"))
 }
 
-/// Makes objects of the arguments of calls; what a model wrote that is none stays as it is. Their values count as those of the request do. Returns whether there are calls.
+/// Converts the arguments of calls to objects; other text that a model wrote stays as it is. Their values count towards those of the
+/// request. Returns true if there are calls.
 fn calls(
     message: &mut Map<String, Value>,
     at: &str,
@@ -138,7 +138,7 @@ fn calls(
         if let Some(arguments) = arguments
             && let Value::String(text) = &*arguments
         {
-            // Some clients send nothing back of a call without arguments.
+            // Some clients send an empty string back for a call without arguments.
             let text = if text.trim().is_empty() { "{}" } else { text };
             match budget.parse(text) {
                 Ok(object @ Value::Object(_)) => *arguments = object,

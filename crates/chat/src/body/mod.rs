@@ -1,4 +1,4 @@
-//! The bodies of requests, as OpenAI writes them, taken apart: for the server, and for `alight batch`.
+//! Parses the bodies of requests in OpenAI's format, for the server and for `alight batch`.
 
 pub mod conversation;
 pub mod fields;

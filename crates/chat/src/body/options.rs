@@ -1,4 +1,4 @@
-//! How an answer is chosen, and where it ends.
+//! Options for sampling an answer, and for its end.
 
 use alight_model::{SamplerNumber, SamplerOptions};
 use alight_text::infill::GapLimits;
@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use super::fields::{Fields, whole};
 use super::refusal::Refusal;
 
-/// Why no likelihoods are told.
+/// The reason why log probabilities are not available here.
 pub const NO_LOGPROBS: &str =
     "/v1/chat/completions and /v1/completions tell how likely tokens were";
 
-/// Most texts that end an answer, and most bytes of one.
+/// Maximum number of stop texts, and maximum bytes of each.
 const STOPS: (usize, usize) = (16, 1024);
 
-/// Takes how tokens are chosen, and how many at most.
+/// Takes the sampling options and the maximum number of tokens.
 ///
 /// # Errors
-/// A number that makes no sense.
+/// A value is invalid.
 pub fn sampling(
     fields: &mut Fields,
     defaults: &SamplerOptions,
@@ -35,7 +35,7 @@ pub fn sampling(
     let last_n = fields.count_or_all("repeat_last_n", usize::MAX)?;
     options.repeat_last_n = last_n.unwrap_or(options.repeat_last_n);
     let seed = fields.read("seed", "a whole number of 64 bits", |value| match whole(&value)? {
-        // None, as llama.cpp and Ollama have it; others below 0 are seeds like any other.
+        // No seed, as in llama.cpp and Ollama; other negative numbers are ordinary seeds.
         -1 => Some(None),
         seed => match u64::try_from(seed) {
             Ok(seed) => Some(Some(seed)),
@@ -51,26 +51,26 @@ pub fn sampling(
         }
         (one, other) => one.or(other),
     };
-    // llama.cpp's own name comes first there, too.
+    // llama.cpp's own name takes precedence there, too.
     let max_tokens = most("n_predict")?.or(given).unwrap_or(max_tokens);
     Ok((options, max_tokens))
 }
 
-/// Most tokens around a gap.
+/// Maximum number of tokens around a gap.
 const AROUND_GAP: usize = 2048;
 
-/// How much may stand around a gap that is filled with at most so many tokens: as many tokens as llama-server computes at once, and other files
-/// have what the context holds besides, without the answer.
+/// The limits of the text around a gap that is filled with at most `max_tokens` tokens: as many tokens as llama-server computes at
+/// once; other files get the rest of the context, without the answer.
 pub fn around_gap(context: usize, max_tokens: usize) -> GapLimits {
-    // However long the answer may become, no more than a quarter is left for it.
+    // At most a quarter of the context is reserved for the answer, however long it may become.
     let total = context - max_tokens.min(context / 4);
     GapLimits { around: AROUND_GAP.min(total), total }
 }
 
-/// Takes the texts that end the answer.
+/// Takes the stop texts.
 ///
 /// # Errors
-/// Too many, or too long ones.
+/// There are too many, or one is too long.
 pub fn stops(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
     let (most, longest) = STOPS;
     let what = format!("a string or a list of at most {most}, of at most {longest} bytes each");
@@ -83,25 +83,25 @@ pub fn stops(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
             }
             _ => return None,
         };
-        // An empty text stands for none.
+        // An empty text means none.
         stops.retain(|stop| !stop.is_empty());
         stops.iter().all(|stop| stop.len() <= longest).then_some(stops)
     })?;
     Ok(stops.unwrap_or_default())
 }
 
-/// Refuses what would change an answer and is not here, neither in the server nor in `alight batch`.
+/// Refuses fields that would change an answer and are supported neither by the server nor by `alight batch`.
 ///
 /// # Errors
-/// A field asks for it.
+/// A field requests such a change.
 pub fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
     let is = |expected: Value| move |value: &Value| *value == expected;
     fields.only("modalities", is(json!(["text"])), "answers are text")?;
     fields.only("suffix", is(json!("")), "a text is continued at its end")?;
-    // OpenAI's names of before `tools`.
+    // OpenAI's names before `tools`.
     fields.only("functions", is(json!([])), "tools has them now")?;
     fields.only("function_call", is(json!("none")), "tool_choice says it now")?;
-    // llama.cpp's, and what turns each off. Clients send them whether they use them or not.
+    // llama.cpp's fields, and the value that turns each off. Clients send them whether they use them or not.
     for (name, off) in [
         ("mirostat", 0.0),
         ("dry_multiplier", 0.0),

@@ -1,7 +1,7 @@
-//! Masks that are found beside the forward pass: by a thread of their own, from the moment that a token is chosen until the next one is.
+//! Computes masks in parallel with the forward pass: on their own thread, between the choice of a token and that of the next one.
 //!
-//! Invariant: the mask of one grammar never delays an answer of another. The engine computes a mask itself if this thread has not begun it when the
-//! engine needs it, and otherwise waits for that one mask.
+//! Invariant: the mask of one grammar never delays an answer with another. If the thread has not started on a mask when the engine
+//! needs it, the engine computes it itself; otherwise it waits for that one mask.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,17 +12,17 @@ use alight_model::Constraint;
 
 use super::{Held, Mask};
 
-/// What is to be found, for the thread and for who needs it.
+/// The mask being computed, shared by the thread and the engine.
 type Shared = Arc<Mutex<Finding>>;
 
-/// A thread that finds masks. It ends when nobody can ask it any more.
+/// A thread that computes masks. It ends when the last handle that can send it work is dropped.
 pub struct Masks {
-    /// `None`: the system gave no thread, and everybody finds their own.
+    /// `None` if the system could not start a thread; each constraint then computes its own masks.
     wanted: Option<Sender<Shared>>,
 }
 
 impl Masks {
-    /// Begins the thread, if the system gives one.
+    /// Starts the thread, if the system allows it.
     pub fn start() -> Masks {
         let (wanted, received) = channel();
         let find = move || find_all(&received);
@@ -30,7 +30,7 @@ impl Masks {
         Masks { wanted: thread.is_ok().then_some(wanted) }
     }
 
-    /// What holds one answer. Its first mask is found while the prompt is read.
+    /// Returns the constraint of one answer. Its first mask is computed while the prompt is read.
     pub fn hold(&self, held: Held) -> Beside {
         let finding = Finding { held, token: None, found: None };
         let beside = Beside { shared: Arc::new(Mutex::new(finding)), wanted: self.wanted.clone() };
@@ -41,7 +41,7 @@ impl Masks {
 
 fn find_all(wanted: &Receiver<Shared>) {
     while let Ok(shared) = wanted.recv() {
-        // A panic ends the answer, whose lock is poisoned then, and not the thread.
+        // A panic poisons the lock and so ends the answer, but not the thread.
         let _ = std::panic::catch_unwind(|| {
             if let Ok(mut finding) = shared.lock() {
                 finding.find();
@@ -50,16 +50,16 @@ fn find_all(wanted: &Receiver<Shared>) {
     }
 }
 
-/// An answer's grammar, how far it is, and its next mask.
+/// The grammar of an answer, its state, and its next mask.
 struct Finding {
     held: Held,
-    /// What was chosen, if the grammar does not know of it yet.
+    /// The chosen token, if the grammar has not accepted it yet.
     token: Option<u32>,
     found: Option<Result<Option<Mask>, Box<str>>>,
 }
 
 impl Finding {
-    /// Finds the mask of the next token, unless it is found.
+    /// Computes the mask of the next token, unless it is already computed.
     fn find(&mut self) -> &Result<Option<Mask>, Box<str>> {
         if let Some(token) = self.token.take() {
             self.held.accept(token);
@@ -69,7 +69,7 @@ impl Finding {
     }
 }
 
-/// What holds one answer to its grammar.
+/// The constraint that holds one answer to its grammar.
 pub struct Beside {
     shared: Shared,
     wanted: Option<Sender<Shared>>,
@@ -78,7 +78,7 @@ pub struct Beside {
 impl Beside {
     fn begin(&self) {
         if let Some(wanted) = &self.wanted {
-            // Without the thread, the mask is found when it is needed.
+            // Without the thread, the mask is computed when it is needed.
             let _ = wanted.send(Arc::clone(&self.shared));
         }
     }
@@ -162,7 +162,7 @@ mod tests {
     fn nobody_waits_for_the_mask_of_another() {
         let masks = Masks::start();
         let slow = masks.hold(held());
-        // As if the thread were finding this one's.
+        // As if the thread were computing this one's mask.
         let _finding = slow.shared.lock().unwrap();
         write_no_7(&mut masks.hold(held()));
     }

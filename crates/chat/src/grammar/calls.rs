@@ -1,4 +1,4 @@
-//! Calls of tools, in the notation that a model writes: an answer that has to be one, and an answer in which one may be.
+//! Tool calls, in the model's notation: answers that must be one, and answers that may contain one.
 
 use alight_text::output::Format;
 use alight_text::{EncodeOptions, Vocabulary};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{Grammar, Grammars, Held, Marks, NotHeld, Part, SCHEMA, Wanted, with_rules};
 use crate::body::refusal::Refusal;
 
-/// What may stand between the recipient of a call and its arguments in the header of a message of gpt-oss.
+/// The text between the recipient of a call and its arguments, in the header of a gpt-oss message.
 const HARMONY: [&str; 4] = [
     "",
     " <|constrain|>json",
@@ -15,19 +15,19 @@ const HARMONY: [&str; 4] = [
     "<|channel|>commentary json",
 ];
 
-/// Whether tools are called in an answer.
+/// The tool calls that an answer may contain.
 #[derive(Clone, Copy, Debug)]
 pub enum Calls<'t> {
-    /// There are none.
+    /// None.
     None,
-    /// These may be.
+    /// Calls of these tools.
     May(&'t [Value]),
-    /// The answer is the call of one.
+    /// The answer must be a call.
     Must,
 }
 
 impl<'t> Calls<'t> {
-    /// In the answer to a conversation, in which one of some tools `must` be called if there are any.
+    /// Returns the calls for the answer to a conversation, in which one of the tools in `must` has to be called if there are any.
     pub fn of(context: &'t Map<String, Value>, must: &[Value]) -> Calls<'t> {
         match context.get("tools").and_then(Value::as_array) {
             _ if !must.is_empty() => Calls::Must,
@@ -37,8 +37,8 @@ impl<'t> Calls<'t> {
     }
 }
 
-/// A grammar of llguidance's of an answer that is JSON of a schema, or calls of tools in place of it; `None` if the model writes calls in a
-/// notation that is none of JSON between marks.
+/// Returns an llguidance grammar of an answer that is JSON of a schema, or tool calls in its place; `None` if the model's notation
+/// for calls is not JSON between markers.
 pub(super) fn or_schema(
     tools: &[Value],
     wanted: &Value,
@@ -54,7 +54,7 @@ pub(super) fn or_schema(
     }
     let tokenizer = &vocabulary.tokenizer;
     let options = EncodeOptions { add_bos: Some(false), parse_special: true };
-    // A mark that is a token of its own without a text is called by its name.
+    // A marker that is a control token of its own is referred to by its name.
     let mark = |text: &str| match tokenizer.encode(text, options).as_deref() {
         Ok([id]) if tokenizer.is_control(*id) => text.to_owned(),
         _ => json!(text).to_string(),
@@ -69,19 +69,19 @@ pub(super) fn or_schema(
     )))
 }
 
-/// The call of one of these tools: `{"name": …, "arguments": {…}}`, with the blanks that templates write.
+/// Constrains an answer to a call of one of these tools: `{"name": …, "arguments": {…}}`, with the blanks that templates write.
 pub fn of_calls(tools: &[Value], grammars: &Grammars) -> Result<Held, NotHeld> {
     let grammar = held(format!("start: call\n{}", calls(tools)?), grammars)?;
     Ok(Held(Part::Whole(grammar)))
 }
 
-/// What holds the arguments of calls to their schemas wherever the model writes one, and leaves the rest of its answer free; `None` if no
-/// tool is strict, or if the model writes calls in a notation that is not JSON.
+/// Constrains the arguments of calls to their schemas wherever the model writes a call, and leaves the rest of its answer free;
+/// `None` if no tool is strict, or if the model's notation for calls is not JSON.
 pub fn of_strict_calls(tools: &[Value], grammars: &Grammars) -> Result<Option<Held>, NotHeld> {
     if !tools.iter().any(is_strict) {
         return Ok(None);
     }
-    // Each may be compiled for itself.
+    // Each may be compiled separately.
     let bytes: usize = tools.iter().map(|tool| schema(tool).to_string().len()).sum();
     if bytes > SCHEMA {
         let message = format!("their schemas have {bytes} bytes, expected at most {SCHEMA}");
@@ -90,7 +90,7 @@ pub fn of_strict_calls(tools: &[Value], grammars: &Grammars) -> Result<Option<He
     let vocabulary = grammars.vocabulary;
     let one =
         |lark: String| held(format!("{lark}\nBLANK: /[ \\n]{{1,8}}/\n{}", calls(tools)?), grammars);
-    // Of each tool, its name and its arguments alone.
+    // For each tool, its name and a grammar of its arguments alone.
     let each = || {
         tools.iter().enumerate().map(|(i, tool)| {
             let lark = format!("start: args\nargs: %json {}", schema(tool));
@@ -142,13 +142,13 @@ fn schema(tool: &Value) -> Value {
         _ => json!({"type": "object"}),
     };
     with_rules(&mut schema, is_strict(tool));
-    // With the blanks that templates write.
+    // The blanks that templates write.
     schema["x-guidance"]["item_separator"] = ", ".into();
     schema["x-guidance"]["key_separator"] = ": ".into();
     schema
 }
 
-/// The rule `call`, of a call of one of the tools.
+/// The rule `call`: a call of one of the tools.
 fn calls(tools: &[Value]) -> Result<String, Refusal> {
     let all: Vec<String> = (0..tools.len()).map(|i| format!("call{i}")).collect();
     let mut lark = format!("call: {}", all.join(" | "));

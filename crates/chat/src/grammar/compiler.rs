@@ -1,4 +1,5 @@
-//! The compiler of grammars, which is llguidance: what an answer is wanted to be becomes a [`Grammar`], and a grammar the [`Mask`] of each token.
+//! The grammar compiler, which is llguidance: turns what an answer is [`Wanted`] to be into a [`Grammar`], and a grammar into the
+//! [`Mask`] of each token.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,16 +15,16 @@ use super::{Wanted, gbnf, size, with_rules};
 /// Compiles schemas and grammars for the tokens of a model.
 pub struct Compiler {
     factory: ParserFactory,
-    /// The token that ends an answer, and all that do.
+    /// The token that ends an answer, and all tokens that do.
     end: u32,
     ends: Arc<[u32]>,
 }
 
 impl Compiler {
-    /// For the tokens of a model.
+    /// Creates a compiler for the tokens of a model.
     ///
     /// # Errors
-    /// No answer of the model can be held to anything.
+    /// The answers of this model cannot be constrained.
     pub fn new(tokenizer: &Tokenizer) -> Result<Compiler, NoGrammar> {
         let vocab = tokenizer.vocab_size() as u32;
         let end = tokenizer.eos().or(tokenizer.ends().first().copied());
@@ -32,7 +33,7 @@ impl Compiler {
             .map(|id| {
                 let mut bytes = Vec::new();
                 if tokenizer.is_control(id) || tokenizer.is_end(id) {
-                    // So that no text is taken for it.
+                    // The marker keeps text from matching it.
                     bytes.push(TokTrie::SPECIAL_TOKEN_MARKER);
                     bytes.extend_from_slice(tokenizer.token_text(id));
                 } else {
@@ -44,7 +45,7 @@ impl Compiler {
         Compiler::of_words(&words, end, tokenizer.ends().into())
     }
 
-    /// For tokens of these bytes, one of which ends an answer, as do some others.
+    /// Creates a compiler for tokens with these bytes; `end` ends an answer, as do all of `ends`.
     fn of_words(words: &[Vec<u8>], end: u32, ends: Arc<[u32]>) -> Result<Compiler, NoGrammar> {
         let trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, end), words);
         let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
@@ -53,12 +54,12 @@ impl Compiler {
         factory.quiet();
         factory.limits_mut().verbose_errors = false;
         factory.limits_mut().max_lexer_states = 50_000;
-        // JSON and programming languages need some hundreds for a token, and a grammar that can read a text in very many ways all there are.
+        // JSON and programming languages need a few hundred per token; a grammar that can parse a text in very many ways reaches any limit.
         factory.limits_mut().step_max_items = 5_000;
         Ok(Compiler { factory, end, ends })
     }
 
-    /// For tokens that are a byte each, and one that ends.
+    /// Creates a compiler for tokens of one byte each, and an end token.
     #[cfg(test)]
     pub(super) fn of_bytes() -> Compiler {
         let words = (0..=255).map(|byte| vec![byte]).chain([b"\xff<end>".to_vec()]);
@@ -81,7 +82,7 @@ impl Compiler {
         let parser = parser.map_err(|error| error.to_string())?;
         let matcher = Matcher::new(Ok(parser));
         let mut grammar = Grammar { matcher, end: self.end, ends: self.ends.clone() };
-        // One with which no answer can begin is a mistake that is told before there is an answer.
+        // If no answer can begin with a grammar, the error is reported before there is an answer.
         grammar.mask().map_err(|why| {
             format!("no answer can begin with it ({})", why.lines().next().unwrap_or_default())
         })?;
@@ -94,7 +95,7 @@ fn of_lark(text: String) -> Result<TopLevelGrammar, String> {
     Ok(TopLevelGrammar::from_lark(text))
 }
 
-/// A grammar, and how far a text of it has come.
+/// A grammar, and the position of a text in it.
 pub(crate) struct Grammar {
     matcher: Matcher,
     end: u32,
@@ -125,7 +126,7 @@ impl Grammar {
         let _ = self.matcher.consume_token(token);
     }
 
-    /// Continues with a text. Returns whether it may begin so.
+    /// Advances by a text. Returns true if the grammar accepts it.
     pub(super) fn accept_text(&mut self, text: &[u8]) -> bool {
         let Ok(tokens) = self.matcher.tok_env().map(|tokens| tokens.tokenize_bytes(text)) else {
             return false;
@@ -139,10 +140,10 @@ impl Grammar {
     }
 }
 
-/// Which tokens may come next.
+/// The tokens that may come next.
 pub(super) struct Mask {
     pub(super) allowed: SimpleVob,
-    /// The tokens that end an answer, if it may end here.
+    /// The tokens that end an answer, if the answer may end here.
     ends: Option<Arc<[u32]>>,
 }
 
@@ -182,14 +183,14 @@ mod tests {
                 assert_eq!(held.is_err(), strict, "{schema} {:?}", held.err());
             }
         }
-        // Nothing has this one; it is refused while nothing was answered.
+        // No value matches this one; it is refused before there is an answer.
         for strict in [false, true] {
             let schema = json!({"$ref": "#"});
             assert!(compiler.compile(Wanted::Schema { schema, strict }).is_err());
         }
     }
 
-    /// Each rule is twice the next. With a few more, they would take gigabytes.
+    /// Each rule is twice the size of the next. A few more of them would use gigabytes.
     #[test]
     fn rules_of_rules_are_not_too_many() {
         let compiler = Compiler::of_bytes();

@@ -1,6 +1,6 @@
-//! Compiling what strangers send, on threads of their own: it may take long, and go deep.
+//! Compiles untrusted grammars on separate threads, since compiling may take long and recurse deeply.
 //!
-//! Invariant: nobody waits for it but who has sent it, and no longer than [`MAX_COMPILE_TIME`] for its turn and as long for the rest.
+//! Invariant: only the client that sent a grammar waits for it, at most [`MAX_COMPILE_TIME`] for its turn and as long again for the rest.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -9,18 +9,18 @@ use std::time::Duration;
 
 use super::{Compiler, Grammar, NoGrammar, Wanted};
 
-/// How many are compiled at the same time, and how many may wait until one of them is.
+/// Maximum number of concurrent compilations, and of those that wait for one of them to end.
 const AT_ONCE: usize = 2;
 const WAITING: usize = 16;
-/// How many can be in the making.
+/// Maximum number of compilations that run or wait.
 pub const MAX_COMPILED: usize = AT_ONCE + WAITING;
-/// How long one may take.
+/// Time limit of a compilation.
 pub(super) const MAX_COMPILE_TIME: Duration = Duration::from_secs(10);
-/// Bytes of the stack. llguidance calls itself for each step from schema to schema and from rule to rule, and takes some kilobytes for it; as
-/// many steps as the longest schema can have need less than a quarter of this. Only what is touched takes memory.
+/// Bytes of the stack. llguidance recurses at each step from schema to schema and from rule to rule, using a few kilobytes per step;
+/// the maximum number of steps of the longest schema needs less than a quarter of this. Only the pages that are touched use memory.
 const STACK: usize = 512 << 20;
 
-/// How many there are.
+/// The number of compilations.
 struct Counts {
     running: usize,
     waiting: usize,
@@ -29,11 +29,11 @@ struct Counts {
 static COUNTS: Mutex<Counts> = Mutex::new(Counts { running: 0, waiting: 0 });
 static ENDED: Condvar = Condvar::new();
 
-/// The right to compile one.
+/// A permit to run one compilation.
 struct Permit;
 
 impl Permit {
-    /// Waits for one, if not too many do.
+    /// Waits for a permit, unless too many others already wait.
     fn wait() -> Option<Permit> {
         let mut counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.running == AT_ONCE {
@@ -61,7 +61,7 @@ impl Drop for Permit {
     }
 }
 
-/// Compiles apart from everything else.
+/// Compiles on a separate thread.
 pub(super) fn compile(compiler: &Arc<Compiler>, wanted: Wanted) -> Result<Grammar, NoGrammar> {
     wanted.check()?;
     let permit = Permit::wait().ok_or(NoGrammar::Busy)?;
@@ -70,7 +70,7 @@ pub(super) fn compile(compiler: &Arc<Compiler>, wanted: Wanted) -> Result<Gramma
     let work = move || {
         let compiled = compiler.compile(wanted);
         drop(permit);
-        // Who has waited too long does not want it any more.
+        // A caller that has timed out no longer needs it.
         let _ = send.send(compiled);
     };
     let thread = thread::Builder::new().name("alight-grammar".into()).stack_size(STACK);
@@ -91,11 +91,11 @@ mod tests {
     use super::super::{GRAMMAR, SCHEMA};
     use super::*;
 
-    /// Compiles what is as long as it may be, and finds two masks, as other threads do.
+    /// Compiles a grammar of maximum length, and computes two masks, as other threads do.
     fn try_to_compile(wanted: Wanted) {
         let (bytes, most) = wanted.bytes();
         assert!(bytes <= most && bytes > most / 2, "{bytes} of {most} bytes");
-        // A grammar or a refusal: what matters is that there is an end.
+        // A grammar or an error: only termination matters.
         let compiled = compile(&Arc::new(Compiler::of_bytes()), wanted);
         if let Ok(mut grammar) = compiled
             && let Ok(mask) = grammar.mask()
@@ -106,7 +106,7 @@ mod tests {
         }
     }
 
-    /// The longest schema of definitions each of which has the next, in `before` and `after`.
+    /// The longest schema of definitions that each contain the next, between `before` and `after`.
     fn chain(before: &str, after: &str) -> Wanted {
         let one = before.len() + after.len() + 36;
         let n = (SCHEMA - 1000) / one;
@@ -119,7 +119,7 @@ mod tests {
         Wanted::lenient(json!({"$defs": all, "$ref": "#/$defs/0"}))
     }
 
-    /// Each of these has as many steps in one another as it can have. Too small a stack would end this process.
+    /// Each of these is nested as deeply as possible. Too small a stack would end this process.
     #[test]
     fn no_chain_is_too_deep() {
         let nested = "{\"items\":".repeat(100);

@@ -1,32 +1,32 @@
-//! Why an answer is held to nothing. None of it is about who has asked: a request, a line of a batch, or an option.
+//! Reasons why an answer is not constrained. They do not depend on where the constraint came from: a request, a line of a batch, or an option.
 
 use super::compiling::{MAX_COMPILE_TIME, MAX_COMPILED};
 use crate::body::refusal::Refusal;
 
-/// Why something makes no grammar.
+/// The reason why a grammar cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoGrammar {
-    /// A schema is no JSON.
+    /// A schema is not JSON.
     #[error("it is not JSON: {0}")]
     NotJson(String),
-    /// JSON is no schema.
+    /// The JSON is not a schema.
     #[error("the schema is {0}, expected an object")]
     NoSchema(String),
-    /// A grammar has nothing in it.
+    /// A grammar is empty.
     #[error("the grammar is empty, expected a rule `root ::= …`")]
     Empty,
-    /// It costs too much before it is looked into.
+    /// It is too long, and is not parsed.
     #[error("it has {bytes} bytes, expected at most {most}")]
     TooLong {
-        /// How many it has.
+        /// Its size in bytes.
         bytes: usize,
-        /// How many it may have.
+        /// The maximum size in bytes.
         most: usize,
     },
     /// It cannot be compiled, or no answer can begin with it.
     #[error("it makes no grammar: {0}")]
     Wrong(String),
-    /// It costs too much.
+    /// Compiling it takes too long.
     #[error("it makes no grammar: it takes more than {} s to compile: make it simpler", MAX_COMPILE_TIME.as_secs())]
     TooSlow,
     /// The program was built without the feature `grammar`.
@@ -34,30 +34,30 @@ pub enum NoGrammar {
         "this program was built without grammars; `make build` and `cargo install` build it with them"
     )]
     NotBuilt,
-    /// Nothing would end an answer.
+    /// The model has no token that ends an answer.
     #[error("the model has no token that ends an answer")]
     NoEnd,
-    /// The tokens of the model are none for llguidance.
+    /// llguidance cannot use the tokens of the model.
     #[error("nothing can be held in the tokens of this model: {0}")]
     Tokens(String),
-    /// Too many wait for it.
+    /// Too many compilations run or wait.
     #[error("{MAX_COMPILED} grammars are being compiled or wait for it")]
     Busy,
-    /// The system gives no thread.
+    /// The system could not start a thread.
     #[error("the system gives no thread to compile a grammar: {0}")]
     NoThread(String),
-    /// A mistake of ours, or of llguidance's.
+    /// A bug, here or in llguidance.
     #[error("the compiler of grammars has failed")]
     Failed,
 }
 
 impl NoGrammar {
-    /// True if it is about what was asked for, and so comes of it again whenever that is asked for.
+    /// True if the reason is the requested constraint itself, so that it fails again each time it is requested.
     pub fn is_of_what_was_asked(&self) -> bool {
         !matches!(self, NoGrammar::Busy | NoGrammar::NoThread(_) | NoGrammar::Failed)
     }
 
-    /// The same of a field of a body.
+    /// The same, for a field of a body.
     pub(super) fn of_field(self, param: &'static str) -> NotHeld {
         match self {
             NoGrammar::NotBuilt | NoGrammar::NoEnd | NoGrammar::Tokens(_) => {
@@ -69,13 +69,13 @@ impl NoGrammar {
     }
 }
 
-/// Why the answer to a body is not held to what its fields ask for.
+/// The reason why the answer to a body does not get the constraint that its fields request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotHeld {
-    /// The body asks for what there is not.
+    /// The body requests an invalid or unsupported constraint.
     #[error("{}", .0.message)]
     Refused(Refusal),
-    /// Nothing is wrong with the body.
+    /// The body is not the cause.
     #[error("{0}")]
     Compiler(NoGrammar),
 }

@@ -1,18 +1,18 @@
-//! GBNF, llama.cpp's grammars, as llguidance's Lark.
+//! Translates GBNF, llama.cpp's grammars, to llguidance's Lark.
 //!
-//! A rule that leads back to no rule is a terminal there, and so is each piece between rules that do: llguidance takes a terminal for
-//! as long as it can go on. A grammar in which a piece ends only where a rule after it begins with what the piece could go on with is
-//! therefore read more narrowly than by llama.cpp; grammars without rules that lead back to themselves are read exactly.
+//! A rule that reaches no recursive rule becomes a terminal there, and so does each piece between rules that do: llguidance matches a
+//! terminal as long as it can continue. A grammar in which a piece ends only because the next rule begins with text that could also
+//! continue the piece therefore accepts less than in llama.cpp; grammars without recursive rules are read exactly.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// Most rules, most brackets in one another, and most repetitions that are counted.
+/// Maximum number of rules, depth of nested brackets, and count of a repetition.
 const RULES: usize = 1000;
 const DEPTH: usize = 64;
 const TIMES: u32 = 2000;
 
-/// What a rule has.
+/// A part of a rule.
 #[derive(Clone, Debug)]
 enum Node {
     Text(String),
@@ -21,11 +21,11 @@ enum Node {
     Rule(usize),
     Sequence(Vec<Node>),
     Either(Vec<Node>),
-    /// At least so often, and at most.
+    /// A minimum and a maximum number of repetitions.
     Times(Box<Node>, u32, Option<u32>),
 }
 
-/// The same grammar in Lark.
+/// Returns the same grammar in Lark.
 pub(crate) fn lark(gbnf: &str) -> Result<String, String> {
     let mut reader =
         Reader { rest: gbnf, all: gbnf.len(), numbers: HashMap::new(), rules: Vec::new() };
@@ -66,7 +66,7 @@ fn each_rule(node: &Node, each: &mut dyn FnMut(usize)) {
     }
 }
 
-/// Which rules lead back to none.
+/// For each rule, true if it reaches no recursive rule.
 fn regular(rules: &[Node]) -> Vec<bool> {
     let mut known = vec![false; rules.len()];
     loop {
@@ -85,7 +85,7 @@ fn regular(rules: &[Node]) -> Vec<bool> {
 struct Writer {
     regular: Vec<bool>,
     out: String,
-    /// Terminals that were made of pieces of rules.
+    /// Number of terminals that were made from pieces of rules.
     pieces: usize,
 }
 
@@ -100,7 +100,7 @@ impl Writer {
         all
     }
 
-    /// A node, in a terminal or in a rule.
+    /// Writes a node, in a terminal or in a rule.
     fn node(&mut self, node: &Node, terminal: bool) -> String {
         if !terminal && self.is_regular(node) && !matches!(node, Node::Rule(_)) {
             let body = self.node(node, true);
@@ -116,7 +116,7 @@ impl Writer {
             Node::Sequence(all) if all.is_empty() => "\"\"".to_owned(),
             Node::Sequence(all) if terminal => self.joined(all, true, " "),
             Node::Sequence(all) => {
-                // Neighbours that lead back to no rule are one terminal.
+                // Adjacent nodes that reach no recursive rule become one terminal.
                 let mut parts = Vec::new();
                 for run in all.chunk_by(|a, b| self.is_regular(a) && self.is_regular(b)) {
                     parts.push(match run {
@@ -162,7 +162,7 @@ impl<'g> Reader<'g> {
         Err(format!("at byte {at} of the grammar is {found}, expected {expected}"))
     }
 
-    /// Skips blanks and comments.
+    /// Skips whitespace and comments.
     fn skip(&mut self) {
         loop {
             self.rest = self.rest.trim_start_matches([' ', '\t', '\r', '\n']);
@@ -300,7 +300,7 @@ impl<'g> Reader<'g> {
         Ok(Some(n))
     }
 
-    /// A character, which may be written by a code.
+    /// Reads a character, which may be an escape.
     fn character(&mut self) -> Result<char, String> {
         let mut all = self.rest.chars();
         let Some(first) = all.next() else { return self.fail("a character") };
@@ -361,7 +361,7 @@ impl<'g> Reader<'g> {
         self.eat("]");
         match (class.len() == empty, class.len()) {
             (true, 1) => self.fail("a character in front of \"]\""),
-            // None is left out.
+            // No character is excluded.
             (true, _) => Ok("(?s:.)".to_owned()),
             _ => Ok(class + "]"),
         }
@@ -376,7 +376,7 @@ mod tests {
 
     use super::*;
 
-    /// True if a text is one of the grammar's.
+    /// True if the grammar accepts a text.
     fn takes(gbnf: &str, text: &str) -> bool {
         let lark = lark(gbnf).unwrap_or_else(|e| panic!("{e}: {gbnf}"));
         let mut factory = ParserFactory::new_simple(&ApproximateTokEnv::single_byte_env()).unwrap();

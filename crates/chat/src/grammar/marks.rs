@@ -1,4 +1,4 @@
-//! Answers of which a part is held to a grammar: what comes after a mark, up to the grammar's end. Before and after it the answer is free.
+//! Answers of which only the text after a marker is held to a grammar, up to the grammar's end. Before and after it the answer is free.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,22 +7,22 @@ use alight_text::Tokenizer;
 
 use super::{Grammar, Mask};
 
-/// The marks of an answer, and how far it is.
+/// The markers of an answer, and its state.
 #[derive(Clone)]
 pub(crate) struct Marks {
-    /// Each with its grammar, of which nothing was written yet.
+    /// Each marker with its grammar in the initial state.
     all: Arc<[(Box<[u8]>, Grammar)]>,
-    /// Bytes of the longest.
+    /// Bytes of the longest marker.
     longest: usize,
-    /// The grammar of the mark that the answer is after, and how far that one is.
+    /// The grammar of the marker that the answer is after, in its current state.
     now: Option<Grammar>,
-    /// The end of the answer, while it is free: it has no mark, but may have the beginning of one.
+    /// The end of the answer, while it is free: it contains no marker, but may contain the beginning of one.
     seen: Vec<u8>,
     tokenizer: &'static Tokenizer,
 }
 
 impl Marks {
-    /// Of an answer in these tokens.
+    /// Creates the markers for an answer in these tokens.
     pub(super) fn new(all: Vec<(String, Grammar)>, tokenizer: &'static Tokenizer) -> Marks {
         let all: Arc<[(Box<[u8]>, Grammar)]> =
             all.into_iter().map(|(mark, of)| (mark.into_bytes().into(), of)).collect();
@@ -30,7 +30,7 @@ impl Marks {
         Marks { all, longest, now: None, seen: Vec::new(), tokenizer }
     }
 
-    /// Adds a token to what was seen. Returns the grammar of the mark that it has completed, if it has.
+    /// Adds a token to the text that was seen. Returns the grammar of the marker that the token completes, if any.
     fn see(&mut self, token: u32) -> Option<Grammar> {
         self.tokenizer.decode_special(token, &mut self.seen);
         let end = |mark: &[u8]| {
@@ -45,7 +45,7 @@ impl Marks {
         let mut grammar = grammar.clone();
         let begun = grammar.accept_text(&self.seen[end..]);
         self.seen.clear();
-        // What the token has after the mark was chosen while the answer was free. If it is another thing, it stays so.
+        // The rest of the token after the marker was chosen while the answer was free. If it does not match the grammar, the answer stays free.
         begun.then_some(grammar)
     }
 

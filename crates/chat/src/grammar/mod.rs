@@ -1,10 +1,11 @@
-//! Answers that are held to a JSON schema, a grammar, a regular expression, or the call of a tool, by llguidance: which tokens may come next.
+//! Answers constrained to a JSON schema, a grammar, a regular expression, or a tool call, by llguidance, which determines the tokens
+//! that may come next.
 //!
-//! `alight run` and `alight batch` hold theirs by it, too: nothing here knows of HTTP. [`take`] reads the fields of a body, [`held`] takes what
-//! an answer is [`Wanted`] to be, and [`Masks`] makes of either the constraint that an engine takes.
+//! `alight run` and `alight batch` use it, too: nothing here depends on HTTP. [`take`] reads the fields of a body, [`held`] takes a
+//! [`Wanted`], and [`Masks`] turns the result of either into the constraint for an engine.
 //!
-//! Invariant: what a stranger's schema or grammar may cost is limited, in time and in memory, when it is compiled and for each token. Beyond,
-//! the request fails, and no other.
+//! Invariant: the cost of an untrusted schema or grammar is limited, in time and memory, when it is compiled and for each token.
+//! Beyond the limit, that request fails, and no other.
 
 mod beside;
 mod calls;
@@ -38,26 +39,26 @@ pub use self::compiling::MAX_COMPILED;
 pub use self::error::{NoGrammar, NotHeld};
 use self::marks::Marks;
 
-/// Most bytes of a schema, or of a grammar in which no expression is long; of a grammar of llguidance's; and of a regular expression. The time
-/// to compile an expression grows with the square of its length.
+/// Maximum bytes of a schema or of a grammar without long expressions, of an llguidance grammar, and of a regular expression. The
+/// time to compile an expression grows with the square of its length.
 const SCHEMA: usize = 256 << 10;
 const GRAMMAR: usize = 32 << 10;
 const REGEX: usize = 4096;
 
-/// What a grammar of llama-server begins with if it is not GBNF but llguidance's Lark.
+/// The prefix that marks a grammar for llama-server as llguidance's Lark instead of GBNF.
 const LARK: &str = "%llguidance";
 
-/// Calls the work that it is given, once.
+/// A function that calls the given work once.
 pub type Waiting = fn(&mut dyn FnMut());
 
-/// Makes what holds the answers of a model.
+/// Builds the constraints for the answers of a model.
 pub struct Grammars {
     vocabulary: &'static Vocabulary,
     waiting: Waiting,
     compiler: LazyCompiler,
 }
 
-/// The compiler for the tokens of a model, made when something is first compiled.
+/// The compiler for the tokens of a model, created on first use.
 #[derive(Default)]
 pub struct LazyCompiler(OnceLock<Result<Arc<Compiler>, NoGrammar>>);
 
@@ -67,27 +68,27 @@ impl LazyCompiler {
         self.0.get_or_init(make).as_ref().map_err(NoGrammar::clone)
     }
 
-    /// Compiles the constraint on a whole answer, in the same tokens each time.
+    /// Compiles the constraint on a whole answer, always for the same tokens.
     ///
     /// # Errors
-    /// It makes no grammar.
+    /// The grammar cannot be built.
     pub fn held(&self, tokenizer: &Tokenizer, wanted: Wanted) -> Result<Held, NoGrammar> {
         Ok(Held(Part::Whole(compiling::compile(self.get(tokenizer)?, wanted)?)))
     }
 }
 
 impl Grammars {
-    /// For a model's tokens, and the notation in which it calls tools.
+    /// Creates it for a model's tokens and its notation for tool calls.
     pub fn new(vocabulary: &'static Vocabulary) -> Grammars {
         Grammars { vocabulary, waiting: |work| work(), compiler: LazyCompiler::default() }
     }
 
-    /// The same, where a thread that has to wait for a compilation calls `waiting` with the work that waits, and so can let others go on.
+    /// The same, but a thread that has to wait for a compilation passes the waiting work to `waiting`, which can let others proceed.
     pub fn waiting(self, waiting: Waiting) -> Grammars {
         Grammars { waiting, ..self }
     }
 
-    /// Compiles what the field `param` of a request asks for.
+    /// Compiles the grammar that the field `param` of a request requests.
     fn compiled(&self, param: &'static str, wanted: Wanted) -> Result<Grammar, NotHeld> {
         let grammar = self.compiler.get(&self.vocabulary.tokenizer).and_then(|compiler| {
             let (mut wanted, mut compiled) = (Some(wanted), None);
@@ -100,23 +101,23 @@ impl Grammars {
     }
 }
 
-/// What of an answer is held to a grammar.
+/// The constraint on an answer.
 #[derive(Clone, Debug)]
 pub struct Held(pub(crate) Part);
 
-/// Which part of it.
+/// The part of the answer that is constrained.
 #[derive(Clone, Debug)]
 pub(crate) enum Part {
-    /// All of it.
+    /// The whole answer.
     Whole(Grammar),
-    /// All of it, which may be the calls of tools instead of what was asked for.
+    /// The whole answer, which may be tool calls instead of the requested JSON.
     WholeOrCalls(Grammar),
-    /// What comes after some marks.
+    /// The text after certain markers.
     After(Marks),
 }
 
 impl Held {
-    /// Which tokens may come next; `None`: all.
+    /// The tokens that may come next; `None` if all may.
     fn mask(&mut self) -> Result<Option<Mask>, Box<str>> {
         match &mut self.0 {
             Part::Whole(grammar) | Part::WholeOrCalls(grammar) => grammar.mask().map(Some),
@@ -124,7 +125,7 @@ impl Held {
         }
     }
 
-    /// A token has come.
+    /// Accepts a chosen token.
     fn accept(&mut self, token: u32) {
         match &mut self.0 {
             Part::Whole(grammar) | Part::WholeOrCalls(grammar) => grammar.accept(token),
@@ -133,76 +134,76 @@ impl Held {
     }
 }
 
-/// What follows for an answer from the constraint that it has, if it has one: the same for every front.
+/// The rules that follow for an answer from its constraint, if it has one: the same for every frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerRules {
-    /// The model may think first. No grammar has a rule for that.
+    /// The model may think first. No grammar has a rule for thinking.
     pub thinking: bool,
-    /// Marks of thinking and of calls take the answer apart. An answer that a grammar has is what was asked for, whatever it looks like.
+    /// Markers of thinking and of calls divide the answer. An answer with a grammar is the requested text, whatever it looks like.
     pub marks: bool,
-    /// The answer may go on after an end-of-generation token. Nothing follows the end of what a grammar has.
+    /// The answer may continue after an end-of-generation token. Nothing follows the end of a grammar.
     pub past_end: bool,
 }
 
 impl AnswerRules {
-    /// Those of an answer without a constraint.
+    /// The rules for an answer without a constraint.
     pub const FREE: AnswerRules = AnswerRules { thinking: true, marks: true, past_end: true };
-    /// Those of an answer that a grammar has as a whole.
+    /// The rules for an answer that is held to a grammar as a whole.
     pub const WHOLE: AnswerRules = AnswerRules { thinking: false, marks: false, past_end: false };
 
-    /// Those of an answer with this constraint.
+    /// The rules for an answer with this constraint.
     pub fn of(held: Option<&Held>) -> AnswerRules {
         match held.map(|held| &held.0) {
-            // What comes before the marks of a call is free.
+            // The text before the markers of a call is free.
             None | Some(Part::After(_)) => AnswerRules::FREE,
             Some(Part::Whole(_)) => AnswerRules::WHOLE,
-            // What is JSON or a call of a tool is told apart by the marks of calls.
+            // The markers of calls distinguish JSON from a tool call.
             Some(Part::WholeOrCalls(_)) => AnswerRules { marks: true, ..AnswerRules::WHOLE },
         }
     }
 }
 
-/// What an answer is to be held to.
+/// The requested constraint on an answer.
 #[derive(Clone, Debug)]
 pub enum Wanted {
-    /// JSON that a schema has.
+    /// JSON that matches a schema.
     Schema {
         /// An object, `true` or `false`.
         schema: Value,
-        /// True if nothing is held to it if not all of it can be kept to.
+        /// True to fail if llguidance does not support every part of the schema.
         strict: bool,
     },
-    /// A text of a grammar of llama.cpp's.
+    /// A text that matches a llama.cpp grammar.
     Gbnf(String),
-    /// A text of a grammar of llguidance's.
+    /// A text that matches an llguidance grammar.
     Lark(String),
-    /// The call of a tool, by a grammar of llguidance's that was made here.
+    /// A tool call, by an llguidance grammar that was built here.
     Calls(String),
-    /// A text of a regular expression.
+    /// A text that matches a regular expression.
     Regex(String),
 }
 
 impl Wanted {
-    /// JSON that the schema of this text has, as far as it can be kept to.
+    /// JSON that matches the schema in this text, as far as llguidance supports it.
     ///
     /// # Errors
-    /// The text is no schema.
+    /// The text is not a schema.
     pub fn schema(text: &str) -> Result<Wanted, NoGrammar> {
         let schema = serde_json::from_str(text);
         Wanted::schema_of(schema.map_err(|error| NoGrammar::NotJson(error.to_string()))?)
     }
 
-    /// The same of a schema that has been parsed.
+    /// The same, for a parsed schema.
     ///
     /// # Errors
-    /// It is no schema.
+    /// It is not a schema.
     pub fn schema_of(schema: Value) -> Result<Wanted, NoGrammar> {
         let wanted = Wanted::lenient(schema);
         wanted.check()?;
         Ok(wanted)
     }
 
-    /// A text that this regular expression matches from its beginning to its end.
+    /// A text that this regular expression matches from beginning to end.
     ///
     /// # Errors
     /// The expression is empty, or too long.
@@ -215,7 +216,7 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// A text of this grammar, which is GBNF, or llguidance's Lark after its mark.
+    /// A text that matches this grammar, which is GBNF, or llguidance's Lark after its prefix.
     ///
     /// # Errors
     /// The text is empty, or too long.
@@ -228,7 +229,7 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// Refuses what needs no compiler to be refused.
+    /// Refuses everything that can be refused without a compiler.
     fn check(&self) -> Result<(), NoGrammar> {
         let (bytes, most) = self.bytes();
         if bytes > most {
@@ -242,12 +243,12 @@ impl Wanted {
         }
     }
 
-    /// JSON that a schema has, as far as it can be kept to.
+    /// JSON that matches a schema, as far as llguidance supports it.
     fn lenient(schema: Value) -> Wanted {
         Wanted::Schema { schema, strict: false }
     }
 
-    /// How many bytes it has, and how many it may have.
+    /// Its size in bytes, and the maximum.
     fn bytes(&self) -> (usize, usize) {
         match self {
             Wanted::Schema { schema, .. } => (schema.to_string().len(), SCHEMA),
@@ -258,11 +259,11 @@ impl Wanted {
     }
 }
 
-/// Takes what an answer is to be held to: `response_format`, or llama-server's `json_schema` and `grammar`, or `regex`. What a tool has to be
-/// called by is held to nothing else.
+/// Takes the constraint on an answer: `response_format`, or llama-server's `json_schema` and `grammar`, or `regex`. An answer that
+/// must be a tool call gets no other constraint.
 ///
 /// # Errors
-/// A field asks for what is no grammar, or for what cannot be held.
+/// A field has an invalid grammar, or one that cannot be used.
 pub fn take(
     fields: &mut Fields,
     calls: Calls<'_>,
@@ -299,21 +300,21 @@ pub fn take(
     Ok(Some(Held(Part::Whole(grammars.compiled(param, wanted)?))))
 }
 
-/// How JSON of a schema is written.
+/// Sets the rules for writing JSON of a schema.
 fn with_rules(schema: &mut Value, strict: bool) {
     if let Some(object) = schema.as_object_mut() {
-        // A small model may write blanks for ever. What llguidance does not know of a schema is left out, unless the client insists.
+        // A small model may write blanks forever. Parts of a schema that llguidance does not support are ignored, unless the client insists.
         let how = json!({"whitespace_flexible": false, "lenient": !strict});
         object.insert("x-guidance".to_owned(), how);
     }
 }
 
-/// A grammar of llama-server: GBNF, or Lark after its mark.
+/// A grammar in llama-server's format: GBNF, or Lark after its prefix.
 fn of_grammar(text: String) -> Wanted {
     if text.starts_with(LARK) { Wanted::Lark(text) } else { Wanted::Gbnf(text) }
 }
 
-/// What OpenAI's field asks for.
+/// Returns the constraint that OpenAI's field requests.
 fn of_format(mut format: Map<String, Value>) -> Result<Option<Wanted>, Refusal> {
     match format.get("type").and_then(Value::as_str) {
         Some("text") => Ok(None),
@@ -322,7 +323,7 @@ fn of_format(mut format: Map<String, Value>) -> Result<Option<Wanted>, Refusal> 
             Ok(Some(Wanted::lenient(schema.unwrap_or_else(|| json!({"type": "object"})))))
         }
         Some("json_schema") => {
-            // Others than chat completions have the same fields without an object around them.
+            // APIs other than chat completions have the same fields without the enclosing object.
             let mut named = format.shift_remove("json_schema").unwrap_or(format.into());
             let strict = named["strict"] == true;
             let schema = named.get_mut("schema").map(Value::take);

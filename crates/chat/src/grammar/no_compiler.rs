@@ -1,4 +1,4 @@
-//! In the place of `compiler.rs`, in a program that is built without the feature `grammar`: there is no compiler, and so none of what it makes.
+//! Replaces `compiler.rs` in a program built without the feature `grammar`: there is no compiler, so its types cannot be constructed.
 
 use std::convert::Infallible;
 
@@ -7,14 +7,14 @@ use alight_text::Tokenizer;
 use super::Wanted;
 use super::error::NoGrammar;
 
-/// Cannot be made.
+/// Cannot be constructed.
 pub struct Compiler(Infallible);
 
 impl Compiler {
-    /// Refuses.
+    /// Returns an error.
     ///
     /// # Errors
-    /// Always: nothing here can compile a grammar.
+    /// Always: no grammar can be compiled.
     pub fn new(_: &Tokenizer) -> Result<Compiler, NoGrammar> {
         Err(NoGrammar::NotBuilt)
     }
@@ -24,7 +24,7 @@ impl Compiler {
     }
 }
 
-/// Cannot be made.
+/// Cannot be constructed.
 #[derive(Clone, Debug)]
 pub(crate) struct Grammar(Infallible);
 
@@ -46,7 +46,7 @@ impl Grammar {
     }
 }
 
-/// Cannot be made.
+/// Cannot be constructed.
 pub(super) struct Mask(Infallible);
 
 impl Mask {

@@ -1,6 +1,6 @@
-//! How large a schema, or a terminal of a grammar, becomes when it is compiled. llguidance merges what `allOf` lists, and what stands beside
-//! a `$ref`, and copies the schemas that are referred to there: a list of two references to a list of two references, and so on, doubles with
-//! each step. So does a terminal of two terminals of two terminals.
+//! The size of a schema, or of a terminal of a grammar, after it is compiled. llguidance merges the items of `allOf`, and the
+//! keywords next to a `$ref`, and copies the schemas that are referenced there: a list of two references to a list of two references,
+//! and so on, doubles with each step. So does a terminal of two terminals of two terminals.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,11 +10,12 @@ use serde_json::{Deserializer, Value};
 use super::REGEX as PATTERN;
 use crate::decoded::decoded;
 
-/// Most values that a schema may have with what is merged copied.
+/// Maximum number of values of a schema, including the copies made by merging.
 const MAX_VALUES: u64 = 200_000;
-/// Most parts of a terminal, with those of the terminals that it names. Of one that may end after each of n parts, two tokens make n² / 2.
+/// Maximum number of parts of a terminal, including those of the terminals that it names. If it may end after each of n parts, two
+/// tokens make n² / 2.
 const PARTS: u64 = 8000;
-/// What may stand beside a reference without being merged with what it refers to.
+/// Keywords that may be next to a reference without being merged with its target.
 const BESIDE: [&str; 11] = [
     "title",
     "description",
@@ -29,7 +30,7 @@ const BESIDE: [&str; 11] = [
     "definitions",
 ];
 
-/// Whether a schema may be compiled.
+/// Checks that a schema is small enough to be compiled.
 pub(super) fn check(schema: &Value) -> Result<(), String> {
     let mut sizes = Sizes { root: schema, named: HashMap::new(), known: HashMap::new() };
     sizes.look(schema)?;
@@ -41,7 +42,7 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the terminals and schemas of a grammar of llguidance's may be compiled. What is no grammar is refused by llguidance.
+/// Checks that the terminals and schemas of an llguidance grammar are small enough to be compiled. llguidance itself rejects invalid grammars.
 pub(super) fn check_grammar(lark: &str) -> Result<(), String> {
     let mut terminals = Terminals { of: HashMap::new(), known: HashMap::new() };
     terminals.read(lark)?;
@@ -58,16 +59,17 @@ pub(super) fn check_grammar(lark: &str) -> Result<(), String> {
 
 /// The terminals of a grammar.
 struct Terminals<'g> {
-    /// By name: its own parts, and the terminals that it names.
+    /// By name: the number of its own parts, and the terminals that it names.
     of: HashMap<&'g str, (u64, Vec<&'g str>)>,
-    /// By name: how many parts there are with those of others; 0 while that is being found.
+    /// By name: the number of parts including those of other terminals; 0 while it is being computed.
     known: HashMap<&'g str, u64>,
 }
 
 impl<'g> Terminals<'g> {
     fn read(&mut self, lark: &'g str) -> Result<(), String> {
         let mut at = 0;
-        // Whose parts these are, and what of them the line has: if a colon comes, its first word is another one's name.
+        // The rule that the parts belong to, and the parts on the current line: if a colon follows, the line's first word is the name
+        // of another rule.
         let mut whose = "";
         let mut line = Line::default();
         while at < lark.len() {
@@ -113,7 +115,7 @@ impl<'g> Terminals<'g> {
         Ok(())
     }
 
-    /// Adds what a line has, which begins again.
+    /// Adds the contents of a line, and resets it.
     fn add(&mut self, whose: &'g str, line: &mut Line<'g>) {
         let line = std::mem::take(line);
         if is_terminal(whose) {
@@ -136,22 +138,22 @@ impl<'g> Terminals<'g> {
     }
 }
 
-/// What a line of a grammar has.
+/// The contents of a line of a grammar.
 #[derive(Default)]
 struct Line<'g> {
     parts: u64,
     words: Vec<&'g str>,
-    /// True if its colon has come.
+    /// True after the line's colon.
     named: bool,
 }
 
-/// By Lark's rule: a name without small letters.
+/// By Lark's rule, a terminal's name has no lowercase letters.
 fn is_terminal(name: &str) -> bool {
     name.bytes().any(|byte| byte.is_ascii_uppercase())
         && !name.bytes().any(|byte| byte.is_ascii_lowercase())
 }
 
-/// A text, an expression, a word, a directive, or one character, from a byte of a grammar on.
+/// The range of a text, expression, word, directive, or single character that begins at byte `at` of a grammar.
 fn part_at(lark: &str, at: usize) -> Range<usize> {
     let rest = &lark[at..];
     let word = |text: &str| {
@@ -179,12 +181,12 @@ struct Sizes<'s> {
     root: &'s Value,
     /// Schemas by their `$id` and `$anchor`.
     named: HashMap<&'s str, &'s Value>,
-    /// By reference: the size of what it refers to; 0 while that is being found.
+    /// By reference: the size of its target; 0 while it is being computed.
     known: HashMap<&'s str, u64>,
 }
 
 impl<'s> Sizes<'s> {
-    /// Finds the names of all schemas, and patterns that are too long.
+    /// Collects the names of all schemas, and rejects patterns that are too long.
     fn look(&mut self, value: &'s Value) -> Result<(), String> {
         let Value::Object(object) = value else {
             return value.as_array().into_iter().flatten().try_for_each(|item| self.look(item));
@@ -209,7 +211,7 @@ impl<'s> Sizes<'s> {
         Ok(())
     }
 
-    /// The values of a schema. If it is `merged`, each of its references is as large as what it refers to.
+    /// Returns the number of values of a schema. If it is `merged`, each of its references is as large as its target.
     fn of(&mut self, value: &'s Value, merged: bool) -> Result<u64, String> {
         let mut all = 1u64;
         match value {
@@ -240,7 +242,7 @@ impl<'s> Sizes<'s> {
         if let Some(size) = self.known.get(reference) {
             return Ok(*size);
         }
-        // What leads back to itself is not copied in itself.
+        // A recursive schema is not copied into itself.
         self.known.insert(reference, 0);
         let target = self.target(reference).ok_or_else(|| {
             let shown: String = reference.chars().take(80).collect();
@@ -271,7 +273,7 @@ mod tests {
 
     use super::*;
 
-    /// Definitions `d0` to `d{n}`, each made of the next; the last is a text.
+    /// Definitions `d0` to `d{n}`, each made of the next; the last is a string.
     fn chain(n: usize, of: impl Fn(String) -> Value) -> Value {
         let one = |i: usize| match i {
             i if i < n => of(format!("#/$defs/d{}", i + 1)),
@@ -288,7 +290,7 @@ mod tests {
         assert!(check(&chain(24, both)).unwrap_err().contains("200000"));
         let beside = |next: String| json!({"$ref": next, "properties": {"a": {"$ref": next}}});
         assert!(check(&chain(24, beside)).is_err());
-        // By other names of the same schemas.
+        // The same schemas by other names.
         let by_id = json!({"$id": "https://x.org/y", "$defs": {"a": {"$anchor": "b", "enum": vec![1; 500]}},
             "allOf": vec![json!({"$ref": "https://x.org/y#b"}); 500]});
         assert!(check(&by_id).is_err());
@@ -302,7 +304,7 @@ mod tests {
 
     #[test]
     fn what_does_not_is_not() {
-        // Shared by many, and leading back to itself, as the schemas of real programs do.
+        // Shared by many, and recursive, as the schemas of real programs are.
         let both = |next: String| json!({"properties": {"a": {"$ref": next}, "b": {"$ref": next, "title": "b"}}});
         assert!(check(&chain(500, both)).is_ok());
         let tree = json!({"$defs": {"node": {"allOf": [{"$ref": "#/$defs/base"}, {"properties": {"left": {"$ref": "#/$defs/node"}}}]},
@@ -319,7 +321,7 @@ mod tests {
         assert!(check_grammar(&twice(8)).is_ok());
         assert!(check_grammar(&twice(13)).unwrap_err().contains("has more than 8000 parts"));
         assert!(check_grammar(&twice(300)).is_err());
-        // Rules that name rules are no terminal, and what names itself is refused elsewhere.
+        // Rules that name rules are not terminals, and recursive terminals are refused elsewhere.
         let rules = "start: a\na: b b b\nb: \"x\" a? a a\nA: A A A\nB[lazy]: \"x\"\n";
         assert!(check_grammar(rules).is_ok());
         assert!(check_grammar(&format!("start: A\nA.1: /{}/\n", "a?".repeat(1500))).is_ok());
