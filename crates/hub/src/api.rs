@@ -1,4 +1,5 @@
-//! The hub's answers: what a repository has, and what one of its files is. Both are checked here, and callers do not check again.
+//! The hub's answers: the files of a repository, and the properties of one file. Both are validated here, and callers do not
+//! validate them again.
 
 use std::io::Read;
 
@@ -8,12 +9,12 @@ use crate::client::{self, Answer, Client, Method, Trouble};
 use crate::name::is_path;
 use crate::{HubError, Name};
 
-/// Most bytes of a listing: that of a repository with a hundred thousand files.
+/// Maximum number of bytes of a listing: that of a repository with a hundred thousand files.
 const LISTING: u64 = 64 << 20;
-/// Most bytes of a file.
+/// Maximum number of bytes of a file.
 const MAX_FILE_BYTES: u64 = 1 << 44;
 
-/// What a repository has at a revision.
+/// The contents of a repository at a revision.
 #[derive(Debug)]
 pub(crate) struct Listing {
     /// The commit: 40 digits.
@@ -27,22 +28,22 @@ pub(crate) struct Listed {
     /// A path below a folder.
     pub path: String,
     pub size: Option<u64>,
-    /// Of its bytes, of what is stored beside the repository.
+    /// SHA-256 of its bytes, for a file that is stored outside the git repository.
     pub sha256: Option<String>,
 }
 
-/// What is to be known of a file before it is fetched.
+/// Properties of a file that are needed before it is fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileInfo {
-    /// What its bytes are called in the cache: letters, digits, `-`, `_` and `.`.
+    /// The name of its bytes in the cache: letters, digits, `-`, `_` and `.`.
     pub etag: String,
     pub size: u64,
-    /// Where its bytes are.
+    /// The URL of its bytes.
     pub location: String,
 }
 
 impl FileInfo {
-    /// The SHA-256 of its bytes, if the etag is that: it is that of every file that is stored beside the repository, as weights are.
+    /// The SHA-256 of its bytes, if the etag is one, as for every file that is stored outside the git repository, such as weights.
     pub fn sha256(&self) -> Option<&str> {
         Some(self.etag.as_str()).filter(|etag| is_hex(etag, 64))
     }
@@ -68,7 +69,7 @@ struct Lfs {
     size: Option<u64>,
 }
 
-/// Asks what there is.
+/// Requests the listing of a repository.
 pub(crate) fn listing(
     client: &Client,
     name: &Name,
@@ -81,7 +82,7 @@ pub(crate) fn listing(
     read_listing(&client.patiently(stop, || (0, text_of(client, name, &url)))?, &url)
 }
 
-/// What a listing from `url` says. Whatever its bytes are, names in it stay below the folder of the repository.
+/// Parses a listing from `url`. Names in the result stay below the folder of the repository, for any input.
 fn read_listing(text: &[u8], url: &str) -> Result<Listing, HubError> {
     let wrong = |problem: &str| client::answer(url, problem);
     if text.trim_ascii_start().starts_with(b"<") {
@@ -119,7 +120,7 @@ fn text_of(client: &Client, name: &Name, url: &str) -> Result<Vec<u8>, Trouble> 
     }
 }
 
-/// Asks about a file of a listing.
+/// Requests the properties of a file of a listing.
 pub(crate) fn file(
     client: &Client,
     name: &Name,
@@ -174,7 +175,7 @@ pub(crate) fn head_of(
     Ok(FileInfo { etag, size, location: answer.url.clone() })
 }
 
-/// What a refusal of the hub means.
+/// The error for a refusal by the hub.
 pub(crate) fn refused(
     client: &Client,
     name: &Name,
@@ -191,7 +192,7 @@ pub(crate) fn refused(
         (404, "EntryNotFound") if file.is_some() => {
             HubError::NoSuchFile { repo, file: file.unwrap_or_default().to_owned() }
         }
-        // To those whom it does not know the hub says 401 of what does not exist.
+        // To clients it does not know, the hub answers 401 for anything that does not exist.
         (404, _) if file.is_none() => HubError::NoSuchRepo { repo, with_token },
         (404, _) => HubError::NoSuchFile { repo, file: file.unwrap_or_default().to_owned() },
         (401, _) => HubError::NoSuchRepo { repo, with_token },
@@ -200,13 +201,13 @@ pub(crate) fn refused(
     })
 }
 
-/// A SHA-256 in the letters that the hub has for it; some mirrors write capitals. Other texts stay as they are.
+/// A SHA-256 in lower case, as the hub writes it; some mirrors write upper case. Other texts are returned unchanged.
 fn in_small_letters(text: String) -> String {
     let small = text.to_ascii_lowercase();
     if is_hex(&small, 64) { small } else { text }
 }
 
-/// True if this is so many hexadecimal digits, as git and the hub write them.
+/// True if this is exactly `digits` hexadecimal digits, as git and the hub write them.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -237,7 +238,7 @@ mod tests {
         }
     }
 
-    /// What names of models are made of, and what leads somewhere else.
+    /// Parts that names of models are made of, and parts that lead elsewhere.
     const USUAL: [&str; 10] = [
         "m",
         "-Q4_K_M",
@@ -310,7 +311,7 @@ mod tests {
     fn hashes_in_capitals_are_hashes() {
         let capitals = "0123456789ABCDEF".repeat(4);
         assert_eq!(in_small_letters(capitals.clone()), capitals.to_ascii_lowercase());
-        // Of another length it is no SHA-256, and stays.
+        // A text of another length is no SHA-256, and stays as it is.
         assert_eq!(in_small_letters("ABCDEF".to_owned()), "ABCDEF");
         let info = |etag: &str| FileInfo {
             etag: in_small_letters(etag.to_owned()),
@@ -340,7 +341,7 @@ mod tests {
             let found = select::models(listing.files.iter().map(|file| file.path.as_str()));
             for model in &found {
                 models += 1;
-                // What is chosen is listed, and can be named.
+                // A chosen model is listed, and can be named.
                 let listed = |path: &String| listing.files.iter().any(|file| file.path == *path);
                 assert!(
                     !model.files.is_empty() && model.files.iter().all(listed),
@@ -355,7 +356,7 @@ mod tests {
             }
             let _ = select::choose("org/m", &found, None);
         }
-        // They are not all refused.
+        // Not all of them are refused.
         assert!(read > 2000 && models > 2000, "{read} {models}");
     }
 }

@@ -1,11 +1,11 @@
-//! The cache as Hugging Face's own tools have it, and share it with us.
+//! The cache in the format of Hugging Face's own tools, shared with them.
 //!
 //! ```text
 //! models--USER--REPO/refs/main                        the commit that this branch was at when it was last fetched
 //! models--USER--REPO/snapshots/COMMIT/PATH            a relative link to …
-//! models--USER--REPO/blobs/ETAG                       … the bytes, once, whatever they are called and in whichever commits
-//! models--USER--REPO/blobs/ETAG.alight.incomplete     bytes that are not all there
-//! .locks/models--USER--REPO/ETAG.lock                 held (flock) by the process that fetches it
+//! models--USER--REPO/blobs/ETAG                       … the bytes, stored once for all names and commits
+//! models--USER--REPO/blobs/ETAG.alight.incomplete     an incomplete file
+//! .locks/models--USER--REPO/ETAG.lock                 locked (flock) by the process that fetches it
 //! ```
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -19,13 +19,13 @@ use crate::name::is_path;
 use crate::select::{self, Model};
 use crate::{HubError, Name};
 
-/// Most files of a snapshot, and of a cache, that are looked at.
+/// Maximum number of files of a snapshot, and of a cache, that are looked at.
 const FILES: usize = 100_000;
-/// Most folders within one another.
+/// Maximum depth of nested folders.
 const DEPTH: usize = 16;
-/// What is after the name of a file whose bytes are not all there.
+/// The suffix of the name of an incomplete file.
 const INCOMPLETE: &str = ".alight.incomplete";
-/// Tells backups that all of it can be had again (bford.info/cachedir).
+/// Tells backup programs that all of the cache can be fetched again (bford.info/cachedir).
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # This file is a cache directory tag; see https://bford.info/cachedir/\n";
 
@@ -51,20 +51,20 @@ pub struct Cached {
     pub paths: Vec<PathBuf>,
     /// Bytes of all its files.
     pub bytes: u64,
-    /// When it was fetched.
+    /// The time it was fetched.
     pub modified: Option<SystemTime>,
-    /// A part of it that is not there.
+    /// The first of its parts that is missing.
     pub missing: Option<String>,
 }
 
-/// What was removed.
+/// The result of a removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     /// The models.
     pub models: Vec<String>,
-    /// Bytes that are free now.
+    /// Bytes that were freed.
     pub bytes: u64,
-    /// Bytes that stay, since other repositories may share them.
+    /// Bytes that were not freed, since other repositories may share them.
     pub shared: u64,
 }
 
@@ -78,7 +78,7 @@ impl RepoFolder {
         self.cache.join(&self.name)
     }
 
-    /// Where the bytes are of a file with this etag.
+    /// The path of the bytes of a file with this etag.
     pub fn blob(&self, etag: &str) -> PathBuf {
         self.path().join("blobs").join(etag)
     }
@@ -87,23 +87,24 @@ impl RepoFolder {
         self.path().join("blobs").join(format!("{etag}{INCOMPLETE}"))
     }
 
-    /// Where a file is found.
+    /// The path of a file of a commit.
     pub fn file(&self, commit: &str, path: &str) -> PathBuf {
         self.path().join("snapshots").join(commit).join(path)
     }
 
-    /// Makes the folders in which bytes are written.
+    /// Creates the folders into which bytes are written.
     pub fn create(&self) -> Result<(), HubError> {
         let blobs = self.path().join("blobs");
         fs::create_dir_all(&blobs).map_err(HubError::cache(&blobs))?;
         let tag = self.cache.join("CACHEDIR.TAG");
-        // That it cannot be written costs room in a backup.
+        // If it cannot be written, the cost is space in a backup.
         let _ = File::create_new(&tag)
             .and_then(|mut file| io::Write::write_all(&mut file, TAG.as_bytes()));
         Ok(())
     }
 
-    /// Takes the lock of a file, or says that somebody else has it; no lock where the filesystem has none.
+    /// Takes the lock of a file, or reports that another process holds it; there is no lock if the filesystem does not support
+    /// them.
     pub fn try_lock(&self, etag: &str) -> Result<Lock, HubError> {
         let path = self.cache.join(".locks").join(&self.name).join(format!("{etag}.lock"));
         let folder = path.parent().unwrap_or(&self.cache);
@@ -116,7 +117,7 @@ impl RepoFolder {
             Err(TryLockError::WouldBlock) => return Ok(Lock::Others),
             Err(TryLockError::Error(_)) => return Ok(Lock::None),
         }
-        // Who held it before may have removed it: then the lock is one of nothing.
+        // The previous holder may have removed the file: the lock is then on an unlinked file.
         let same = |there: fs::Metadata| {
             file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (there.dev(), there.ino()))
         };
@@ -126,14 +127,14 @@ impl RepoFolder {
         }
     }
 
-    /// The complete file at `incomplete` is the one with this etag from now on.
+    /// Makes the complete file at `incomplete` the blob with this etag.
     pub fn complete(&self, incomplete: &Path, etag: &str) -> Result<(), HubError> {
         let blob = self.blob(etag);
         fs::rename(incomplete, &blob).map_err(HubError::cache(&blob))?;
         synced(&self.path().join("blobs"))
     }
 
-    /// Lets a file of a commit be the bytes with this etag.
+    /// Links a file of a commit to the bytes with this etag.
     pub fn link(&self, commit: &str, path: &str, etag: &str) -> Result<(), HubError> {
         let file = self.file(commit, path);
         let folder = file.parent().unwrap_or(&self.cache);
@@ -143,13 +144,13 @@ impl RepoFolder {
         if fs::read_link(&file).is_ok_and(|there| there == target) {
             return Ok(());
         }
-        // Beside it and renamed: at no moment is there nothing.
+        // Created next to it and renamed, so that the file exists at every moment.
         let beside = folder.join(format!(".{}.alight", std::process::id()));
         let _ = fs::remove_file(&beside);
         let blob = self.blob(etag);
         let done = match symlink(&target, &beside) {
             Ok(()) => fs::rename(&beside, &file),
-            // A filesystem without links has the bytes here, as for Hugging Face's tools.
+            // On a filesystem without links the bytes are stored here, as with Hugging Face's tools.
             Err(error) if is_unsupported(&error) => fs::rename(&blob, &file),
             Err(error) => Err(error),
         };
@@ -157,7 +158,7 @@ impl RepoFolder {
         synced(folder)
     }
 
-    /// Writes down at which commit a branch is.
+    /// Records the commit that a branch is at.
     pub fn set_revision(&self, revision: &str, commit: &str) -> Result<(), HubError> {
         if revision == commit {
             return Ok(());
@@ -173,7 +174,7 @@ impl RepoFolder {
         written.map_err(HubError::cache(&path))
     }
 
-    /// The commit that a branch was at, or that is itself meant.
+    /// The recorded commit of a branch, or `revision` itself if it is a commit.
     pub fn commit(&self, revision: &str) -> Option<String> {
         if is_hex(revision, 40) {
             return Some(revision.to_owned());
@@ -194,18 +195,18 @@ impl RepoFolder {
     }
 }
 
-/// A lock of a file that is fetched.
+/// A lock on a file that is being fetched.
 #[derive(Debug)]
 pub(crate) enum Lock {
-    /// It is held until this is dropped.
+    /// This process holds it, until this is dropped.
     Ours(#[allow(dead_code)] File),
     /// Another process holds it.
     Others,
-    /// The filesystem has none.
+    /// The filesystem has no locks.
     None,
 }
 
-/// The model that is meant, if it is in the cache: as if nothing else existed.
+/// The model of this name, if it is in the cache. The choice is made among the cached models only.
 pub(crate) fn find(cache: &Path, name: &Name) -> Result<Option<Cached>, HubError> {
     let folder = RepoFolder::new(cache, &name.repo);
     let Some(commit) = folder.commit(name.revision()) else { return Ok(None) };
@@ -257,7 +258,7 @@ pub(crate) fn list(cache: &Path) -> Result<Vec<Cached>, HubError> {
     Ok(all)
 }
 
-/// What pulls that were interrupted have left, by repository.
+/// Bytes left by interrupted pulls, by repository.
 pub(crate) fn incomplete(cache: &Path) -> Result<Vec<(String, u64)>, HubError> {
     let mut all = Vec::new();
     for repo in repositories(cache)? {
@@ -265,7 +266,7 @@ pub(crate) fn incomplete(cache: &Path) -> Result<Vec<(String, u64)>, HubError> {
         let folder = RepoFolder::new(cache, &repo).path().join("blobs");
         files_in(&folder, "", 0, &mut blobs);
         blobs.retain(|name| name.ends_with(INCOMPLETE));
-        // A file has holes where nothing has come yet.
+        // A file has holes where nothing has been received yet.
         let bytes =
             |name: &String| fs::metadata(folder.join(name)).map_or(0, |meta| meta.blocks() * 512);
         if !blobs.is_empty() {
@@ -276,7 +277,7 @@ pub(crate) fn incomplete(cache: &Path) -> Result<Vec<(String, u64)>, HubError> {
     Ok(all)
 }
 
-/// That a model would have to be fetched, which is forbidden: says what there is of its repository.
+/// The error for a model that would have to be fetched while that is forbidden: it names the cached models of the repository.
 pub(crate) fn not_there(cache: &Path, name: &Name) -> HubError {
     let all = list(cache).unwrap_or_default().into_iter();
     let mut there: Vec<String> = all
@@ -290,8 +291,8 @@ pub(crate) fn not_there(cache: &Path, name: &Name) -> HubError {
     HubError::Offline { name: name.to_string(), cache: cache.to_owned(), there }
 }
 
-/// Removes a model in all commits, what no other file needs of its bytes, and what is incomplete; of a repository with nothing left,
-/// its folder.
+/// Removes a model in all commits, those of its bytes that no other file uses, and incomplete files; if the repository is empty
+/// then, also its folder.
 pub(crate) fn remove(cache: &Path, name: &Name, all: bool) -> Result<Removed, HubError> {
     let folder = RepoFolder::new(cache, &name.repo);
     let not_cached = || HubError::NotCached { name: name.to_string(), cache: cache.to_owned() };
@@ -348,7 +349,7 @@ impl Removed {
             return Ok(());
         };
         let blob = folder.blob(&etag);
-        // Of Hugging Face's tools: a link into what repositories share, which is theirs to clean up.
+        // Created by Hugging Face's tools: a link into the store that repositories share, which is theirs to clean up.
         let elsewhere = blob.is_symlink();
         if self.is_used(folder, &etag) {
             return Ok(());
@@ -378,13 +379,13 @@ impl Removed {
         })
     }
 
-    /// Removes what is incomplete, folders that are empty now, and a repository without files.
+    /// Removes incomplete files, folders that are empty now, and a repository without files.
     fn leftovers(&mut self, folder: &RepoFolder, models: &[Cached]) -> Result<(), HubError> {
         let blobs = folder.path().join("blobs");
         for entry in fs::read_dir(&blobs).into_iter().flatten().flatten() {
             let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
             let Some(etag) = name.strip_suffix(INCOMPLETE) else { continue };
-            // Somebody is at it.
+            // Another process is fetching it.
             let Ok(Lock::Ours(_) | Lock::None) = folder.try_lock(etag) else { continue };
             let bytes = entry.metadata().map_or(0, |meta| meta.blocks() * 512);
             if fs::remove_file(entry.path()).is_ok() {
@@ -395,7 +396,7 @@ impl Removed {
             let mut paths = model.paths.iter();
             let snapshots = folder.path().join("snapshots");
             let mut above = paths.next().and_then(|path| path.parent());
-            // As long as they are empty.
+            // Up to the first folder that is not empty.
             while let Some(path) =
                 above.filter(|path| *path != snapshots && path.starts_with(&snapshots))
             {
@@ -455,7 +456,7 @@ fn folders(path: &Path) -> Result<Vec<String>, HubError> {
     Ok(names)
 }
 
-/// The files below a folder, by their paths in it. What leads to nothing is not there.
+/// The files below a folder, by their paths in it. Dangling links are left out.
 fn files_in(folder: &Path, above: &str, depth: usize, files: &mut Vec<String>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
@@ -465,7 +466,7 @@ fn files_in(folder: &Path, above: &str, depth: usize, files: &mut Vec<String>) {
         let path = format!("{above}{name}");
         match fs::metadata(entry.path()) {
             Ok(meta) if meta.is_file() => files.push(path),
-            // A link to a folder may lead back.
+            // A link to a folder may lead back to it.
             Ok(meta) if meta.is_dir() && !entry.path().is_symlink() => {
                 files_in(&entry.path(), &format!("{path}/"), depth + 1, files);
             }
@@ -474,7 +475,7 @@ fn files_in(folder: &Path, above: &str, depth: usize, files: &mut Vec<String>) {
     }
 }
 
-/// The last part of a path, if that is a name.
+/// The last part of a path, if it is a name.
 fn file_name(path: &Path) -> Option<String> {
     match path.components().next_back() {
         Some(Component::Normal(name)) => name.to_str().map(str::to_owned),
@@ -482,14 +483,14 @@ fn file_name(path: &Path) -> Option<String> {
     }
 }
 
-/// A file that holds a commit.
+/// The text of a file that holds a commit.
 fn read_short(path: &Path) -> Option<String> {
     let mut text = String::new();
     File::open(path).ok()?.take(256).read_to_string(&mut text).ok()?;
     Some(text)
 }
 
-/// Brings the names in a folder to the disk.
+/// Syncs the names in a folder to disk.
 fn synced(folder: &Path) -> Result<(), HubError> {
     let open = alight_pages::Folder::open(folder).and_then(|folder| folder.sync());
     open.map_err(HubError::cache(folder))

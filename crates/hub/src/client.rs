@@ -1,7 +1,7 @@
-//! Requests: who is told the token, which redirects are followed, what is tried again and after which pause.
+//! Requests: which server gets the token, which redirects are followed, which errors are retried and after which pause.
 //!
-//! **Invariant:** the token goes to the hub (scheme, host and port of the endpoint) and nowhere else. A redirect is followed by hand,
-//! so that each hop is looked at; from https it never leads to http.
+//! **Invariant:** the token goes to the hub (scheme, host and port of the endpoint) and nowhere else. Redirects are followed here,
+//! so that each hop is checked; https never redirects to http.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,20 +16,20 @@ use ureq::{Agent, Body};
 
 use crate::{HubError, Settings};
 
-/// Most redirects that follow one another.
+/// Maximum number of consecutive redirects.
 const HOPS: usize = 10;
-/// How often something is tried that makes no progress.
+/// Maximum number of consecutive tries without progress.
 const TRIES: u32 = 6;
-/// How often as long as nobody has answered yet: there may be no network at all.
+/// The same before any server has answered: there may be no network at all.
 const FIRST_TRIES: u32 = 2;
 /// The longest pause between two tries.
 const MAX_PAUSE: Duration = Duration::from_secs(20);
-/// The longest pause that a server may ask for.
+/// The longest pause that a server may request.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long a server may say nothing.
+/// The longest time that a server may stay silent.
 const SILENCE: Duration = Duration::from_secs(30);
 const CONNECT: Duration = Duration::from_secs(10);
-/// Connections to one server at the same time.
+/// Maximum number of simultaneous connections to one server.
 pub(crate) const CONNECTIONS: usize = 8;
 
 /// Sends requests.
@@ -38,17 +38,17 @@ pub(crate) struct Client {
     endpoint: String,
     hub: Origin,
     token: Option<String>,
-    /// The first pause before something is tried again; each further one is twice as long.
+    /// The first pause before a retry; each further one is twice as long.
     pause: Duration,
-    /// True if anything was ever answered.
+    /// True once any server has answered.
     answered: AtomicBool,
 }
 
-/// What is to be requested.
+/// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     Get,
-    /// The head of an answer; a redirect to another server is the answer if it says what the file is.
+    /// Only the head of an answer. A redirect to another server is the answer if its headers describe the file.
     Head,
 }
 
@@ -56,11 +56,11 @@ pub(crate) enum Method {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Origin(Scheme, String, u16);
 
-/// A failure: for good, or to be tried again.
+/// A failure: final, or to be retried.
 #[derive(Debug)]
 pub(crate) enum Trouble {
     Final(HubError),
-    /// After this pause, if the server asks for one.
+    /// The pause is the one the server requests, if any.
     Again(HubError, Option<Duration>),
 }
 
@@ -70,11 +70,11 @@ impl From<HubError> for Trouble {
     }
 }
 
-/// The end of a request: the head and the body of what was answered, and where that was.
+/// The result of a request: head and body of the answer, and the URL it came from.
 pub(crate) struct Answer {
     pub response: Response<Body>,
     pub url: String,
-    /// True if it is the hub that has answered.
+    /// True if the hub answered.
     pub of_hub: bool,
 }
 
@@ -120,7 +120,7 @@ impl Client {
         Ok(Client { agent, endpoint, hub, token, pause, answered: AtomicBool::new(false) })
     }
 
-    /// An address of the hub: these parts after one another, each of them a path.
+    /// A URL of the hub: the given parts in order, each of them a path.
     pub fn url(&self, parts: &[&str]) -> String {
         let parts = parts.iter().map(|part| format!("/{}", escaped(part)));
         parts.fold(self.endpoint.clone(), |url, part| url + &part)
@@ -131,7 +131,7 @@ impl Client {
         self.token.is_some()
     }
 
-    /// Ends all requests that are on their way.
+    /// Ends all requests in flight.
     pub fn shut_down(&self) {
         self.agent.clone().shutdown();
     }
@@ -156,7 +156,7 @@ impl Client {
                 Method::Get => self.agent.get(&uri),
                 Method::Head => self.agent.head(&uri),
             };
-            // What is compressed has another size, and no ranges.
+            // Compressed content has another size, and no ranges.
             request = request.header("Accept-Encoding", "identity");
             if let Some(token) = self.token.as_ref().filter(|_| of_hub) {
                 request = request.header("Authorization", format!("Bearer {token}"));
@@ -178,7 +178,7 @@ impl Client {
             if origin.0 == Scheme::HTTPS && there.0 != Scheme::HTTPS {
                 return Err(wrong("a redirect leads from https to http").into());
             }
-            // A mirror may send us to the hub itself, which then says what the file is.
+            // A mirror may redirect to the hub itself, whose headers then describe the file.
             let has_etag =
                 ["x-linked-etag", "etag"].iter().any(|name| response.headers().contains_key(*name));
             if method == Method::Head && there != origin && has_etag {
@@ -189,8 +189,8 @@ impl Client {
         Err(answer(&url, "one redirect leads to the next, without an end").into())
     }
 
-    /// Does something until it is done, or failed for good, or too often without progress. `attempt` says how much progress it made
-    /// altogether: what makes some is tried again for as long as it does.
+    /// Calls `attempt` until it succeeds, fails for good, or fails too often without progress. `attempt` returns its total progress
+    /// so far: as long as that grows, it is retried.
     pub fn patiently<T>(
         &self,
         stop: &dyn Fn() -> bool,
@@ -238,17 +238,17 @@ impl Origin {
         if scheme != Scheme::HTTPS && scheme != Scheme::HTTP {
             return None;
         }
-        // A user before the host would be sent to it.
+        // User information before the host would be sent to it.
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
         let port = authority.port_u16().unwrap_or(usual);
         Some(Origin(scheme, authority.host().to_ascii_lowercase(), port))
     }
 }
 
-/// What the system trusts, and what Mozilla does where the system says nothing.
+/// The certificates of the system, or Mozilla's if the system has none.
 #[cfg(feature = "tls")]
 fn certificates(hub: &Origin) -> RootCerts {
-    // Reading a hundred files takes milliseconds.
+    // Not for HTTP: reading a hundred files takes milliseconds.
     if hub.0 == Scheme::HTTP {
         return RootCerts::WebPki;
     }
@@ -261,7 +261,7 @@ fn certificates(hub: &Origin) -> RootCerts {
     }
 }
 
-/// Where a redirect leads.
+/// The target of a redirect.
 fn joined(from: &Uri, location: &str) -> Option<String> {
     let (scheme, authority) = (from.scheme_str()?, from.authority()?);
     if location.is_empty() || location.len() > 16 << 10 {
@@ -279,23 +279,23 @@ fn joined(from: &Uri, location: &str) -> Option<String> {
     })
 }
 
-/// An address for a person: a signature in its query is nobody's business.
+/// A URL for messages, without its query, which may contain a signature.
 pub(crate) fn shown(url: &str) -> String {
     url.split(['?', '#']).next().unwrap_or_default().chars().take(300).collect()
 }
 
-/// An answer that is none of a hub.
+/// The error for an answer that is not one of a hub.
 pub(crate) fn answer(url: &str, problem: impl Into<String>) -> HubError {
     HubError::Answer { url: shown(url), problem: problem.into() }
 }
 
-/// A connection that came to nothing.
+/// The error for a connection that failed.
 fn lost(url: &str, error: &ureq::Error) -> Trouble {
     match error {
         ureq::Error::HostNotFound => {
             Trouble::Again(unreachable(url, &"the host is not found"), None)
         }
-        // What TLS does not like stays as it is. (Certificates of the wrong time or name come from networks that ask to sign in first.)
+        // TLS errors are final. (Certificates of the wrong time or name come from networks that require a sign-in first.)
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
             untrusted(url, error).into()
         }
@@ -305,30 +305,30 @@ fn lost(url: &str, error: &ureq::Error) -> Trouble {
         ureq::Error::Timeout(_) | ureq::Error::ConnectionFailed => {
             Trouble::Again(unreachable(url, error), None)
         }
-        // Half a head: the server went away.
+        // Half a head: the server closed the connection.
         ureq::Error::Protocol(_) => Trouble::Again(connection(url, error), None),
         ureq::Error::LargeResponseHeader(..) => answer(url, "its head is too large").into(),
         _ => connection(url, error).into(),
     }
 }
 
-/// A server that is not there: more often than not, nothing is.
+/// A server that cannot be reached: more often than not, there is no network.
 fn unreachable(url: &str, error: &dyn std::fmt::Display) -> HubError {
     connection(url, &format!("{error}; is there a network, or does it need a proxy (HTTPS_PROXY)?"))
 }
 
-/// A connection that is not what it should be.
+/// A connection that cannot be trusted.
 fn untrusted(url: &str, error: &dyn std::fmt::Display) -> HubError {
     let problem = format!("{error}; SSL_CERT_FILE can name certificates that you trust");
     HubError::Connection { url: shown(url), problem }
 }
 
-/// As [`HubError::Connection`].
+/// A [`HubError::Connection`].
 pub(crate) fn connection(url: &str, error: &dyn std::fmt::Display) -> HubError {
     HubError::Connection { url: shown(url), problem: error.to_string() }
 }
 
-/// What a status means that is no success and no refusal.
+/// The error for a status that is neither a success nor a refusal.
 pub(crate) fn status(answer: &Answer) -> Trouble {
     let (url, status) = (shown(&answer.url), answer.status());
     // Bodies of errors are not read.
@@ -355,7 +355,7 @@ fn asked_pause(answer: &Answer) -> Option<Duration> {
     limit.split(';').find_map(|field| seconds(field.trim().strip_prefix("t=")?))
 }
 
-/// A path as an address has it.
+/// A path, percent-encoded for a URL.
 fn escaped(path: &str) -> String {
     let mut text = String::with_capacity(path.len());
     for byte in path.bytes() {

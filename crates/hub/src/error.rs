@@ -1,45 +1,46 @@
-//! Errors. Every message says what there is to do, where there is something.
+//! Errors. Every message states what to do, where something can be done.
 
 use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why a model could not be had. What was received of a file stays, and the next pull continues with it, if nothing else is said.
+/// The reason a model could not be fetched or found. Received bytes of a file are kept, and the next pull continues with them,
+/// unless a variant states otherwise.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HubError {
-    /// What was typed is not the name of a model.
+    /// The text is not the name of a model.
     #[error(
         "'{text}' is not the name of a model on the hub: {problem}; a name is USER/REPO or USER/REPO:Q4_K_M"
     )]
     Name {
-        /// What was typed.
+        /// The text.
         text: String,
-        /// The mistake in it.
+        /// The problem with it.
         problem: &'static str,
     },
-    /// A variable has a value that is of no use.
+    /// A variable has an invalid value.
     #[error("{variable} is '{value}': {problem}")]
     Setting {
         /// The variable.
         variable: &'static str,
         /// Its value.
         value: String,
-        /// The mistake in it.
+        /// The problem with it.
         problem: &'static str,
     },
-    /// It has to be fetched, and that is forbidden.
+    /// The model would have to be fetched, which is forbidden.
     #[error("{name} is not in the cache ({}), and nothing is fetched offline{}", cache.display(), of_it(there))]
     Offline {
         /// The model.
         name: String,
         /// The cache.
         cache: PathBuf,
-        /// What the cache has of the same repository, by quantization or file.
+        /// The cached models of the same repository, by quantization or file.
         there: Vec<String>,
     },
-    /// It is not in the cache.
+    /// The model is not in the cache.
     #[error("{name} is not in the cache ({}); `alight list` says what is", cache.display())]
     NotCached {
         /// The model.
@@ -47,7 +48,7 @@ pub enum HubError {
         /// The cache.
         cache: PathBuf,
     },
-    /// The hub shows no such repository to us.
+    /// The repository does not exist, or is not visible to us.
     #[error("{repo}: the hub has no such model, or it is private: {}", advice(*with_token))]
     NoSuchRepo {
         /// The repository.
@@ -63,7 +64,7 @@ pub enum HubError {
         /// The revision.
         revision: String,
     },
-    /// The owner wants conditions accepted.
+    /// The owner requires that conditions are accepted.
     #[error("{repo}: its owner lets you have it when you have accepted the conditions at {url}: do that in a browser, and {}", advice(*with_token))]
     Gated {
         /// The repository.
@@ -73,7 +74,7 @@ pub enum HubError {
         /// True if a token was sent.
         with_token: bool,
     },
-    /// The hub does not let us.
+    /// The hub denies access.
     #[error("{repo}: the hub refuses it (status {status}): {}", advice(*with_token))]
     Refused {
         /// The repository.
@@ -83,7 +84,7 @@ pub enum HubError {
         /// True if a token was sent.
         with_token: bool,
     },
-    /// The listing has a file that cannot be had.
+    /// The listing has a file that cannot be fetched.
     #[error("{repo}: there is no file '{file}'")]
     NoSuchFile {
         /// The repository.
@@ -99,14 +100,14 @@ pub enum HubError {
         /// The repository.
         repo: String,
     },
-    /// Nothing in it has this name.
+    /// The repository has no model of this name.
     #[error("{repo} has nothing that is called '{tag}'; it has {}", exist.join(", "))]
     NoMatch {
         /// The repository.
         repo: String,
         /// The request.
         tag: String,
-        /// What can be asked for.
+        /// The names that can be requested.
         exist: Vec<String>,
     },
     /// Several files fit.
@@ -114,7 +115,7 @@ pub enum HubError {
     Several {
         /// The repository.
         repo: String,
-        /// Those that fit.
+        /// The files that fit.
         exist: Vec<String>,
     },
     /// The listing lacks a part of a model.
@@ -125,12 +126,12 @@ pub enum HubError {
         /// The part.
         file: String,
     },
-    /// An answer is not what a hub says.
+    /// An answer is not that of a hub.
     #[error("{url}: the answer is not one of a hub: {problem}")]
     Answer {
-        /// What was asked for, without its query.
+        /// The requested URL, without its query.
         url: String,
-        /// The mistake.
+        /// The problem with it.
         problem: String,
     },
     /// The program was built without the feature `tls`.
@@ -138,78 +139,78 @@ pub enum HubError {
         "{url}: this program was built without HTTPS; `make build` and `cargo install` build it with it"
     )]
     NoTls {
-        /// What was asked for, without its query.
+        /// The requested URL, without its query.
         url: String,
     },
-    /// The hub fails, again and again.
+    /// The hub fails repeatedly.
     #[error("{url}: the server answers with status {status}; try again later")]
     Status {
-        /// What was asked for, without its query.
+        /// The requested URL, without its query.
         url: String,
         /// The status.
         status: u16,
     },
-    /// The hub wants us to wait for long.
+    /// The hub requests a long pause.
     #[error("{url}: too many requests; the server asks for a pause of {seconds} s")]
     RateLimited {
-        /// What was asked for, without its query.
+        /// The requested URL, without its query.
         url: String,
-        /// How long it wants us to wait.
+        /// The length of the pause that it requests.
         seconds: u64,
     },
-    /// The server cannot be reached, or went away.
+    /// The server cannot be reached, or closed the connection.
     #[error("{url}: {problem}")]
     Connection {
-        /// What was asked for, without its query.
+        /// The requested URL, without its query.
         url: String,
-        /// What the system says.
+        /// The error of the system.
         problem: String,
     },
-    /// The bytes are not those that the hub has promised.
+    /// The received bytes differ from those that the hub has promised. They were thrown away.
     #[error(
         "{file}: what was received is not what the hub has promised (SHA-256 {found}, promised {expected}), and was thrown away"
     )]
     Hash {
         /// The file.
         file: String,
-        /// As promised.
+        /// The promised hash.
         expected: String,
-        /// Of what was received.
+        /// The hash of the received bytes.
         found: String,
     },
-    /// There is no room for it.
+    /// There is not enough free disk space.
     #[error("{}: {file} needs {needed} more bytes, and {free} are free", cache.display())]
     NoRoom {
         /// The cache.
         cache: PathBuf,
         /// The file.
         file: String,
-        /// Bytes that are missing.
+        /// Bytes that are still to be received.
         needed: u64,
         /// Bytes that are free.
         free: u64,
     },
-    /// The system refuses something in the cache.
+    /// The system denies an operation in the cache.
     #[error("{}: {source}", path.display())]
     Cache {
         /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The observer asked for it.
+    /// The observer stopped the pull.
     #[error("stopped")]
     Stopped,
 }
 
 impl HubError {
-    /// An error of the system about `path`.
+    /// A system error about `path`.
     pub(crate) fn cache(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> HubError {
         let path = path.into();
         move |source| HubError::Cache { path, source }
     }
 
-    /// True if the hub could not be asked, so that what is in the cache is all there is.
+    /// True if the hub could not be reached, so that only the cache is left.
     pub fn is_unreachable(&self) -> bool {
         matches!(
             self,
@@ -218,7 +219,7 @@ impl HubError {
     }
 }
 
-/// What to do about a refusal.
+/// The advice after a refusal.
 fn advice(with_token: bool) -> &'static str {
     match with_token {
         true => {
@@ -228,7 +229,7 @@ fn advice(with_token: bool) -> &'static str {
     }
 }
 
-/// What there is of a repository, as the end of a sentence.
+/// The cached models of a repository, as the end of a sentence.
 fn of_it(there: &[String]) -> String {
     match there {
         [] => String::new(),

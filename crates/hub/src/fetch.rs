@@ -1,9 +1,10 @@
 //! The bytes of one file: ranges of it over several connections, into an incomplete file.
 //!
-//! Pieces are taken in order. One thread follows those that have come: it computes the hash, for which they are still in
-//! memory, brings them to the disk and gives their pages up. So at most [`AHEAD`] pieces are cached because of a pull.
+//! Pieces are taken in order. One thread follows the received ones: it computes the hash while they are still in memory, syncs them
+//! to disk and gives up their pages. So at most [`AHEAD`] pieces are cached because of a pull.
 //!
-//! A server that knows no ranges is read from the beginning to the end, and from the beginning again if it breaks off.
+//! If a server does not support ranges, the file is read from beginning to end, and from the beginning again if the connection
+//! breaks off.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, Read};
@@ -21,12 +22,12 @@ use crate::client::{self, Answer, CONNECTIONS, Client, Method, Trouble};
 use crate::partial::Partial;
 use crate::{HubError, Name};
 
-/// Pieces that are on their way, or have come and are not yet on the disk.
+/// Maximum number of pieces that are in flight, or received and not yet on disk.
 const AHEAD: usize = 2 * CONNECTIONS;
-/// Bytes that are taken from a connection at once.
+/// Maximum number of bytes read from a connection at once.
 const BUFFER: usize = 256 << 10;
 
-/// A file that is to be fetched.
+/// A file to be fetched.
 pub(crate) struct Job<'a> {
     pub client: &'a Client,
     pub name: &'a Name,
@@ -39,14 +40,14 @@ pub(crate) struct Job<'a> {
     pub stop: &'a AtomicBool,
 }
 
-/// What the threads of one file share.
+/// State shared by the threads of one file.
 struct State {
-    /// Pieces that nobody has begun, in order.
+    /// Pieces that no thread has begun, in order.
     queue: VecDeque<usize>,
-    /// Pieces that were begun and are not yet on the disk.
+    /// Pieces that were begun and are not yet on disk.
     ahead: BTreeSet<usize>,
     failed: Option<HubError>,
-    /// Where the bytes are; such an address expires.
+    /// The URL of the bytes; such a URL expires.
     location: String,
 }
 
@@ -54,18 +55,18 @@ struct Shared<'a> {
     job: &'a Job<'a>,
     state: Mutex<State>,
     changed: Condvar,
-    /// One of the threads has failed.
+    /// True once one of the threads has failed.
     halt: AtomicBool,
 }
 
-/// A body that has begun.
+/// A response whose body has begun.
 struct Opened {
     answer: Answer,
-    /// It is that of the whole file, whatever was asked for.
+    /// True if the body is that of the whole file, although a range was requested.
     whole: bool,
 }
 
-/// Fetches what is not there. Returns the SHA-256 of all of it, if the hub has promised one.
+/// Fetches the missing pieces. Returns the SHA-256 of the whole file, if the hub has promised one.
 pub(crate) fn fetch(job: &Job<'_>) -> Result<Option<String>, HubError> {
     let partial = job.partial;
     let missing: VecDeque<usize> =
@@ -80,7 +81,7 @@ pub(crate) fn fetch(job: &Job<'_>) -> Result<Option<String>, HubError> {
     };
     let first = shared.lock().queue.pop_front();
     if let Some(no) = first {
-        // Whether there are ranges shows in the first answer.
+        // The first answer shows if the server supports ranges.
         let opened = job.client.patiently(&|| shared.stopped(), || {
             (0, shared.open(no).and_then(|opened| shared.begun(opened)))
         })?;
@@ -101,7 +102,7 @@ impl Shared<'_> {
         self.halt.load(Ordering::Relaxed) || self.job.stop.load(Ordering::Relaxed)
     }
 
-    /// Asks for what is missing of a piece.
+    /// Requests the missing bytes of a piece.
     fn open(&self, no: usize) -> Result<Opened, Trouble> {
         let job = self.job;
         let range = job.partial.range(no);
@@ -129,7 +130,7 @@ impl Shared<'_> {
                 Ok(Opened { answer, whole: true })
             }
             416 => Err(wrong("the file is shorter than what was promised")),
-            // The address has expired.
+            // The URL has expired.
             401 | 403 | 404 | 410 if !answer.of_hub => {
                 let status = answer.status();
                 let url = client::shown(&answer.url);
@@ -144,7 +145,7 @@ impl Shared<'_> {
         }
     }
 
-    /// The first body: of a range, which goes to the connections; or of the whole file, which is read here.
+    /// The first body: that of a range is passed on to the connections, that of the whole file is read here.
     fn begun(&self, opened: Opened) -> Result<Option<Opened>, Trouble> {
         if !opened.whole {
             return Ok(Some(opened));
@@ -164,7 +165,7 @@ impl Shared<'_> {
         Ok(None)
     }
 
-    /// Reads what is missing of a piece.
+    /// Reads the missing bytes of a piece.
     fn read(&self, url: &str, body: &mut dyn Read, no: usize) -> Result<(), Trouble> {
         let (job, partial) = (self.job, self.job.partial);
         let range = partial.range(no);
@@ -191,18 +192,18 @@ impl Shared<'_> {
         Ok(())
     }
 
-    /// There is nothing after what was asked for.
+    /// Checks that the body ends after the requested bytes.
     fn ended(&self, url: &str, body: &mut dyn Read) -> Result<(), Trouble> {
         match body.read(&mut [0]) {
             Ok(1..) => {
                 Err(client::answer(url, "there is more of it than what was asked for").into())
             }
-            // The bytes are there; what becomes of the connection does not matter.
+            // All bytes were received; the state of the connection does not matter.
             _ => Ok(()),
         }
     }
 
-    /// All pieces, over several connections.
+    /// Fetches all pieces over several connections.
     fn in_parallel(&self, first: (usize, Opened)) -> Result<Option<String>, HubError> {
         let workers = (1 + self.lock().queue.len()).min(CONNECTIONS);
         let hash = thread::scope(|scope| {
@@ -212,7 +213,7 @@ impl Shared<'_> {
                 let spawned = thread::Builder::new()
                     .name("pull".into())
                     .spawn_scoped(scope, move || self.work(first));
-                // With one connection it is done as well.
+                // One connection is enough.
                 if let Err(error) = spawned {
                     if no == 0 {
                         self.fail(client::connection(&self.job.info.location, &error));
@@ -228,7 +229,7 @@ impl Shared<'_> {
         }
     }
 
-    /// Takes one piece after the other until there are no more. `first`: a piece that has been taken already.
+    /// Takes one piece after another until there are none left. `first` is a piece that has been taken already.
     fn work(&self, first: Option<(usize, Opened)>) {
         let mut first = first.map(|(no, opened)| (no, Some(opened)));
         loop {
@@ -262,7 +263,7 @@ impl Shared<'_> {
         }
     }
 
-    /// The body of a range into its piece.
+    /// Reads the body of a range into its piece.
     fn piece(&self, opened: Opened, no: usize) -> Result<(), Trouble> {
         let url = opened.answer.url.clone();
         if opened.whole {
@@ -274,7 +275,7 @@ impl Shared<'_> {
         self.ended(&url, &mut body)
     }
 
-    /// Hashes the pieces in order, as they come, and brings them to the disk.
+    /// Hashes the pieces in order, as they are received, and syncs them to disk.
     fn drain(&self) -> Result<Option<String>, HubError> {
         let partial = self.job.partial;
         let mut hash = self.job.info.sha256().map(|_| Sha256::new());
@@ -307,7 +308,7 @@ impl Shared<'_> {
         Ok(hash.map(|hash| hex(&hash.finalize())))
     }
 
-    /// The hash of a file that is there as a whole.
+    /// The hash of a file of which all bytes were received.
     fn whole_hash(&self) -> Result<Option<String>, HubError> {
         let hash = self.drain();
         match self.lock().failed.take() {
@@ -328,16 +329,16 @@ impl Shared<'_> {
         Ok(())
     }
 
-    /// Waits for something to change; not for long, since nobody notices that the whole was stopped.
+    /// Waits for a change, but not for long, since nothing wakes it when the pull is stopped.
     fn wait<'s>(&'s self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
         let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Ends the other threads as well. What they are waiting for is broken off.
+    /// Ends the other threads as well, and breaks off what they are waiting for.
     fn fail(&self, error: HubError) {
         let mut state = self.lock();
-        // Of the errors that follow from the first, none is said.
+        // Errors that follow from the first are not reported.
         if state.failed.is_none() {
             state.failed = Some(error);
         }

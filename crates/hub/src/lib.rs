@@ -1,24 +1,24 @@
-//! Models from the Hugging Face hub, in the cache that Hugging Face's own tools have: what they fetched is found here, and what is
-//! fetched here they find. There is no other store.
+//! Models from the Hugging Face hub, in the cache of Hugging Face's own tools: files fetched by either are found by the other.
+//! There is no other store.
 //!
-//! - [`Name`]: `user/repo:Q4_K_M`, as people write it.
-//! - [`Settings`]: where the cache and the hub are, and who you are (`HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN`, …).
-//! - [`Hub::find`]: a model in the cache, without a network. [`Hub::pull`]: the same as the hub has it now, fetched if need be.
-//!   [`Hub::locate`]: the one or the other. [`Hub::list`], [`Hub::remove`]: what is in the cache.
+//! - [`Name`]: `user/repo:Q4_K_M`, as users write it.
+//! - [`Settings`]: the locations of the cache and the hub, and your identity (`HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN`, …).
+//! - [`Hub::find`]: a model in the cache, without a network. [`Hub::pull`]: the hub's current version of it, fetched if necessary.
+//!   [`Hub::locate`]: one or the other. [`Hub::list`], [`Hub::remove`]: the contents of the cache.
 //!
-//! This crate must never print, run a model, send the token to anybody but the hub, or keep anything outside the cache.
+//! This crate must never print, run a model, send the token anywhere but to the hub, or keep anything outside the cache.
 //!
-//! **Invariant:** a file is in a snapshot when all of its bytes are on the disk and have the SHA-256 that the hub has promised
-//! (files that the hub keeps in git itself, which weights are not, have another hash and are held to their size alone).
-//! What was received stays beside it until then, whichever way the process ends, and the next pull continues with it.
+//! **Invariant:** a file is in a snapshot once all of its bytes are on disk and have the SHA-256 that the hub has promised (files
+//! that the hub keeps in git itself, which weights are not, have another hash, and only their size is checked). Until then the
+//! received bytes are stored next to it, however the process ends, and the next pull continues with them.
 //!
-//! **Invariant:** an answer of a hub is hostile: names of files and commits become paths after they were checked, each body has a
-//! limit, and a size or a range that is not the promised one is an error.
+//! **Invariant:** an answer of a hub is treated as hostile: names of files and commits become paths only after a check, each body
+//! has a limit, and a size or a range that is not the promised one is an error.
 //!
-//! **Invariant:** two pulls of one file, in one process or several, are both right: one waits for the other's lock.
+//! **Invariant:** two pulls of one file, in one process or several, are both correct: one waits for the other's lock.
 //!
-//! **Invariant:** what is fetched is written around the page cache as far as the system lets: pages that were written are given up
-//! as they reach the disk.
+//! **Invariant:** fetched bytes are kept out of the page cache as far as the system permits: written pages are given up as they
+//! reach the disk.
 
 #![forbid(unsafe_code)]
 #![cfg(unix)]
@@ -46,7 +46,7 @@ pub use name::Name;
 pub use select::Model;
 pub use settings::Settings;
 
-/// The first pause before something is tried again; each further one is twice as long.
+/// The first pause before a retry; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// A hub and its cache.
@@ -56,45 +56,45 @@ pub struct Hub {
     pause: Duration,
 }
 
-/// What an observer is told.
+/// An event for the observer of a pull.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// What is fetched, when the hub has said what there is.
+    /// The model to be fetched, after the hub has sent its listing.
     Chosen {
         /// The model.
         model: &'a Model,
         /// Bytes of all its files.
         bytes: u64,
-        /// Bytes that are there already.
+        /// Bytes that are in the cache already.
         there: u64,
     },
-    /// Another process fetches this file, and is waited for.
+    /// Another process is fetching this file, and this one waits for it.
     Waiting {
         /// The file.
         file: &'a str,
     },
-    /// What was received in an earlier run is not what the hub has promised, and the file is fetched again.
+    /// The bytes received in an earlier run are not those that the hub has promised, and the file is fetched again.
     Refetched {
         /// The file.
         file: &'a str,
     },
-    /// Several times per second.
+    /// The progress, several times per second.
     Progress {
-        /// Bytes that are there.
+        /// Bytes that are in the cache.
         received: u64,
-        /// Bytes in all; 0 as long as that is not known.
+        /// Bytes in total; 0 until that is known.
         total: u64,
     },
 }
 
-/// Told about everything; `Break` stops the pull, which then ends with [`HubError::Stopped`] and keeps what was received.
+/// Called with every event; `Break` stops the pull, which then ends with [`HubError::Stopped`] and keeps the received bytes.
 pub type OnEvent<'f> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'f;
 
 /// A model that was pulled.
 #[derive(Clone, Debug)]
 pub struct Pulled {
-    /// As the hub has it.
+    /// The model, as listed by the hub.
     pub model: Model,
     /// Its files; the first is the one that is opened.
     pub paths: Vec<PathBuf>,
@@ -102,40 +102,40 @@ pub struct Pulled {
     pub commit: String,
     /// Bytes of all its files.
     pub bytes: u64,
-    /// Bytes that were received.
+    /// Bytes received by this pull.
     pub received: u64,
 }
 
 impl Hub {
-    /// Nothing is asked yet.
+    /// Creates a hub, without sending a request.
     pub fn new(settings: Settings) -> Hub {
         Hub { settings, pause: PAUSE }
     }
 
-    /// With another first pause before something is tried again.
+    /// Sets the first pause before a retry.
     #[must_use]
     pub fn with_pause(self, pause: Duration) -> Hub {
         Hub { pause, ..self }
     }
 
-    /// As they were given.
+    /// The settings that were given.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The model that is meant, if it is in the cache as a whole. No network is used. Where nothing says which quantization, it is
-    /// what would be chosen if the hub had no more than the cache.
+    /// The model of this name, if all of it is in the cache. No network is used. Without a quantization in the name, the choice is
+    /// the one that would be made if the hub had only the cached models.
     ///
     /// # Errors
-    /// Several fit.
+    /// Several models fit.
     pub fn find(&self, name: &Name) -> Result<Option<Cached>, HubError> {
         cache::find(&self.settings.cache, name)
     }
 
-    /// The model that is meant, if it is in the cache as a whole and no question to the hub would lead to another of its files.
+    /// The model of this name, if all of it is in the cache and a request to the hub would not lead to another of its files.
     ///
     /// # Errors
-    /// Several fit.
+    /// Several models fit.
     pub fn find_exactly(&self, name: &Name) -> Result<Option<Cached>, HubError> {
         let folder = cache::RepoFolder::new(&self.settings.cache, &name.repo);
         let found = self.find(name)?;
@@ -152,15 +152,15 @@ impl Hub {
         Ok(found.filter(first))
     }
 
-    /// The error that a model would have to be fetched, where nothing may be.
+    /// The error for a model that would have to be fetched where that is forbidden.
     pub fn not_there(&self, name: &Name) -> HubError {
         cache::not_there(&self.settings.cache, name)
     }
 
-    /// Fetches what the cache lacks of a model, as the hub has it now.
+    /// Fetches the missing files of a model, in the hub's current version.
     ///
     /// # Errors
-    /// The hub, the network, the disk or the observer do not let it.
+    /// The hub, the network, the disk or the observer prevents it.
     pub fn pull(&self, name: &Name, on_event: &mut OnEvent<'_>) -> Result<Pulled, HubError> {
         pull::pull(&self.settings, self.pause, name, on_event)
     }
@@ -173,7 +173,8 @@ impl Hub {
         cache::list(&self.settings.cache)
     }
 
-    /// The repositories of which pulls that were interrupted, or are at work, have left something, by name; and how many bytes that is.
+    /// The repositories with bytes left by pulls that were interrupted, or are still running, by name, with the number of these
+    /// bytes.
     ///
     /// # Errors
     /// A folder cannot be read.
@@ -184,7 +185,7 @@ impl Hub {
     /// Removes a model from the cache: all of a repository if `all`, or if there is one model in it.
     ///
     /// # Errors
-    /// It is not there, there are several, or the system does not let it.
+    /// It is not in the cache, several fit, or the system denies it.
     pub fn remove(&self, name: &Name, all: bool) -> Result<Removed, HubError> {
         cache::remove(&self.settings.cache, name, all)
     }

@@ -1,17 +1,17 @@
-//! A model of the hub as a file: out of the cache where it is there, and fetched where it is not.
+//! A model of the hub as a file: from the cache if it is there, fetched otherwise.
 
 use std::path::PathBuf;
 
 use crate::{Cached, Hub, HubError, Name, Pulled};
 
-/// Where a model was found.
+/// The source of a located model.
 #[derive(Debug)]
 pub enum Located {
-    /// In the cache. The hub was not asked.
+    /// It is in the cache. The hub was not contacted.
     There(Cached),
-    /// The hub was asked, and what the cache lacked was fetched.
+    /// The hub was contacted, and files missing from the cache were fetched.
     Pulled(Pulled),
-    /// The hub could not be reached, for this reason. This is in the cache, and fits.
+    /// The hub could not be reached, for this reason. The model is in the cache, and fits.
     Instead(Cached, HubError),
 }
 
@@ -22,14 +22,14 @@ impl Located {
             Located::There(found) | Located::Instead(found, _) => found.paths,
             Located::Pulled(pulled) => pulled.paths,
         };
-        // A model has a file: the choice is made among files.
+        // A model has at least one file: the choice is made among files.
         paths.into_iter().next().unwrap_or_default()
     }
 }
 
 impl Hub {
-    /// The model that is meant. What is in the cache is used as it is, without a question whether there is something newer: that is what
-    /// [`pull`](Hub::pull) asks. `fetch` is called where it has to be fetched, and pulls.
+    /// The model of this name. A cached one is used as it is, without a check for a newer version, which is the task of
+    /// [`pull`](Hub::pull). `fetch` is called if it has to be fetched, and pulls.
     ///
     /// # Errors
     /// It is not in the cache, and may not be fetched or cannot be.

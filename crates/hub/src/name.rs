@@ -1,39 +1,39 @@
-//! Names of models: `user/repo`, `user/repo:Q4_K_M`, `user/repo:FILE.gguf`, with or without the hub's address before it, and what
-//! an address bar shows.
+//! Names of models: `user/repo`, `user/repo:Q4_K_M`, `user/repo:FILE.gguf`, with or without the hub's address before them, and URLs
+//! as shown in an address bar.
 
 use std::fmt;
 use std::path::Path;
 
 use crate::HubError;
 
-/// What stands before a name where it could be a path.
+/// Prefixes that mark a name of the hub where it could also be a path.
 const HUBS: [&str; 5] =
     ["https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/", "hf://"];
-/// Most bytes of a part of a repository's name, as the hub has it.
+/// Maximum number of bytes of a part of a repository's name, as on the hub.
 const MAX_PART_BYTES: usize = 96;
 
-/// A model, or some of them.
+/// A model, or several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     /// `user/repo`.
     pub repo: String,
-    /// Which of its files: a quantization or a file's name.
+    /// The selection among its files: a quantization or a file's name.
     pub tag: Option<String>,
-    /// Branch, tag or commit; none is the repository's main branch.
+    /// Branch, tag or commit; `None` is the repository's main branch.
     pub revision: Option<String>,
 }
 
 impl Name {
-    /// What is after the hub's address, if `text` begins with it: then it is no path.
+    /// The text after the hub's address, if `text` begins with it and so is not a path.
     pub fn without_hub(text: &str) -> Option<&str> {
         HUBS.iter().find_map(|hub| text.strip_prefix(hub))
     }
 
-    /// The model of the hub that is meant where a path is expected. `None`: it is a path, because it does not begin with the hub's
-    /// address or another one, or because something of that name exists.
+    /// The hub model that this text names, where a path is expected. `None` if it is a path: it does not begin with the address of
+    /// the hub or of another server, or a file of that name exists.
     ///
     /// # Errors
-    /// It begins with an address, and no name of a model is after it.
+    /// It begins with an address, and no name of a model follows.
     pub fn of_path(path: &Path) -> Result<Option<Name>, HubError> {
         let is_address = |text: &&str| Name::without_hub(text).is_some() || is_elsewhere(text);
         match path.to_str().filter(is_address) {
@@ -42,10 +42,10 @@ impl Name {
         }
     }
 
-    /// Takes a name apart.
+    /// Parses a name.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is not a name.
     pub fn parse(text: &str) -> Result<Name, HubError> {
         let wrong = |problem| HubError::Name { text: text.to_owned(), problem };
         if is_elsewhere(text) {
@@ -67,7 +67,7 @@ impl Name {
         if ![user, name].iter().all(|part| is_part(part)) {
             return Err(wrong("user and repository have letters, digits, '-', '_' and '.'"));
         }
-        // What an address bar shows: …/blob/main/model-Q4_K_M.gguf
+        // The form shown in an address bar: …/blob/main/model-Q4_K_M.gguf
         let (revision, tag) = match (parts.next(), parts.next(), tag) {
             (None, ..) => (None, tag),
             (Some("tree"), Some(revision), tag) => (Some(revision), tag),
@@ -77,7 +77,7 @@ impl Name {
             },
             _ => return Err(wrong("there are too many '/' in it")),
         };
-        // Ollama's word for whatever there is.
+        // Ollama's tag for the default model.
         let tag = tag.filter(|tag| !tag.eq_ignore_ascii_case("latest"));
         if tag.is_some_and(|tag| !is_path(tag)) {
             return Err(wrong("what stands after ':' is a quantization or a file's name"));
@@ -89,10 +89,10 @@ impl Name {
         }
     }
 
-    /// The same at this branch, tag or commit.
+    /// The same model at this branch, tag or commit.
     ///
     /// # Errors
-    /// That cannot be the name of one.
+    /// `revision` cannot be the name of one.
     pub fn at(mut self, revision: &str) -> Result<Name, HubError> {
         let problem = "a revision is a branch, a tag or a commit";
         if !is_path(revision) || revision.bytes().any(|b| b == b':' || b == b' ') {
@@ -102,7 +102,7 @@ impl Name {
         Ok(self)
     }
 
-    /// The revision that is meant.
+    /// The revision, or the main branch.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")
     }
@@ -127,7 +127,7 @@ fn is_elsewhere(text: &str) -> bool {
     is_address && Name::without_hub(text).is_none()
 }
 
-/// True if this is a user or a repository, by the hub's own rule. `--` is what separates the two in the cache.
+/// True if this is a user or a repository, by the hub's own rule. `--` separates the two in the cache.
 fn is_part(part: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     let ends = [part.bytes().next(), part.bytes().last()];
@@ -138,7 +138,7 @@ fn is_part(part: &str) -> bool {
         && !part.contains("..")
 }
 
-/// True if this can be a path below a folder, on any system, and stays below it.
+/// True if this is a valid path below a folder, on any system, and stays below it.
 pub(crate) fn is_path(path: &str) -> bool {
     let part = |part: &str| !part.is_empty() && part != "." && part != ".." && part.len() <= 255;
     path.len() <= 1024
@@ -146,7 +146,7 @@ pub(crate) fn is_path(path: &str) -> bool {
         && !path.chars().any(|c| c.is_control() || c == '\\')
 }
 
-/// True if a file is one of GGUF by its name.
+/// True if the file's name is that of a GGUF file.
 pub(crate) fn is_gguf(file: &str) -> bool {
     file.len() > 5 && file.to_ascii_lowercase().ends_with(".gguf")
 }

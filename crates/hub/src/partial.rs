@@ -1,11 +1,11 @@
-//! A file that is not complete: `ETAG.alight.incomplete` beside where it will be, the bytes at their places and after them a
-//! record of which of them are there. So what was received is there for the next process, whichever way this one ends.
+//! An incomplete file: `ETAG.alight.incomplete` next to the final one, with the bytes at their final offsets, followed by a record
+//! of which of them have been received. So received bytes are available to the next process, however this one ends.
 //!
-//! Hugging Face's tools do not touch it (theirs have other names), but count it among what is incomplete, and remove it with that.
+//! Hugging Face's tools do not modify it (theirs have other names), but count it among incomplete files and remove it with them.
 //!
 //! ```text
-//! 0            the bytes of the file, those that are there
-//! record_at    "alightP1", the size, and for each piece how many of its first bytes are there (u32), little-endian
+//! 0            the bytes of the file received so far
+//! record_at    "alightP1", the size, and for each piece the number of its first bytes received (u32), little-endian
 //! ```
 
 use std::fs::{File, OpenOptions};
@@ -20,21 +20,21 @@ const HEAD: u64 = 16;
 /// Bytes of a piece; the last one may have fewer.
 pub(crate) const PIECE: u64 = 8 << 20;
 
-/// An incomplete file.
+/// A file that is being received.
 pub(crate) struct Partial {
     pub file: File,
     pub path: PathBuf,
     size: u64,
-    /// Of each piece, the bytes that are there, from its beginning.
+    /// For each piece, the number of its bytes received, from its beginning.
     there: Vec<AtomicU32>,
 }
 
 impl Partial {
-    /// Opens the file at `path`, or makes it.
+    /// Opens the file at `path`, or creates it.
     pub fn open(path: &Path, size: u64) -> io::Result<Partial> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
-        // A link that somebody has put there leads elsewhere.
+        // A link planted there would lead elsewhere.
         std::os::unix::fs::OpenOptionsExt::custom_flags(
             &mut options,
             rustix::fs::OFlags::NOFOLLOW.bits() as i32,
@@ -46,7 +46,7 @@ impl Partial {
         Ok(partial)
     }
 
-    /// How many bytes the file at `path` has, which another process may be writing.
+    /// The number of bytes received of the file at `path`, which another process may be writing.
     pub fn received_at(path: &Path, size: u64) -> io::Result<u64> {
         let partial = Partial::of(File::open(path)?, path, size);
         Ok(if partial.read_record()? { partial.received() } else { 0 })
@@ -58,7 +58,7 @@ impl Partial {
         Partial { file, path: path.to_owned(), size, there }
     }
 
-    /// Takes the record from the file, if that has one that fits.
+    /// Reads the record from the file. Returns true if there is a matching one.
     fn read_record(&self) -> io::Result<bool> {
         let length = HEAD + 4 * self.there.len() as u64;
         if self.file.metadata()?.len() != self.record_at() + length {
@@ -77,7 +77,7 @@ impl Partial {
         Ok(true)
     }
 
-    /// Forgets what is there.
+    /// Discards all received bytes.
     pub fn reset(&self) -> io::Result<()> {
         self.file.set_len(0)?;
         let mut record = vec![0; HEAD as usize + 4 * self.there.len()];
@@ -98,24 +98,24 @@ impl Partial {
         start..(start + PIECE).min(self.size)
     }
 
-    /// How many bytes of a piece are there.
+    /// The number of bytes received of a piece.
     pub fn there(&self, no: usize) -> u64 {
         u64::from(self.there[no].load(Ordering::Acquire))
     }
 
-    /// True if all bytes of a piece are there.
+    /// True if all bytes of a piece have been received.
     pub fn is_complete(&self, no: usize) -> bool {
         let range = self.range(no);
         self.there(no) == range.end - range.start
     }
 
-    /// How many bytes are there.
+    /// The number of bytes received.
     pub fn received(&self) -> u64 {
         (0..self.pieces()).map(|no| self.there(no)).sum()
     }
 
-    /// Adds bytes to a piece. Only one thread at a time may do that to one piece. What does not fit into the piece is an error of
-    /// the caller's, and nothing is written beyond it.
+    /// Appends bytes to a piece. Only one thread at a time may do that for one piece. Bytes that do not fit into the piece are an
+    /// error of the caller, and nothing is written beyond it.
     pub fn append(&self, no: usize, bytes: &[u8]) -> io::Result<()> {
         let (range, there) = (self.range(no), self.there(no));
         let after = there + bytes.len() as u64;
@@ -123,20 +123,20 @@ impl Partial {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         self.file.write_all_at(bytes, range.start + there)?;
-        // In this order: the record never tells of bytes that are not there.
+        // In this order: the record never counts bytes that are not in the file.
         let record = (after as u32).to_le_bytes();
         self.file.write_all_at(&record, self.record_at() + HEAD + 4 * no as u64)?;
         self.there[no].store(after as u32, Ordering::Release);
         Ok(())
     }
 
-    /// Makes a whole file of it, on the disk: without the record.
+    /// Makes it a complete file on disk: without the record.
     pub fn complete(&self) -> io::Result<()> {
         self.file.set_len(self.size)?;
         self.file.sync_all()
     }
 
-    /// A page after the bytes, so that pages of bytes have nothing else in them.
+    /// On a page of its own, so that pages of the file's bytes contain nothing else.
     fn record_at(&self) -> u64 {
         self.size.next_multiple_of(4096)
     }

@@ -1,4 +1,4 @@
-//! A pull: what the hub has, which of it is meant, and one file after the other.
+//! A pull: reads the hub's listing, selects a model, and fetches one file after another.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -17,17 +17,17 @@ use crate::partial::{PIECE, Partial};
 use crate::select::{self, Model};
 use crate::{Event, HubError, Name, OnEvent, Pulled, Settings};
 
-/// Between two looks at what has become of it.
+/// Interval between two reports of progress.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What the thread that pulls says to the one that was called.
+/// A message from the pulling thread to the calling thread.
 enum Message {
     Chosen { model: Model, bytes: u64, there: u64 },
     Waiting(String),
     Refetched(String),
 }
 
-/// A pull that is under way.
+/// A pull in progress.
 struct Pull<'a> {
     settings: &'a Settings,
     client: &'a Client,
@@ -39,7 +39,7 @@ struct Pull<'a> {
     stop: AtomicBool,
 }
 
-/// See [`Hub::pull`](crate::Hub::pull). The work is done in a thread of its own, so that the observer can stop it whatever it is at.
+/// See [`Hub::pull`](crate::Hub::pull). The work is done in its own thread, so that the observer can stop it at any time.
 pub(crate) fn pull(
     settings: &Settings,
     pause: Duration,
@@ -91,7 +91,7 @@ pub(crate) fn pull(
             match result {
                 Ok(result) => return result,
                 Err(RecvTimeoutError::Timeout) => {}
-                // The thread has panicked, which the scope passes on.
+                // The thread has panicked; the scope propagates the panic.
                 Err(RecvTimeoutError::Disconnected) => return Err(HubError::Stopped),
             }
         }
@@ -126,7 +126,7 @@ impl Pull<'_> {
         for (listed, info) in &files {
             paths.push(self.file(&listing.commit, listed, info)?);
         }
-        // Now that all of it is there: until then the branch is what it was.
+        // Only now that all of it is in the cache; until then the branch keeps its previous commit.
         self.folder.set_revision(name.revision(), &listing.commit)?;
         let received = self.received.load(Ordering::Relaxed).saturating_sub(there);
         Ok(Pulled { model: model.clone(), paths, commit: listing.commit, bytes, received })
@@ -136,7 +136,7 @@ impl Pull<'_> {
         let _ = self.messages.send(message);
     }
 
-    /// How many bytes of a file are in the cache, complete or not.
+    /// The number of bytes of a file that are in the cache, complete or not.
     fn there(&self, info: &FileInfo) -> u64 {
         if self.is_complete(info) {
             return info.size;
@@ -148,10 +148,10 @@ impl Pull<'_> {
         fs::metadata(self.folder.blob(&info.etag)).is_ok_and(|there| there.len() == info.size)
     }
 
-    /// Sees that a file is there, and where.
+    /// Ensures that a file is in the cache, and returns its path.
     fn file(&self, commit: &str, listed: &Listed, info: &FileInfo) -> Result<PathBuf, HubError> {
         let path = self.folder.file(commit, &listed.path);
-        // Also where links are not had, and the bytes are here.
+        // This includes filesystems without links, where the bytes are stored at this path.
         let there = fs::metadata(&path).is_ok_and(|there| there.len() == info.size);
         if there && (self.is_complete(info) || !path.is_symlink()) {
             return Ok(path);
@@ -161,7 +161,7 @@ impl Pull<'_> {
         if !self.is_complete(info) {
             let incomplete = match lock {
                 Lock::Ours(_) => self.folder.incomplete(&info.etag),
-                // Nobody else writes to it.
+                // A name of this process alone: no other writes to it.
                 _ => self.folder.incomplete(&format!("{}.{}", info.etag, std::process::id())),
             };
             self.bytes(commit, listed, info, incomplete)?;
@@ -178,7 +178,7 @@ impl Pull<'_> {
             match self.folder.try_lock(&info.etag)? {
                 Lock::Others => {}
                 lock => {
-                    // What another process has added meanwhile.
+                    // Bytes that another process has added in the meantime.
                     let now = self.there(info);
                     self.received.fetch_add(now.saturating_sub(before), Ordering::Relaxed);
                     return Ok(lock);
@@ -229,7 +229,7 @@ impl Pull<'_> {
                 let (file, expected) = (listed.path.clone(), expected.to_owned());
                 return Err(HubError::Hash { file, expected, found });
             }
-            // Perhaps what an earlier run has left is wrong.
+            // The bytes left by an earlier run may be wrong.
             partial.reset().map_err(HubError::cache(&incomplete))?;
             self.say(Message::Refetched(listed.path.clone()));
             before = 0;
@@ -238,10 +238,10 @@ impl Pull<'_> {
         self.folder.complete(&incomplete, &info.etag)
     }
 
-    /// Sees that there is room for so many more bytes.
+    /// Checks that there is enough free disk space for `needed` more bytes.
     fn room(&self, file: &str, needed: u64) -> Result<(), HubError> {
         let cache = &self.settings.cache;
-        // Where the system does not say, the disk does.
+        // If the system cannot report it, a write will fail instead.
         let Ok(stat) = rustix::fs::statvfs(cache) else { return Ok(()) };
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
         if needed > free && needed > PIECE {

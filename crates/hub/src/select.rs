@@ -1,7 +1,7 @@
-//! Which files of a repository are the model that is meant.
+//! Selection of the files of a repository that belong to the requested model.
 //!
-//! A model is a `.gguf` file, or all parts of one. Files that are no language model (projectors of images, importance matrices) are
-//! left out. A quantization is known by its name in the file's: the last word of it that is one.
+//! A model is a `.gguf` file, or all parts of a split one. Files that are not a language model (image projectors, importance
+//! matrices) are left out. The quantization is taken from the file's name: the last word of it that is the name of one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -11,7 +11,7 @@ use alight_formats::split::ShardName;
 use crate::HubError;
 use crate::name::{is_gguf, is_path};
 
-/// What is taken where nothing is said, the first that there is: small enough for most machines, and good.
+/// The default order of preference, without a tag: the first one present is used. It is small enough for most machines, and good.
 const ORDER: [&str; 28] = [
     "Q4_K_M",
     "UD-Q4_K_XL",
@@ -50,9 +50,9 @@ const OTHERS: [&str; 2] = ["mmproj", "imatrix"];
 pub struct Model {
     /// Its files, by their paths in the repository; the first is the one that is opened.
     pub files: Vec<String>,
-    /// Its quantization, if its name says one.
+    /// Its quantization, if its name contains one.
     pub quantization: Option<String>,
-    /// The first of its files that is not there.
+    /// The first of its missing files.
     pub missing: Option<String>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn models<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<Model>
             let shard = ShardName { prefix, no: *no, count };
             format!("{folder}{}", shard.file_name(*no))
         };
-        // In order, since names were: a part that is not at its place is missing before it.
+        // The parts are sorted, since the names were: the first one out of place shows which one is missing.
         let missing = (0..count).zip(there.iter().map(Some).chain(iter::repeat(None)));
         let missing = missing.into_iter().find(|(no, there)| Some(no) != *there);
         models.push(Model {
@@ -98,10 +98,10 @@ pub(crate) fn models<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<Model>
     models
 }
 
-/// The model that is meant by `tag`, or by nothing.
+/// The model selected by `tag`, or the default one.
 ///
 /// # Errors
-/// There is none, or there are several.
+/// None fits, or several do.
 pub(crate) fn choose<'m>(
     repo: &str,
     models: &'m [Model],
@@ -139,12 +139,12 @@ pub(crate) fn choose<'m>(
     }
 }
 
-/// True if nothing is better where nothing is said.
+/// True if no other model would be preferred without a tag.
 pub(crate) fn is_first_choice(model: &Model) -> bool {
     model.quantization.as_deref().is_some_and(|tag| tag.eq_ignore_ascii_case(ORDER[0]))
 }
 
-/// The models that are called so: by a file's path, by its name, by its quantization, by that of Unsloth's dynamic ones.
+/// The models of this name: by a file's path, else by its name, else by its quantization, else by that of Unsloth's dynamic ones.
 fn named<'m>(models: &'m [Model], tag: &str) -> Vec<&'m Model> {
     let by = |fits: &dyn Fn(&Model) -> bool| models.iter().filter(|model| fits(model)).collect();
     let is = |text: &str| text.eq_ignore_ascii_case(tag);
@@ -159,7 +159,7 @@ fn named<'m>(models: &'m [Model], tag: &str) -> Vec<&'m Model> {
     found.into_iter().find(|fitting| !fitting.is_empty()).unwrap_or_default()
 }
 
-/// What can be asked for.
+/// The tags that can be requested.
 fn tags(models: &[Model]) -> Vec<String> {
     let mut tags: Vec<String> = Vec::new();
     for model in models {
@@ -170,7 +170,7 @@ fn tags(models: &[Model]) -> Vec<String> {
     shortened(tags)
 }
 
-/// Not more than a person reads.
+/// Limits the list to what a user can read.
 fn shortened(mut texts: Vec<String>) -> Vec<String> {
     let all = texts.len();
     if all > 40 {
@@ -190,14 +190,14 @@ fn split(name: &str) -> (&str, &str) {
     name.split_at(name.rfind('/').map_or(0, |at| at + 1))
 }
 
-/// The quantization that a file's name says: the last word that is one, with `UD-` if that stands before it.
+/// The quantization in a file's name: the last word that is one, with `UD-` if that precedes it.
 fn quantization(file: &str) -> Option<String> {
     let stem = file.get(..file.len().saturating_sub(5)).filter(|_| is_gguf(file)).unwrap_or(file);
     let mut found: Option<(usize, &str)> = None;
     for (at, _) in stem.char_indices() {
         let begins = at == 0 || stem[..at].ends_with(['-', '.', '_']);
         let word = stem[at..].split(['-', '.']).next().unwrap_or_default();
-        // Not the end of a word that is one already.
+        // Not the end of a word that is itself one.
         let within = found.is_some_and(|(from, word)| at < from + word.len());
         if begins && !within && is_quantization(word) {
             found = Some((at, word));
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(chosen(&names, Some("BF16")).unwrap(), both);
         assert_eq!(chosen(&names, Some("m-BF16-00001-of-00002.gguf")).unwrap(), both);
         assert_eq!(chosen(&names, Some("m-Q4_K_S.gguf")).unwrap(), "m-Q4_K_S.gguf");
-        // Part of a name is not the name.
+        // A part of a name is not the name.
         let error = chosen(&names, Some("Q4_K")).unwrap_err();
         assert!(error.ends_with("it has BF16, IQ4_XS, Q4_K_S, Q8_0, UD-Q4_K_XL"), "{error}");
         assert!(chosen(&names, Some("F16")).is_err(), "a projector is not a model");

@@ -1,4 +1,4 @@
-//! What the environment says, by the names that Hugging Face's own tools have for it.
+//! Settings from the environment, with the variable names of Hugging Face's own tools.
 
 use std::ffi::OsString;
 use std::fs;
@@ -7,26 +7,26 @@ use std::path::{Path, PathBuf};
 
 use crate::HubError;
 
-/// Where the hub is if nothing else is said.
+/// The default address of the hub.
 const ENDPOINT: &str = "https://huggingface.co";
-/// Most bytes of a file with a token in it.
+/// Maximum number of bytes of a token file.
 const TOKEN: u64 = 4096;
 
-/// Where models are, who we are and whether there is a network.
+/// The locations of the cache and the hub, the token, and whether the network may be used.
 #[derive(Clone)]
 pub struct Settings {
     /// The folder of models: `HF_HUB_CACHE`, or `hub` in `HF_HOME`, or in `huggingface` in `XDG_CACHE_HOME` or `~/.cache`.
     pub cache: PathBuf,
     /// The hub, without a `/` at the end: `HF_ENDPOINT`.
     pub endpoint: String,
-    /// `HF_TOKEN`, or what `hf auth login` has written.
+    /// `HF_TOKEN`, or the token that `hf auth login` has written.
     pub token: Option<String>,
-    /// Nothing may be fetched: `HF_HUB_OFFLINE`.
+    /// True if nothing may be fetched: `HF_HUB_OFFLINE`.
     pub offline: bool,
 }
 
 impl std::fmt::Debug for Settings {
-    /// Without the token.
+    /// Omits the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Settings { cache, endpoint, token, offline } = self;
         let with_token = token.is_some();
@@ -35,21 +35,21 @@ impl std::fmt::Debug for Settings {
 }
 
 impl Settings {
-    /// Of this process.
+    /// The settings of this process.
     ///
     /// # Errors
-    /// A variable makes no sense, or none says where the cache is.
+    /// A variable has an invalid value, or none gives the location of the cache.
     pub fn of_environment() -> Result<Settings, HubError> {
         Settings::of(&|name| std::env::var_os(name))
     }
 
-    /// By these variables.
+    /// The settings from the given variables.
     pub(crate) fn of(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Settings, HubError> {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let user = variable("HOME").map(PathBuf::from);
         let path = |name: &str| {
             let path = PathBuf::from(variable(name)?);
-            // A shell does not do that in the middle of a word, so the tools do.
+            // A shell does not expand `~` in the middle of a word, so the tools do.
             Some(match (path.strip_prefix("~"), &user) {
                 (Ok(rest), Some(user)) => user.join(rest),
                 _ => path,
@@ -87,7 +87,7 @@ impl Settings {
             true => None,
             false => token.or_else(|| token_in(&file()?)),
         };
-        // It becomes a line of a request.
+        // The token becomes a line of a request.
         let unusual =
             |token: &String| token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic());
         if token.as_ref().is_some_and(unusual) {
@@ -101,7 +101,7 @@ impl Settings {
     }
 }
 
-/// What a file with a token says.
+/// The token in a file.
 fn token_in(file: &Path) -> Option<String> {
     let mut text = String::new();
     fs::File::open(file).ok()?.take(TOKEN).read_to_string(&mut text).ok()?;
