@@ -1,16 +1,17 @@
 //! `alight_allreduce_norm`: the collective among CPU devices of one process, or of several on one host.
 //!
-//! Arguments: partial `[…, hidden]`, residual of the same shape, weight `[hidden]`, post-weight `[hidden]` if there is a
-//! post-norm, and perhaps an int32, the device's place among all as the program has them, which has to be that of `devices`. Results: normed, new residual, both like the partial, and perhaps in the memory of partial and residual.
+//! Arguments: partial `[…, hidden]`, residual of the same shape, weight `[hidden]`, post-weight `[hidden]` if there is a post-norm,
+//! and optionally an int32, the device's position among all as the program has it, which must be that of `devices`. Results:
+//! normed, new residual, both like the partial, possibly in the memory of partial and residual.
 //!
 //! Attributes: `devices` (int64 array: the numbers of the devices, group by group, in the order of the ranks), `ranks` (int64:
-//! devices of a group), `processes` (int64 array: for each device the number of its process), `capacity` (int64: bytes of the partial), `limit_ms` (int64: the longest wait), `bias` (int64: 0 or
-//! 1), `epsilon` (float32). A program is the same on all devices, so a rank cannot be an attribute: it is the place of the
-//! device in its group.
+//! devices of a group), `processes` (int64 array: for each device the number of its process), `capacity` (int64: bytes of the
+//! partial), `limit_ms` (int64: the longest wait), `bias` (int64: 0 or 1), `epsilon` (float32). A program is the same on all
+//! devices, so a rank cannot be an attribute: it is the position of the device in its group.
 //!
-//! The state of the call site is a `ThreadGroup` for each group of devices, made once at instantiation and shared by its devices; a group of
-//! several processes is a `ProcessGroup` in their shared memory (`shared`). Sites are independent of each other, so XLA may run them
-//! in any order.
+//! The state of the call site is a `ThreadGroup` for each group of devices, made once at instantiation and shared by its devices; a
+//! group of several processes is a `ProcessGroup` in their shared memory (`shared`). Sites are independent of each other, so XLA
+//! may run them in any order.
 
 use alight_collective::{
     Args, CollectiveError, Element, Key, Options, ProcessGroup, ProcessGroupOptions, ThreadGroup,
@@ -37,30 +38,30 @@ pub(crate) const TARGETS: &[Target] = &[Target {
     }),
 }];
 
-/// Devices that sum.
+/// Devices that compute a sum together.
 enum Group {
-    /// All in this process.
+    /// All of them are in this process.
     Here(Box<ThreadGroup>),
-    /// In several, this one among them.
+    /// They are in several processes, including this one.
     Across(Box<ProcessGroup>),
-    /// In others.
+    /// They are in other processes.
     Elsewhere,
 }
 
 /// The state of a call site.
 struct Site {
     groups: Vec<Group>,
-    /// Group by group.
+    /// All devices, group by group.
     devices: Vec<i64>,
 }
 
 impl Site {
-    /// A device's place among all.
+    /// The position of a device among all.
     fn place(&self, device: i64) -> Option<usize> {
         self.devices.iter().position(|other| *other == device)
     }
 
-    /// The group of a place, and the rank there.
+    /// The group of a position, and the rank there.
     fn group(&self, place: usize) -> (&Group, usize) {
         let ranks = self.devices.len() / self.groups.len();
         (&self.groups[place / ranks], place % ranks)
@@ -77,19 +78,19 @@ extern "C" fn alight_clique_type_info() -> *const TypeInfo {
     STATE.info()
 }
 
-/// The stage that makes the group of a call site.
+/// The stage that creates the groups of a call site.
 ///
 /// # Safety
-/// For XLA to call, with its frame.
+/// Only XLA may call it, with its frame.
 unsafe extern "C" fn alight_allreduce_norm_instantiate(frame: *mut CallFrame) -> *mut Error {
     // SAFETY: passed on.
     unsafe { handle(frame, STATE.number(), instantiate) }
 }
 
-/// The stage that calls, on every device.
+/// The stage that runs the call, on every device.
 ///
 /// # Safety
-/// For XLA to call, with its frame.
+/// Only XLA may call it, with its frame.
 unsafe extern "C" fn alight_allreduce_norm_execute(frame: *mut CallFrame) -> *mut Error {
     // SAFETY: passed on.
     unsafe { handle(frame, 0, execute) }
@@ -138,7 +139,7 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
     let (group, rank) = site.group(place);
     let call = Call::read(frame)?;
     if let Some(index) = &call.index {
-        // SAFETY: an int32 of XLA's, on the host.
+        // SAFETY: an int32 of XLA, on the host.
         let index = unsafe { index.data.cast::<i32>().read() };
         if usize::try_from(index) != Ok(place) {
             return Err(Refusal::argument(format!(
@@ -147,8 +148,8 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
         }
     }
     let spec = &call.spec;
-    // SAFETY: XLA's arrays have the sizes that it says, dense and row-major (the default layout of a custom call), live for the
-    // call, and results overlap nothing but the arguments whose memory they were given as a whole.
+    // SAFETY: XLA's arrays have the sizes that it states, are dense and row-major (the default layout of a custom call) and live
+    // for the call; results overlap nothing except arguments whose memory they were given as a whole.
     let args = unsafe {
         Args {
             partial: apart(&call.partial, &call.normed, spec.element)?,
@@ -175,7 +176,7 @@ fn length(array: &Array<'_>, element: Element) -> Result<usize, Refusal> {
 }
 
 /// # Safety
-/// The array is there for `'a`, and nobody writes to it.
+/// The array is valid for `'a`, and is not written to.
 unsafe fn bytes<'a>(array: &Array<'_>, element: Element) -> Result<&'a [u8], Refusal> {
     match length(array, element)? {
         0 => Ok(&[]),
@@ -184,10 +185,10 @@ unsafe fn bytes<'a>(array: &Array<'_>, element: Element) -> Result<&'a [u8], Ref
     }
 }
 
-/// An argument, if it does not lie where a result goes.
+/// The bytes of an argument, or `None` if the result is in the same memory.
 ///
 /// # Safety
-/// The array is there for `'a`, and nobody writes to it but to this result, if it is the same memory.
+/// The array is valid for `'a`, and is not written to except through this result, if it is the same memory.
 unsafe fn apart<'a>(
     array: &Array<'_>,
     result: &Array<'_>,
@@ -201,7 +202,7 @@ unsafe fn apart<'a>(
 }
 
 /// # Safety
-/// The array is there for `'a`, and nobody else uses it.
+/// The array is valid for `'a`, and is not used elsewhere.
 unsafe fn bytes_mut<'a>(array: &Array<'_>, element: Element) -> Result<&'a mut [u8], Refusal> {
     match length(array, element)? {
         0 => Ok(&mut []),

@@ -2,8 +2,8 @@
 //! those of the header without `XLA_FFI_`. `bindings/python/tests/test_ffi.py` compares sizes, offsets and constants with the installed
 //! header.
 //!
-//! Built against the oldest version that is supported: a newer jaxlib accepts handlers of an older minor version, an older
-//! one refuses newer handlers.
+//! Built against the oldest supported version: a newer jaxlib accepts handlers of an older minor version, an older one rejects
+//! newer handlers.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::AtomicI64;
@@ -12,19 +12,19 @@ macro_rules! constants {
     ($($(#[$doc:meta])* $name:ident ($header:literal) = $value:literal;)*) => {
         $($(#[$doc])* pub const $name: std::ffi::c_int = $value;)*
 
-        /// These constants by the names of the header.
+        /// These constants, with their names in the header.
         pub const NAMED: &[(&str, std::ffi::c_int)] = &[$(($header, $name),)*];
     };
 }
 
 constants! {
-    /// The version of the interface: its first number.
+    /// The interface's major version.
     MAJOR ("XLA_FFI_API_MAJOR") = 0;
-    /// The version of the interface: its second number.
+    /// The interface's minor version.
     MINOR ("XLA_FFI_API_MINOR") = 3;
-    /// The extension that asks for metadata.
+    /// The extension that requests metadata.
     EXTENSION_METADATA ("XLA_FFI_Extension_Metadata") = 1;
-    /// The stage that makes states.
+    /// The stage that creates states.
     STAGE_INSTANTIATE ("XLA_FFI_ExecutionStage_INSTANTIATE") = 0;
     /// An argument that is an array.
     BUFFER ("XLA_FFI_ArgType_BUFFER") = 1;
@@ -36,11 +36,10 @@ constants! {
     ATTR_SCALAR ("XLA_FFI_AttrType_SCALAR") = 3;
 }
 
-/// `XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE`: the stage that executes only launches, so that it may be captured into a
-/// graph.
+/// `XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE`: the execute stage only launches, so it may be captured into a graph.
 pub const COMMAND_BUFFER_COMPATIBLE: u32 = 1;
 
-/// Element types by their numbers.
+/// Element types, by number.
 pub mod data_type {
     constants! {
         /// 32-bit signed integers.
@@ -55,46 +54,46 @@ pub mod data_type {
         F16 ("XLA_FFI_DataType_F16") = 10;
         /// IEEE binary32.
         F32 ("XLA_FFI_DataType_F32") = 11;
-        /// The upper half of an f32.
+        /// The upper 16 bits of an f32.
         BF16 ("XLA_FFI_DataType_BF16") = 16;
     }
 }
 
-/// ActivationFormats of errors.
+/// Codes of errors.
 pub mod code {
     constants! {
-        /// The arguments are wrong.
+        /// The arguments are invalid.
         INVALID_ARGUMENT ("XLA_FFI_Error_Code_INVALID_ARGUMENT") = 3;
-        /// Something was not there in time.
+        /// Something did not arrive in time.
         DEADLINE_EXCEEDED ("XLA_FFI_Error_Code_DEADLINE_EXCEEDED") = 4;
-        /// The state does not allow it.
+        /// The state does not permit the call.
         FAILED_PRECONDITION ("XLA_FFI_Error_Code_FAILED_PRECONDITION") = 9;
-        /// A fault of ours.
+        /// An error in this library.
         INTERNAL ("XLA_FFI_Error_Code_INTERNAL") = 13;
     }
 }
 
-/// All constants by the names of the header.
+/// All constants, with their names in the header.
 pub fn constants() -> Vec<(&'static str, c_int)> {
     [NAMED, data_type::NAMED, code::NAMED].concat()
 }
 
-/// An error of XLA's, made by its `Error_Create`.
+/// An error of XLA, created by its `Error_Create`.
 #[repr(C)]
 pub struct Error {
     _opaque: [u8; 0],
 }
 
-/// What XLA knows of a run.
+/// XLA's context of a run.
 #[repr(C)]
 pub struct ExecutionContext {
     _opaque: [u8; 0],
 }
 
-/// A handler: null on success.
+/// A handler; it returns null on success.
 pub type Handler = unsafe extern "C" fn(*mut CallFrame) -> *mut Error;
 
-/// What XLA's threads are asked to run, with the pointer that came with it.
+/// A task for XLA's threads; its argument is the pointer that was scheduled with it.
 pub type Task = unsafe extern "C" fn(*mut c_void);
 
 /// A function of the interface.
@@ -123,7 +122,7 @@ structs! {
     ApiVersion ("XLA_FFI_Api_Version") {
         struct_size: usize, extension_start: *mut ExtensionBase, major_version: c_int, minor_version: c_int,
     }
-    /// What an error is made of.
+    /// The arguments for the creation of an error.
     ErrorCreateArgs ("XLA_FFI_Error_Create_Args") {
         struct_size: usize, extension_start: *mut ExtensionBase, message: *const c_char, errc: c_int,
     }
@@ -140,7 +139,7 @@ structs! {
     Array ("XLA_FFI_Array") { dtype: c_int, size: usize, data: *mut c_void, }
     /// The number of a type; XLA writes it at registration.
     TypeId ("XLA_FFI_TypeId") { type_id: AtomicI64, }
-    /// How a value of a type ends.
+    /// The destructor of a type.
     TypeInfo ("XLA_FFI_TypeInfo") {
         struct_size: usize, extension_start: *mut ExtensionBase, deleter: unsafe extern "C" fn(*mut c_void),
     }
@@ -180,11 +179,11 @@ structs! {
     DeviceOrdinalGetArgs ("XLA_FFI_DeviceOrdinal_Get_Args") {
         struct_size: usize, extension_start: *mut ExtensionBase, ctx: *mut ExecutionContext, device_ordinal: i32,
     }
-    /// The end of an error.
+    /// Destroys an error.
     ErrorDestroyArgs ("XLA_FFI_Error_Destroy_Args") {
         struct_size: usize, extension_start: *mut ExtensionBase, error: *mut Error,
     }
-    /// Asks for a task to be run on one of XLA's threads, at some time.
+    /// Schedules a task to be run on one of XLA's threads, at some time.
     ScheduleArgs ("XLA_FFI_ThreadPool_Schedule_Args") {
         struct_size: usize, extension_start: *mut ExtensionBase, ctx: *mut ExecutionContext, task: Task,
         data: *mut c_void,
@@ -197,13 +196,13 @@ structs! {
     StreamGetArgs ("XLA_FFI_Stream_Get_Args") {
         struct_size: usize, extension_start: *mut ExtensionBase, ctx: *mut ExecutionContext, stream: *mut c_void,
     }
-    /// What a handler says of itself.
+    /// A handler's description of itself.
     Metadata ("XLA_FFI_Metadata") {
         struct_size: usize, api_version: ApiVersion, traits: u32, state_type_id: i64,
     }
-    /// XLA's question for it.
+    /// XLA's request for it.
     MetadataExtension ("XLA_FFI_Metadata_Extension") { extension_base: ExtensionBase, metadata: *mut Metadata, }
-    /// XLA's functions. Those that are not used here are bare pointers; what can be done without may be null.
+    /// XLA's functions. Those not used here are bare pointers; optional ones may be null.
     Api ("XLA_FFI_Api") {
         struct_size: usize, extension_start: *mut ExtensionBase, api_version: ApiVersion, internal_api: *const c_void,
         XLA_FFI_Error_Create: Function<ErrorCreateArgs>,

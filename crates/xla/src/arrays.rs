@@ -1,14 +1,14 @@
-//! Arrays of a frame as slices, after a look at their types and shapes.
+//! Arrays of a frame as slices, after their types and shapes were checked.
 
 use std::ffi::c_int;
 
 use crate::api::data_type;
 use crate::frame::{Array, Refusal};
 
-/// A type of elements that XLA has a number for.
+/// An element type that XLA has a number for.
 ///
 /// # Safety
-/// Elements of the XLA type [`Element::TYPE`] are values of this one, whatever their bits.
+/// Any bits of an element of the XLA type [`Element::TYPE`] are a valid value of this type.
 pub(crate) unsafe trait Element: Copy {
     const TYPE: c_int;
     const NAME: &'static str;
@@ -16,7 +16,7 @@ pub(crate) unsafe trait Element: Copy {
 
 macro_rules! elements {
     ($($type:ty: $number:ident $name:literal,)*) => {$(
-        // SAFETY: all bits are values, and XLA's elements are the same.
+        // SAFETY: all bits are valid values, and XLA's elements have the same representation.
         unsafe impl Element for $type {
             const TYPE: c_int = data_type::$number;
             const NAME: &'static str = $name;
@@ -29,11 +29,11 @@ elements! {
     u32: U32 "uint32",
     i32: S32 "int32",
     f32: F32 "float32",
-    // As its bits.
+    // The raw bits.
     u16: F16 "float16",
 }
 
-/// The number of elements, after the checks that make a slice of it possible.
+/// The number of elements, after the checks that a slice requires.
 fn checked<T: Element>(what: &str, array: &Array<'_>) -> Result<usize, Refusal> {
     if array.dtype != T::TYPE {
         return Err(Refusal::argument(format!(
@@ -55,29 +55,29 @@ fn checked<T: Element>(what: &str, array: &Array<'_>) -> Result<usize, Refusal> 
 /// The elements of an array.
 ///
 /// # Safety
-/// The array is there for `'a`, dense, and nobody writes to it.
+/// The array is valid for `'a`, dense, and not written to.
 pub(crate) unsafe fn slice<'a, T: Element>(
     what: &str,
     array: &Array<'_>,
 ) -> Result<&'a [T], Refusal> {
     match checked::<T>(what, array)? {
         0 => Ok(&[]),
-        // SAFETY: by the contract; the size fits memory, the address the type.
+        // SAFETY: by the contract; the size fits in memory, the address is aligned for the type.
         length => Ok(unsafe { std::slice::from_raw_parts(array.data.cast(), length) }),
     }
 }
 
-/// The elements of an array, to write to.
+/// The elements of an array, mutably.
 ///
 /// # Safety
-/// The array is there for `'a`, dense, and nobody else uses it.
+/// The array is valid for `'a`, dense, and not used elsewhere.
 pub(crate) unsafe fn slice_mut<'a, T: Element>(
     what: &str,
     array: &Array<'_>,
 ) -> Result<&'a mut [T], Refusal> {
     match checked::<T>(what, array)? {
         0 => Ok(&mut []),
-        // SAFETY: by the contract; the size fits memory, the address the type.
+        // SAFETY: by the contract; the size fits in memory, the address is aligned for the type.
         length => Ok(unsafe { std::slice::from_raw_parts_mut(array.data.cast(), length) }),
     }
 }
@@ -94,7 +94,7 @@ pub(crate) unsafe fn scalar<T: Element>(what: &str, array: &Array<'_>) -> Result
     }
 }
 
-/// The dimensions of an array of `N` of them.
+/// The dimensions of an array of rank `N`.
 pub(crate) fn dimensions<const N: usize>(
     what: &str,
     array: &Array<'_>,
@@ -108,7 +108,7 @@ pub(crate) fn dimensions<const N: usize>(
     }
 }
 
-/// Refuses an array of another shape.
+/// Returns an error if the array has another shape.
 pub(crate) fn expect(what: &str, array: &Array<'_>, dims: &[usize]) -> Result<(), Refusal> {
     let same = array.dims.len() == dims.len()
         && array.dims.iter().zip(dims).all(|(a, b)| usize::try_from(*a) == Ok(*b));

@@ -1,17 +1,18 @@
-//! `alight_attend`: keys and values of new tokens into the cache of a layer, and their attention to all that is in it.
+//! `alight_attend`: writes keys and values of new tokens into the cache of a layer, and computes their attention to everything in
+//! it.
 //!
-//! Arguments: q `f32[T, q_heads · k_dim]`, k `f32[T, kv_heads · k_dim]`, v `f32[T, kv_heads · v_dim]`, the caches of keys
-//! `f16[L, …]` and values `f16[L, …]`, and `s32[]` each: layer, pos, window (0: none); sinks `f32[q_heads]`, a score of each
-//! query head that is of no position, or `f32[0]`: none. Results: `f32[T, q_heads · v_dim]`, and both caches, which have to be
-//! the arguments' memory (`input_output_aliases`): nothing of them is copied.
+//! Arguments: q `f32[T, q_heads · k_dim]`, k `f32[T, kv_heads · k_dim]`, v `f32[T, kv_heads · v_dim]`, the caches of keys `f16[L,
+//! …]` and values `f16[L, …]`, and `s32[]` each: layer, pos, window (0: none); sinks `f32[q_heads]`, a score of each query head
+//! that belongs to no position, or `f32[0]`: none. Results: `f32[T, q_heads · v_dim]`, and both caches, which must be in the
+//! arguments' memory (`input_output_aliases`): no part of them is copied.
 //!
-//! Attributes, int64 unless said: `q_heads`, `kv_heads`, `k_dim`, `v_dim`, `capacity` (positions, a multiple of 16), `scale`
-//! and `softcap` (float32; a cap of 0 is none), `devices` (int64 array: those that call at the same time), `threads`: how many
-//! to use, 0 for those that are worth it.
+//! Attributes, int64 unless noted: `q_heads`, `kv_heads`, `k_dim`, `v_dim`, `capacity` (positions, a multiple of 16), `scale` and
+//! `softcap` (float32; a cap of 0 is none), `devices` (int64 array: those that call at the same time), `threads`: the number of
+//! threads, or 0 for as many as are worthwhile.
 //!
-//! The layout of a layer's caches, and where numbers are rounded, is in `alight_kernels::attention`. The token at position
-//! `p` sees positions `j ≤ p` with `p − j < window`. How the work is cut follows from shapes and positions, so bits do
-//! not depend on the number of threads.
+//! The layout of a layer's caches, and where numbers are rounded, is described in `alight_kernels::attention`. The token at
+//! position `p` sees positions `j ≤ p` with `p − j < window`. The division of the work follows from shapes and positions, so bits
+//! do not depend on the number of threads.
 
 use alight_kernels::Isa;
 use alight_kernels::attention::{
@@ -33,10 +34,10 @@ pub(crate) const TARGETS: &[Target] = &[Target {
     state: None,
 }];
 
-/// The stage that calls, on every device.
+/// The stage that runs the call, on every device.
 ///
 /// # Safety
-/// For XLA to call, with its frame.
+/// Only XLA may call it, with its frame.
 unsafe extern "C" fn alight_attend(frame: *mut CallFrame) -> *mut Error {
     // SAFETY: passed on.
     unsafe { handle(frame, 0, execute) }
@@ -69,8 +70,8 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     expect("the result", out, &[tokens, wide(q_heads, shape.v_dim)?])?;
     let has_sinks = sinks.count() != Some(0);
     expect("sinks", sinks, &[if has_sinks { q_heads } else { 0 }])?;
-    // SAFETY: XLA's arrays have the sizes that it says, dense and row-major (the default layout of a custom call), live for
-    // the call; results overlap nothing but the caches they are aliased with, which are used through the results alone.
+    // SAFETY: XLA's arrays have the sizes that it states, are dense and row-major (the default layout of a custom call) and live
+    // for the call; results overlap nothing except the caches they are aliased with, which are used only through the results.
     let (q, k, v, sinks, out) = unsafe {
         (
             slice::<f32>("q", q)?,
@@ -114,7 +115,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     let mut team = Team::new(frame, frame.integer("threads")?, devices)?;
     let isa = Isa::best();
     let writer = KvWriter::new(shape, keys, values);
-    // SAFETY: the call has both buffers to itself.
+    // SAFETY: the call has exclusive use of both buffers.
     unsafe { store(&mut team, isa, writer, [pos, tokens], k, v) };
     let cache = KvCache::new(shape, keys, values);
     let (group, sinks) = (q_heads / kv_heads, has_sinks.then_some(sinks));
@@ -124,7 +125,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// How many query heads there are, and what is kept of a position.
+/// The number of query heads, and the shape of the cache.
 fn heads(frame: Frame<'_>) -> Result<(usize, KvShape), Refusal> {
     let attribute = |name: &str| size(name, frame.integer(name)?);
     let (q_heads, kv_heads) = (attribute("q_heads")?, attribute("kv_heads")?);
@@ -153,7 +154,7 @@ fn heads(frame: Frame<'_>) -> Result<(usize, KvShape), Refusal> {
 /// A layer's part of a cache `[L, …]`, in the memory of the result.
 ///
 /// # Safety
-/// Both arrays are there for `'a`, and nobody else uses them.
+/// Both arrays are valid for `'a`, and are not used elsewhere.
 unsafe fn cache<'a>(
     what: &str,
     argument: &Array<'_>,

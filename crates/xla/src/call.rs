@@ -1,4 +1,5 @@
-//! What the handlers of `alight_allreduce_norm` read of a frame, alike on CPUs and GPUs: attributes of the call site, arrays of a call.
+//! The parts of a frame that the handlers of `alight_allreduce_norm` read, on CPUs and GPUs alike: attributes of the call site,
+//! arrays of a call.
 
 use std::ffi::c_int;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use crate::frame::{Array, Frame, Refusal};
 
 /// Attributes of a call site.
 pub(crate) struct Attributes {
-    /// Group by group, each in the order of its ranks; none is there twice.
+    /// The devices, group by group, each in the order of its ranks, without duplicates.
     pub(crate) devices: Vec<i64>,
     /// The number of each device's process.
     pub(crate) processes: Vec<i64>,
@@ -63,7 +64,7 @@ pub(crate) struct Call<'a> {
     pub(crate) residual: Array<'a>,
     pub(crate) weight: Array<'a>,
     pub(crate) post_weight: Option<Array<'a>>,
-    /// The place of the device among all, by the program: a number on the device, which has to be the one by `devices`.
+    /// The device's position among all, as the program has it: a number on the device that must match `devices`.
     pub(crate) index: Option<Array<'a>>,
     pub(crate) normed: Array<'a>,
     pub(crate) new_residual: Array<'a>,

@@ -1,6 +1,6 @@
 //! `alight_embed`: rows of a matrix of a model file as floats.
 //!
-//! Arguments: file `u8[N]`, place `u32[4]` (see [`crate::places`]), tokens `s32[T]`. Result: `f32[T, C]`, row `t` is row
+//! Arguments: file `u8[N]`, place `u32[4]` (see [`crate::places`]), tokens `s32[T]`. Result: `f32[T, C]`, whose row `t` is row
 //! `tokens[t]` of the matrix times `scale`, dequantised as everywhere and multiplied once.
 //!
 //! Attributes: `rows`, `cols` (int64): the matrix's shape; `scale` (float32).
@@ -20,10 +20,10 @@ pub(crate) const TARGETS: &[Target] = &[Target {
     state: None,
 }];
 
-/// The stage that calls, on every device.
+/// The stage that runs the call, on every device.
 ///
 /// # Safety
-/// For XLA to call, with its frame.
+/// Only XLA may call it, with its frame.
 unsafe extern "C" fn alight_embed(frame: *mut CallFrame) -> *mut Error {
     // SAFETY: passed on.
     unsafe { handle(frame, 0, execute) }
@@ -45,8 +45,8 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     let rows = size("rows", frame.integer("rows")?)?;
     let cols = size("cols", frame.integer("cols")?)?;
     let scale = frame.float("scale")?;
-    // SAFETY: XLA's arrays have the sizes that it says, dense and row-major (the default layout of a custom call), live for
-    // the call, and the result overlaps nothing.
+    // SAFETY: XLA's arrays have the sizes that it states, are dense and row-major (the default layout of a custom call) and live
+    // for the call; the result overlaps nothing.
     let (file, numbers, ids, out) = unsafe {
         (
             slice::<u8>("file", file)?,

@@ -1,21 +1,21 @@
-//! `alight_experts`: what a rank's experts of a mixture add, on the bytes of a model file.
+//! `alight_experts`: the contribution of a rank's experts of a mixture, computed on the bytes of a model file.
 //!
-//! Arguments: file `u8[N]`, places `u32[7, 4]` (see [`crate::places`]) of the stacks of gates, ups and downs, of their biases
-//! (F32, a row for each expert; a place of zeros is none), and of the matrices of a model that memory cannot hold (see below; zeros: they
-//! are computed with in the file), x `f32[T, C]`, chosen `s32[T, K]`, shares `f32[T, K]`. Result: `f32[T, C]`.
+//! Arguments: file `u8[N]`, places `u32[7, 4]` (see [`crate::places`]) of the stacks of gates, ups and downs, of their biases (F32,
+//! a row for each expert; a place of zeros is none), and of the store of a model that does not fit in memory (see below; zeros: the
+//! matrices are used in place in the file), x `f32[T, C]`, chosen `s32[T, K]`, shares `f32[T, K]`. Result: `f32[T, C]`.
 //!
-//! Attributes: `devices` (their numbers, group by group, in the order of the ranks); `experts` (an int64), of which a stack
-//! has a matrix each, `width` (an int64) between the two products, `gate` (an int64): 0 for SiLU, 1 for gpt-oss's clamped SiLU;
-//! `first`, `count` (int64 arrays) `[n]`: which experts each of the `n` ranks has; `threads` (an int64): how many to use, 0 for
-//! those that are worth it.
+//! Attributes: `devices` (their numbers, group by group, in the order of the ranks); `experts` (an int64), the number of matrices
+//! of a stack; `width` (an int64), the size between the two products; `gate` (an int64): 0 for SiLU, 1 for gpt-oss's clamped SiLU;
+//! `first`, `count` (int64 arrays) `[n]`: the experts of each of the `n` ranks; `threads` (an int64): the number of threads, or 0
+//! for as many as are worthwhile.
 //!
 //! `y[t] = Σⱼ shares[t, j] · down(active(gate(x[t]), up(x[t])))` over the chosen experts `chosen[t, j]` that the rank has, in the
-//! order in which they were chosen; gate, up and down are products with a matrix, plus its bias. Each expert is read once for
-//! all of its tokens, and others are not touched. Bits do not depend on the number of threads, nor on the tokens beside one
-//! (but one token alone is rounded to 16 bits, several to 8).
+//! order in which they were chosen; gate, up and down are products with a matrix, plus its bias. Each expert is read once for all
+//! of its tokens, and the others are not touched. Bits do not depend on the number of threads, nor on the other tokens of the call
+//! (except that a single token is rounded to 16 bits, several to 8).
 //!
-//! The last place is the number of a [`Store`] (lower and upper 32 bits), which of its layers this is, and 1. Experts are taken from its
-//! slots then: those that are there are computed while the others are read, and these as they come. Bits are the same.
+//! The last place is the number of a [`Store`] (lower and upper 32 bits), the index of one of its layers, and 1. Experts are then
+//! taken from its slots: resident ones are computed while the others are read, and those as they arrive. Bits are the same.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,10 +43,10 @@ pub(crate) const TARGETS: &[Target] = &[Target {
     state: None,
 }];
 
-/// The stage that calls, on every device.
+/// The stage that runs the call, on every device.
 ///
 /// # Safety
-/// For XLA to call, with its frame.
+/// Only XLA may call it, with its frame.
 unsafe extern "C" fn alight_experts(frame: *mut CallFrame) -> *mut Error {
     // SAFETY: passed on.
     unsafe { handle(frame, 0, execute) }
@@ -56,7 +56,7 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
     run(frame).map_err(|Refusal(code, text)| Refusal(code, format!("alight_experts: {text}")))
 }
 
-/// A chosen expert of a token: the expert, the token, and its place among all pairs.
+/// A chosen expert of a token: the expert, the token, and its index among all pairs.
 type Pair = (usize, usize, usize);
 
 /// `gate = active(gate, up)`.
@@ -79,14 +79,14 @@ struct Three<T> {
     down: T,
 }
 
-/// The place of a bias that is not there. (No tensor is where a file begins.)
+/// The place of a missing bias. (No tensor is at the start of a file.)
 const NONE: [u32; 4] = [0; 4];
 
-/// The place of matrices that are in no store.
+/// The place of the store for matrices that are in none.
 const IN_FILE: [u32; 4] = [0; 4];
 
 impl<'a> Stacks<'a> {
-    /// The matrices of an expert, out of slots that hold them: `piece` of a layer, whose parts are at `parts`.
+    /// The matrices of an expert, from the slots that hold them: `piece` of a layer, whose parts are at `parts`.
     fn held<'h>(
         &self,
         expert: usize,
@@ -109,7 +109,7 @@ impl<'a> Stacks<'a> {
         })
     }
 
-    /// The store that the matrices are in, if they are in one, and which of its layers they are.
+    /// The store of the matrices, if they are in one, and the index of their layer in it.
     fn store(&self) -> Result<Option<(Arc<Store>, usize)>, Refusal> {
         let [low, high, layer, one] = match self.places[6] {
             IN_FILE => return Ok(None),
@@ -142,7 +142,7 @@ impl<'a> Stacks<'a> {
         })
     }
 
-    /// The biases of all experts, `[experts, width]`, `[experts, width]` and `[experts, cols]`, where there are some.
+    /// The biases of all experts, `[experts, width]`, `[experts, width]` and `[experts, cols]`, if present.
     fn biases(&self) -> Result<Three<Option<Matrix<'a>>>, Refusal> {
         let one = |i: usize, what: &str, cols: usize| {
             let (place, name) = (&self.places[i], format!("the biases of {what}"));
@@ -180,8 +180,8 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     expect("chosen", chosen, &[tokens, used])?;
     expect("shares", shares, &[tokens, used])?;
     expect("the result", result, &[tokens, cols])?;
-    // SAFETY: XLA's arrays have the sizes that it says, dense and row-major (the default layout of a custom call), live for
-    // the call, and the result overlaps nothing.
+    // SAFETY: XLA's arrays have the sizes that it states, are dense and row-major (the default layout of a custom call) and live
+    // for the call; the result overlaps nothing.
     let (file, numbers, values, chosen, shares, out) = unsafe {
         (
             slice::<u8>("file", file)?,
@@ -226,7 +226,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     let biases = stacks.biases()?;
     let mut team = Team::new(frame, frame.integer("threads")?, devices)?;
     let precision = RowCounts::of_call(tokens).precision(0);
-    // An output for each pair, so that a token's are summed in its own order.
+    // One output for each pair, so that the outputs of a token are summed in its own order.
     with_floats(chosen.len() * cols, |outputs| {
         let mut compute = |group: &[Pair], matrices: &Three<Matrix<'_>>| {
             for part in group.chunks(MAX_TOKENS) {
@@ -254,7 +254,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     })
 }
 
-/// Computes the experts of `groups` out of a store: those that are there, and the others as they come.
+/// Computes the experts of `groups` from a store: first those that are resident, then the others as they arrive.
 fn by_slots(
     stacks: &Stacks<'_>,
     (store, layer, rank): (&Store, usize, usize),
@@ -269,8 +269,8 @@ fn by_slots(
     }
     let piece = |group: &[Pair]| group[0].0 - own.start;
     let mut held = slots.hold(layer, groups.iter().map(|group| piece(group)));
-    // A prompt that chooses nearly all experts of a layer chooses nearly all of the next, too: they are read after those of this one,
-    // while these are computed.
+    // A prompt that chooses nearly all experts of a layer chooses nearly all of the next one, too: they are read after those of
+    // this layer, while this layer is computed.
     if 10 * groups.len() >= 9 * own.len() && store.places(layer + 1).is_some() {
         held.read_ahead(layer + 1, 0..own.len());
     }

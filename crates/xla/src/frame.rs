@@ -1,5 +1,5 @@
-//! A call frame, with checks: every field is looked at before it is used, and whatever goes wrong, a panic too, becomes an
-//! error of XLA's.
+//! A call frame, with checks: every field is checked before it is used, and any failure, including a panic, becomes an error of
+//! XLA.
 
 use std::ffi::{CString, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,30 +17,30 @@ impl Refusal {
     }
 }
 
-/// An array that XLA handed over.
+/// An array passed by XLA.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Array<'a> {
     pub(crate) dtype: c_int,
-    /// Outermost first, none negative.
+    /// Outermost first; none is negative.
     pub(crate) dims: &'a [i64],
     pub(crate) data: *mut u8,
 }
 
 impl Array<'_> {
-    /// The number of elements, if it can be.
+    /// The number of elements, unless it overflows.
     pub(crate) fn count(&self) -> Option<usize> {
         self.dims.iter().try_fold(1usize, |n, dim| n.checked_mul(usize::try_from(*dim).ok()?))
     }
 }
 
-/// A frame of a call that runs.
+/// The frame of a call in progress.
 #[derive(Clone, Copy)]
 pub(crate) struct Frame<'a>(&'a api::CallFrame);
 
-/// Runs a handler: answers XLA's question for metadata, or calls `run`.
+/// Runs a handler: answers XLA's request for metadata, or calls `run`.
 ///
 /// # Safety
-/// `frame` is what XLA called the handler with.
+/// `frame` is the one that XLA called the handler with.
 pub(crate) unsafe fn handle(
     frame: *mut api::CallFrame,
     state_type: i64,
@@ -60,12 +60,12 @@ pub(crate) unsafe fn handle_with(
     traits: u32,
     run: impl FnOnce(Frame<'_>) -> Result<(), Refusal>,
 ) -> *mut api::Error {
-    // SAFETY: XLA's frame is valid for the call, with everything that it points to.
+    // SAFETY: XLA's frame is valid for the call, with everything it points to.
     let frame = unsafe { &*frame };
     // SAFETY: as above; an extension begins with its base.
     let extension = unsafe { frame.extension_start.as_ref() };
     if extension.is_some_and(|extension| extension.r#type == api::EXTENSION_METADATA) {
-        // SAFETY: an extension of this type is a metadata extension, whose answer is ours to write.
+        // SAFETY: an extension of this type is a metadata extension, whose answer this library writes.
         unsafe { describe(frame.extension_start.cast(), state_type, traits) };
         return null_mut();
     }
@@ -91,7 +91,7 @@ pub(crate) unsafe fn handle_with(
 }
 
 /// # Safety
-/// `extension` is XLA's question, with room for the answer.
+/// `extension` is XLA's request, with space for the answer.
 unsafe fn describe(extension: *mut api::MetadataExtension, state_type: i64, traits: u32) {
     // SAFETY: by the contract.
     let metadata = unsafe { &mut *(*extension).metadata };
@@ -105,10 +105,10 @@ unsafe fn describe(extension: *mut api::MetadataExtension, state_type: i64, trai
     metadata.state_type_id = state_type;
 }
 
-/// `length` elements at `start`; none where there is no array.
+/// `length` elements at `start`; an empty slice if there is no array.
 ///
 /// # Safety
-/// That many elements are there for `'a`, unless `start` is null or `length` not positive.
+/// That many elements are valid for `'a`, unless `start` is null or `length` not positive.
 unsafe fn slice<'a, T>(start: *const T, length: i64) -> &'a [T] {
     match usize::try_from(length) {
         // SAFETY: by the contract.
@@ -120,18 +120,18 @@ unsafe fn slice<'a, T>(start: *const T, length: i64) -> &'a [T] {
 }
 
 impl<'a> Frame<'a> {
-    /// The arrays among the arguments, all of them.
+    /// All arguments, which are arrays.
     pub(crate) fn arguments(self) -> Result<Vec<Array<'a>>, Refusal> {
-        // SAFETY: XLA's lists have the lengths that it says.
+        // SAFETY: XLA's lists have the lengths that it states.
         let (types, values) = unsafe {
             (slice(self.0.args.types, self.0.args.size), slice(self.0.args.args, self.0.args.size))
         };
         arrays(types, values)
     }
 
-    /// The results, all of them.
+    /// All results.
     pub(crate) fn results(self) -> Result<Vec<Array<'a>>, Refusal> {
-        // SAFETY: XLA's lists have the lengths that it says.
+        // SAFETY: XLA's lists have the lengths that it states.
         let (types, values) = unsafe {
             (slice(self.0.rets.types, self.0.rets.size), slice(self.0.rets.rets, self.0.rets.size))
         };
@@ -140,7 +140,7 @@ impl<'a> Frame<'a> {
 
     fn attribute(self, name: &str) -> Result<(c_int, *mut c_void), Refusal> {
         let attrs = &self.0.attrs;
-        // SAFETY: XLA's lists have the lengths that it says; names are spans of bytes that live as long.
+        // SAFETY: XLA's lists have the lengths that it states; names are spans of bytes that live as long.
         unsafe {
             let types = slice(attrs.types, attrs.size);
             let names = slice(attrs.names, attrs.size);
@@ -224,7 +224,7 @@ impl<'a> Frame<'a> {
         Ok(i64::from(args.device_ordinal))
     }
 
-    /// How many threads XLA has for tasks; none if there is no pool.
+    /// The number of XLA's threads for tasks; 0 if there is no pool.
     pub(crate) fn pool_threads(self) -> usize {
         // SAFETY: the frame's table of functions is valid.
         let Some(function) = (unsafe { (*self.0.api).XLA_FFI_ThreadPool_NumThreads }) else {
@@ -237,14 +237,14 @@ impl<'a> Frame<'a> {
             ctx: self.0.ctx,
             num_threads: &mut threads,
         };
-        // SAFETY: the frame's functions and context are valid for the call, the number is ours to be written.
+        // SAFETY: the frame's functions and context are valid for the call; the number is written to a local variable.
         match self.went_well(unsafe { function(&mut args) }) {
             true => usize::try_from(threads).unwrap_or(0),
             false => 0,
         }
     }
 
-    /// Asks for `task` to be called with `data` on one of XLA's threads, now or later; says whether it will be.
+    /// Schedules `task` to be called with `data` on one of XLA's threads, now or later. Returns true if it will be called.
     ///
     /// # Safety
     /// `task` may be called with `data` once, at any time, on any thread.
@@ -264,7 +264,7 @@ impl<'a> Frame<'a> {
         self.went_well(unsafe { function(&mut args) })
     }
 
-    /// True if there is no error; one that there is ends here.
+    /// Returns true if there is no error; destroys an error.
     fn went_well(self, error: *mut api::Error) -> bool {
         if error.is_null() {
             return true;
@@ -283,7 +283,7 @@ impl<'a> Frame<'a> {
         false
     }
 
-    /// The stream that the device's work is put on: on GPUs, a `CUstream`.
+    /// The stream for the device's work: on GPUs, a `CUstream`.
     #[cfg(target_os = "linux")]
     pub(crate) fn stream(self) -> Result<*mut c_void, Refusal> {
         let mut args = api::StreamGetArgs {
@@ -297,7 +297,7 @@ impl<'a> Frame<'a> {
         Ok(args.stream)
     }
 
-    /// Gives the call site its state, which belongs to XLA from then on.
+    /// Sets the call site's state, which belongs to XLA from then on.
     pub(crate) fn set_state(self, id: &api::TypeId, state: *mut c_void) -> Result<(), Refusal> {
         let mut args = api::StateSetArgs {
             struct_size: size_of::<api::StateSetArgs>(),
@@ -344,7 +344,7 @@ fn arrays<'a>(types: &[c_int], values: &[*mut c_void]) -> Result<Vec<Array<'a>>,
     types.iter().zip(values).map(one).collect()
 }
 
-/// An error that XLA reports on being asked; its own text would be lost, and is not needed to see what is wrong.
+/// Turns an error of an XLA function into a refusal; its own text is lost, and is not needed to identify the problem.
 fn check(error: *mut api::Error, what: &str) -> Result<(), Refusal> {
     match error.is_null() {
         true => Ok(()),

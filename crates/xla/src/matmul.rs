@@ -3,14 +3,14 @@
 //! Arguments: file `u8[N]`, places `u32[m, 4]` (see [`crate::places`]), x `f32[T, C]`. Results: `m` products `f32[T, Rᵢ]`.
 //! All matrices share one packing of x, and one division of the work among threads.
 //!
-//! Attributes, int64 arrays unless said: `devices` (their numbers, group by group, in the order of the ranks), `rows` `[m]` and
-//! `cols` (an int64): the matrices' shapes in the file; `row_start`, `row_count` `[m · n]`: of each matrix, the rows of each of
-//! the `n` ranks; `col_start`, `col_count` `[n]`: the columns of each rank; `threads` (an int64): how many to use, 0 for
-//! those that are worth it.
+//! Attributes, int64 arrays unless noted: `devices` (their numbers, group by group, in the order of the ranks), `rows` `[m]` and
+//! `cols` (an int64): the matrices' shapes in the file; `row_start`, `row_count` `[m · n]`: for each matrix, the rows of each of
+//! the `n` ranks; `col_start`, `col_count` `[n]`: the columns of each rank; `threads` (an int64): the number of threads, or 0 for
+//! as many as are worthwhile.
 //!
 //! A rank's result is `y[t, r] = Σ W[row_start + r, col_start + c] · x[t, c]` for `r` below its `row_count`, over `c` below its
-//! `col_count`; what is beyond `row_count` is 0. Columns begin and end at blocks. Bits do not depend on the number of
-//! threads, nor, where only rows are cut, on the number of ranks.
+//! `col_count`; values beyond `row_count` are 0. Columns begin and end at blocks. Bits do not depend on the number of threads, nor,
+//! where only rows are split, on the number of ranks.
 
 use std::ops::Range;
 
@@ -32,16 +32,16 @@ pub(crate) const TARGETS: &[Target] = &[Target {
     state: None,
 }];
 
-/// The stage that calls, on every device.
+/// The stage that runs the call, on every device.
 ///
 /// # Safety
-/// For XLA to call, with its frame.
+/// Only XLA may call it, with its frame.
 unsafe extern "C" fn alight_matmul(frame: *mut CallFrame) -> *mut Error {
     // SAFETY: passed on.
     unsafe { handle(frame, 0, execute) }
 }
 
-/// A part of a matrix that is multiplied, and the whole result.
+/// The part of a matrix to be multiplied, and the whole result.
 struct Job<'a> {
     matrix: Matrix<'a>,
     rows: Range<usize>,
@@ -62,8 +62,8 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
             arguments.len()
         )));
     };
-    // SAFETY: XLA's arrays have the sizes that it says, dense and row-major (the default layout of a custom call), live for
-    // the call, and results overlap nothing.
+    // SAFETY: XLA's arrays have the sizes that it states, are dense and row-major (the default layout of a custom call) and live
+    // for the call; results overlap nothing.
     let (file, numbers, values) = unsafe {
         (slice::<u8>("file", file)?, slice::<u32>("places", places)?, slice::<f32>("x", x)?)
     };
@@ -105,7 +105,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
         return Ok(());
     }
     let mut team = Team::new(frame, cut.threads, cut.devices)?;
-    // As equal parts as can be: none has a single token, which would be rounded otherwise, unless there is only one.
+    // Parts of nearly equal size: none has a single token, which would be rounded differently, unless the call has only one.
     let step = tokens.div_ceil(tokens.div_ceil(MAX_TOKENS));
     for first in (0..tokens).step_by(step) {
         let part = first..tokens.min(first + step);
@@ -145,7 +145,7 @@ fn multiply_part(
     multiply(team, &products.collect::<Vec<_>>(), packed, None);
 }
 
-/// What this rank has of the matrices.
+/// This rank's part of the matrices.
 struct Cut {
     /// Rows of the matrices in the file, and their columns.
     heights: Vec<usize>,
@@ -157,7 +157,7 @@ struct Cut {
 }
 
 impl Cut {
-    /// Of the device that calls, for `matrices` matrices.
+    /// The part of the calling device, for `matrices` matrices.
     fn of(frame: Frame<'_>, matrices: usize) -> Result<Cut, Refusal> {
         let list = |name, count| list(frame, name, count);
         let starts = list("col_start", None)?;
@@ -191,7 +191,7 @@ impl Cut {
     }
 }
 
-/// The sizes in an attribute: `count` of them, if that is known.
+/// The sizes in an attribute; if `count` is given, exactly that many.
 pub(crate) fn list(
     frame: Frame<'_>,
     name: &str,
@@ -207,7 +207,7 @@ pub(crate) fn list(
     values.into_iter().map(|value| size(name, value)).collect()
 }
 
-/// Which of `ranks` ranks the device is that calls, and how many devices there are.
+/// The rank of the calling device, of `ranks` ranks, and the number of devices.
 pub(crate) fn rank(frame: Frame<'_>, ranks: usize) -> Result<(usize, usize), Refusal> {
     let devices = frame.integers("devices")?;
     if ranks == 0 || devices.is_empty() || !devices.len().is_multiple_of(ranks) {

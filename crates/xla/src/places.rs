@@ -1,17 +1,17 @@
 //! Matrices by their places in a file, which is an array of bytes.
 //!
 //! A place is four numbers: the offset's lower and upper 32 bits, the type's id in GGUF files, and the layout (0: rows, 1: tiles).
-//! Of a stack whose matrices lie side by side with those of others, the layout has twice the pages from one to the next in addition.
-//! It is data and may say anything: everything in it is checked against the array before it is used.
+//! For a stack whose matrices alternate with those of others, the layout also contains twice the number of pages from one matrix to
+//! the next. A place is data and may have any value: all of it is checked against the array before it is used.
 
 use alight_kernels::{Layout, Matrix, WeightType};
 
 use crate::frame::Refusal;
 
-/// What the way from a matrix to the next is a multiple of, where a stack lies side by side with others.
+/// The unit of the distance between matrices of a stack that alternate with those of others.
 const PAGE: usize = 4096;
 
-/// The `[rows, cols]` matrix at a place; `name` is what an error calls it.
+/// The `[rows, cols]` matrix at a place; `name` is its name in errors.
 pub(crate) fn matrix<'a>(
     file: &'a [u8],
     place: &[u32; 4],
@@ -58,7 +58,7 @@ pub(crate) fn in_stack(
     name: &dyn std::fmt::Display,
 ) -> Result<[u32; 4], Refusal> {
     let [low, high, ty, layout] = *place;
-    // What is wrong with the type is said where the matrix is made.
+    // A problem with the type is reported where the matrix is created.
     let bytes = WeightType::from_gguf(ty).and_then(|ty| ty.row_bytes(cols)).unwrap_or(0);
     let offset = u64::from(high) << 32 | u64::from(low);
     let matrix = bytes.checked_mul(rows);

@@ -1,5 +1,5 @@
-//! Memory that calls write to and that is kept between them: as many sets as there were calls at the same time, each as large
-//! as the largest call needed it, and what a thread needs once for each thread.
+//! Memory that calls write to and that is kept between them: as many sets as there were simultaneous calls, each as large as the
+//! largest call needed, and per-thread memory, once for each thread.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};
@@ -7,13 +7,13 @@ use std::sync::{Mutex, PoisonError};
 use alight_kernels::attention::{AttentionLimits, AttentionScratch};
 use alight_kernels::{Activations, MatmulScratch};
 
-/// Tokens whose activations are held at a time: what a call has more, it computes afterwards.
+/// The maximum number of tokens whose activations are held at a time; a call computes further tokens afterwards.
 pub(crate) const MAX_TOKENS: usize = 512;
 
-/// Sets that are kept; more calls at the same time make theirs again.
+/// The maximum number of sets that are kept; further simultaneous calls allocate theirs each time.
 const MAX_SETS: usize = 64;
 
-/// Sets that nobody uses.
+/// Sets that are not in use.
 struct Free<T>(Mutex<Vec<T>>);
 
 impl<T> Free<T> {
@@ -33,7 +33,7 @@ impl<T> Free<T> {
     }
 }
 
-/// Calls `f` with room for `tokens`, at most [`MAX_TOKENS`], times `cols` activations.
+/// Calls `f` with space for `tokens`, at most [`MAX_TOKENS`], times `cols` activations.
 pub(crate) fn with_activations<R>(
     tokens: usize,
     cols: usize,
@@ -45,7 +45,7 @@ pub(crate) fn with_activations<R>(
         cols: usize,
     }
     static SETS: Free<Set> = Free::new();
-    // Pages of a new one take no memory until they are written.
+    // Pages of a new set use no memory until they are written.
     let new = |tokens, cols| Set { activations: Activations::new(tokens, cols), tokens, cols };
     let mut set = match SETS.take() {
         Some(set) if set.tokens >= tokens && set.cols >= cols => set,
@@ -57,7 +57,7 @@ pub(crate) fn with_activations<R>(
     result
 }
 
-/// Calls `f` with `length` floats, whatever they are.
+/// Calls `f` with `length` floats of arbitrary value.
 pub(crate) fn with_floats<R>(length: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     static SETS: Free<Vec<f32>> = Free::new();
     if length == 0 {

@@ -1,7 +1,7 @@
-//! The memory that this process shares with others of its host, and the groups that its call sites join there.
+//! The memory that this process shares with others on its host, and the groups that its call sites join there.
 //!
-//! It is handed over once for a process, before programs are loaded that need it, and stays: it cannot be an attribute of
-//! a program, which is the same in every run.
+//! It is set once for a process, before programs that need it are loaded, and is kept: it cannot be an attribute of a program,
+//! which is the same in every run.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,17 +14,17 @@ struct Connection {
     segment: Arc<SharedSegment>,
     /// The number of this process.
     process: i64,
-    /// How many sites of a kind there were.
+    /// The number of call sites so far, by kind.
     sites: Mutex<HashMap<u64, u64>>,
 }
 
 static CONNECTION: OnceLock<Connection> = OnceLock::new();
 
-/// Shares memory with other processes of this host: makes it under a name that nobody can guess, or opens what another one
-/// has made. `process` is the number of this one. Happens once.
+/// Shares memory with other processes of this host: creates it under a name that cannot be guessed, or opens memory created by
+/// another one. `process` is the number of this process. Called once.
 ///
 /// # Errors
-/// The memory cannot be made or opened, or this process has some already.
+/// The memory cannot be created or opened, or this process already shares memory.
 pub fn connect(name: &str, process: i64, create: bool) -> io::Result<()> {
     let again = || io::Error::other("this process shares memory already");
     if CONNECTION.get().is_some() {
@@ -36,16 +36,16 @@ pub fn connect(name: &str, process: i64, create: bool) -> io::Result<()> {
     CONNECTION.set(connection).map_err(|_| again())
 }
 
-/// Takes the name of shared memory away; who has opened it keeps it. It is no error if there is none.
+/// Removes the name of shared memory; processes that have opened it keep it. It is not an error if there is none.
 ///
 /// # Errors
-/// The system refuses.
+/// The system denies it.
 pub fn unlink(name: &str) -> io::Result<()> {
     SharedSegment::unlink(name)
 }
 
-/// What a call site is called in all processes: a number made of what it says, and how many such sites were made before it.
-/// All processes load the same programs in the same order.
+/// The key of a call site in all processes: a hash of its contents, and the number of such sites created before it. All processes
+/// load the same programs in the same order.
 #[derive(Clone, Copy)]
 pub(crate) struct SiteKey {
     kind: u64,

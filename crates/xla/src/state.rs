@@ -1,4 +1,4 @@
-//! What a call site keeps from its stage *instantiate* on: one object for all its devices, which XLA owns and deletes.
+//! The state of a call site from its *instantiate* stage on: one object for all its devices, which XLA owns and deletes.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use crate::api::{TypeId, TypeInfo};
 use crate::frame::{Frame, Refusal};
 
-/// The type of such an object, as XLA knows it. One static for each.
+/// The type of such an object, as registered with XLA. One static for each.
 pub(crate) struct StateType<T> {
     id: TypeId,
     info: TypeInfo,
     of: PhantomData<fn() -> T>,
 }
 
-// SAFETY: nothing is written to it but the number, which is atomic, and its pointer is null.
+// SAFETY: only the number is written to, which is atomic, and the pointer in it is null.
 unsafe impl<T> Sync for StateType<T> {}
 
 impl<T: Send + Sync> StateType<T> {
@@ -36,7 +36,7 @@ impl<T: Send + Sync> StateType<T> {
         &self.id
     }
 
-    /// The address of what XLA has to know of the type, for `jax.ffi.register_ffi_type`.
+    /// The address of XLA's information about the type, for `jax.ffi.register_ffi_type`.
     pub(crate) fn info(&'static self) -> *const TypeInfo {
         &self.info
     }
@@ -46,7 +46,7 @@ impl<T: Send + Sync> StateType<T> {
         self.id.type_id.load(Ordering::Acquire)
     }
 
-    /// Gives the call site its state.
+    /// Sets the call site's state.
     pub(crate) fn give(&self, frame: Frame<'_>, state: T) -> Result<(), Refusal> {
         frame.set_state(&self.id, Box::into_raw(Box::new(state)).cast())
     }
@@ -54,12 +54,13 @@ impl<T: Send + Sync> StateType<T> {
     /// The state of the call site.
     pub(crate) fn get<'a>(&self, frame: Frame<'a>) -> Result<&'a T, Refusal> {
         let state = frame.state(&self.id)?.cast::<T>();
-        // SAFETY: XLA gives what `give` gave it, by the type's number, and keeps it while calls are being made.
+        // SAFETY: XLA returns the pointer that `give` passed to it, identified by the type's number, and keeps it while calls are
+        // made.
         Ok(unsafe { &*state })
     }
 }
 
 unsafe extern "C" fn delete<T>(state: *mut c_void) {
-    // SAFETY: XLA deletes what `give` gave it, once, when no call is being made.
+    // SAFETY: XLA deletes the object that `give` passed to it, once, when no call is in progress.
     drop(unsafe { Box::from_raw(state.cast::<T>()) });
 }

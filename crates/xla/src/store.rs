@@ -1,9 +1,9 @@
-//! Experts of a model that memory cannot hold, for `alight_experts`: read around the page cache when they are chosen, into slots of
-//! `alight_pages`.
+//! Experts of a model that does not fit in memory, for `alight_experts`: read around the page cache when they are chosen, into
+//! slots of `alight_pages`.
 //!
-//! A store is told by its number, which is data of a program, like the places of matrices. So a program that is kept for another process
-//! says nothing of this one's stores, and a number that is of none is an error of the call. Each rank of this process has slots of its
-//! own, for its own experts: a rank that waits for the disk keeps no other from its own.
+//! A store is identified by its number, which is data of a program, like the places of matrices. So a program that is kept for
+//! another process contains nothing of this one's stores, and an unknown number is an error of the call. Each rank of this process
+//! has its own slots, for its own experts: a rank that waits for the disk does not delay the others.
 
 use std::fs::File;
 use std::ops::Range;
@@ -13,38 +13,39 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use alight_pages::slots::{SlotCounts, SlotOptions, SlotSizes, Slots, SlotsError, Span, join};
 
-/// Where the matrices of a layer's experts are, in one of three stacks: gates, ups or downs.
+/// The locations of the matrices of a layer's experts, in one of three stacks: gates, ups or downs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stack {
-    /// Of the first matrix, in the file.
+    /// Offset of the first matrix, in the file.
     pub offset: u64,
     /// Bytes of a matrix.
     pub bytes: u64,
-    /// From a matrix to the next.
+    /// Bytes from one matrix to the next.
     pub stride: u64,
 }
 
 /// Experts in slots, for the ranks of this process.
 pub struct Store {
     number: u64,
-    /// By rank: which experts it has, and their slots; `None` for ranks of other processes and those without experts.
+    /// By rank: its experts and their slots; `None` for ranks of other processes and those without experts.
     ranks: Vec<(Range<usize>, Option<Slots>)>,
-    /// By layer: of gate, up and down, which span of an expert they are in, and where in it.
+    /// By layer: for gate, up and down, the span of an expert that contains it, and its offset in the span.
     places: Vec<[(usize, usize); 3]>,
 }
 
-/// Those that there are.
+/// All live stores.
 static STORES: Mutex<Vec<(u64, Weak<Store>)>> = Mutex::new(Vec::new());
 
-/// The last number. They begin at 1 and go on, so that none is of another store later.
+/// The last number used. Numbers start at 1 and are never reused.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 impl Store {
-    /// Of the file, for layers with three stacks each; of rank `i` for its experts `spans[i]`, if it is of this process (`true`). All slots
-    /// together take `memory` bytes at most. What lies side by side in the file has fewer than `near` bytes in between.
+    /// Creates a store on the file, for layers with three stacks each. Rank `i` has the experts `ranks[i].0`, and slots if it is in
+    /// this process (`ranks[i].1`). All slots together use at most `memory` bytes. Parts that alternate in the file, with fewer than
+    /// `near` bytes in between, are read together.
     ///
     /// # Errors
-    /// As of [`Slots::new`].
+    /// As for [`Slots::new`].
     pub fn new(
         file: (&File, PathBuf),
         layers: &[[Stack; 3]],
@@ -61,7 +62,7 @@ impl Store {
             });
             join(&parts, near)
         };
-        // Those of all experts of a layer are alike.
+        // The same for all experts of a layer.
         let places = layers.iter().map(|stacks| {
             let (_, places) = parts(stacks, 0);
             [places[0], places[1], places[2]]
@@ -87,29 +88,29 @@ impl Store {
         Ok(store)
     }
 
-    /// The store of that number, if it is still there.
+    /// The store of that number, if it still exists.
     pub(crate) fn of(number: u64) -> Option<Arc<Store>> {
         let stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
         stores.iter().find(|(other, _)| *other == number).and_then(|(_, store)| store.upgrade())
     }
 
-    /// What programs call it.
+    /// Its number in programs.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The slots of a rank, and the first of its experts.
+    /// The experts of a rank, and its slots.
     pub(crate) fn of_rank(&self, rank: usize) -> Option<(&Range<usize>, &Slots)> {
         let (own, slots) = self.ranks.get(rank)?;
         Some((own, slots.as_ref()?))
     }
 
-    /// Which span of an expert the gate, the up and the down of a layer are in, and where in it.
+    /// For gate, up and down of a layer, the span of an expert that contains it, and its offset in the span.
     pub(crate) fn places(&self, layer: usize) -> Option<&[(usize, usize); 3]> {
         self.places.get(layer)
     }
 
-    /// How many slots there are for each rank that has some, and what has happened in them.
+    /// The sizes of the slots and their counts, for each rank that has slots.
     pub fn report(&self) -> Vec<(SlotSizes, SlotCounts)> {
         let slots = self.ranks.iter().filter_map(|(_, slots)| slots.as_ref());
         slots.map(|slots| (slots.sizes(), slots.counts())).collect()

@@ -1,10 +1,10 @@
-//! Work of one call on several of XLA's threads.
+//! Runs the work of one call on several of XLA's threads.
 //!
-//! Units of work are taken off a counter. Who calls takes them too, and waits for those that somebody else is at work on, but
-//! never for a thread that has not begun: XLA promises none. A task that starts late, after the call has returned if need be,
-//! finds no units and touches nothing but the counter, which lives as long as any task.
+//! Units of work are taken from a counter. The caller takes them too, and waits for units that another thread is computing, but
+//! never for a thread that has not started: XLA does not guarantee that one does. A task that starts late, possibly after the call
+//! has returned, finds no units and touches nothing but the counter, which lives as long as any task.
 //!
-//! Results must not depend on who computes which unit.
+//! Results must not depend on which thread computes which unit.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -22,20 +22,20 @@ use alight_kernels::parallel::{Cost, Scratch, Threads};
 use crate::frame::{Frame, Refusal};
 use crate::scratch::{with_attention, with_floats, with_matmul};
 
-/// A thread is asked to help for each so many nanoseconds of work: waking one takes some 10 µs.
+/// Nanoseconds of work for each thread that is used: waking one takes about 10 µs.
 const SHARE: usize = 15_000;
 
-/// The longest that a caller spins for units that others are at work on, before it sleeps.
+/// The longest time that a caller spins for units that others are computing, before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
 
-/// More threads than this are not asked for, whatever an attribute says.
+/// The maximum number of threads requested, for any value of the attribute.
 const MAX_THREADS: usize = 256;
 
 /// The threads that a call may use.
 pub(crate) struct Team<'a> {
     frame: Frame<'a>,
     threads: usize,
-    /// True if small work is left to the caller.
+    /// True if small work is left to the calling thread.
     thrifty: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Team<'a> {
 type Job<'a> = dyn Fn(Range<usize>) + Sync + 'a;
 
 impl<'a> Team<'a> {
-    /// As many threads as `threads` says; if it is 0, those that are worth it, of the cores that are left when each of `devices`
+    /// A team of `threads` threads; if that is 0, of as many as are worthwhile, from the cores that are left when each of `devices`
     /// devices does the same.
     pub(crate) fn new(frame: Frame<'a>, threads: i64, devices: usize) -> Result<Team<'a>, Refusal> {
         let threads = usize::try_from(threads).map_err(|_| {
@@ -54,11 +54,11 @@ impl<'a> Team<'a> {
         Ok(Team { frame, threads: threads.clamp(1, MAX_THREADS), thrifty })
     }
 
-    /// Runs `job` over disjoint ranges that together are `0..units`, and returns when all of them are done. All of it takes
-    /// about `nanoseconds` on one thread.
+    /// Runs `job` over disjoint ranges that together are `0..units`, and returns when all of them are done. The whole work is
+    /// estimated at `nanoseconds` on one thread.
     ///
     /// # Panics
-    /// As `job` does; no unit is running then.
+    /// If `job` does; no unit is running then.
     pub(crate) fn run(&self, units: usize, nanoseconds: usize, job: &Job<'_>) {
         let share = if self.thrifty { nanoseconds / SHARE } else { usize::MAX };
         let helpers = match share.min(self.threads).min(units) {
@@ -80,9 +80,9 @@ impl<'a> Team<'a> {
         });
         for _ in 0..helpers {
             let data = Arc::into_raw(Arc::clone(&region));
-            // SAFETY: the task may be called once, whenever: it owns a part in the region.
+            // SAFETY: the task may be called once, at any time: it owns a reference to the region.
             if !unsafe { self.frame.schedule(help, data.cast_mut().cast()) } {
-                // SAFETY: the task will not be called, so its part is ours.
+                // SAFETY: the task will not be called, so its reference is dropped here.
                 drop(unsafe { Arc::from_raw(data) });
                 break;
             }
@@ -96,7 +96,7 @@ impl<'a> Team<'a> {
     }
 }
 
-// SAFETY: units are taken off a counter, each by one thread, and `Team::run` returns when all are done.
+// SAFETY: units are taken from a counter, each by one thread, and `Team::run` returns when all are done.
 unsafe impl Threads for Team<'_> {
     type Scratch = OfThread;
 
@@ -105,7 +105,7 @@ unsafe impl Threads for Team<'_> {
     }
 }
 
-/// What the calling thread keeps between calls.
+/// Access to the scratch memory that the calling thread keeps between calls.
 pub(crate) struct OfThread;
 
 impl Scratch for OfThread {
@@ -118,51 +118,51 @@ impl Scratch for OfThread {
     }
 }
 
-/// Cores that this process may run on.
+/// The number of cores that this process may run on.
 fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |cores| cores.get()))
 }
 
-/// Takes the lifetime off a job's reference.
+/// Erases the lifetime of a job's reference.
 fn erase<'a>(job: &'a Job<'a>) -> *const Job<'static> {
     let pointer: *const Job<'a> = job;
-    // SAFETY: only the lifetime bound of the trait object changes, not the pointer's layout; who dereferences it answers for the
-    // lifetime.
+    // SAFETY: only the lifetime bound of the trait object changes, not the pointer's layout; code that dereferences it must ensure
+    // the lifetime.
     unsafe { std::mem::transmute::<*const Job<'a>, *const Job<'static>>(pointer) }
 }
 
-/// What XLA's threads are asked to run.
+/// The task that XLA's threads run.
 unsafe extern "C" fn help(region: *mut c_void) {
-    // SAFETY: scheduled with a part in a region, for one call of this function.
+    // SAFETY: scheduled with a reference to a region, for one call of this function.
     let region = unsafe { Arc::from_raw(region.cast_const().cast::<Region>()) };
     region.work();
 }
 
-/// Units, and who is to be told when they are done.
+/// Units of work, and the caller to wake when they are done.
 struct Region {
-    /// The first unit that nobody has taken.
+    /// The first unit that has not been taken.
     next: AtomicUsize,
-    /// How many have been run.
+    /// The number of units that have been run.
     done: AtomicUsize,
     units: usize,
-    /// Who could be at work on it.
+    /// The number of threads that may work on it.
     threads: usize,
-    /// Alive while there are units that have not been run, and perhaps no longer.
+    /// Alive while there are units that have not been run; it may be gone afterwards.
     job: *const Job<'static>,
     caller: Thread,
     asleep: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: the job is called only by who has taken units that are not done yet. The caller of `Team::run` waits for those,
+// SAFETY: the job is called only by threads that have taken units that are not done yet. The caller of `Team::run` waits for those,
 // so the job is alive; and it may be called on any thread, being Sync.
 unsafe impl Send for Region {}
 // SAFETY: as above; the other fields are Sync by themselves.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// The next units, fewer at a time towards the end, so that nobody waits long for anybody.
+    /// Takes the next units, fewer at a time towards the end, so that no thread waits long for another.
     fn take(&self) -> Option<Range<usize>> {
         let mut next = self.next.load(Ordering::Relaxed);
         loop {
@@ -175,7 +175,7 @@ impl Region {
         }
     }
 
-    /// Runs units until there are none to take.
+    /// Runs units until none are left to take.
     fn work(&self) {
         while let Some(range) = self.take() {
             let count = range.len();
@@ -184,16 +184,16 @@ impl Region {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(range))) {
                 *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
             }
-            // What the units have written is seen by who reads that they are done. From here on the job may be gone.
+            // Writes of the units are visible to a thread that reads that they are done. From here on the job may be gone.
             let done = self.done.fetch_add(count, Ordering::SeqCst) + count;
-            // The caller says that it is asleep and looks again: it sees our units, or we see that it is.
+            // The caller sets `asleep` and checks again: either it sees these units, or this thread sees the flag.
             if done == self.units && self.asleep.load(Ordering::SeqCst) {
                 self.caller.unpark();
             }
         }
     }
 
-    /// Returns when all units are done; all have been taken.
+    /// Returns when all units, which have all been taken, are done.
     fn wait(&self) {
         let done = || self.done.load(Ordering::SeqCst) == self.units;
         let began = Instant::now();

@@ -1,13 +1,13 @@
-//! Memory of GPUs of several processes: an arena on each, which the others see, by CUDA's handles for other processes of the host or, with
-//! `fabric`, of hosts that NVLink connects. One process may have one GPU, or several.
+//! Memory of GPUs of several processes: an arena on each, which the others access through CUDA's handles for other processes of the
+//! host or, with `fabric`, of hosts that NVLink connects. A process may have one GPU or several.
 //!
-//! It is made once, in steps that all processes take together, telling each other what came of one before the next: [`offer`], [`open`],
-//! [`trial`]; or [`close`] and [`free`]. Afterwards nobody has to meet: call sites take places in the arena in the order in which they are first
-//! used, which is the same in all processes, as the programs are.
+//! It is made once, in steps that all processes take together, exchanging the result of each step before the next: [`offer`],
+//! [`open`], [`trial`]; or [`close`] and [`free`]. Afterwards they need not synchronise: call sites take places in the arena in the
+//! order of their first use, which is the same in all processes, as the programs are.
 //!
-//! **Invariant:** a place has the same offset in all arenas of its ranks, and belongs to one key for ever. It is zero at first, and never set
-//! back, since no process knows when all others have ended their calls. Who takes a place writes its key into a table of the own arena, and
-//! looks what its peers have written there: whoever comes second sees a difference.
+//! **Invariant:** a place has the same offset in all arenas of its ranks, and belongs to one key for ever. It is zero at first, and
+//! never reset, since no process knows when all others have ended their calls. A process that takes a place writes its key into a
+//! table of its own arena, and compares the entries of its peers: of two that differ, the later one detects it.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,47 +19,47 @@ use super::driver::{Driver, Shareable, SharedMemory};
 use super::error::CudaError;
 use super::probe;
 
-/// Most places of an arena.
+/// Maximum number of places of an arena.
 const PLACES: usize = 4096;
-/// Bytes of the table in front of them: a word for each.
+/// Bytes of the table before them: a word for each.
 const TABLE: usize = 8 * PLACES;
-/// The driver hands memory to other processes in pieces of this size.
+/// The granularity in which the driver shares memory with other processes.
 const PIECE: usize = 2 << 20;
-/// Where places begin.
+/// The alignment of places.
 const UNIT: usize = 256;
 
-/// An arena as its process offers it to the others.
+/// An arena as offered to the other processes.
 #[derive(Clone, Debug)]
 pub struct Offer {
-    /// JAX's number of the GPU, which is another for each in the run.
+    /// JAX's number of the GPU, unique in the run.
     pub device: i64,
     /// The number of its process.
     pub process: i64,
-    /// What it is opened by.
+    /// The handle that opens it.
     pub handle: Shareable,
 }
 
-/// The arenas that this process sees.
+/// The arenas that this process can access.
 pub(super) struct Arenas {
     driver: &'static Driver,
     fabric: bool,
     bytes: usize,
-    /// The GPUs of this process, by JAX's numbers once these are known, and CUDA's.
+    /// The GPUs of this process: JAX's number, once it is known, and CUDA's.
     own: Vec<(i64, i64)>,
-    /// Where the arena of a GPU (JAX's number) begins for one of ours (CUDA's).
+    /// The address of the arena of a GPU (JAX's number) on one of this process (CUDA's number).
     seen: HashMap<(i64, i64), u64>,
     places: Mutex<Places>,
-    // In this order: what is opened goes before what is offered.
+    // In this order: opened memory is dropped before offered memory.
     opened: Vec<SharedMemory>,
     offered: Vec<SharedMemory>,
 }
 
 #[derive(Default)]
 struct Places {
-    /// Number and offset.
+    /// The number and the offset of each place.
     by_key: HashMap<u64, (usize, usize)>,
     used: usize,
-    /// How many call sites of a kind there were.
+    /// The number of call sites so far, by kind.
     sites: HashMap<u64, u64>,
 }
 
@@ -69,7 +69,7 @@ fn state() -> std::sync::MutexGuard<'static, Option<Arc<Arenas>>> {
     ARENAS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes the arenas of this process, of `bytes` bytes each, zeros, on the GPUs `ordinals`. Returns what each is opened by.
+/// Makes the arenas of this process, of `bytes` zeros each, on the GPUs `ordinals`. Returns the handles that open them.
 pub fn offer(ordinals: &[i64], bytes: usize, fabric: bool) -> Result<Vec<Shareable>, CudaError> {
     let mut state = state();
     if state.is_some() {
@@ -101,8 +101,8 @@ pub fn offer(ordinals: &[i64], bytes: usize, fabric: bool) -> Result<Vec<Shareab
     Ok(handles)
 }
 
-/// Opens the arenas of other processes, for each GPU of this one, `process`. `all` are those of this process, in the order of [`offer`], and the
-/// ones to open.
+/// Opens the arenas of other processes, for each GPU of this one, `process`. `all` contains those of this process, in the order of
+/// [`offer`], and the ones to open.
 pub fn open(process: i64, all: &[Offer]) -> Result<(), CudaError> {
     let mut state = state();
     let arenas = state.as_mut().and_then(Arc::get_mut).ok_or(CudaError::NotConnected)?;
@@ -116,10 +116,10 @@ pub fn open(process: i64, all: &[Offer]) -> Result<(), CudaError> {
         ours.0 = one.device;
         arenas.seen.extend(ordinals.iter().map(|own| ((one.device, *own), memory.address())));
     }
-    // What is opened of a process is closed if the rest of it cannot be: that process may free it then, as nobody works with it.
+    // If not all can be opened, those already opened are closed: their processes may then free them, since they are not in use.
     let (mut seen, mut opened) = (vec![], vec![]);
     for one in all.iter().filter(|one| one.process != process) {
-        // A map of fabric memory is for all GPUs of the process; what is opened by IPC belongs to a context.
+        // A map of fabric memory is for all GPUs of the process; memory opened by IPC belongs to a context.
         let openers = if arenas.fabric { &ordinals[..1] } else { &ordinals[..] };
         for opener in openers {
             let (driver, fabric) = (arenas.driver, arenas.fabric);
@@ -135,9 +135,10 @@ pub fn open(process: i64, all: &[Offer]) -> Result<(), CudaError> {
     Ok(())
 }
 
-/// Tries the collective among GPUs of several processes: all of them call this at the same time, with the same numbers of JAX's.
+/// Tries the collective among GPUs of several processes: all of them call this at the same time, with the same `devices`, JAX's
+/// numbers.
 pub fn trial(devices: &[i64], limit: Duration) -> Result<(), CudaError> {
-    // Without a driver there are no arenas: that is the reason then, with or without a compiler.
+    // Without a driver there are no arenas: then that is the error reported, with or without a compiler.
     let arenas = current()?;
     super::nvrtc::available()?;
     let communicator =
@@ -148,7 +149,7 @@ pub fn trial(devices: &[i64], limit: Duration) -> Result<(), CudaError> {
         .map_err(|error| communicator.error().unwrap_or(error))
 }
 
-/// Takes back that the arenas of others were opened. They may be freed once all processes have done so.
+/// Closes the arenas of other processes. They may be freed once all processes have done so.
 pub fn close() {
     if let Some(arenas) = state().as_mut().and_then(Arc::get_mut) {
         arenas.opened.clear();
@@ -156,22 +157,22 @@ pub fn close() {
     }
 }
 
-/// Frees the arenas of this process, which no other one has open.
+/// Frees the arenas of this process, which no other one may have open.
 pub fn free() {
     *state() = None;
 }
 
-/// True if memory of all these GPUs can be opened in processes of other hosts.
+/// True if memory of all these GPUs can be opened in processes on other hosts.
 pub fn has_fabric(ordinals: &[i64]) -> bool {
     Driver::get().is_ok_and(|driver| ordinals.iter().all(|ordinal| driver.has_fabric(*ordinal)))
 }
 
-/// Those of this process.
+/// The arenas of this process.
 pub(super) fn current() -> Result<Arc<Arenas>, CudaError> {
     state().clone().ok_or(CudaError::NotConnected)
 }
 
-/// A number for a call site: the same in all processes that are of one version.
+/// A number for a call site: the same in all processes of the same version.
 pub(super) fn hash(what: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     what.hash(&mut hasher);
@@ -179,17 +180,17 @@ pub(super) fn hash(what: impl Hash) -> u64 {
 }
 
 impl Arenas {
-    /// CUDA's number of a GPU, if it is one of ours.
+    /// CUDA's number of a GPU, if it belongs to this process.
     pub(super) fn ordinal(&self, device: i64) -> Option<i64> {
         self.own.iter().find(|(id, _)| *id == device).map(|(_, ordinal)| *ordinal)
     }
 
-    /// JAX's number of one of our GPUs.
+    /// JAX's number of a GPU of this process.
     pub(super) fn device(&self, ordinal: i64) -> Option<i64> {
         self.own.iter().find(|(_, own)| *own == ordinal).map(|(device, _)| *device)
     }
 
-    /// Where the arena of a GPU begins, for one of ours.
+    /// The address of the arena of a GPU, on one of this process.
     pub(super) fn address(&self, device: i64, ordinal: i64) -> Result<u64, CudaError> {
         self.seen.get(&(device, ordinal)).copied().ok_or(CudaError::NotConnected)
     }
@@ -202,7 +203,8 @@ impl Arenas {
         hash((kind, *count))
     }
 
-    /// The offset of the place of `key`, for ranks on the GPUs `devices` of which some are ours; the first time that it is asked for, it is taken.
+    /// The offset of the place of `key`, for ranks on the GPUs `devices`, some of which are in this process; the first request
+    /// takes the place.
     pub(super) fn place(
         &self,
         key: u64,
@@ -224,21 +226,21 @@ impl Arenas {
                 (number, offset)
             }
         };
-        // 0 is nothing yet.
+        // 0 means that nothing has been written yet.
         let stamp = (key | 1).to_ne_bytes();
         let word = 8 * number as u64;
         let ours: Vec<_> =
             devices.iter().filter_map(|id| Some((*id, self.ordinal(*id)?))).collect();
         for (device, ordinal) in &ours {
             let at = self.address(*device, *ordinal)? + word;
-            // SAFETY: a word of the table of our arena.
+            // SAFETY: a word of the table of an arena of this process.
             unsafe { self.driver.write(*ordinal, at, &stamp) }?;
         }
         let Some((_, ordinal)) = ours.first() else { return Err(CudaError::NotConnected) };
         for device in devices {
             let at = self.address(*device, *ordinal)? + word;
             let mut theirs = [0; 8];
-            // SAFETY: a word of the table of an arena that this GPU sees.
+            // SAFETY: a word of the table of an arena that this GPU can access.
             unsafe { self.driver.read(*ordinal, at, &mut theirs) }?;
             if theirs != stamp && theirs != [0; 8] {
                 return Err(CudaError::Apart { device: *device });

@@ -1,5 +1,5 @@
-//! Matrices as the blocks of a model file, on a GPU: products with a few tokens, and rows as floats. What types there are, how a call is
-//! spread over a GPU, and its launch; the kernels are `cuda/matmul.cu`.
+//! Matrices as the blocks of a model file, on a GPU: products with a few tokens, and rows as floats. The supported types, the
+//! distribution of a call over a GPU, and its launch; the kernels are in `cuda/matmul.cu`.
 
 use alight_collective::Element;
 use alight_kernels::WeightType;
@@ -9,7 +9,7 @@ use super::driver::{Driver, Function, Stream};
 use super::error::CudaError;
 use super::kernel::name;
 
-/// The types that the kernels know.
+/// The types that the kernels support.
 pub const TYPES: [WeightType; 7] = [
     WeightType::Q4_0,
     WeightType::Q4_1,
@@ -19,21 +19,21 @@ pub const TYPES: [WeightType; 7] = [
     WeightType::Q5_K,
     WeightType::Q6_K,
 ];
-/// The most tokens of a product.
+/// Maximum number of tokens of a product.
 pub const MAX_TOKENS: usize = 8;
 
-/// Columns that a warp takes at a time, as in the source.
+/// Columns that a warp processes at a time, as in the source.
 const STEP: usize = 1024;
 /// Floats of a gap in x, as in the source.
 const GAP: usize = 4;
-/// Elements of x that are in a block's shared memory at a time, of all tokens. With more of them, fewer blocks fit into a multiprocessor.
+/// Elements of x in a block's shared memory at a time, of all tokens. With more of them, fewer blocks fit on a multiprocessor.
 const PANEL: usize = 8 * STEP;
-/// So many blocks keep every multiprocessor of the largest GPUs busy; a matrix with fewer rows has smaller ones.
+/// This many blocks keep every multiprocessor of the largest GPUs busy; for a matrix with fewer rows, blocks are smaller.
 const ENOUGH_BLOCKS: usize = 256;
 /// Warps of a block that writes floats.
 const WRITERS: usize = 8;
 
-/// What the source says of a type: see `Of_blocks` there.
+/// The source's constants for a type: see `Of_blocks` there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Bytes of shared memory for a step of a row.
@@ -45,7 +45,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Of one of [`TYPES`].
+    /// The constants of one of [`TYPES`].
     pub fn of(ty: WeightType) -> Sizes {
         let bytes = STEP / ty.block_len() * ty.block_bytes();
         let run = match ty {
@@ -56,13 +56,13 @@ impl Sizes {
         Sizes { place: (bytes + 34) / 16 * 16, run, stages: if bytes > 800 { 3 } else { 4 } }
     }
 
-    /// Bytes of so many columns of x.
+    /// Bytes of `columns` columns of x.
     fn panel(&self, columns: usize) -> usize {
         4 * (columns + columns / self.run * GAP)
     }
 }
 
-/// Who says the pairs of a token and a matrix: a type of the source, by its name there.
+/// The source of the pairs of a token and a matrix: a type in the CUDA source, of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pairs {
     /// The host lists them.
@@ -74,40 +74,40 @@ pub enum Pairs {
 /// A kernel of one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Variant {
-    /// A product with up to so many tokens: 1, 2, 4 or 8.
+    /// A product with up to `tokens` tokens: 1, 2, 4 or 8.
     Product {
-        /// Of the matrix.
+        /// Type of the matrix.
         ty: WeightType,
-        /// Of x: bf16 or f32.
+        /// Type of x: bf16 or f32.
         x: Element,
-        /// The most.
+        /// Maximum number of tokens.
         tokens: usize,
     },
-    /// Products with matrices in slots, each of one token.
+    /// Products with matrices in slots, of one token each.
     Chosen {
-        /// Of the matrices.
+        /// Type of the matrices.
         ty: WeightType,
-        /// Of x: bf16 or f32.
+        /// Type of x: bf16 or f32.
         x: Element,
-        /// Who says which matrix a token is multiplied with.
+        /// The source of the matrix of each token.
         pairs: Pairs,
     },
     /// Rows as floats.
     Rows {
-        /// Of the matrix.
+        /// Type of the matrix.
         ty: WeightType,
-        /// Of the result: bf16 or f32.
+        /// Type of the result: bf16 or f32.
         out: Element,
     },
 }
 
 impl Variant {
-    /// The variant in a GPU: compiled and loaded the first time.
+    /// The variant on a GPU: compiled and loaded the first time.
     pub fn load(self, driver: &Driver, ordinal: i64) -> Result<Function, CudaError> {
         self.code().load(driver, ordinal)
     }
 
-    /// One with a mistake, for tests.
+    /// The variant with a deliberate mistake, for tests.
     pub fn load_broken(
         self,
         driver: &Driver,
@@ -152,7 +152,7 @@ impl Variant {
     }
 }
 
-/// Whether kernels can be compiled for these GPUs: a driver, a compiler, and compute capability 8.0.
+/// Checks that kernels can be compiled for these GPUs: a driver, a compiler, and compute capability 8.0.
 pub fn available(ordinals: &[i64]) -> Result<(), CudaError> {
     let driver = Driver::get()?;
     super::nvrtc::available()?;
@@ -164,7 +164,7 @@ const fn rows_of_a_warp(tokens: usize) -> usize {
     if tokens < 4 { 2 } else { 4 }
 }
 
-/// The most warps of a block, as in the source.
+/// Maximum number of warps of a block, as in the source.
 const fn most_warps(tokens: usize) -> usize {
     if tokens < 4 { 8 } else { 4 }
 }
@@ -192,7 +192,7 @@ pub struct Blocks {
     pub columns: usize,
 }
 
-/// How a call is spread over a GPU: a pure function of type and shape.
+/// The distribution of a call over a GPU: a pure function of type and shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grid {
     pub(super) variant: Variant,
@@ -202,7 +202,7 @@ pub(super) struct Grid {
     pub(super) panel: usize,
 }
 
-/// A call: a kernel, its grid and its argument, without the arrays' addresses.
+/// A call: a kernel, its grid and its argument, without the addresses of the arrays.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {
     pub(super) grid: Grid,
@@ -304,12 +304,13 @@ impl Launch {
         self.grid.variant
     }
 
-    /// Puts the call on a stream. It allocates nothing and waits for nothing.
+    /// Puts the call on a stream, without allocating memory or waiting.
     ///
     /// # Safety
-    /// `function` is [`Launch::variant`], loaded into the GPU whose context is current and whose stream that is. The arrays are there until
-    /// the call, or the graph that it is captured for, has ended: blocks `u8[rows, bytes of a row]`, `x` `[tokens, columns]` (not of a call of
-    /// [`Blocks::as_floats`]), and the result, `f32[tokens, rows]` or `[rows, columns]`, which nobody else uses meanwhile.
+    /// `function` is [`Launch::variant`], loaded into the GPU whose context is current and to which the stream belongs. The arrays
+    /// are valid until the call, or the graph that it is captured for, has ended: blocks `u8[rows, bytes of a row]`, `x` `[tokens,
+    /// columns]` (except for a call of [`Blocks::as_floats`]), and the result, `f32[tokens, rows]` or `[rows, columns]`, which is
+    /// not used elsewhere until then.
     pub unsafe fn put(
         &self,
         driver: &Driver,
@@ -324,10 +325,11 @@ impl Launch {
 }
 
 impl Grid {
-    /// Puts `count` calls on a stream, in one launch. `addresses`: of everything that has to begin at a multiple of 16 bytes, by *or*.
+    /// Puts `count` calls on a stream, in one launch. `addresses` is the bitwise *or* of all values that must be multiples of 16
+    /// bytes.
     ///
     /// # Safety
-    /// As of [`Driver::launch`], and `function` is this grid's variant.
+    /// As for [`Driver::launch`], and `function` is this grid's variant.
     pub(super) unsafe fn put<T>(
         &self,
         driver: &Driver,

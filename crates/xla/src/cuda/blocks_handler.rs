@@ -1,16 +1,16 @@
-//! `alight_matvec`, `alight_matvec_chosen` and `alight_dequantize`, for the platform CUDA: a matrix of blocks, as they lie in a model file, times a few
-//! tokens; many of them, each token times those that were chosen for it; and rows as floats.
+//! `alight_matvec`, `alight_matvec_chosen` and `alight_dequantize`, for the platform CUDA: a matrix of blocks, in the format of a
+//! model file, times a few tokens; many such matrices, each token times those chosen for it; and rows as floats.
 //!
 //! - `alight_matvec`: matrix `u8[rows, bytes of a row]`, x `[T, columns]` of bf16 or f32, `T` from 1 to 8. Result: `f32[T, rows]`.
-//! - `alight_matvec_chosen`: matrices `u8[slots, rows, bytes of a row]`, x `[X, columns]` of bf16 or f32, the number of a matrix for each pair `s32[P]`, `P`
-//!   a multiple of `X` up to 65535. Result: `f32[P, rows]`, whose row `p` is that of x `p / (P / X)` times matrix `numbers[p]`, or zeros where there is no such
-//!   matrix.
+//! - `alight_matvec_chosen`: matrices `u8[slots, rows, bytes of a row]`, x `[X, columns]` of bf16 or f32, the number of a matrix
+//!   for each pair `s32[P]`, `P` a multiple of `X` up to 65535. Result: `f32[P, rows]`, whose row `p` is x `p / (P / X)` times
+//!   matrix `numbers[p]`, or zeros if there is no such matrix.
 //! - `alight_dequantize`: matrix `u8[rows, bytes of a row]`. Result: bf16 or f32 `[rows, columns]`.
 //!
 //! Attribute: `block_type` (int64), the type's id in GGUF files.
 //!
-//! *initialize* compiles the kernel for the GPU and loads it: it is not called while a graph is captured. *execute* launches, and nothing
-//! else, so that it may be captured.
+//! *initialize* compiles the kernel for the GPU and loads it: it is not called while a graph is captured. *execute* only launches,
+//! so that it may be captured.
 
 use std::sync::OnceLock;
 
@@ -67,10 +67,10 @@ pub(crate) const TARGETS: &[Target] = &[
     },
 ];
 
-/// The most GPUs of a process.
+/// Maximum number of GPUs of a process.
 const MAX_DEVICES: usize = 64;
 
-/// The state of a call site: the kernel in each GPU. What a call site launches there is always the same.
+/// The state of a call site: the kernel on each GPU. A call site always launches the same one there.
 struct Site {
     functions: [OnceLock<(Variant, Function)>; MAX_DEVICES],
 }
@@ -90,7 +90,7 @@ impl Site {
         let driver = Driver::get()?;
         let function = driver.relaxed(|| {
             let function = variant.load(driver, ordinal)?;
-            // Asking loads the kernel, where the driver would do so at the first launch, which may be captured.
+            // This query loads the kernel; otherwise the driver would load it at the first launch, which may be captured.
             driver.resident(ordinal, function, 32)?;
             Ok(function)
         })?;
@@ -110,7 +110,7 @@ extern "C" fn alight_kernels_of_blocks_type_info() -> *const TypeInfo {
 }
 
 /// # Safety
-/// For XLA to call, with its frame.
+/// Only XLA may call it, with its frame.
 unsafe extern "C" fn alight_blocks_cuda_instantiate(frame: *mut CallFrame) -> *mut Error {
     let give = |frame: Frame<'_>| {
         STATE.give(frame, Site { functions: [const { OnceLock::new() }; MAX_DEVICES] })
@@ -119,11 +119,11 @@ unsafe extern "C" fn alight_blocks_cuda_instantiate(frame: *mut CallFrame) -> *m
     unsafe { handle_with(frame, STATE.number(), api::COMMAND_BUFFER_COMPATIBLE, give) }
 }
 
-/// What XLA calls at a stage of one of the custom calls.
+/// The function that XLA calls at a stage of one of the custom calls.
 macro_rules! stage {
     ($name:ident = $stage:ident of $kind:ident) => {
         /// # Safety
-        /// For XLA to call, with its frame.
+        /// Only XLA may call it, with its frame.
         unsafe extern "C" fn $name(frame: *mut CallFrame) -> *mut Error {
             // SAFETY: passed on.
             unsafe {
@@ -155,7 +155,7 @@ impl Call {
     }
 }
 
-/// Nothing if there is nothing to compute.
+/// `None` if there is nothing to compute.
 type Read = Option<Call>;
 
 /// One of the custom calls.
@@ -186,8 +186,8 @@ fn execute(frame: Frame<'_>, kind: &Kind) -> Result<(), Refusal> {
         let function = site.ready(device, call.variant()).map_err(refusal)?;
         let stream = Stream(frame.stream()?.addr());
         let driver = Driver::get().map_err(refusal)?;
-        // SAFETY: XLA's arrays have the sizes that it says, which `read` has compared, dense and row-major (the default layout of a custom
-        // call), live until what is on the stream has run, and the result overlaps nothing. The stream is the device's.
+        // SAFETY: XLA's arrays have the sizes that it states, which `read` has checked, are dense and row-major (the default layout
+        // of a custom call) and live until the work on the stream has run; the result overlaps nothing. The stream is the device's.
         let put = || unsafe {
             match call {
                 Call::OfOne(launch, arrays) => launch.put(driver, function, arrays, stream),
@@ -287,7 +287,7 @@ fn address(array: &Array<'_>) -> u64 {
     array.data.addr() as u64
 }
 
-/// The type of the blocks, of which so many columns take so many bytes.
+/// The type of the blocks, of which `columns` columns take `bytes` bytes.
 fn block_type(
     frame: Frame<'_>,
     matrix: &Array<'_>,

@@ -1,9 +1,10 @@
-//! Products of tokens with matrices that are in slots of a GPU, each with the one that was chosen for it: a launch for many pairs of both.
+//! Products of tokens with matrices in slots of a GPU, each token with the matrix that was chosen for it, many pairs in one launch.
 //!
-//! A pair has the bits of [`Blocks::product`] with the matrix anywhere else. [`Products`] are of pairs that the host lists; the kernel finds a matrix
-//! by the table of a [`Stack`](pool::Stack). A pair whose matrix is in no slot gets NaN, so that a wrong table cannot go unseen. [`CountedProducts`] are of pairs whose matrices an
-//! array on the GPU says, as a router has written it, so that router and products may be in one graph. What is in no slot there is another rank's, and
-//! gets zeros.
+//! A pair has the bits of [`Blocks::product`] with the matrix at any other address. [`Products`] are of pairs that the host lists;
+//! the kernel finds a matrix through the table of a [`Stack`](pool::Stack). A pair whose matrix is in no slot gets NaN, so that a
+//! wrong table cannot go unnoticed. [`CountedProducts`] are of pairs whose matrices are given by an array on the GPU, as written by
+//! a router, so that router and products may be in one graph. There, a matrix that is in no slot belongs to another rank, and
+//! yields zeros.
 
 use alight_collective::Element;
 
@@ -12,24 +13,24 @@ use super::driver::{Driver, Function, Stream};
 use super::error::CudaError;
 use super::pool;
 
-/// Pairs of a launch that the host lists, as in the source.
+/// Maximum number of pairs of a launch that the host lists, as in the source.
 const PAIRS: usize = 64;
-/// Pairs of a launch at all: what the second dimension of a grid may be.
+/// Maximum number of pairs of any launch: the limit of a grid's second dimension.
 pub const MAX_PAIRS: usize = 65535;
 
 /// A token and the piece whose matrix was chosen for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Pair {
-    /// Of the table.
+    /// The index of the piece in the table.
     pub piece: u32,
-    /// Which row of x the token is.
+    /// The token's row of x.
     pub x: u32,
-    /// Which row of the result is for the pair.
+    /// The pair's row of the result.
     pub y: u32,
 }
 
-/// Where matrices are: `Stack` of the source.
+/// The locations of matrices: `Stack` of the source.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Slots {
@@ -40,14 +41,14 @@ struct Slots {
     pieces: u32,
 }
 
-/// A kernel's argument: `Listed` of the source.
+/// The argument of the kernel for [`Products`]: `Listed` of the source.
 #[repr(C)]
 struct Listed {
     slots: Slots,
     pairs: [Pair; PAIRS],
 }
 
-/// The other's: `Counted` of the source.
+/// The argument of the kernel for [`CountedProducts`]: `Counted` of the source.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Counted {
@@ -66,7 +67,7 @@ pub struct Products {
 }
 
 impl Products {
-    /// With matrices like `blocks`, and x of bf16 or f32.
+    /// Products with matrices like `blocks`, and x of bf16 or f32.
     pub fn new(blocks: &Blocks, x: Element) -> Result<Products, CudaError> {
         let Launch { grid, params } = blocks.product(x, 1)?;
         let variant = Variant::Chosen { ty: blocks.ty, x, pairs: Pairs::Listed };
@@ -78,15 +79,16 @@ impl Products {
         self.grid.variant
     }
 
-    /// Puts the products of `pairs` on a stream. It allocates nothing and waits for nothing.
+    /// Puts the products of `pairs` on a stream, without allocating memory or waiting.
     ///
     /// # Errors
-    /// The stack is of other matrices, an array does not begin at a multiple of 16 bytes, or the driver refuses it.
+    /// The stack is of other matrices, an array does not begin at a multiple of 16 bytes, or the driver refuses the launch.
     ///
     /// # Safety
-    /// `function` is [`Products::variant`], loaded into the GPU whose context is current and whose stream that is. `stack` is of a visit on that
-    /// stream that has not ended, and whose pieces of `pairs` are there. Until the call has ended there are `x`, with a row of the matrices'
-    /// columns for each pair, and the result, `f32[_, rows]`, with one for each pair, which nobody else uses meanwhile.
+    /// `function` is [`Products::variant`], loaded into the GPU whose context is current and to which the stream belongs. `stack`
+    /// is of a visit on that stream that has not ended, and the pieces of `pairs` are resident in it. Until the call has ended,
+    /// these are valid: `x`, with a row of the matrices' columns for each pair, and the result, `f32[_, rows]`, with one for each
+    /// pair, which is not used elsewhere until then.
     pub unsafe fn put(
         &self,
         driver: &Driver,
@@ -123,7 +125,7 @@ impl Products {
     }
 }
 
-/// A call for pairs that an array on the GPU says: matrices of one type and shape side by side, `u8[slots, rows, bytes of a row]`.
+/// A call for pairs given by an array on the GPU: contiguous matrices of one type and shape, `u8[slots, rows, bytes of a row]`.
 #[derive(Clone, Copy, Debug)]
 pub struct CountedProducts {
     grid: Grid,
@@ -131,10 +133,11 @@ pub struct CountedProducts {
 }
 
 impl CountedProducts {
-    /// With `slots` matrices like `blocks`, for `pairs` pairs, of which `share` that follow one another have one row of x, of bf16 or f32.
+    /// Products with `slots` matrices like `blocks`, for `pairs` pairs, where each `share` consecutive ones have one row of x, of
+    /// bf16 or f32.
     ///
     /// # Errors
-    /// A launch has not so many pairs, or they are not as many for each row of x.
+    /// There are more pairs than a launch may have, or their number is not a multiple of `share`.
     pub fn new(
         blocks: &Blocks,
         x: Element,
@@ -175,15 +178,16 @@ impl CountedProducts {
         self.grid.variant
     }
 
-    /// Puts the call on a stream. It allocates nothing and waits for nothing.
+    /// Puts the call on a stream, without allocating memory or waiting.
     ///
     /// # Errors
-    /// An array but the numbers does not begin at a multiple of 16 bytes, or the driver refuses it.
+    /// An array other than the numbers does not begin at a multiple of 16 bytes, or the driver refuses the launch.
     ///
     /// # Safety
-    /// `function` is [`CountedProducts::variant`], loaded into the GPU whose context is current and whose stream that is. The arrays are there until
-    /// the call, or the graph that it is captured for, has ended: the matrices, `x` `[pairs / share, columns]`, the number of each pair's matrix
-    /// `i32[pairs]`, and the result, `f32[pairs, rows]`, which nobody else uses meanwhile.
+    /// `function` is [`CountedProducts::variant`], loaded into the GPU whose context is current and to which the stream belongs.
+    /// The arrays are valid until the call, or the graph that it is captured for, has ended: the matrices, `x` `[pairs / share,
+    /// columns]`, the number of each pair's matrix `i32[pairs]`, and the result, `f32[pairs, rows]`, which is not used elsewhere
+    /// until then.
     pub unsafe fn put(
         &self,
         driver: &Driver,

@@ -1,4 +1,4 @@
-//! A kernel's code: compiled for a GPU that is there, and loaded into it, once.
+//! A kernel's code: compiled for the GPU of this machine, and loaded into it, once.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -8,7 +8,7 @@ use super::driver::{Driver, Function};
 use super::error::CudaError;
 use super::nvrtc;
 
-/// What the sources have in common, by the name that they include it with.
+/// The header that the sources share, with the name by which they include it.
 pub(super) const HEADER: (&CStr, &str) = (c"gpu.h", include_str!("../../cuda/gpu.h"));
 
 /// A source.
@@ -30,25 +30,25 @@ impl Source {
     }
 }
 
-/// Which kernel of a source.
+/// A kernel of a source.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Code {
     pub(super) source: Source,
     /// The kernel's name.
     pub(super) entry: &'static CStr,
     pub(super) macros: Vec<String>,
-    /// The most bytes of shared memory that a launch asks for, beyond what the code itself has.
+    /// The maximum number of bytes of shared memory that a launch requests, in addition to the code's own.
     pub(super) shared: usize,
 }
 
-/// What a launch may ask for without having said so before.
+/// The maximum that a launch may request without prior permission.
 const SHARED_ALWAYS: usize = 48 << 10;
 
 impl Code {
-    /// The kernel in a GPU: compiled and loaded the first time.
+    /// The kernel on a GPU: compiled and loaded the first time.
     ///
-    /// CUDA may load a kernel only when those that run have ended, and these may wait for a rank that comes here for another one. So what is
-    /// locked meanwhile is this kernel's entry alone.
+    /// CUDA may delay loading a kernel until the running ones have ended, and these may wait for a rank that comes here to load
+    /// another one. So only this kernel's entry is locked meanwhile.
     pub(super) fn load(&self, driver: &Driver, ordinal: i64) -> Result<Function, CudaError> {
         type Entry = Arc<Mutex<Option<Function>>>;
         static LOADED: Mutex<Option<HashMap<(i64, Code), Entry>>> = Mutex::new(None);
@@ -88,7 +88,7 @@ impl Code {
     }
 }
 
-/// The compute capability that is compiled for.
+/// The compute capability to compile for.
 pub(super) fn architecture(driver: &Driver, ordinal: i64) -> Result<(i32, i32), CudaError> {
     let (major, minor) = driver.capability(ordinal)?;
     if major < 8 {
@@ -102,7 +102,7 @@ pub(super) fn architecture(driver: &Driver, ordinal: i64) -> Result<(i32, i32), 
 mod tests {
     use super::*;
 
-    /// With the compiler that `make cuda` installs, where it has.
+    /// Uses the compiler that `make cuda` installs, if it is installed.
     #[test]
     fn the_library_compiles_kernels() {
         let venv = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv-cuda/lib");

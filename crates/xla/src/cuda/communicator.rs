@@ -15,7 +15,7 @@ use super::kernel::{CALL, DONE, HEADER, Params, RANKS, Shape};
 const TIMED_OUT: u64 = 1;
 const MISPLACED: u64 = 4;
 
-/// Where the arrays of a call lie, on the rank's GPU.
+/// The addresses of the arrays of a call, on the rank's GPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrays {
     /// `[rows, hidden]`.
@@ -30,39 +30,40 @@ pub struct Arrays {
     pub normed: u64,
     /// `[rows, hidden]`.
     pub new_residual: u64,
-    /// An int32, the rank's place as the program has it, and the one that it has to be; 0 where nobody asks.
+    /// The address of an int32, the rank's position as the program has it, and the expected position; address 0 disables the check.
     pub index: (u64, u32),
 }
 
-/// What a communicator has done.
+/// Counters of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     /// Launches by the host, of all ranks.
     pub launched: u64,
     /// Launches that were captured into a graph instead of being run.
     pub captured: u64,
-    /// Calls that the GPU of the first rank of this process has ended, by its own counter: replays of graphs too.
+    /// Calls that have ended on the GPU of the first rank of this process, by its own counter; includes replays of graphs.
     pub ended: u64,
 }
 
-/// Ranks that call together. A rank's calls come one after the other, on one stream.
+/// Ranks that call together. A rank's calls follow one another on one stream.
 ///
-/// Whoever drops it has waited for its calls, whose memory the next one gets. XLA does: a run keeps its program, and with it the state of
-/// its call sites, until everything on the device's stream has ended, on every device. Waiting here could make a capture of its invalid.
+/// It must only be dropped after its calls have ended, since the next communicator gets their memory. XLA ensures that: a run keeps
+/// its program, and with it the state of its call sites, until everything on the device's stream has ended, on every device.
+/// Waiting here could invalidate one of XLA's captures.
 ///
-/// The ranks are GPUs of this process ([`Communicator::new`]), or of several, each of which has a communicator for its own
+/// The ranks are GPUs of this process ([`Communicator::new`]), or of several, each of which has a communicator for its own ranks
 /// ([`Communicator::across`]).
 pub struct Communicator {
     driver: &'static Driver,
-    /// Where the workspaces of all ranks lie, as each rank's GPU sees them; nothing for ranks of other processes.
+    /// The addresses of the workspaces of all ranks, for each rank's GPU; `None` for ranks of other processes.
     tables: Vec<Option<[u64; RANKS]>>,
-    /// The first rank of this process has its workspace on this GPU, and here.
+    /// The GPU and the address of the workspace of the first rank of this process.
     first: (i64, u64),
-    /// Those that are this communicator's.
+    /// Workspaces that this communicator owns.
     workspaces: Vec<Memory>,
-    /// That of which the workspaces are parts.
+    /// The arenas that contain the workspaces.
     _arenas: Option<Arc<Arenas>>,
-    /// A word for each rank, what went wrong on it first; and another, whether it found that no call passes any more.
+    /// Two words for each rank: its first error, and whether it found that calls are blocked for good.
     report: HostMemory,
     slot: u64,
     limit: Duration,
@@ -70,19 +71,19 @@ pub struct Communicator {
     captured: AtomicU64,
 }
 
-/// All that live, for [`accounts`] and [`errors`].
+/// All live communicators, for [`accounts`] and [`errors`].
 static ALL: Mutex<Vec<Weak<Communicator>>> = Mutex::new(vec![]);
 
 /// The GPUs of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Members {
-    /// Of this process: CUDA's numbers.
+    /// All in this process: CUDA's numbers.
     Here(Vec<i64>),
-    /// Of several: JAX's numbers; and the key of their call site.
+    /// In several processes: JAX's numbers, and the key of their call site.
     Across(Vec<i64>, u64),
 }
 
-/// What call sites have in common that share a communicator.
+/// The common properties of call sites that share a communicator.
 #[derive(Clone, PartialEq, Eq)]
 struct Shared {
     channel: i64,
@@ -91,8 +92,8 @@ struct Shared {
     limit: Duration,
 }
 
-/// Room for an operand of the calls of a channel: sites share a communicator if their operands are of about one size, up to the same power
-/// of two.
+/// The space for an operand of the calls of a channel: sites share a communicator if their operands are of similar size, up to the
+/// same power of two.
 pub(super) fn room(channel: i64, capacity: usize) -> usize {
     match channel {
         0 => capacity,
@@ -100,10 +101,11 @@ pub(super) fn room(channel: i64, capacity: usize) -> usize {
     }
 }
 
-/// A communicator that is shared, while somebody has it. Locked while it is made: the other sites that share it wait for that.
+/// A shared communicator, while it is in use. It is locked while the communicator is made: other sites that share it wait for that.
 type Entry = Arc<Mutex<Weak<Communicator>>>;
 
-/// Those that are shared. Making one may wait for kernels that wait for a rank, which may come here for another one: so this is not locked meanwhile.
+/// The shared communicators. Making one may wait for kernels that wait for a rank, which may come here for another one: so this is
+/// not locked meanwhile.
 static SHARED: Mutex<Vec<(Shared, Entry)>> = Mutex::new(vec![]);
 
 fn locked(entry: &Entry) -> MutexGuard<'_, Weak<Communicator>> {
@@ -116,22 +118,23 @@ fn all() -> Vec<Arc<Communicator>> {
     all.iter().filter_map(Weak::upgrade).collect()
 }
 
-/// What each communicator of the process has done.
+/// The counters of each communicator of the process.
 pub fn accounts() -> Result<Vec<Account>, CudaError> {
     all().iter().map(|one| one.account()).collect()
 }
 
-/// The first error of each communicator that has failed. It does not wait for what runs.
+/// The first error of each communicator that has failed. It does not wait for running calls.
 pub fn errors() -> Vec<CudaError> {
     all().iter().filter_map(|one| one.error()).collect()
 }
 
 impl Communicator {
-    /// That of a call site. Those of a channel other than 0 with the same GPUs, the same limit and [`room`] share one. So a program has one
-    /// workspace instead of one for each of its calls.
+    /// The communicator of a call site. Those of a channel other than 0 with the same GPUs, the same limit and [`room`] share one.
+    /// So a program has one workspace instead of one for each of its calls.
     ///
-    /// The calls of a channel come one after the other on each rank, in the same order on all of them: those of a program if each needs a result of
-    /// the one before, and those of several programs because XLA runs them on one stream of a device. The kernel notices if they do not.
+    /// The calls of a channel follow one another on each rank, in the same order on all of them: those of a program if each needs a
+    /// result of the previous one, and those of several programs because XLA runs them on one stream of a device. The kernel
+    /// detects a violation.
     pub(super) fn of_channel(
         channel: i64,
         members: Members,
@@ -151,7 +154,7 @@ impl Communicator {
         let wanted = Shared { channel, members, capacity, limit };
         let entry = {
             let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-            // An entry that is only here nobody has locked, nor can lock now.
+            // An entry that only this list refers to is not locked, and cannot be locked now.
             shared.retain(|(_, one)| Arc::strong_count(one) > 1 || locked(one).strong_count() > 0);
             match shared.iter().find(|(of, _)| *of == wanted) {
                 Some((_, entry)) => entry.clone(),
@@ -171,8 +174,9 @@ impl Communicator {
         Ok(made)
     }
 
-    /// Ranks on the GPUs `ordinals`, in this order, each with room for operands of `capacity` bytes: all memory is allocated, and
-    /// every GPU given access to every other one's. A GPU may be there more than once, and plays several ranks then.
+    /// Creates a communicator of ranks on the GPUs `ordinals`, in this order, each with space for operands of `capacity` bytes: all
+    /// memory is allocated, and every GPU is given access to the memory of the others. A GPU listed more than once plays several
+    /// ranks.
     pub fn new(
         ordinals: &[i64],
         capacity: usize,
@@ -201,8 +205,8 @@ impl Communicator {
         Ok(Self::made(driver, tables, first, (workspaces, None), report, slot, limit))
     }
 
-    /// The ranks of this process among those on the GPUs `devices`, by JAX's numbers, of several processes, with workspaces in the place of `key` in
-    /// their arenas. Of a key all processes have one communicator, or more whose calls come one after the other.
+    /// The ranks of this process among those on the GPUs `devices` (JAX's numbers) of several processes, with workspaces in the
+    /// place of `key` in their arenas. For a key, every process has one communicator, or several whose calls follow one another.
     pub(super) fn across(
         arenas: &Arc<Arenas>,
         key: u64,
@@ -235,7 +239,8 @@ impl Communicator {
         Ok(Self::made(driver, tables, first, memory, report, slot, limit))
     }
 
-    /// One that has not been called yet, in [`ALL`]. `memory`: workspaces of its own, or the arenas that they are parts of.
+    /// Creates a communicator that has not been called yet, and adds it to [`ALL`]. `memory`: workspaces of its own, or the arenas
+    /// that contain them.
     fn made(
         driver: &'static Driver,
         tables: Vec<Option<[u64; RANKS]>>,
@@ -261,12 +266,12 @@ impl Communicator {
         communicator
     }
 
-    /// The workspace of a rank, of a communicator that has its own: for tests.
+    /// The workspace of a rank, if the communicator owns its workspaces: for tests.
     pub fn workspace(&self, rank: usize) -> &Memory {
         &self.workspaces[rank]
     }
 
-    /// What went wrong first on the first rank that failed. It does not wait for calls that run.
+    /// The first error of the first rank that failed. It does not wait for running calls.
     pub fn error(&self) -> Option<CudaError> {
         let ranks = self.tables.len();
         let own = (0..ranks).find_map(|rank| {
@@ -285,16 +290,16 @@ impl Communicator {
                 _ => Some(CudaError::InFlight { rank, call }),
             }
         });
-        // Of another process, whose report is there.
+        // An error in another process, which reports it there.
         let given_up = || (0..ranks).find(|rank| self.report.get(ranks + rank) != 0);
         own.or_else(|| Some(CudaError::GivenUp { rank: given_up()? }))
     }
 
-    /// Its work so far. The number of ended calls is exact when nothing runs.
+    /// The counters so far. The number of ended calls is exact when nothing runs.
     pub fn account(&self) -> Result<Account, CudaError> {
         let mut done = [0; 8];
         let (ordinal, address) = self.first;
-        // SAFETY: a word of the rank's workspace, which is there as long as this is.
+        // SAFETY: a word of the rank's workspace, which lives as long as this.
         unsafe { self.driver.read(ordinal, address + DONE as u64, &mut done) }?;
         Ok(Account {
             launched: self.launched.load(Ordering::Relaxed),
@@ -354,12 +359,12 @@ impl Communicator {
         })
     }
 
-    /// Puts a call on a stream: `virtual_ranks` ranks from `params.rank` on, usually one. It allocates nothing and waits for nothing.
+    /// Puts a call on a stream, for `virtual_ranks` ranks from `params.rank` on, usually one, without allocating memory or waiting.
     ///
     /// # Safety
-    /// The communicator is not dropped before the call, or every replay of the graph that it is captured for, has ended. The context
-    /// of the function and the stream is current; the arrays of `params` are there until the call, or the graph that it
-    /// is captured for, has ended, as long as `spec` says, and nobody else uses them meanwhile.
+    /// The communicator is not dropped before the call, or every replay of the graph that it is captured for, has ended. The
+    /// context of the function and the stream is current; the arrays of `params` have the sizes given by `spec`, are valid until
+    /// the call, or the graph that it is captured for, has ended, and are not used elsewhere until then.
     pub unsafe fn launch(
         &self,
         function: Function,

@@ -1,4 +1,4 @@
-//! CUDA's driver interface, as far as it is needed: `cuda.h`, declared by hand.
+//! The part of CUDA's driver interface that is used here: `cuda.h`, declared by hand.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
@@ -10,7 +10,7 @@ use super::library::{Library, functions};
 type Handle = *mut c_void;
 
 functions! {
-    /// By the names that the library exports, which carry versions.
+    /// With the names that the library exports, which contain versions.
     Functions {
         cuInit(c_uint);
         cuDeviceGetCount(*mut c_int);
@@ -99,7 +99,7 @@ const PINNED: c_int = 1;
 const ON_DEVICE: c_int = 1;
 const READ_WRITE: c_int = 3;
 
-/// What another process opens memory of a GPU by: `CUipcMemHandle` and `CUmemFabricHandle`, which are 64 bytes each.
+/// The handle with which another process opens memory of a GPU: `CUipcMemHandle` or `CUmemFabricHandle`, of 64 bytes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Shareable(pub [u8; 64]);
@@ -131,20 +131,20 @@ pub(super) struct Access {
 
 /// The driver.
 ///
-/// Nothing here waits for a context: XLA captures graphs in other threads, and CUDA makes such a capture invalid. Memory is set and copied
-/// on a stream of our own, and what nobody has any more is kept for the next instead of being freed.
+/// Nothing here waits for a context: XLA captures graphs in other threads, and CUDA would invalidate such a capture. Memory is set
+/// and copied on a stream of this library, and unused memory is kept for later allocations instead of being freed.
 pub struct Driver {
     pub(super) functions: Functions,
     /// By ordinal: the device's primary context, which is also XLA's. Retained, and never released.
     contexts: Mutex<Vec<Option<usize>>>,
-    /// By ordinal: the stream of our own.
+    /// By device: the stream of this library.
     streams: Mutex<Vec<Option<Stream>>>,
     spare: Mutex<Vec<Spare>>,
-    /// Page-locked memory of the host: where it begins, and how many words.
+    /// Unused page-locked memory of the host: address and number of words.
     spare_host: Mutex<Vec<(usize, usize)>>,
 }
 
-/// Memory of a GPU that nobody has.
+/// Unused memory of a GPU.
 struct Spare {
     ordinal: i64,
     address: u64,
@@ -177,7 +177,7 @@ impl Graph {
     }
 }
 
-/// A point of time on a stream.
+/// A point in a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Event(usize);
 
@@ -186,14 +186,14 @@ pub(super) fn handle(address: usize) -> Handle {
 }
 
 impl Driver {
-    /// The driver of this machine, initialised; the same answer each time.
+    /// The driver of this machine, initialised; every call returns the same result.
     pub fn get() -> Result<&'static Driver, CudaError> {
         static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
         DRIVER.get_or_init(Driver::load).as_ref().map_err(Clone::clone)
     }
 
     fn load() -> Result<Driver, CudaError> {
-        // Another one is for tests.
+        // Tests set another library.
         let names = match std::env::var("ALIGHT_LIBCUDA") {
             Ok(path) => vec![path],
             Err(_) => ["libcuda.so.1", "libcuda.so"].map(String::from).to_vec(),
@@ -207,7 +207,7 @@ impl Driver {
             spare: Mutex::default(),
             spare_host: Mutex::default(),
         };
-        // SAFETY: as CUDA asks for.
+        // SAFETY: as CUDA requires.
         driver.check("cuInit", unsafe { (driver.functions.cuInit)(0) })?;
         Ok(driver)
     }
@@ -217,7 +217,7 @@ impl Driver {
             return Ok(());
         }
         let mut text = std::ptr::null();
-        // SAFETY: gives a string that lives for ever, or nothing.
+        // SAFETY: returns a string that lives for ever, or null.
         unsafe { (self.functions.cuGetErrorString)(code, &mut text) };
         let message = match text.is_null() {
             true => "unknown".into(),
@@ -245,7 +245,7 @@ impl Driver {
             }
         }
         let mut device = 0;
-        // SAFETY: writes a number; the ordinal is one.
+        // SAFETY: writes a number; the ordinal is valid.
         let code = unsafe { (self.functions.cuDeviceGet)(&mut device, ordinal as c_int) };
         self.check("cuDeviceGet", code)?;
         Ok(device)
@@ -273,7 +273,7 @@ impl Driver {
     pub fn name(&self, ordinal: i64) -> Result<String, CudaError> {
         let device = self.device(ordinal)?;
         let mut name = [0u8; 256];
-        // SAFETY: room for as many bytes as is said.
+        // SAFETY: the buffer has the size that is passed.
         let code =
             unsafe { (self.functions.cuDeviceGetName)(name.as_mut_ptr().cast(), 256, device) };
         self.check("cuDeviceGetName", code)?;
@@ -292,7 +292,7 @@ impl Driver {
         })
     }
 
-    /// Does something with the GPU's context current.
+    /// Calls `run` with the GPU's context current.
     pub fn on<T>(
         &self,
         ordinal: i64,
@@ -306,19 +306,19 @@ impl Driver {
         run()
     }
 
-    /// Does something that may not be done while another thread captures a graph in the strict mode.
+    /// Calls `run`, which may do what is not allowed while another thread captures a graph in the strict mode.
     pub fn relaxed<T>(&self, run: impl FnOnce() -> Result<T, CudaError>) -> Result<T, CudaError> {
         let mut mode = RELAXED;
         // SAFETY: exchanges a number of this thread.
         let code = unsafe { (self.functions.cuThreadExchangeStreamCaptureMode)(&mut mode) };
         self.check("cuThreadExchangeStreamCaptureMode", code)?;
         let result = run();
-        // SAFETY: as above; it was what it was before.
+        // SAFETY: as above; restores the previous mode.
         unsafe { (self.functions.cuThreadExchangeStreamCaptureMode)(&mut mode) };
         result
     }
 
-    /// Lets kernels on `from` use the memory of `to`.
+    /// Gives kernels on `from` access to the memory of `to`.
     pub fn enable_peer(&self, from: i64, to: i64) -> Result<(), CudaError> {
         let (mut can, one, other) = (0, self.device(from)?, self.device(to)?);
         // SAFETY: writes a number.
@@ -337,7 +337,7 @@ impl Driver {
         })
     }
 
-    /// Does something on the stream of our own, and waits for it.
+    /// Calls `run` with this library's stream, and waits for its work there.
     fn apart(
         &self,
         ordinal: i64,
@@ -349,10 +349,10 @@ impl Driver {
         self.wait(ordinal, stream)
     }
 
-    /// Writes bytes to the GPU's memory, and waits until they are there; for nothing that others do with it.
+    /// Writes bytes to the GPU's memory, and waits until they are written, but not for other uses of that memory.
     ///
     /// # Safety
-    /// So many bytes are there, for the GPU `ordinal`.
+    /// There is memory of that many bytes, valid for the GPU `ordinal`.
     pub(super) unsafe fn write(
         &self,
         ordinal: i64,
@@ -361,16 +361,16 @@ impl Driver {
     ) -> Result<(), CudaError> {
         self.apart(ordinal, |stream| {
             let (from, copy) = (bytes.as_ptr(), self.functions.cuMemcpyHtoDAsync_v2);
-            // SAFETY: by the contract; `apart` waits while `bytes` are there.
+            // SAFETY: by the contract; `apart` waits while `bytes` is alive.
             let code = unsafe { copy(to, from.cast(), bytes.len(), handle(stream.0)) };
             self.check("cuMemcpyHtoDAsync", code)
         })
     }
 
-    /// Reads bytes of the GPU's memory. It waits for nothing that others do with it.
+    /// Reads bytes of the GPU's memory. It does not wait for other uses of that memory.
     ///
     /// # Safety
-    /// So many bytes are there, for the GPU `ordinal`.
+    /// There is memory of that many bytes, valid for the GPU `ordinal`.
     pub(super) unsafe fn read(
         &self,
         ordinal: i64,
@@ -379,13 +379,13 @@ impl Driver {
     ) -> Result<(), CudaError> {
         self.apart(ordinal, |stream| {
             let (to, copy) = (bytes.as_mut_ptr(), self.functions.cuMemcpyDtoHAsync_v2);
-            // SAFETY: by the contract; `apart` waits while `bytes` are there.
+            // SAFETY: by the contract; `apart` waits while `bytes` is alive.
             let code = unsafe { copy(to.cast(), from, bytes.len(), handle(stream.0)) };
             self.check("cuMemcpyDtoHAsync", code)
         })
     }
 
-    /// Memory of the GPU, zeros. Whoever drops it has waited for everything that uses it.
+    /// Allocates memory of the GPU, filled with zeros. It must only be dropped after all its uses have ended.
     pub fn allocate(&'static self, ordinal: i64, bytes: usize) -> Result<Memory, CudaError> {
         let (address, room) = match self.spare(ordinal, bytes) {
             Some(spare) => (spare.address, spare.bytes),
@@ -396,7 +396,7 @@ impl Driver {
         Ok(memory)
     }
 
-    /// The smallest memory that nobody has, of those that are not much too large.
+    /// The smallest unused memory that is large enough, and not much too large.
     fn spare(&self, ordinal: i64, bytes: usize) -> Option<Spare> {
         let mut all = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |spare: &Spare| {
@@ -417,9 +417,9 @@ impl Driver {
                     let mut all = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
                     all.extract_if(.., |spare| spare.ordinal == ordinal).collect()
                 };
-                // Without the lock: freeing may wait for a kernel that waits for a rank, and that for a spare of its own.
+                // Without the lock: freeing may wait for a kernel that waits for a rank, which in turn waits for spare memory.
                 for spare in spares {
-                    // SAFETY: allocated here, and nobody has it.
+                    // SAFETY: allocated here, and not in use.
                     unsafe { (self.functions.cuMemFree_v2)(spare.address) };
                 }
                 // SAFETY: as above.
@@ -430,7 +430,7 @@ impl Driver {
         })
     }
 
-    /// `words` zeros of the host's memory that every GPU can write to.
+    /// Allocates `words` zeros of the host's memory that every GPU can write to.
     pub fn allocate_host(
         &'static self,
         ordinal: i64,
@@ -457,7 +457,7 @@ impl Driver {
                     words
                 }
             };
-            // SAFETY: that much memory is there, and nobody else has it.
+            // SAFETY: the memory has that size, and is not in use.
             unsafe { pointer.cast::<u8>().write_bytes(0, words * 8) };
             let pointer_of_words = pointer.cast();
             let mut memory =
@@ -471,7 +471,7 @@ impl Driver {
         })
     }
 
-    /// Loads a kernel into the GPU. It stays there.
+    /// Loads a kernel into the GPU. It is never unloaded.
     pub fn load_function(
         &self,
         ordinal: i64,
@@ -480,7 +480,7 @@ impl Driver {
     ) -> Result<Function, CudaError> {
         self.on(ordinal, || {
             let (mut module, mut function) = (null_mut(), null_mut());
-            // SAFETY: a cubin of NVRTC's, which says how long it is.
+            // SAFETY: a cubin of NVRTC, which contains its own length.
             let code =
                 unsafe { (self.functions.cuModuleLoadData)(&mut module, cubin.as_ptr().cast()) };
             self.check("cuModuleLoadData", code)?;
@@ -493,7 +493,7 @@ impl Driver {
         })
     }
 
-    /// Lets launches of a kernel ask for more shared memory than 48 KiB.
+    /// Permits launches of a kernel to request more than 48 KiB of shared memory.
     pub(super) fn allow_shared(
         &self,
         ordinal: i64,
@@ -509,7 +509,8 @@ impl Driver {
         })
     }
 
-    /// How many blocks of a kernel the GPU runs at once. Asking loads the kernel, where the driver would do so at the first launch.
+    /// The number of blocks of a kernel that the GPU can run at once. This query loads the kernel, which the driver would otherwise
+    /// do at the first launch.
     pub fn resident(
         &self,
         ordinal: i64,
@@ -527,11 +528,11 @@ impl Driver {
         Ok(each * self.multiprocessors(ordinal)?)
     }
 
-    /// Launches a kernel with one argument, a struct, and so many bytes of shared memory.
+    /// Launches a kernel with one argument, a struct, and `shared` bytes of shared memory.
     ///
     /// # Safety
-    /// The context of the function and the stream is current. `argument` is what the kernel takes, and what it points to is there
-    /// until the kernel, or the graph that it is captured for, has ended.
+    /// The context of the function and the stream is current. `argument` has the type that the kernel takes, and its pointers are
+    /// valid until the kernel, or the graph that it is captured for, has ended.
     pub unsafe fn launch<T>(
         &self,
         function: Function,
@@ -561,7 +562,7 @@ impl Driver {
         self.check("cuLaunchKernel", code)
     }
 
-    /// Whether what is put on the stream is captured into a graph.
+    /// True if work on the stream is captured into a graph.
     pub fn is_capturing(&self, stream: Stream) -> Result<bool, CudaError> {
         let mut status = 0;
         // SAFETY: writes a number.
@@ -570,7 +571,7 @@ impl Driver {
         Ok(status != 0)
     }
 
-    /// A stream of the GPU. It stays.
+    /// Creates a stream of the GPU. It is never destroyed.
     pub fn stream(&self, ordinal: i64) -> Result<Stream, CudaError> {
         self.on(ordinal, || {
             let mut stream = null_mut();
@@ -591,7 +592,7 @@ impl Driver {
         })
     }
 
-    /// Captures what `run` puts on the stream. The graph stays.
+    /// Captures the work that `run` puts on the stream. The graph is never destroyed.
     pub fn capture(
         &self,
         stream: Stream,
@@ -618,13 +619,13 @@ impl Driver {
 
     /// Puts a graph on the stream.
     pub fn replay(&self, graph: Graph, stream: Stream) -> Result<(), CudaError> {
-        // SAFETY: both are there.
+        // SAFETY: both are valid.
         self.check("cuGraphLaunch", unsafe {
             (self.functions.cuGraphLaunch)(handle(graph.0), handle(stream.0))
         })
     }
 
-    /// A point of time. It stays.
+    /// Creates an event with timing. It is never destroyed.
     pub fn event(&self) -> Result<Event, CudaError> {
         let mut event = null_mut();
         // SAFETY: writes a handle; a context is current, or the call fails.
@@ -632,7 +633,7 @@ impl Driver {
         Ok(Event(event.addr()))
     }
 
-    /// A point of a stream, for [`Driver::wait_for`]: it knows no time. It stays.
+    /// Creates an event without timing, for [`Driver::wait_for`]. It is never destroyed.
     pub fn mark(&self, ordinal: i64) -> Result<Event, CudaError> {
         self.on(ordinal, || {
             let mut event = null_mut();
@@ -643,32 +644,32 @@ impl Driver {
         })
     }
 
-    /// Has the stream wait there until another has come to where the event was recorded last; for nothing, if it never was. An event that is
-    /// recorded again later changes nothing of that.
+    /// Makes the stream wait until the event's last recording has been reached; if it was never recorded, the stream does not wait.
+    /// Recording the event again later does not change that.
     pub fn wait_for(&self, stream: Stream, event: Event) -> Result<(), CudaError> {
-        // SAFETY: both are there; 0 is the only flag.
+        // SAFETY: both are valid; 0 is the only flag.
         self.check("cuStreamWaitEvent", unsafe {
             (self.functions.cuStreamWaitEvent)(handle(stream.0), handle(event.0), 0)
         })
     }
 
-    /// Waits, in this thread, until the stream has come to where the event was recorded last.
+    /// Waits, in this thread, until the event's last recording has been reached.
     pub fn reached(&self, event: Event) -> Result<(), CudaError> {
-        // SAFETY: it is there.
+        // SAFETY: the event is valid.
         self.check("cuEventSynchronize", unsafe {
             (self.functions.cuEventSynchronize)(handle(event.0))
         })
     }
 
-    /// Sets it to when the stream comes here.
+    /// Records the event on the stream.
     pub fn record(&self, event: Event, stream: Stream) -> Result<(), CudaError> {
-        // SAFETY: both are there.
+        // SAFETY: both are valid.
         self.check("cuEventRecord", unsafe {
             (self.functions.cuEventRecord)(handle(event.0), handle(stream.0))
         })
     }
 
-    /// Microseconds between two that have passed.
+    /// Microseconds between two events that have been reached.
     pub fn elapsed(&self, from: Event, to: Event) -> Result<f64, CudaError> {
         let mut milliseconds = 0.0;
         // SAFETY: writes a number.
@@ -680,8 +681,8 @@ impl Driver {
     }
 }
 
-/// What is kept of a GPU, or what `make` makes. That may wait for kernels, and these for a rank that asks for what is kept of another GPU, so
-/// nothing is locked meanwhile: if several threads make one, the first is kept.
+/// Returns the value kept for a GPU, or the result of `make`. That may wait for kernels, and these for a rank that requests the
+/// value of another GPU, so nothing is locked meanwhile: if several threads make one, the first is kept.
 fn kept<T: Copy>(
     all: &Mutex<Vec<Option<T>>>,
     at: usize,
@@ -699,13 +700,13 @@ fn kept<T: Copy>(
     Ok(*all[at].get_or_insert(made))
 }
 
-/// Pops a context, on every way out.
+/// Pops a context, on every exit path.
 struct Pop<'a>(&'a Driver);
 
 impl Drop for Pop<'_> {
     fn drop(&mut self) {
         let mut context = null_mut();
-        // SAFETY: what was pushed.
+        // SAFETY: pops the context that was pushed.
         unsafe { (self.0.functions.cuCtxPopCurrent_v2)(&mut context) };
     }
 }
@@ -716,12 +717,12 @@ pub struct Memory {
     pub(super) ordinal: i64,
     address: u64,
     bytes: usize,
-    /// As large as it was allocated.
+    /// Bytes that were allocated.
     room: usize,
 }
 
 impl Memory {
-    /// Where it begins, on the GPU.
+    /// Its address on the GPU.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -731,15 +732,15 @@ impl Memory {
         self.bytes
     }
 
-    /// Sets all bytes, and waits until they are.
+    /// Sets all bytes, and waits until they are set.
     pub fn fill(&self, value: u8) -> Result<(), CudaError> {
         self.driver.apart(self.ordinal, |stream| self.fill_later(0, self.bytes, value, stream))
     }
 
-    /// Sets `bytes` bytes from an offset on when the stream comes here.
+    /// Sets `bytes` bytes from an offset on, in stream order.
     ///
     /// # Panics
-    /// If they are more than there are.
+    /// If they do not fit.
     pub fn fill_later(
         &self,
         offset: usize,
@@ -750,15 +751,15 @@ impl Memory {
         assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes));
         self.driver.on(self.ordinal, || {
             let (to, set) = (self.address + offset as u64, self.driver.functions.cuMemsetD8Async);
-            // SAFETY: within the memory, and a stream.
+            // SAFETY: within the memory, and a valid stream.
             self.driver.check("cuMemsetD8Async", unsafe { set(to, value, bytes, handle(stream.0)) })
         })
     }
 
-    /// Copies the beginning of `from`, of the same GPU, to an offset when the stream comes here.
+    /// Copies the beginning of `from`, on the same GPU, to an offset, in stream order.
     ///
     /// # Panics
-    /// If the bytes are more than there are in either.
+    /// If the bytes exceed either memory.
     pub fn copy_later(
         &self,
         offset: usize,
@@ -771,26 +772,26 @@ impl Memory {
         self.driver.on(self.ordinal, || {
             let (to, copy) =
                 (self.address + offset as u64, self.driver.functions.cuMemcpyDtoDAsync_v2);
-            // SAFETY: within both memories, and a stream.
+            // SAFETY: within both memories, and a valid stream.
             let code = unsafe { copy(to, from.address, bytes, handle(stream.0)) };
             self.driver.check("cuMemcpyDtoDAsync", code)
         })
     }
 
-    /// Writes bytes at an offset. It waits for nothing that others do with the memory.
+    /// Writes bytes at an offset. It does not wait for other uses of the memory.
     ///
     /// # Panics
-    /// If they are more than there is room for.
+    /// If they do not fit.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), CudaError> {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes));
         // SAFETY: within the memory.
         unsafe { self.driver.write(self.ordinal, self.address + offset as u64, bytes) }
     }
 
-    /// Reads bytes at an offset. It waits for nothing that others do with the memory.
+    /// Reads bytes at an offset. It does not wait for other uses of the memory.
     ///
     /// # Panics
-    /// If they are more than there are.
+    /// If they extend beyond the memory.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes));
         // SAFETY: within the memory.
@@ -822,15 +823,15 @@ unsafe impl Send for HostMemory {}
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// Where it begins, for kernels.
+    /// Its address for kernels.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// A word, as it is now.
+    /// The current value of a word.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there is no such word.
     pub fn get(&self, at: usize) -> u64 {
         assert!(at < self.words);
         // SAFETY: within the memory; GPUs write whole words.
@@ -846,8 +847,8 @@ impl Drop for HostMemory {
     }
 }
 
-/// Memory of a GPU that other processes can open, or that another process has let this one open. Freeing it may wait for the whole GPU, so
-/// it is for memory that lives as long as the process.
+/// Memory of a GPU that other processes can open, or memory of another process that this one has opened. Freeing it may wait for
+/// the whole GPU, so it is for memory that lives as long as the process.
 pub(super) struct SharedMemory {
     driver: &'static Driver,
     ordinal: i64,
@@ -856,24 +857,25 @@ pub(super) struct SharedMemory {
     origin: Origin,
 }
 
-/// How the memory has come to be, and so how it goes.
+/// The origin of the memory, which decides how it is freed.
 enum Origin {
     /// `cuMemAlloc`.
     Allocated,
     /// `cuIpcOpenMemHandle`.
     Opened,
-    /// A map of an allocation, ours or another process's.
+    /// A map of an allocation, of this process or another one.
     Mapped { allocation: u64 },
 }
 
 impl Driver {
-    /// True if memory of the GPU can be opened in processes of other hosts, over NVLink.
+    /// True if memory of the GPU can be opened in processes on other hosts, over NVLink.
     pub fn has_fabric(&self, ordinal: i64) -> bool {
         self.attribute(ordinal, FABRIC_SUPPORTED).is_ok_and(|value| value != 0)
     }
 
-    /// New memory of the GPU that other processes can open, and by what; it is not zeros. With `fabric` those of other hosts, too, and all GPUs of
-    /// `users`, of this process, can use it; else [`Driver::enable_peer`] lets them.
+    /// Allocates memory of the GPU that other processes can open, and returns its handle; the memory is not zeroed. With `fabric`,
+    /// processes on other hosts can open it too, and all GPUs `users` of this process can use it; otherwise they need
+    /// [`Driver::enable_peer`].
     pub(super) fn share(
         &'static self,
         ordinal: i64,
@@ -887,7 +889,7 @@ impl Driver {
             let origin = Origin::Allocated;
             let memory = SharedMemory { driver: self, ordinal, address, bytes, origin };
             self.on(ordinal, || {
-                // SAFETY: writes a handle of memory that is there.
+                // SAFETY: writes a handle of memory that exists.
                 let code = unsafe { (self.functions.cuIpcGetMemHandle)(&mut shareable, address) };
                 self.check("cuIpcGetMemHandle", code)
             })?;
@@ -902,7 +904,7 @@ impl Driver {
         };
         let mut unit = 0;
         let get = self.functions.cuMemGetAllocationGranularity;
-        // SAFETY: writes a number; 0 asks for the least.
+        // SAFETY: writes a number; 0 requests the minimum.
         self.check("cuMemGetAllocationGranularity", unsafe { get(&mut unit, &wanted, 0) })?;
         let bytes = bytes.next_multiple_of(unit.max(1));
         let mut allocation = 0;
@@ -911,7 +913,7 @@ impl Driver {
         self.check("cuMemCreate", code)?;
         let memory = self.map(ordinal, allocation, bytes, unit, users)?;
         let to = std::ptr::from_mut(&mut shareable).cast();
-        // SAFETY: writes a handle of that type; the allocation is there.
+        // SAFETY: writes a handle of that type; the allocation exists.
         let code =
             unsafe { (self.functions.cuMemExportToShareableHandle)(to, allocation, FABRIC, 0) };
         self.check("cuMemExportToShareableHandle", code)?;
@@ -964,7 +966,7 @@ impl Driver {
             unsafe { (self.functions.cuMemAddressReserve)(&mut address, bytes, unit, 0, 0) };
         let mut function = "cuMemAddressReserve";
         if code == 0 {
-            // SAFETY: an address range that is ours, as large as the allocation.
+            // SAFETY: an address range reserved here, as large as the allocation.
             code = unsafe { (self.functions.cuMemMap)(address, bytes, 0, allocation, 0) };
             function = "cuMemMap";
             if code != 0 {
@@ -973,7 +975,7 @@ impl Driver {
             }
         }
         if let Err(error) = self.check(function, code) {
-            // SAFETY: an allocation that nobody else has.
+            // SAFETY: an allocation that is not used elsewhere.
             unsafe { (self.functions.cuMemRelease)(allocation) };
             return Err(error);
         }
@@ -985,7 +987,7 @@ impl Driver {
             all.push(Access { location, flags: READ_WRITE });
         }
         let set = self.functions.cuMemSetAccess;
-        // SAFETY: what was just mapped, and a list of so many.
+        // SAFETY: the range that was just mapped, and a list of the given length.
         self.check("cuMemSetAccess", unsafe { set(address, bytes, all.as_ptr(), all.len()) })?;
         Ok(memory)
     }
@@ -996,11 +998,11 @@ impl SharedMemory {
         self.address
     }
 
-    /// Sets all bytes to zero, and waits until they are.
+    /// Sets all bytes to zero, and waits until they are set.
     pub(super) fn clear(&self) -> Result<(), CudaError> {
         self.driver.apart(self.ordinal, |stream| {
             let set = self.driver.functions.cuMemsetD8Async;
-            // SAFETY: all of the memory, and a stream.
+            // SAFETY: all of the memory, and a valid stream.
             let code = unsafe { set(self.address, 0, self.bytes, handle(stream.0)) };
             self.driver.check("cuMemsetD8Async", code)
         })
@@ -1011,7 +1013,7 @@ impl Drop for SharedMemory {
     fn drop(&mut self) {
         let functions = &self.driver.functions;
         let _ = self.driver.on(self.ordinal, || {
-            // SAFETY: each as it has come to be, and once.
+            // SAFETY: each is freed according to its origin, once.
             unsafe {
                 match self.origin {
                     Origin::Allocated => {

@@ -1,14 +1,14 @@
-//! What can be wrong with CUDA.
+//! Errors of the use of CUDA.
 
 use std::time::Duration;
 
-/// Why something does not run on GPUs.
+/// The reason a call does not run on GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
-    /// There is no driver.
+    /// No driver was found.
     #[error("CUDA's driver is not there: {0}")]
     NoDriver(String),
-    /// There is no run-time compiler.
+    /// No run-time compiler was found.
     #[error(
         "CUDA's run-time compiler (libnvrtc) is not there, install jax[cuda13] or nvidia-cuda-nvrtc: {0}"
     )]
@@ -16,9 +16,9 @@ pub enum CudaError {
     /// The kernel does not compile.
     #[error("NVRTC does not compile the kernel for {architecture}: {log}")]
     Compile {
-        /// What it was compiled for.
+        /// The architecture that it was compiled for.
         architecture: String,
-        /// NVRTC's words.
+        /// NVRTC's message.
         log: String,
     },
     /// A function of the driver failed.
@@ -28,7 +28,7 @@ pub enum CudaError {
         function: &'static str,
         /// Its result.
         code: i32,
-        /// The driver's words.
+        /// The driver's message.
         message: String,
     },
     /// A GPU that cannot be used.
@@ -36,18 +36,18 @@ pub enum CudaError {
     Device {
         /// Its number in this process.
         ordinal: i64,
-        /// The mistake.
+        /// The problem.
         reason: String,
     },
     /// One GPU cannot write to another one's memory.
     #[error("GPU {from} has no access to the memory of GPU {to}")]
     NoPeers {
-        /// Who should write.
+        /// The GPU that needs to write.
         from: i64,
-        /// Where to.
+        /// The GPU whose memory is to be written.
         to: i64,
     },
-    /// The collective was tried among these GPUs and gave something wrong.
+    /// The collective was tried among these GPUs and gave a wrong result.
     #[error(
         "among the GPUs {ordinals:?} the collective gives wrong results: what one writes does not arrive"
     )]
@@ -55,21 +55,21 @@ pub enum CudaError {
         /// The GPUs.
         ordinals: Vec<i64>,
     },
-    /// A shape or a number of ranks that the kernel is not made for.
+    /// A shape or a number of ranks that the kernel does not support.
     #[error("{0}")]
     Unsupported(String),
-    /// A rank did not come.
+    /// A rank did not arrive in time.
     #[error("rank {rank} waited {limit:?} for rank {missing} (block {block}, call {call})")]
     TimedOut {
-        /// Who waited.
+        /// The rank that waited.
         rank: usize,
-        /// Who did not come.
+        /// The rank that did not arrive.
         missing: usize,
         /// The block that waited.
         block: u64,
         /// The number of the call.
         call: u64,
-        /// How long it waited.
+        /// The time that it waited.
         limit: Duration,
     },
     /// A rank was in a call twice at the same time.
@@ -88,7 +88,7 @@ pub enum CudaError {
         /// The rank.
         rank: usize,
     },
-    /// A rank of another process has given up; it says there for whom it has waited.
+    /// A rank of another process has given up; that process reports which rank it waited for.
     #[error(
         "rank {rank}: a rank of another process has given up waiting, and no call passes any more"
     )]
@@ -96,7 +96,7 @@ pub enum CudaError {
         /// The first rank here that has seen it.
         rank: usize,
     },
-    /// There is no memory that GPUs of several processes share.
+    /// No memory is shared by GPUs of several processes.
     #[error(
         "the program is for GPUs of several processes, which share no memory here; call alight.jax.connect() first"
     )]
@@ -106,12 +106,12 @@ pub enum CudaError {
         "a call needs {wanted} bytes of the memory that GPUs of several processes share, and {left} are left"
     )]
     Full {
-        /// What a call needs.
+        /// Bytes that the call needs.
         wanted: usize,
-        /// What there is.
+        /// Bytes that are left.
         left: usize,
     },
-    /// Another process has something else at this place.
+    /// Another process uses this place for another call site.
     #[error(
         "the process of GPU {device} has loaded another program in this one's turn; all have to load the same ones in the same order"
     )]

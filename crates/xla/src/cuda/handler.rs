@@ -1,14 +1,13 @@
-//! `alight_allreduce_norm` for the platform CUDA. Arguments, results and attributes are those of the one for CPUs. If each group is of one
-//! process, `devices` are the numbers that XLA gives the GPUs of a process, which are the same in all of them. If a group is of several
-//! (`processes`), they are JAX's numbers of all GPUs, which `arena` translates.
+//! `alight_allreduce_norm` for the platform CUDA. Arguments, results and attributes are those of the version for CPUs. If each
+//! group is in one process, `devices` are XLA's numbers of the GPUs of a process, which are the same in all of them. If a group
+//! spans several processes (`processes`), they are JAX's numbers of all GPUs, which `arena` translates.
 //!
-//! *instantiate* makes the state of the call site, without touching a GPU. *initialize* allocates and compiles, once: it is not
-//! called while a graph is captured. *execute* launches, and nothing else, so that it may be captured; where a graph is
-//! replayed nobody calls it.
+//! *instantiate* makes the state of the call site, without using a GPU. *initialize* allocates and compiles, once: it is not called
+//! while a graph is captured. *execute* only launches, so that it may be captured; it is not called when a graph is replayed.
 //!
-//! A call site has communicators of its own, or shares them with the other sites of its channel ([`Communicator::of_channel`]). XLA puts the
-//! runs of all programs on one stream of a device, so that two calls of one communicator are not in flight at once; the kernel notices if
-//! they are.
+//! A call site has its own communicators, or shares them with the other sites of its channel ([`Communicator::of_channel`]). XLA
+//! puts the runs of all programs on one stream of a device, so that two calls of one communicator are not in flight at once; the
+//! kernel detects a violation.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -44,18 +43,19 @@ pub(crate) const TARGETS: &[Target] = &[Target {
 struct Site {
     attributes: Attributes,
     channel: i64,
-    /// True if groups are of several processes.
+    /// True if groups span several processes.
     across: bool,
-    /// If so, the number of the site in all of them: taken when it is first used, since who compiles may make call sites that never run.
+    /// If so, the number of the site in all of them: taken at its first use, since a compilation may make call sites that never
+    /// run.
     key: OnceLock<u64>,
-    /// One for each group, once it has been made: what failed is tried again by the next that comes.
+    /// One for each group, once it has been made: after a failure, the next call tries again.
     communicators: Vec<Mutex<Option<Arc<Communicator>>>>,
-    /// One for each device: what a call site launches there is always the same.
+    /// One for each device: a call site always launches the same function there.
     functions: Vec<OnceLock<(Variant, Function)>>,
 }
 
 impl Site {
-    /// The place of a device among all; XLA's number of it is CUDA's.
+    /// The position of a device among all; XLA's number of it is CUDA's.
     fn place(&self, ordinal: i64) -> Result<usize, Refusal> {
         let devices = &self.attributes.devices;
         let device = match self.across {
@@ -79,7 +79,7 @@ impl Site {
         let key = self.key.get_or_init(|| {
             let room = room(self.channel, *capacity);
             let kind = arena::hash((devices, processes, ranks, room, limit, self.channel));
-            // Sites of a channel share their place, whatever they compute, whenever they are made.
+            // Sites of a channel share their place, whatever they compute and whenever they are made.
             match self.channel {
                 0 => arenas.next_site(arena::hash((kind, spec.to_string()))),
                 _ => kind,
@@ -88,8 +88,8 @@ impl Site {
         Ok(Members::Across(members, *key))
     }
 
-    /// What a call needs on the GPU `ordinal`. The first that comes makes it, for all ranks of this process, while the others wait: no rank
-    /// writes to a workspace that is not there yet.
+    /// The communicator and the kernel of a call on the GPU `ordinal`. The first call makes the communicator, for all ranks of this
+    /// process, while the others wait: no rank writes to a workspace that does not exist yet.
     fn ready(
         &self,
         (place, ordinal): (usize, i64),
@@ -143,7 +143,7 @@ extern "C" fn alight_communicators_type_info() -> *const TypeInfo {
 }
 
 /// # Safety
-/// For XLA to call, with its frame.
+/// Only XLA may call it, with its frame.
 unsafe extern "C" fn alight_allreduce_norm_cuda_instantiate(frame: *mut CallFrame) -> *mut Error {
     let state = STATE.number();
     // SAFETY: passed on.
@@ -151,14 +151,14 @@ unsafe extern "C" fn alight_allreduce_norm_cuda_instantiate(frame: *mut CallFram
 }
 
 /// # Safety
-/// For XLA to call, with its frame.
+/// Only XLA may call it, with its frame.
 unsafe extern "C" fn alight_allreduce_norm_cuda_initialize(frame: *mut CallFrame) -> *mut Error {
     // SAFETY: passed on.
     unsafe { handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, initialize) }
 }
 
 /// # Safety
-/// For XLA to call, with its frame.
+/// Only XLA may call it, with its frame.
 unsafe extern "C" fn alight_allreduce_norm_cuda_execute(frame: *mut CallFrame) -> *mut Error {
     // SAFETY: passed on.
     unsafe { handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, execute) }
@@ -217,8 +217,9 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
     let params = communicator.params(rank, &call.spec, &arrays).map_err(refusal)?;
     let stream = Stream(frame.stream()?.addr());
     let driver = Driver::get().map_err(refusal)?;
-    // SAFETY: XLA's arrays have the sizes that it says, dense and row-major (the default layout of a custom call), live until what
-    // is on the stream has run, and results overlap nothing but the residual, element by element. The stream is the device's.
+    // SAFETY: XLA's arrays have the sizes that it states, are dense and row-major (the default layout of a custom call) and live
+    // until the work on the stream has run; results overlap nothing except the residual, element by element. The stream is the
+    // device's.
     driver
         .on(device, || unsafe { communicator.launch(function, &shape, &params, 1, stream) })
         .map_err(refusal)

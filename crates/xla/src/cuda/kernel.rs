@@ -1,4 +1,4 @@
-//! The kernel of the collective: which variant a shape needs, its grid, and its arguments.
+//! The kernel of the collective: the variant for a shape, its grid, and its arguments.
 
 use alight_collective::{Element, Spec};
 
@@ -6,24 +6,24 @@ use super::code::{Code, Source};
 use super::driver::{Driver, Function};
 use super::error::CudaError;
 
-/// Most ranks, as in the source.
+/// Maximum number of ranks, as in the source.
 pub const RANKS: usize = 16;
-/// Most blocks of a grid, as in the source.
+/// Maximum number of blocks of a grid, as in the source.
 pub const BLOCKS: usize = 64;
-/// By how much the counter of calls grows in a call, as in the source.
+/// The increment of the call counter by a call, as in the source.
 pub const CALL: u64 = 1024;
-/// Most threads of a block: the kernel is compiled for as many.
+/// Maximum number of threads of a block: the kernel is compiled for this many.
 const THREADS: usize = 640;
 /// Bytes of a vector.
 const VECTOR: usize = 16;
-/// Bytes in front of the slots of a workspace: `Workspace` of the source.
+/// Bytes before the slots of a workspace: `Workspace` of the source.
 pub const HEADER: usize = 8 * (2 + BLOCKS + RANKS * BLOCKS);
-/// Where the counter of calls lies, and the word that lets nobody pass.
+/// The offsets of the call counter, and of the word that blocks all further calls.
 pub const DONE: usize = 0;
 /// See [`DONE`].
 pub const POISON: usize = 8;
 
-/// How a call is spread over a GPU: a pure function of its shape, the same on all ranks.
+/// The distribution of a call over a GPU: a pure function of its shape, the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Blocks; they share the rows.
@@ -32,12 +32,12 @@ pub struct Shape {
     pub threads: u32,
     /// Vectors of a thread: 1, 2 or 4.
     pub vectors: u32,
-    /// Rows begin at multiples of 16 bytes.
+    /// True if rows begin at multiples of 16 bytes.
     pub whole: bool,
 }
 
 impl Shape {
-    /// Of a call with at least one row.
+    /// The shape of a call with at least one row.
     pub fn of(spec: &Spec) -> Result<Shape, CudaError> {
         let per_vector = VECTOR / spec.element.size();
         let vectors = spec.hidden.div_ceil(per_vector);
@@ -76,12 +76,12 @@ pub struct Variant {
     vectors: u32,
     whole: bool,
     post: bool,
-    /// More macros: for tests.
+    /// Additional macros: for tests.
     more: Vec<&'static str>,
 }
 
 impl Variant {
-    /// The one for a call.
+    /// The variant for a call.
     pub fn of(spec: &Spec, shape: &Shape) -> Variant {
         Variant {
             element: spec.element,
@@ -93,7 +93,7 @@ impl Variant {
         }
     }
 
-    /// The same with more macros, which tests break it with.
+    /// The same with additional macros, with which tests break it.
     pub fn with(mut self, more: &[&'static str]) -> Variant {
         self.more.extend(more);
         self
@@ -112,13 +112,13 @@ impl Variant {
         Code { source, entry, macros, shared: 0 }
     }
 
-    /// The variant in a GPU: compiled and loaded the first time.
+    /// The variant on a GPU: compiled and loaded the first time.
     pub fn load(&self, driver: &Driver, ordinal: i64) -> Result<Function, CudaError> {
         self.code().load(driver, ordinal)
     }
 }
 
-/// What the sources call a type of elements.
+/// The sources' name of an element type.
 pub(super) fn name(element: Element) -> &'static str {
     match element {
         Element::Bf16 => "Bf16",

@@ -1,12 +1,12 @@
-//! Libraries that are opened at run time: nothing of CUDA is needed to build or to start the program.
+//! Libraries that are opened at run time: no part of CUDA is needed to build or start the program.
 
 use std::ffi::{CStr, CString, c_void};
 
-/// An opened library. It is never closed, since what it has started lives on.
+/// An opened library. It is never closed, since threads that it has started continue to run.
 pub(super) struct Library(*mut c_void);
 
 impl Library {
-    /// Opens the first of `names` that is there; else says what the system said of each.
+    /// Opens the first of `names` that exists; otherwise returns the system's messages about all of them.
     pub(super) fn open(names: &[String]) -> Result<(Library, String), String> {
         let mut said = vec![];
         for name in names {
@@ -21,7 +21,7 @@ impl Library {
             if error.is_null() {
                 said.push(name.clone());
             } else {
-                // SAFETY: a string until the next call of this thread.
+                // SAFETY: a string that is valid until the next call of this thread.
                 said.push(unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned());
             }
         }
@@ -36,7 +36,7 @@ impl Library {
     }
 }
 
-/// Declares a table of C functions and `load`, which finds all of them or names the one that is missing.
+/// Declares a table of C functions and `load`, which finds all of them or names the missing one.
 macro_rules! functions {
     ($(#[$doc:meta])* $table:ident { $($name:ident($($type:ty),*);)* }) => {
         $(#[$doc])*
@@ -49,7 +49,7 @@ macro_rules! functions {
                     let name = concat!(stringify!($name), "\0");
                     let name = std::ffi::CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or_default();
                     let address = library.find(name).ok_or(concat!("it has no ", stringify!($name)))?;
-                    // SAFETY: the declaration of this name in the vendor's header.
+                    // SAFETY: the type is that of the vendor's header for this name.
                     unsafe {
                         std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($type),*) -> std::ffi::c_int>(
                             address,

@@ -1,20 +1,20 @@
-//! Memory of the host that is page-locked, and copies from it that a GPU makes by itself.
+//! Page-locked memory of the host, and copies from it that a GPU makes on its own.
 
 use super::driver::{Driver, Memory, Stream, handle};
 use super::error::CudaError;
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`.
 const PORTABLE: std::ffi::c_uint = 1;
-/// Bytes that are locked in a call, at most: the driver is not asked for all of a large store at once.
+/// Maximum number of bytes locked by a call, so that a large store is not locked by a single one.
 const PIECE: usize = 1 << 30;
 
-/// Memory of the host that is page-locked until this goes.
+/// Memory of the host that is page-locked until this is dropped.
 pub struct LockedPages {
     driver: &'static Driver,
-    /// In whose context it was locked.
+    /// The GPU in whose context it was locked.
     ordinal: i64,
     start: *mut u8,
-    /// Of which each [`PIECE`] was locked by a call of its own.
+    /// Each [`PIECE`] of them was locked by its own call.
     bytes: usize,
 }
 
@@ -26,17 +26,18 @@ unsafe impl Sync for LockedPages {}
 impl Driver {
     /// Page-locks memory of the host, so that GPUs copy from it without the CPU. All of it is in physical memory from then on.
     ///
-    /// Every GPU may; `ordinal` is the one whose context the driver is asked in: one that is used anyway, since a context takes memory of its GPU.
+    /// It is locked for every GPU; `ordinal` selects the context for the calls: one that is used anyway, since a context uses
+    /// memory of its GPU.
     ///
     /// # Safety
-    /// The memory is there until what is returned has gone.
+    /// The memory is valid until the returned value has been dropped.
     pub unsafe fn lock_pages(
         &'static self,
         ordinal: i64,
         start: *mut u8,
         bytes: usize,
     ) -> Result<LockedPages, CudaError> {
-        // What was locked goes if the rest is refused.
+        // Pages that were locked are unlocked if the rest is refused.
         let mut locked = LockedPages { driver: self, ordinal, start, bytes: 0 };
         self.on(ordinal, || {
             while locked.bytes < bytes {
@@ -54,7 +55,7 @@ impl Driver {
 }
 
 impl LockedPages {
-    /// Where `bytes` are in this memory.
+    /// The offset of `bytes` in this memory.
     fn place(&self, bytes: &[u8]) -> Option<usize> {
         let at = bytes.as_ptr().addr().checked_sub(self.start.addr())?;
         (at.checked_add(bytes.len())? <= self.bytes).then_some(at)
@@ -76,13 +77,14 @@ impl Drop for LockedPages {
 }
 
 impl Memory {
-    /// Copies `bytes`, which are in `locked`, to an offset when the stream comes here. It waits for nothing.
+    /// Copies `bytes`, which are in `locked`, to an offset, in stream order. It does not wait.
     ///
     /// # Errors
     /// `bytes` are not in `locked`, the GPU's memory ends before they do, or the driver refuses the copy.
     ///
     /// # Safety
-    /// Nobody writes to `bytes`, and `locked` is there, until the stream has come here. Nobody else uses the GPU's memory at that time.
+    /// `bytes` are not written to, and `locked` is not dropped, until the copy has run. The GPU's memory is not used elsewhere at
+    /// that time.
     pub unsafe fn copy_locked_later(
         &self,
         offset: usize,
@@ -104,14 +106,14 @@ impl Memory {
         self.driver.on(self.ordinal, || {
             let mut done = 0;
             while done < bytes.len() {
-                // A copy is out of memory that was locked by one call.
+                // A copy may only read memory that was locked by one call.
                 let count = (PIECE - (from + done) % PIECE).min(bytes.len() - done);
                 let (to, copy) = (
                     self.address() + (offset + done) as u64,
                     self.driver.functions.cuMemcpyHtoDAsync_v2,
                 );
                 let source = bytes[done..].as_ptr().cast();
-                // SAFETY: within both memories, which are there by the contract; a stream.
+                // SAFETY: within both memories, which are valid by the contract; a valid stream.
                 let code = unsafe { copy(to, source, count, handle(stream.0)) };
                 self.driver.check("cuMemcpyHtoDAsync", code)?;
                 done += count;

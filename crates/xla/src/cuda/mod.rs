@@ -1,11 +1,12 @@
 //! The collective among GPUs, and products with blocks of weights: kernels, launched through CUDA's driver.
 //! docs/explanation/cuda.md explains them.
 //!
-//! Nothing of CUDA is needed to build, and its absence is an error like any other: the driver and the run-time compiler are opened
-//! when they are first needed. Of the collective, `kernel` is the kernel and its variants, `communicator` the ranks with their memory, `handler`
-//! the stages of the custom call, `probe` the trial at the start, `arena` the memory of GPUs of several processes. `blocks` are matrices in blocks and their kernels, `blocks_handler`
-//! the stages of their custom calls. `pool` has pieces of files in slots of a GPU, out of page-locked memory (`locked`), and `chosen` multiplies with
-//! those that were chosen. `code` compiles and loads a kernel.
+//! No part of CUDA is needed to build, and its absence is an ordinary error: the driver and the run-time compiler are opened when
+//! they are first needed. For the collective, `kernel` contains the kernel and its variants, `communicator` the ranks with their
+//! memory, `handler` the stages of the custom call, `probe` the trial at the start, `arena` the memory of GPUs of several
+//! processes. `blocks` contains matrices in blocks and their kernels, `blocks_handler` the stages of their custom calls. `pool`
+//! keeps pieces of files in slots of a GPU, filled from page-locked memory (`locked`), and `chosen` multiplies with the chosen
+//! ones. `code` compiles and loads a kernel.
 
 pub mod arena;
 pub mod blocks;

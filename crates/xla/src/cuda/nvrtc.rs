@@ -1,6 +1,6 @@
 //! CUDA's run-time compiler, which the CUDA wheels of JAX install: `nvrtc.h`, declared by hand.
 //!
-//! It compiles to machine code of the GPU that is there (a cubin): PTX of a newer compiler would be refused by an older driver.
+//! It compiles to machine code for the GPU of this machine (a cubin): an older driver would reject the PTX of a newer compiler.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::library::{Library, functions};
 type Program = *mut c_void;
 
 functions! {
-    /// By the names that the library exports.
+    /// With the names that the library exports.
     Functions {
         nvrtcCreateProgram(*mut Program, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char);
         nvrtcDestroyProgram(*mut Program);
@@ -25,10 +25,10 @@ functions! {
     }
 }
 
-/// Folders in which the library may be; Python knows where wheels are.
+/// Folders that may contain the library; Python knows where wheels are installed.
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(vec![]);
 
-/// Names folders to look in before the system's. To be said before anything is compiled.
+/// Sets folders to search before the system's. It must be called before anything is compiled.
 pub fn look_in(folders: Vec<PathBuf>) {
     *FOLDERS.lock().unwrap_or_else(PoisonError::into_inner) = folders;
 }
@@ -44,7 +44,7 @@ fn load() -> Result<Functions, CudaError> {
     } else {
         let folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for folder in folders {
-            // NVRTC looks for its second library by name only, and finds it if it has been loaded.
+            // NVRTC searches its second library by name only, and finds it if it has been loaded.
             let builtins = libraries(&folder, "libnvrtc-builtins.so.");
             for path in libraries(&folder, "libnvrtc.so.") {
                 let _ = Library::open(&builtins);
@@ -57,7 +57,7 @@ fn load() -> Result<Functions, CudaError> {
     Functions::load(&library).map_err(|error| CudaError::NoCompiler(format!("{name}: {error}")))
 }
 
-/// The files in `folder` whose names begin so, the newest version first.
+/// The files in `folder` whose names begin with `prefix`, the newest version first.
 fn libraries(folder: &Path, prefix: &str) -> Vec<String> {
     let Ok(files) = std::fs::read_dir(folder) else { return vec![] };
     let mut names: Vec<String> = files
@@ -73,7 +73,7 @@ fn functions() -> Result<&'static Functions, CudaError> {
     LIBRARY.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
-/// Whether there is a compiler.
+/// Checks that there is a compiler.
 pub fn available() -> Result<(), CudaError> {
     functions().map(|_| ())
 }
@@ -128,7 +128,7 @@ pub(super) fn compile(
         .ok_or_else(|| failed("NVRTC gives no machine code".into()))
 }
 
-/// Destroys a program, on every way out.
+/// Destroys a program, on every exit path.
 struct Destroy<'a>(&'a Functions, Program);
 
 impl Destroy<'_> {
@@ -143,7 +143,7 @@ impl Destroy<'_> {
             return None;
         }
         let mut bytes = vec![0u8; length];
-        // SAFETY: room for as many bytes as it said.
+        // SAFETY: the buffer has the size that NVRTC reported.
         (unsafe { get(self.1, bytes.as_mut_ptr().cast()) } == 0).then_some(bytes)
     }
 }

@@ -1,16 +1,17 @@
-//! Pieces of files in slots of a GPU's memory: a tier above the slots of `alight-pages`, which are page-locked once, and bring from the file
-//! what neither has.
+//! Pieces of files in slots of a GPU's memory: a tier above the slots of `alight-pages`, which are page-locked once, and read from
+//! the file the pieces that neither has.
 //!
-//! A visit ([`Pool::hold`]) says which pieces of a group are wanted. Those that are on the GPU can be used at once; the others are copied from
-//! the host's slots by a stream of the pool's own, in the order in which they come there. Which piece goes is said by [`Shelf`], as in the
-//! host's slots. Kernels find a piece by a table on the GPU, `i32[pieces of the group]`: its slot, or [`NOWHERE`].
+//! A visit ([`Pool::hold`]) requests pieces of a group. Those on the GPU can be used at once; the others are copied from the host's
+//! slots on a stream of the pool, in the order in which they arrive there. [`Shelf`] chooses the piece to evict, as in the host's
+//! slots. Kernels find a piece through a table on the GPU, `i32[pieces of the group]`: its slot, or [`NOWHERE`].
 //!
-//! Nothing is allocated after [`Pool::new`], and nothing waits for a kernel, except for the one of a visit so long ago that its table is written
-//! again.
+//! Nothing is allocated after [`Pool::new`], and nothing waits for a kernel, except for those of a visit so long ago that its table
+//! is written again.
 //!
-//! **Invariant:** a slot on the GPU is written after all kernels of all visits before, and read after its copy: the stream of the copies
-//! waits for the end of each visit, and a visit's stream for the copies and for the visit before. A slot of the host is
-//! written after its copy: the host waits for the copies of the visit before. What a visit has not seen come is in no slot afterwards.
+//! **Invariant:** a slot on the GPU is written after all kernels of all previous visits, and read after its copy: the copy stream
+//! waits for the end of each visit, and a visit's stream waits for the copies and for the previous visit. A slot of the host is
+//! written after its copy: the host waits for the copies of the previous visit. A piece whose arrival the visit has not seen is in
+//! no slot afterwards.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,42 +26,42 @@ use super::driver::{Driver, Event, Memory, Stream};
 use super::error::CudaError;
 use super::locked::LockedPages;
 
-/// What a span begins at a multiple of, in a slot: kernels read 16 bytes at a time.
+/// The alignment of a span in a slot: kernels read 16 bytes at a time.
 pub const ALIGN: usize = 256;
-/// What a table says of a piece that the visit does not want.
+/// The table entry of a piece that the visit does not request.
 pub const NOWHERE: i32 = -1;
-/// Tables of the host: while one is copied, the next is written.
+/// The number of the host's tables: while one is copied, the next is written.
 const TABLES: usize = 2;
 
-/// Why pieces are not on a GPU.
+/// The reason pieces are not on a GPU.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// There are no slots on the GPU.
+    /// The slots on the GPU could not be created.
     #[error("slots on GPU {ordinal}: {source}")]
     Slots {
-        /// Which GPU.
+        /// The GPU.
         ordinal: i64,
-        /// Why.
+        /// The reason.
         source: Arc<SlotsError>,
     },
     /// The host has no memory for tables.
     #[error(transparent)]
     Memory(Arc<RegionError>),
-    /// Pieces of a group are not of one size, so no table can say where they are.
+    /// Pieces of a group are not of one size, so no table can locate them.
     #[error("slots on GPU {ordinal}: pieces of group {group} are of several sizes, expected one")]
     Sizes {
-        /// Which GPU.
+        /// The GPU.
         ordinal: i64,
         /// The group.
         group: usize,
     },
-    /// The driver refuses something.
+    /// The driver refuses a call.
     #[error("slots on GPU {ordinal}: {source}")]
     Driver {
-        /// Which GPU.
+        /// The GPU.
         ordinal: i64,
-        /// What.
+        /// The error.
         source: CudaError,
     },
     /// A file cannot be read.
@@ -68,12 +69,12 @@ pub enum PoolError {
     Read(Arc<TransferError>),
 }
 
-/// Counts of a pool of memory so far.
+/// Counts of a pool so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounts {
-    /// Pieces that were wanted.
+    /// Pieces that were requested.
     pub wanted: u64,
-    /// Of these, those that were on the GPU.
+    /// Those of them that were on the GPU.
     pub hits: u64,
     /// Pieces that were copied to the GPU.
     pub copied: u64,
@@ -88,13 +89,13 @@ pub struct Pool {
     layout: Layout,
     memory: Memory,
     table: Memory,
-    /// Copies to the GPU.
+    /// The stream of the copies to the GPU.
     copies: Stream,
-    /// How far `copies` has come with what was sent; and the stream of the last visit when that ended.
+    /// The end of the copies issued so far, on `copies`; and the end of the last visit, on its stream.
     sent: Event,
     used: Event,
     state: Mutex<State>,
-    // Fields go in their order: pages are unlocked before they go.
+    // Fields are dropped in this order: pages are unlocked before they are freed.
     locked: LockedPages,
     host: Slots,
 }
@@ -102,31 +103,31 @@ pub struct Pool {
 struct State {
     shelf: Shelf,
     tables: Tables,
-    /// By piece of the visit's group: its slot, if it is wanted.
+    /// By piece of the visit's group: its slot, if it is requested.
     slot_of: Vec<Option<usize>>,
-    /// By piece of the visit's group: whether its stream may use it.
+    /// By piece of the visit's group: true if the visit's stream may use it.
     here: Vec<bool>,
     /// Pieces of the group that the host does not have yet, and those whose copies the visit's stream does not wait for yet.
     coming: Vec<usize>,
     sending: Vec<usize>,
     counts: PoolCounts,
-    /// Streams may not wait for one another as they should: nobody may visit any more.
+    /// Set if streams may not wait for one another as required: no further visit is permitted.
     failed: Option<CudaError>,
 }
 
 /// Tables of the host, page-locked.
 struct Tables {
-    // Goes before the region.
+    // Dropped before the region.
     locked: LockedPages,
     region: Region,
-    /// Entries of each.
+    /// Entries of each table.
     entries: usize,
     next: usize,
-    /// When each has been copied.
+    /// The end of the last copy of each table.
     copied: [Event; TABLES],
 }
 
-/// A visit: its pieces stay where they are until it goes.
+/// A visit: its pieces stay in their slots until it is dropped.
 pub struct Held<'p> {
     pool: &'p Pool,
     state: MutexGuard<'p, State>,
@@ -135,14 +136,14 @@ pub struct Held<'p> {
     stream: Stream,
 }
 
-/// Where kernels find a matrix of each piece of a group.
+/// The information with which kernels find a matrix of each piece of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct Stack {
     /// `i32[pieces]`, on the GPU.
     pub table: u64,
     /// Pieces of the group.
     pub pieces: u32,
-    /// The address of the matrix in slot 0, a slot's bytes, and how many slots there are.
+    /// The address of the matrix in slot 0, the bytes of a slot, and the number of slots.
     pub first: u64,
     /// See `first`.
     pub stride: u64,
@@ -153,8 +154,8 @@ pub struct Stack {
 }
 
 impl Pool {
-    /// Slots on GPU `ordinal`, which take `budget` bytes at most, for the pieces of `host`. All memory of the host's slots is page-locked, and so
-    /// taken, from now on.
+    /// Creates slots on GPU `ordinal`, which use at most `budget` bytes, for the pieces of `host`. All memory of the host's slots
+    /// is page-locked, and therefore resident, from now on.
     ///
     /// # Errors
     /// See [`PoolError`].
@@ -178,7 +179,7 @@ impl Pool {
         let memory = driver.allocate(ordinal, layout.bytes()).map_err(failed)?;
         let table = driver.allocate(ordinal, 4 * entries.max(1)).map_err(failed)?;
         let (start, bytes) = host.memory();
-        // SAFETY: the memory is there as long as `host`, which goes after the lock.
+        // SAFETY: the memory lives as long as `host`, which is dropped after the lock.
         let locked = unsafe { driver.lock_pages(ordinal, start, bytes) }.map_err(failed)?;
         let state = State {
             shelf: Shelf::new(&layout),
@@ -205,17 +206,17 @@ impl Pool {
         })
     }
 
-    /// How many slots there are on the GPU.
+    /// The number of slots on the GPU.
     pub fn slots(&self) -> usize {
         self.layout.slots()
     }
 
-    /// Its counts so far.
+    /// The counts so far.
     pub fn counts(&self) -> PoolCounts {
         self.state().counts
     }
 
-    /// The slots of the host, and what has happened in them.
+    /// The slots of the host, and their counts.
     pub fn host(&self) -> (SlotSizes, SlotCounts) {
         (self.host.sizes(), self.host.counts())
     }
@@ -237,11 +238,11 @@ impl Pool {
         self.driver.on(self.ordinal, run)
     }
 
-    /// Begins a visit: pieces `wanted` of `group` stay in their slots, or are brought into some. Kernels that use them are put on `stream`,
-    /// a stream of the GPU, before what is returned goes. A piece may be named twice.
+    /// Begins a visit: the pieces `wanted` of `group` stay in their slots, or are brought into some. Kernels that use them must be
+    /// put on `stream`, a stream of the GPU, before the returned value is dropped. A piece may be named twice.
     ///
     /// # Errors
-    /// See [`PoolError`]. What could not be brought is in no slot.
+    /// See [`PoolError`]. A piece that could not be brought is in no slot.
     ///
     /// # Panics
     /// If there is no such group or piece.
@@ -261,7 +262,7 @@ impl Pool {
         state.here.fill(false);
         state.coming.clear();
         state.shelf.begin(group);
-        // First what is there, so that it stays.
+        // Resident pieces first, so that they stay.
         for index in wanted {
             assert!(index < pieces.len(), "piece {index} of {}", pieces.len());
             if state.slot_of[index].is_some() || state.coming.contains(&index) {
@@ -282,7 +283,7 @@ impl Pool {
             state.shelf.give(piece, slot);
             state.slot_of[*index] = Some(slot);
         }
-        // From here on whatever fails ends the visit.
+        // From here on, any failure ends the visit.
         let mut held = Held { pool: self, state: guard, host: None, group, stream };
         held.begin()?;
         Ok(held)
@@ -291,7 +292,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // After all visits and copies. If that fails, the driver does nothing more.
+        // After all visits and copies. If the wait fails, the driver executes nothing more.
         let _ = self.driver.wait(self.ordinal, self.copies);
     }
 }
@@ -301,14 +302,14 @@ impl Tables {
         let failed = |source| PoolError::Driver { ordinal, source };
         let region = Region::new(4 * TABLES * entries.max(1));
         let region = region.map_err(|source| PoolError::Memory(Arc::new(source)))?;
-        // SAFETY: the region goes after the lock.
+        // SAFETY: the region is dropped after the lock.
         let locked = unsafe { driver.lock_pages(ordinal, region.as_mut_ptr(), region.len()) };
         let mark = || driver.mark(ordinal).map_err(failed);
         let copied = [mark()?, mark()?];
         Ok(Tables { locked: locked.map_err(failed)?, region, entries, next: 0, copied })
     }
 
-    /// Copies a table to `to` when the stream comes here.
+    /// Copies a table to `to`, in stream order.
     fn send(
         &mut self,
         driver: &Driver,
@@ -320,11 +321,11 @@ impl Tables {
         driver.reached(copied)?;
         self.next = (self.next + 1) % TABLES;
         for (i, entry) in entries.take(self.entries).enumerate() {
-            // SAFETY: within the region, in the part of this table, which nobody reads: its last copy has ended.
+            // SAFETY: within the region, in the part of this table, which is not being read: its last copy has ended.
             unsafe { self.region.as_mut_ptr().add(at).cast::<i32>().add(i).write(entry) };
         }
         let bytes = &self.region.bytes()[at..at + 4 * self.entries];
-        // SAFETY: it is written again after `copied`; the GPU's table is read by this stream alone, and others wait for it.
+        // SAFETY: it is written again after `copied`; the GPU's table is read only by this stream, and others wait for it.
         unsafe { to.copy_locked_later(0, &self.locked, bytes, stream)? };
         driver.record(copied, stream)
     }
@@ -343,7 +344,7 @@ impl Held<'_> {
             tables.send(pool.driver, &pool.table, stream, entries)?;
             match state.coming.is_empty() {
                 true => Ok(()),
-                // Slots of the host may be written now.
+                // Slots of the host may be written from here on.
                 false => pool.driver.reached(pool.sent),
             }
         })
@@ -355,14 +356,14 @@ impl Held<'_> {
         Ok(())
     }
 
-    /// Begins to copy what the host has.
+    /// Starts copies of the pieces that the host has.
     fn send(&mut self) -> Result<(), PoolError> {
         let (pool, state) = (self.pool, &mut *self.state);
         let Some(host) = &self.host else { return Ok(()) };
         if !state.coming.iter().any(|piece| host.is_here(*piece)) {
             return Ok(());
         }
-        // What could not be read is there, too.
+        // A piece that could not be read counts as here, too.
         if let Some(failure) = pool.host.failure() {
             return Err(PoolError::Read(Arc::clone(failure)));
         }
@@ -373,8 +374,8 @@ impl Held<'_> {
             for span in 0..pool.layout.spans_of(piece) {
                 let to = pool.layout.place_of(slot, piece, span).start;
                 let bytes = host.bytes(*index, span);
-                // SAFETY: the host's slot is written again after `sent`; nobody uses the GPU's: this stream waits for all visits before,
-                // and this one's waits for it.
+                // SAFETY: the host's slot is written again after `sent`; the GPU's slot is not in use: this stream waits for all
+                // previous visits, and that of this visit waits for this stream.
                 let copy = || unsafe {
                     pool.memory.copy_locked_later(to, &pool.locked, bytes, pool.copies)
                 };
@@ -383,7 +384,7 @@ impl Held<'_> {
             }
             state.counts.copied += 1;
         }
-        // Also of those that were begun before one was refused.
+        // This includes copies that were started before one was refused.
         let recorded = pool.on(|| pool.driver.record(pool.sent, pool.copies));
         if let Err(error) = &recorded {
             state.failed = Some(error.clone());
@@ -400,7 +401,7 @@ impl Held<'_> {
         Ok(())
     }
 
-    /// Has the visit's stream wait for what is being copied.
+    /// Makes the visit's stream wait for the copies in progress.
     fn arrive(&mut self) -> Result<(), PoolError> {
         let (pool, stream) = (self.pool, self.stream);
         let waits = pool.on(|| pool.driver.wait_for(stream, pool.sent));
@@ -410,21 +411,21 @@ impl Held<'_> {
         Ok(())
     }
 
-    /// True if kernels that are put on the stream now may use a piece.
+    /// True if kernels that are put on the stream now may use the piece.
     pub fn is_here(&self, piece: usize) -> bool {
         self.state.here[piece]
     }
 
-    /// True if they may use all.
+    /// True if they may use all pieces.
     pub fn all_here(&self) -> bool {
         self.state.coming.is_empty() && self.state.sending.is_empty()
     }
 
-    /// Returns when more of them are there than before, in whichever order they come; at once, if all are. What was put on the stream before does
-    /// not wait for them.
+    /// Returns when more pieces are here than before, in any order of arrival; at once, if all are. Work that was put on the stream
+    /// before does not wait for them.
     ///
     /// # Errors
-    /// See [`PoolError`]. The visit has to end.
+    /// See [`PoolError`]. The visit must end.
     pub fn wait_for_more(&mut self) -> Result<(), PoolError> {
         if self.state.sending.is_empty()
             && let Some(host) = &mut self.host
@@ -439,10 +440,10 @@ impl Held<'_> {
         }
     }
 
-    /// Where kernels find the bytes from `at` on of a span of each piece.
+    /// The location, for kernels, of the bytes from `at` on of a span of each piece.
     ///
     /// # Panics
-    /// If there is no such span, or it has no such byte.
+    /// If there is no such span, or `at` is beyond its end.
     pub fn stack(&self, span: usize, at: usize) -> Stack {
         let (layout, pieces) = (&self.pool.layout, self.pool.layout.pieces_of(self.group));
         let (slots, _, stride) = layout.slots_for(pieces.start);
@@ -461,10 +462,10 @@ impl Held<'_> {
         }
     }
 
-    /// Where kernels find the bytes of a span of a piece.
+    /// The address, for kernels, of the bytes of a span of a piece.
     ///
     /// # Panics
-    /// If the piece is not there, or has no such span.
+    /// If the piece is not here, or has no such span.
     pub fn address(&self, piece: usize, span: usize) -> u64 {
         assert!(self.is_here(piece), "piece {piece} of group {} is not there", self.group);
         let (layout, slot) = (&self.pool.layout, self.state.slot_of[piece].unwrap_or_default());
@@ -476,7 +477,7 @@ impl Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // The next visit may use what is being copied, so it waits for that by way of this one.
+        // The next visit may use pieces that are being copied; it waits for their copies because it waits for this visit.
         if !self.state.sending.is_empty() {
             let _ = self.arrive();
         }

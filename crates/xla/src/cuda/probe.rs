@@ -1,4 +1,4 @@
-//! Whether the collective works among some GPUs, found out by trying it.
+//! Tests if the collective works among some GPUs, by trying it.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use super::kernel::{Shape, Variant};
 
 const ROWS: usize = 2;
 const HIDDEN: usize = 256;
-/// Of an operand of the trial.
+/// Bytes of an operand of the trial.
 pub(super) const BYTES: usize = ROWS * HIDDEN * 4;
 
-/// Tries the collective among the GPUs `ordinals` of this process: everything that it needs, from the driver to what a peer's write and the
-/// wait for it really do. `limit` is how long a rank waits for another.
+/// Tries the collective among the GPUs `ordinals` of this process, with everything it needs, from the driver to the actual effect
+/// of a peer's write and of the wait for it. `limit` is the time that a rank waits for another.
 pub fn probe(ordinals: &[i64], limit: Duration) -> Result<(), CudaError> {
-    // The driver first: where there is no GPU, that is the reason to give, with or without a compiler.
+    // The driver first: without a GPU, that is the error to report, with or without a compiler.
     Driver::get()?;
     super::nvrtc::available()?;
     let communicator = Communicator::new(ordinals, BYTES, limit)?;
@@ -30,8 +30,8 @@ pub fn probe(ordinals: &[i64], limit: Duration) -> Result<(), CudaError> {
     }
 }
 
-/// Two calls of `ours`, ranks and the GPUs of this process that play them, among `ranks`. Each rank adds another power of two, so that a
-/// missing one is seen.
+/// Runs two calls of `ours`, the ranks of this process and their GPUs, among `ranks`. Each rank adds another power of two, so that
+/// a missing one is detected.
 pub(super) fn run(
     communicator: &Communicator,
     ranks: usize,
@@ -52,11 +52,12 @@ pub(super) fn run(
     for (rank, ordinal) in ours {
         let value = (1u32 << rank) as f32;
         let partial: Vec<u8> = (0..ROWS * HIDDEN).flat_map(|_| value.to_ne_bytes()).collect();
-        // Operand, residual and weight (zeros), and two results that hold something else.
+        // Operand, residual and weight (zeros), and two results filled with another value.
         let memory = driver.allocate(*ordinal, 5 * BYTES)?;
         memory.write(0, &partial)?;
         memory.write(3 * BYTES, &vec![0xff; 2 * BYTES])?;
-        // Asking loads the kernel, where the driver would do so at the first launch, and may wait for a rank that waits already.
+        // This query loads the kernel; otherwise the driver would load it at the first launch, and might wait for a rank that is
+        // already waiting.
         let function = Variant::of(&spec, &shape).load(driver, *ordinal)?;
         driver.resident(*ordinal, function, shape.threads)?;
         memories.push(memory);
@@ -76,14 +77,14 @@ pub(super) fn run(
         };
         let params = communicator.params(rank, &spec, &arrays)?;
         let function = Variant::of(&spec, &shape).load(driver, ordinal)?;
-        // SAFETY: the arrays lie in `memories`, which lives until the streams are empty, as does the communicator.
+        // SAFETY: the arrays are in `memories`, which lives until the streams are empty, as does the communicator.
         driver.on(ordinal, || unsafe {
             communicator.launch(function, &shape, &params, 1, streams[at])
         })
     };
     // Two calls, one for each buffer.
     let called = (0..2).try_for_each(|_| (0..ours.len()).try_for_each(&call));
-    // Whatever went wrong: what was launched uses the memory.
+    // Also after an error: launched work uses the memory.
     let waited: Vec<_> =
         ours.iter().zip(&streams).map(|((_, at), stream)| driver.wait(*at, *stream)).collect();
     called?;
