@@ -1,13 +1,13 @@
 //! The barrier: the only place where ranks wait for each other.
 //!
-//! One word holds the number of the call that is open, and four bits. Whoever arrives last may do something while all
-//! others are held, and then opens the next call; or it offers work in blocks, which everybody who is awake takes one by
-//! one, and whoever finishes the last block opens the next call. Always: all ranks pass a call, or none does; and while
-//! there is work, nobody leaves, so that it may be done on what the others lent.
+//! One word holds the number of the open call, and four bits. The last rank to arrive may do something while all others are
+//! held, and then opens the next call; or it offers work in blocks, which all ranks that are awake take one by one, and the rank
+//! that finishes the last block opens the next call. Always: all ranks pass a call, or none does; and while there is work, no
+//! rank leaves, so that the work may use the memory that the others lent.
 //!
-//! What is written before arriving is seen by everybody who works or has passed. Arrivals are read-modify-writes of one counter,
-//! released and acquired, so the last one sees what all wrote; it releases the word, which all others acquire. Blocks
-//! that are done are counted likewise, so whoever counts the last one sees all of them, and releases the word again.
+//! Writes made before arriving are seen by every rank that works or has passed. Arrivals are read-modify-writes of one counter,
+//! released and acquired, so the last one sees all ranks' writes; it releases the word, which all others acquire. Finished
+//! blocks are counted likewise, so the rank that counts the last one sees all of them, and releases the word again.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::time::Duration;
@@ -16,20 +16,20 @@ use crate::word::Word;
 
 /// Poisoned: no rank passes any more.
 const POISON: u32 = 1;
-/// The last rank has come, and the call is not over: who waits stays, whatever happens.
+/// The last rank has arrived, and the call is not over: waiting ranks stay, whatever happens.
 const BUSY: u32 = 2;
-/// Somebody sleeps, and must be woken.
+/// A rank sleeps, and must be woken.
 const SLEEPERS: u32 = 4;
 /// There are blocks to take.
 const WORK: u32 = 8;
-/// The number of the call stands above the bits. It wraps; equal numbers are 2^28 calls apart.
+/// The number of the call is stored above the bits. It wraps; equal numbers are 2^28 calls apart.
 const SHIFT: u32 = 4;
 /// In the count of blocks: one of them panicked.
 const FAILED: u32 = 1 << 31;
 
-/// How long a rank waits on, told by a clock or by a test.
+/// How long a rank continues to wait, decided by a clock or by a test.
 pub(crate) trait Patience {
-    /// What is left, `None` if the time is over.
+    /// Returns the time left, or `None` if it is over.
     fn left(&mut self) -> Option<Duration>;
 }
 
@@ -38,31 +38,31 @@ pub(crate) trait Patience {
 pub(crate) enum Missed<E> {
     /// The barrier is poisoned.
     Poisoned,
-    /// Time was over, and this rank has poisoned the barrier.
+    /// The time was over, and this rank has poisoned the barrier.
     TimedOut,
     /// This rank was the last, its work failed, and the barrier is poisoned.
     Failed(E),
 }
 
-/// What all ranks of a barrier agree on.
+/// The rules that all ranks of a barrier agree on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// How many ranks there are.
+    /// Number of ranks.
     pub(crate) ranks: u32,
-    /// How many blocks of work this call has, below 2^31; 0: what the last rank does is all.
+    /// Number of blocks of work in this call, below 2^31; 0: there is only the work of the last rank.
     pub(crate) blocks: u32,
-    /// How many sleepers are woken to take blocks.
+    /// Number of sleepers that are woken to take blocks.
     pub(crate) helpers: u32,
-    /// True if the work is done on memory of the ranks' own: then nobody leaves before it is over. Else the limit on waiting
-    /// holds then, too, since whoever works may have been killed.
+    /// True if the work uses memory of the ranks' own: then no rank leaves before it is over. Else the limit on waiting also
+    /// holds during the work, since a working rank may have been killed.
     pub(crate) lends: bool,
-    /// A control: nobody waits until the others' blocks are done.
+    /// A control experiment: ranks do not wait until the others' blocks are done.
     #[cfg(test)]
     pub(crate) leaves_early: bool,
 }
 
 impl Rules {
-    /// For ranks that lend what is worked on.
+    /// Rules for ranks that lend the memory that is worked on.
     pub(crate) fn new(ranks: u32, blocks: u32, helpers: u32) -> Rules {
         Rules {
             ranks,
@@ -75,14 +75,14 @@ impl Rules {
     }
 }
 
-/// Where ranks meet, once per call. Plain numbers, so that it can lie in memory that processes share.
+/// Where ranks meet, once per call. Plain numbers, so that it can be placed in memory that processes share.
 #[repr(C)]
 pub(crate) struct Barrier<W> {
     word: W,
-    // Lines of their own, as far as the allocator lets it: who looks at the word is not disturbed by arrivals and claims.
+    // Separate cache lines, as far as the allocator allows: arrivals and claims do not disturb ranks that read the word.
     _padding_word: [u32; 31],
     arrived: W,
-    /// Blocks that were done, and [`FAILED`].
+    /// Number of finished blocks, and [`FAILED`].
     done: W,
     _padding_done: [u32; 30],
     /// The next block to take.
@@ -90,7 +90,7 @@ pub(crate) struct Barrier<W> {
 }
 
 impl<W: Word> Barrier<W> {
-    /// A barrier whose first call is number `first`.
+    /// Creates a barrier whose first call is number `first`.
     pub(crate) fn new(first: u32) -> Barrier<W> {
         Barrier {
             word: W::new(first << SHIFT),
@@ -102,27 +102,27 @@ impl<W: Word> Barrier<W> {
         }
     }
 
-    /// True if nobody passes any more.
+    /// Returns true if no rank passes any more.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.word.load(Relaxed) & POISON != 0
     }
 
-    /// True if nobody has arrived at the call that is open.
+    /// Returns true if no rank has arrived at the open call.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.arrived.load(Acquire) == 0
     }
 
-    /// From now on nobody passes; who waits is woken. A call whose last rank has come still ends for all that lent it
-    /// something.
+    /// From now on no rank passes; waiting ranks are woken. A call whose last rank has arrived still ends for all ranks that
+    /// lent it something.
     pub(crate) fn poison(&self) {
         self.word.or(POISON, AcqRel);
         self.word.wake(u32::MAX);
     }
 
-    /// Arrives at call number `call`, which is the successor of the one this rank passed before, and waits for the
-    /// others. The last to arrive does `last` before anybody does anything else; then the blocks of `work` are done, each
-    /// once, by whoever is there. After an error of `last` there is no work.
+    /// Arrives at call number `call`, which follows the one that this rank passed before, and waits for the others. The last to
+    /// arrive does `last` before any other work starts; then the blocks of `work` are done, each once, by the ranks that are
+    /// awake. After an error of `last` there is no work.
     pub(crate) fn pass<E>(
         &self,
         rules: Rules,
@@ -137,7 +137,7 @@ impl<W: Word> Barrier<W> {
         self.wait(rules, call, patience, &mut work)
     }
 
-    /// The part of the last rank.
+    /// The work of the last rank.
     fn begin<E>(
         &self,
         rules: Rules,
@@ -149,7 +149,7 @@ impl<W: Word> Barrier<W> {
             if word & POISON != 0 {
                 return Err(Missed::Poisoned);
             }
-            // From here on nobody who waits can leave by its time being over.
+            // From here on no waiting rank can leave because its time is over.
             if self.word.replace(word, word | BUSY, AcqRel) {
                 break;
             }
@@ -161,7 +161,7 @@ impl<W: Word> Barrier<W> {
             return Ok(());
         }
         std::mem::forget(end);
-        // Nobody is at the blocks of the call before: everybody has passed it.
+        // The blocks of the previous call are finished: all ranks have passed it.
         self.done.store(0, Relaxed);
         self.next.store(0, Relaxed);
         loop {
@@ -188,7 +188,7 @@ impl<W: Word> Barrier<W> {
             if word >> SHIFT != call << SHIFT >> SHIFT {
                 return Ok(());
             }
-            // What is held stays held only for those that lent something.
+            // Ranks stay held only if they lent something.
             let held = word & BUSY != 0 && rules.lends;
             if word & POISON != 0 && !held {
                 return Err(Missed::Poisoned);
@@ -209,7 +209,7 @@ impl<W: Word> Barrier<W> {
             }
             let left = patience.left();
             if left.is_none() && !held {
-                // Fails if the last rank came, or somebody else gave up, in this moment.
+                // Fails if the last rank arrived, or another rank gave up, at this moment.
                 if self.word.replace(word, word | POISON, AcqRel) {
                     self.word.wake(u32::MAX);
                     return Err(Missed::TimedOut);
@@ -219,13 +219,13 @@ impl<W: Word> Barrier<W> {
             if word & SLEEPERS == 0 && !self.word.replace(word, word | SLEEPERS, Relaxed) {
                 continue;
             }
-            // The work of a call is short; the limit is only against a lost wake-up by somebody else's hand.
+            // The work of a call is short; the limit only protects against a wake-up lost through another process.
             self.word.wait(word | SLEEPERS, left.unwrap_or(Duration::from_millis(10)));
         }
     }
 
-    /// Takes blocks while there are some. A rank that comes here late takes none of a later call: that one has no work
-    /// before this rank has arrived at it.
+    /// Takes blocks while there are any. A rank that is late takes none of a later call: that call has no work before this rank
+    /// has arrived at it.
     fn help(&self, rules: Rules, call: u32, work: &mut impl FnMut(u32)) {
         loop {
             let block = self.next.add(1, Relaxed);
@@ -239,7 +239,7 @@ impl<W: Word> Barrier<W> {
     }
 }
 
-/// A block that was taken. It is counted in any case, so that nobody is held for ever.
+/// A block that was taken. It is counted in any case, so that no rank is held for ever.
 struct Done<'a, W: Word> {
     barrier: &'a Barrier<W>,
     rules: Rules,
@@ -258,7 +258,7 @@ impl<W: Word> Drop for Done<'_, W> {
     }
 }
 
-/// The end of a call, in any case: by a panic or an error, too.
+/// The end of a call, in any case, including a panic or an error.
 struct End<'a, W: Word> {
     barrier: &'a Barrier<W>,
     rules: Rules,
@@ -269,18 +269,18 @@ struct End<'a, W: Word> {
 impl<W: Word> Drop for End<'_, W> {
     fn drop(&mut self) {
         let word = &self.barrier.word;
-        // Before the word is released: who passes finds nobody arrived at the next call.
+        // Before the word is released: a rank that passes must find no arrivals at the next call.
         self.barrier.arrived.store(0, Relaxed);
         loop {
             let old = word.load(Relaxed);
-            // Poisoned meanwhile by somebody outside the call: that holds from the next call on. Without lending, those
-            // who waited may have left, so nobody passes.
+            // Poisoned meanwhile from outside the call: that holds from the next call on. Without lending, waiting ranks may
+            // have left, so no rank passes.
             let good = self.good && (self.rules.lends || old & POISON == 0);
             let new = match good {
                 true => (self.call.wrapping_add(1) << SHIFT) | (old & POISON),
                 false => (self.call << SHIFT) | POISON,
             };
-            // A read-modify-write, so that what came before it in this word stays in one sequence.
+            // A read-modify-write, so that earlier writes to this word stay in one release sequence.
             if word.replace(old, new, AcqRel) {
                 if old & SLEEPERS != 0 {
                     word.wake(u32::MAX);

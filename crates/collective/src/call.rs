@@ -1,16 +1,16 @@
-//! A call of one rank. The shared-memory core: who may touch which bytes between which barriers.
+//! A call of one rank. The shared-memory core: which rank may access which bytes between which barriers.
 //!
-//! What a rank may touch:
+//! A rank may access:
 //! - its own arguments, at any time of its call;
 //! - its seat, while it has taken it (one call at a time for each rank);
-//! - its slot of the staging buffer `call % 2`, before it meets in `call`; everybody's slots there, after it has met and until
-//!   it arrives at the next call. A slot is written again two calls later, after a barrier for which everybody had to
-//!   come, so nobody reads any more: that is why one barrier in a call is enough, and why there are two buffers;
-//! - everybody's cards and operands and the common result, as the last to arrive, while the others are held;
-//! - everybody's cards and operands, reading, and the rows of a block that it has taken in everybody's results, while all
-//!   are held: a result may lie where an operand was, since its rows are read in their own block only;
-//! - the common result, reading, after it has met. It is written again at the next call's barrier at the earliest, when all
-//!   have arrived there: one buffer is enough.
+//! - its slot of the staging buffer `call % 2`, before the barrier of `call`; all ranks' slots there, after that barrier and
+//!   until it arrives at the next call. A slot is written again two calls later, after a barrier at which all ranks had to
+//!   arrive, so it is no longer read: that is why one barrier in a call is enough, and why there are two buffers;
+//! - all ranks' cards and operands and the common result, as the last to arrive, while the others are held;
+//! - all ranks' cards and operands, for reading, and the rows of a block that it has taken in all ranks' results, while all
+//!   are held: a result may overwrite an operand, since its rows are read in their own block only;
+//! - the common result, for reading, after the barrier. It is written again at the next call's barrier at the earliest, when
+//!   all have arrived there: one buffer is enough.
 
 use std::ptr::{copy_nonoverlapping, null};
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ use crate::tests::hooks::Phase;
 use crate::thread_group::{Card, RANKS, Seat, ThreadGroup};
 
 impl ThreadGroup {
-    /// A call with arguments that were checked, by who has taken the seat of `rank`.
+    /// Makes a call with checked arguments. The caller has taken the seat of `rank`.
     pub(crate) fn call(
         &self,
         rank: usize,
@@ -37,8 +37,8 @@ impl ThreadGroup {
     ) -> Result<(), CollectiveError> {
         let seat = &self.seats[rank];
         let (normed, new_residual) = (args.normed.as_mut_ptr(), args.new_residual.as_mut_ptr());
-        // SAFETY: the seat is taken, so this thread is alone with its cells except for the last rank of a barrier, which reads
-        // the card while we wait in `pass`.
+        // SAFETY: the seat is taken, so only this thread accesses its cells, except for the last rank of a barrier, which
+        // reads the card while we wait in `pass`.
         let call = unsafe { *seat.next.get() };
         let card = Card {
             run,
@@ -67,7 +67,7 @@ impl ThreadGroup {
         self.hooks.at(rank, call, Phase::Entered);
         if algorithm == Algorithm::OneShot {
             let slot = self.staged(call, rank);
-            // SAFETY: the slot is ours before we meet, and has room (`check`); the operand is `bytes` long.
+            // SAFETY: the slot is ours before the barrier, and is large enough (`check`); the operand is `bytes` long.
             unsafe { copy_nonoverlapping(card.partial, slot, bytes) };
         }
         #[cfg(test)]
@@ -77,7 +77,7 @@ impl ThreadGroup {
             self.compare()?;
             if algorithm == Algorithm::CombineOnce {
                 // SAFETY: we are the last: all others are held in `pass` until we return, with the arguments on their cards
-                // borrowed, and have left the common result of the call before. The cards are equal.
+                // borrowed, and have finished with the common result of the previous call. The cards are equal.
                 unsafe { self.combine(spec) };
             }
             Ok(())
@@ -99,13 +99,13 @@ impl ThreadGroup {
                     *partial = self.staged(call, other);
                 }
                 let arrays = card.arrays(&partials[..self.options.ranks]);
-                // SAFETY: after the barrier everybody's slot of this call holds `bytes` bytes, which nobody writes before we
-                // arrive at the next call; lengths were checked; the results are borrowed exclusively.
+                // SAFETY: after the barrier every rank's slot of this call holds `bytes` bytes, which are not written before
+                // we arrive at the next call; lengths were checked; the results are borrowed exclusively.
                 unsafe { compute(self.options.isa, spec, &arrays) };
             }
             Algorithm::CombineOnce => {
-                // SAFETY: after the barrier the common result holds this call's, which nobody writes before we arrive at
-                // the next call; lengths were checked.
+                // SAFETY: after the barrier the common result is this call's, and is not written before we arrive at the next
+                // call; lengths were checked.
                 unsafe {
                     copy_nonoverlapping(self.result.at(0), normed, bytes);
                     copy_nonoverlapping(self.result.at(self.slot), new_residual, bytes);
@@ -120,7 +120,7 @@ impl ThreadGroup {
         Ok(())
     }
 
-    /// Where `rank` puts its operand in `call`.
+    /// Returns where `rank` puts its operand in `call`.
     fn staged(&self, call: u32, rank: usize) -> *mut u8 {
         let buffer = call as usize % 2;
         #[cfg(test)]
@@ -150,7 +150,7 @@ impl ThreadGroup {
             Ok(()) => Ok(()),
             Err(Missed::Poisoned) => Err(self.poisoned()),
             Err(Missed::Failed(error)) => {
-                // The barrier is poisoned already; others may find no reason for a moment.
+                // The barrier is already poisoned; for a moment others may find no reason.
                 let _ = self.because.set(error.clone());
                 Err(error)
             }
@@ -168,7 +168,7 @@ impl ThreadGroup {
         }
     }
 
-    /// Whether all ranks are in the same call. By the last to arrive.
+    /// Checks that all ranks are in the same call. Called by the last to arrive.
     fn compare(&self) -> Result<(), CollectiveError> {
         // SAFETY: the others have written their cards before they arrived, and are held.
         let card = |rank: usize| unsafe { *self.seats[rank].card.get() };
@@ -189,11 +189,11 @@ impl ThreadGroup {
         Ok(())
     }
 
-    /// Computes the common result out of all ranks' operands, with the residual and weights of rank 0, so that it does not
-    /// depend on who comes last.
+    /// Computes the common result from all ranks' operands, with the residual and weights of rank 0, so that it does not
+    /// depend on which rank arrives last.
     ///
     /// # Safety
-    /// All cards are of calls with this spec that are held, and nobody reads the common result.
+    /// All cards are of held calls with this spec, and the common result is not being read.
     unsafe fn combine(&self, spec: &Spec) {
         let mut partials = [null::<u8>(); RANKS];
         let mut first = None;
@@ -210,15 +210,15 @@ impl ThreadGroup {
             new_residual: self.result.at(self.slot),
             ..first.arrays(&partials[..self.options.ranks])
         };
-        // SAFETY: lengths were checked by every rank, and the result has room for its capacity.
+        // SAFETY: lengths were checked by every rank, and the result is large enough for the capacity.
         unsafe { compute(self.options.isa, spec, &arrays) };
     }
 
-    /// Computes `count` rows from row `first` on out of all ranks' operands, with the residual and weights of `rank`, whose
-    /// thread is here and has them near, into its results; and copies them into everybody's.
+    /// Computes `count` rows from row `first` on, from all ranks' operands, with the residual and weights of `rank`, whose
+    /// thread runs this and has them in its cache, into its results; and copies them into all ranks' results.
     ///
     /// # Safety
-    /// All cards are of calls with this spec that are held, and nobody else touches these rows of the results.
+    /// All cards are of held calls with this spec, and nothing else accesses these rows of the results.
     unsafe fn share(&self, rank: usize, spec: &Spec, first: usize, count: usize) {
         let row = spec.hidden * spec.element.size();
         let (start, bytes) = (first * row, count * row);
@@ -248,7 +248,7 @@ impl ThreadGroup {
     }
 }
 
-/// The limit on waiting. It looks at the clock only when a rank is about to sleep.
+/// The limit on waiting. It reads the clock only when a rank is about to sleep.
 pub(crate) struct Clock {
     limit: Duration,
     end: Option<Instant>,
@@ -265,7 +265,7 @@ impl Patience for Clock {
         let now = Instant::now();
         let end = match self.end {
             Some(end) => end,
-            // A limit beyond the clock's end is a year.
+            // A limit beyond the clock's range becomes a year.
             None => {
                 now.checked_add(self.limit).unwrap_or_else(|| now + Duration::from_secs(31_536_000))
             }

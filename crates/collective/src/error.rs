@@ -1,28 +1,28 @@
-//! Errors, with what was found and what to do.
+//! Errors, with what was found and how to fix it.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Why a call did not give a result.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
-    /// A group cannot be made like that.
+    /// A group cannot be made with these options.
     #[error("a collective of {ranks} ranks and {capacity} bytes cannot be made: {problem}")]
     Options {
-        /// How many ranks were asked for.
+        /// Number of ranks requested.
         ranks: usize,
-        /// The most bytes of a rank's operand.
+        /// Maximum bytes of a rank's operand.
         capacity: usize,
         /// The mistake.
         problem: &'static str,
     },
-    /// There is no such rank.
+    /// The rank does not exist.
     #[error("rank {rank} of a collective of {ranks} ranks: ranks are 0 to {}", ranks - 1)]
     Rank {
         /// The rank that was given.
         rank: usize,
-        /// How many there are.
+        /// Number of ranks.
         ranks: usize,
     },
     /// The arguments of a call do not fit each other.
@@ -30,13 +30,13 @@ pub enum CollectiveError {
     Length {
         /// The rank that was called.
         rank: usize,
-        /// Which argument.
+        /// The argument.
         what: &'static str,
-        /// How long it is.
+        /// Its length.
         found: usize,
-        /// How long it should be.
+        /// The expected length.
         expected: usize,
-        /// What the length follows from.
+        /// The shape that the length follows from.
         shape: String,
     },
     /// The shape itself is impossible.
@@ -49,7 +49,7 @@ pub enum CollectiveError {
         /// The shape.
         shape: String,
     },
-    /// An operand is larger than the group was made for.
+    /// An operand is larger than the group's capacity.
     #[error(
         "rank {rank}: an operand of {found} bytes in a collective made for {capacity}; make it with room for the largest ({shape})"
     )]
@@ -58,12 +58,12 @@ pub enum CollectiveError {
         rank: usize,
         /// Bytes of the operand.
         found: usize,
-        /// Bytes that there is room for.
+        /// Capacity in bytes.
         capacity: usize,
         /// The shape.
         shape: String,
     },
-    /// A rank was called while a call of the same rank had not returned.
+    /// A rank was called while an earlier call of the same rank had not returned.
     #[error(
         "rank {rank} is in a call already: two calls in flight need two collectives, or an order between them"
     )]
@@ -89,7 +89,7 @@ pub enum CollectiveError {
         /// Its shape.
         second_shape: String,
     },
-    /// Not all ranks came in time.
+    /// Not all ranks arrived in time.
     #[error(
         "rank {rank} waited {limit:?} in run {run}; these ranks did not come: {missing:?}. Nothing was computed, and this collective is not usable any more"
     )]
@@ -100,15 +100,15 @@ pub enum CollectiveError {
         run: i64,
         /// How long it waited.
         limit: Duration,
-        /// Who had not come.
+        /// The ranks that had not arrived.
         missing: Vec<usize>,
     },
-    /// There is no memory that processes could share.
+    /// Memory that processes can share is not available.
     #[error(
         "{bytes} bytes of memory shared with other processes: {problem}; /dev/shm needs more room, or the operands have to be smaller"
     )]
     Memory {
-        /// How many were asked for.
+        /// Number of bytes requested.
         bytes: usize,
         /// The mistake.
         problem: String,
@@ -116,16 +116,17 @@ pub enum CollectiveError {
     /// Another rank failed, in this call or in an earlier one.
     #[error("this collective is not usable any more, since an earlier call failed: {because}")]
     Poisoned {
-        /// What failed first.
+        /// The first failure.
         because: String,
     },
 }
 
-/// How long to wait for the reason of another rank's failure: it has failed, and is about to say why.
+/// How long to wait for the reason of another rank's failure: it has failed, and is about to report why.
 const REASON: Duration = Duration::from_millis(500);
 
 impl CollectiveError {
-    /// The error of a rank that finds the collective poisoned, with what failed first as soon as `because` knows it.
+    /// Returns the error of a rank that finds the collective poisoned, with the first failure as soon as `because`
+    /// knows it.
     pub(crate) fn poisoned(because: impl Fn() -> Option<String>) -> CollectiveError {
         let start = Instant::now();
         loop {
@@ -133,7 +134,7 @@ impl CollectiveError {
                 return CollectiveError::Poisoned { because };
             }
             if start.elapsed() > REASON {
-                // Whoever it was may have been killed.
+                // The rank that failed may have been killed.
                 return CollectiveError::Poisoned { because: "a rank gave up".into() };
             }
             sleep(Duration::from_millis(1));

@@ -1,19 +1,19 @@
 //! The collective of tensor-parallel inference in one call: all-reduce, optional post-norm, residual, RMSNorm.
 //!
-//! Ranks are threads of one process ([`ThreadGroup`]), or of several on one host ([`ProcessGroup`]). Each brings a part of a sum; each leaves with the new residual and with its norm,
-//! the same bits on every rank, every SIMD level and every algorithm. A call meets once, at a barrier with a limit on
-//! waiting: a rank that never comes is an error on all others, and whoever comes later gets that error at once.
+//! Ranks are threads of one process ([`ThreadGroup`]), or of several on one host ([`ProcessGroup`]). Each contributes a part of a sum; each gets the
+//! new residual and its norm, with the same bits on every rank, every SIMD level and every algorithm. The ranks of a call meet once, at a barrier
+//! with a limit on waiting: a rank that never arrives is an error on all others, and a rank that arrives later gets that error at once.
 //!
-//! **Invariant:** every wait has a limit, and a rank that gives up wakes all others: all ranks pass a call, or none does. The
-//! first failure is what all later calls report.
+//! **Invariant:** every wait has a limit, and a rank that gives up wakes all others: all ranks pass a call, or none does. All later calls report the
+//! first failure.
 //!
 //! **Invariant:** results do not depend on the SIMD level, the algorithm or the order of arrival, to the bit.
 //!
-//! **Invariant:** memory that processes share can be opened by no other user, has no name once all ranks have it, and is
-//! reserved before it is touched.
+//! **Invariant:** memory that processes share cannot be opened by another user, has no name once all ranks have it, and is reserved before it is
+//! accessed.
 //!
-//! The protocol, the argument for its memory order, and the roundings are in `docs/explanation/collective.md`. The protocol is generic over
-//! its word, so that loom runs the very code.
+//! The protocol, the argument for its memory order, and the roundings are in `docs/explanation/collective.md`. The protocol is generic over its word,
+//! so that loom runs the same code.
 //!
 //! ```
 //! use alight_collective::{Args, ThreadGroup, Element, Options, Spec};

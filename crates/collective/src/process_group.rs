@@ -1,14 +1,13 @@
-//! Ranks in several processes of one host that call together, over memory that they share.
+//! Ranks in several processes of one host that call together, over shared memory.
 //!
 //! As [`ThreadGroup`](crate::ThreadGroup) with its algorithm `Split`, but nothing is lent, since no process sees another's memory:
-//! each rank copies its operand into its slot and arrives; when all have, whoever is awake takes blocks of rows and
-//! computes them into the common result, out of all slots and its own residual and weights; when all blocks are done, each
-//! copies the result. One buffer of each is enough: nobody passes before all blocks are done, so nobody reads a slot when
-//! its rank writes it for the next call; and nobody writes the result before all have arrived at the next call, having
-//! copied this one's.
+//! each rank copies its operand into its slot and arrives; when all have, every rank that is awake takes blocks of rows and
+//! computes them into the common result, from all slots and its own residual and weights; when all blocks are done, each copies
+//! the result. One buffer of each is enough: no rank passes before all blocks are done, so no slot is being read when its rank
+//! writes it for the next call; and the result is not written before all have arrived at the next call, having copied this one's.
 //!
-//! A process can be killed at any point, in the middle of its blocks too. Then the others' waiting ends by the limit, and
-//! nobody passes any more: that is safe because what others still write to is not memory of the caller's.
+//! A process can be killed at any point, even in the middle of its blocks. Then the others wait up to the limit, and no rank
+//! passes any more: that is safe because blocks that are still being written do not go to the callers' memory.
 
 use std::cell::UnsafeCell;
 use std::ptr::{copy_nonoverlapping, null};
@@ -30,27 +29,27 @@ use crate::spec::{Args, Element, Spec, check};
 use crate::thread_group::{Leave, RANKS};
 use crate::word::Shared;
 
-/// How a [`ProcessGroup`] is joined. All but `processes` as in [`Options`](crate::Options).
+/// How to join a [`ProcessGroup`]. All except `processes` as in [`Options`](crate::Options).
 #[derive(Clone, Debug)]
 pub struct ProcessGroupOptions {
-    /// Which group it is: the same in all processes.
+    /// Identifies the group: the same in all processes.
     pub key: Key,
-    /// How many ranks it has, 1 to 64.
+    /// Number of ranks, 1 to 64.
     pub ranks: usize,
-    /// In how many processes.
+    /// Number of processes.
     pub processes: usize,
-    /// The most bytes of a rank's operand. Memory: ranks + 2 times that.
+    /// Maximum bytes of a rank's operand. Memory: ranks + 2 times that.
     pub capacity: usize,
     /// The longest that a rank waits for the others.
     pub limit: Duration,
-    /// How many bytes of an operand's rows make a block.
+    /// Bytes of an operand's rows in a block.
     pub block: usize,
     /// The SIMD level of the arithmetic, which every process chooses for itself: results do not depend on it.
     pub isa: Isa,
 }
 
 impl ProcessGroupOptions {
-    /// For `ranks` ranks in `processes` processes and operands of at most `capacity` bytes; ranks wait for at most 30
+    /// Options for `ranks` ranks in `processes` processes and operands of at most `capacity` bytes; ranks wait for at most 30
     /// seconds.
     pub fn new(key: Key, ranks: usize, processes: usize, capacity: usize) -> ProcessGroupOptions {
         let limit = Duration::from_secs(30);
@@ -66,7 +65,7 @@ impl ProcessGroupOptions {
     }
 }
 
-/// The start of the region of a group. It begins as zeros.
+/// The start of a group's region. Initially zeros.
 #[repr(C)]
 struct Table {
     barrier: Barrier<Shared>,
@@ -74,15 +73,15 @@ struct Table {
     note: Note,
 }
 
-/// What a rank tells the others; written by it before it arrives, read by the last to arrive.
+/// The data that a rank passes to the others; written by it before it arrives, read by the last to arrive.
 #[repr(C, align(128))]
 struct Seat {
-    /// The number of the call that it arrived at last, and one; only for telling who is missing.
+    /// The number of the last call that it arrived at, plus one; only for reporting missing ranks.
     arrived: AtomicU32,
     card: UnsafeCell<Card>,
 }
 
-/// A spec in plain numbers. Only ever compared.
+/// A spec as plain numbers. Only ever compared.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Card {
@@ -111,10 +110,10 @@ impl Card {
 
 const NOTE: usize = 500;
 
-/// What went wrong first, in words, for the other processes.
+/// The first failure, as text, for the other processes.
 #[repr(C)]
 struct Note {
-    /// 0: nothing; 1: being written; else the length, and two.
+    /// 0: no failure; 1: being written; otherwise the length plus two.
     state: AtomicU32,
     text: UnsafeCell<[u8; NOTE]>,
 }
@@ -128,7 +127,7 @@ impl Note {
         while !text.is_char_boundary(end) {
             end -= 1;
         }
-        // SAFETY: we alone have made it 1, nobody reads before it is more, and the text is long enough.
+        // SAFETY: only we have made it 1, there are no reads before it is larger, and the text is long enough.
         unsafe { copy_nonoverlapping(text.as_ptr(), self.text.get().cast(), end) };
         self.state.store(end as u32 + 2, Release);
     }
@@ -141,7 +140,7 @@ impl Note {
     }
 }
 
-/// What this process keeps of a rank of its own.
+/// This process's state for one of its own ranks.
 struct Own {
     taken: AtomicBool,
     next: UnsafeCell<u32>,
@@ -157,14 +156,14 @@ pub struct ProcessGroup {
     because: OnceLock<CollectiveError>,
 }
 
-// SAFETY: the number of a rank's next call is touched by who has taken it; what is shared, by the rules at the head of this
-// file.
+// SAFETY: the number of a rank's next call is accessed only by the thread that has taken the rank; shared memory, by the rules at
+// the top of this file.
 unsafe impl Sync for ProcessGroup {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for ProcessGroup {}
 
 impl ProcessGroup {
-    /// Joins a group, as one of its processes. The first process makes it.
+    /// Joins a group, as one of its processes. The first process creates it.
     pub fn join(
         segment: &Arc<SharedSegment>,
         options: ProcessGroupOptions,
@@ -190,18 +189,18 @@ impl ProcessGroup {
         })
     }
 
-    /// How many ranks there are, in all processes.
+    /// Number of ranks, in all processes.
     pub fn ranks(&self) -> usize {
         self.options.ranks
     }
 
     fn table(&self) -> &Table {
-        // SAFETY: a place begins with its table, at a page's start; it is made of atomics and of cells that are used by
-        // the rules at the head of this file.
+        // SAFETY: a region begins with its table, at the start of a page; it consists of atomics and of cells that are used by the
+        // rules at the top of this file.
         unsafe { &*self.place.at(0).cast::<Table>() }
     }
 
-    /// Slots of the operands, then the norm and the new residual.
+    /// The slots of the operands, then the norm and the new residual.
     fn slot(&self, number: usize) -> *mut u8 {
         self.place.at(size_of::<Table>() + number * self.slot)
     }
@@ -246,7 +245,7 @@ impl ProcessGroup {
         let (normed, new_residual) = (args.normed.as_mut_ptr(), args.new_residual.as_mut_ptr());
         let partial = args.partial.map_or(normed.cast_const(), <[u8]>::as_ptr);
         let residual = args.residual.map_or(new_residual.cast_const(), <[u8]>::as_ptr);
-        // SAFETY: the slot and the card are ours until we arrive, and the slot has room (`check`).
+        // SAFETY: the slot and the card are ours until we arrive, and the slot is large enough (`check`).
         unsafe {
             copy_nonoverlapping(partial, self.slot(rank), bytes);
             *seat.card.get() = Card::new(spec);
@@ -256,8 +255,8 @@ impl ProcessGroup {
             let first = block as usize * rows;
             let (start, count) = (first * row, rows.min(spec.rows - first));
             let mut partials = [null::<u8>(); RANKS];
-            // SAFETY: all have arrived with this spec, so all slots hold `bytes` bytes which nobody writes before all
-            // blocks are done; the block's rows of the result are ours; lengths were checked.
+            // SAFETY: all have arrived with this spec, so all slots hold `bytes` bytes, which are not written before all blocks
+            // are done; the block's rows of the result are ours; lengths were checked.
             unsafe {
                 for (other, partial) in partials.iter_mut().enumerate().take(ranks) {
                     *partial = self.slot(other).add(start);
@@ -280,8 +279,8 @@ impl ProcessGroup {
         if let Err(missed) = met {
             return Err(self.missed(rank, call, missed));
         }
-        // SAFETY: after the barrier the common result is this call's, which nobody writes before we arrive at the next;
-        // lengths were checked.
+        // SAFETY: after the barrier the common result is this call's, and is not written before we arrive at the next; lengths
+        // were checked.
         unsafe {
             copy_nonoverlapping(self.slot(ranks), normed, bytes);
             copy_nonoverlapping(self.slot(ranks + 1), new_residual, bytes);
@@ -290,10 +289,10 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Whether all ranks are in the same call. By the last to arrive.
+    /// Checks that all ranks are in the same call. Called by the last to arrive.
     fn compare(&self) -> Result<(), CollectiveError> {
         let seats = &self.table().seats[..self.options.ranks];
-        // SAFETY: the others have written their cards before they arrived, and write them again after this call only.
+        // SAFETY: the others wrote their cards before they arrived, and write them again only after this call.
         let card = |rank: usize| unsafe { *seats[rank].card.get() };
         match (1..seats.len()).find(|rank| card(*rank) != card(0)) {
             None => Ok(()),
@@ -331,7 +330,7 @@ impl ProcessGroup {
         }
     }
 
-    /// Remembers what went wrong first, for later calls in all processes.
+    /// Records the first failure, for later calls in all processes.
     fn told(&self, error: &CollectiveError) {
         let _ = self.because.set(error.clone());
         self.table().note.write(&error.to_string());

@@ -6,30 +6,30 @@ use std::ptr::NonNull;
 /// Two cache lines: processors fetch them in pairs.
 pub(crate) const LINE: usize = 128;
 
-/// Zeroed bytes at an address that is a multiple of [`LINE`]. Who may touch which of them when is the protocol's affair
-/// (`thread_group`); this only owns them.
+/// Zeroed bytes at an address that is a multiple of [`LINE`]. The protocol (`thread_group`) decides who may access
+/// which of them when; this only owns them.
 pub(crate) struct Region {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: the region itself is only an owner; every access goes through a pointer in an unsafe block that says why
-// nobody else is there.
+// SAFETY: the region itself only owns the memory; every access goes through a pointer in an unsafe block that states
+// why the access is exclusive.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// `bytes` bytes, zero, touched by nobody yet. `None` if there is no such size.
+    /// Allocates `bytes` zeroed bytes, not yet touched. `None` if the size is impossible.
     pub(crate) fn new(bytes: usize) -> Option<Region> {
         let layout = Layout::from_size_align(bytes.max(LINE), LINE).ok()?;
-        // SAFETY: the layout has a size.
+        // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
         Some(Region { start, layout })
     }
 
-    /// The address `offset` bytes into the region. Panics beyond its end.
+    /// Returns the address `offset` bytes into the region. Panics beyond its end.
     pub(crate) fn at(&self, offset: usize) -> *mut u8 {
         assert!(offset < self.layout.size(), "an offset past the end of a region");
         // SAFETY: inside the allocation.
@@ -39,7 +39,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, and nobody has a reference to the owner any more.
+        // SAFETY: allocated in `new` with this layout, and no references to the owner are left.
         unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
 }

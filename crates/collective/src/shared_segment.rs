@@ -1,7 +1,8 @@
-//! Where ranks of several processes find each other: a segment with a directory of the groups in it.
+//! Where ranks of several processes find each other: a segment with a directory of its groups.
 //!
-//! One process makes the segment under a name that it has told the others, all map it, and its name goes. From then on it
-//! lives as long as a process that has mapped it. A group is found by its key: whoever asks first makes its place.
+//! One process creates the segment under a name that it has passed to the others, all map it, and the name is removed.
+//! From then on it lives until the last process that has mapped it ends. A group is found by its key: the first process
+//! to request it creates its region.
 
 use std::io;
 use std::sync::Arc;
@@ -12,18 +13,18 @@ use std::time::{Duration, Instant};
 use crate::error::CollectiveError;
 use crate::segment::Segment;
 
-/// Address space of a segment; memory is what groups use.
+/// Address space of a segment; only what groups use needs memory.
 const SIZE: usize = 8 << 30;
-/// Begins a segment of this layout.
+/// The first bytes of a segment of this layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"alight\x00\x01");
 const ENTRIES: usize = 4096;
 const PAGE: usize = 4096;
 
-/// Nobody has it.
+/// The entry is unused.
 const FREE: u32 = 0;
-/// Somebody is making the place.
+/// A process is creating the region.
 const BEGUN: u32 = 1;
-/// There is a place.
+/// The region is ready.
 const READY: u32 = 2;
 /// There was no memory for it.
 const FAILED: u32 = 3;
@@ -31,7 +32,7 @@ const FAILED: u32 = 3;
 #[repr(C)]
 struct Head {
     magic: AtomicU64,
-    /// Where the next place begins.
+    /// Where the next region begins.
     next: AtomicU64,
     entries: [Entry; ENTRIES],
 }
@@ -39,24 +40,25 @@ struct Head {
 #[repr(C)]
 struct Entry {
     state: AtomicU32,
-    /// How many users have left.
+    /// Number of users that have left.
     left: AtomicU32,
     key: [AtomicU64; 2],
     start: AtomicU64,
 }
 
-/// What says which group is meant. The same in all processes.
+/// Identifies a group. The same in all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(pub [u64; 2]);
 
-/// Memory that processes of this host share, for their groups.
+/// Memory shared by processes of this host, for their groups.
 pub struct SharedSegment {
     segment: Segment,
 }
 
 impl SharedSegment {
-    /// Makes the segment. The name begins with a slash, has no other, and nobody can guess it; only this user may
-    /// open it. It has to be taken away with [`SharedSegment::unlink`] as soon as the others have opened it.
+    /// Creates the segment. The name must begin with a slash, contain no other, and be impossible to guess; only this
+    /// user may open the segment. The name must be removed with [`SharedSegment::unlink`] as soon as the others have
+    /// opened it.
     pub fn create(name: &str) -> io::Result<SharedSegment> {
         let segment = Segment::create(name, SIZE)?;
         segment.reserve(0, size_of::<Head>())?;
@@ -67,7 +69,7 @@ impl SharedSegment {
         Ok(segment)
     }
 
-    /// Opens what another process has made.
+    /// Opens a segment that another process has created.
     pub fn open(name: &str) -> io::Result<SharedSegment> {
         let segment = SharedSegment { segment: Segment::open(name, SIZE)? };
         match segment.head().magic.load(Acquire) {
@@ -76,19 +78,19 @@ impl SharedSegment {
         }
     }
 
-    /// Takes the name away. The memory goes with the last process that has it.
+    /// Removes the name. The memory is freed with the last process that has it.
     pub fn unlink(name: &str) -> io::Result<()> {
         Segment::unlink(name)
     }
 
     fn head(&self) -> &Head {
-        // SAFETY: the segment begins with a head, made of atomics, at a page's start; memory was reserved for it, else
-        // making or opening it has failed: reserving is the first thing, and the size is checked.
+        // SAFETY: the segment begins with a head, made of atomics, at the start of a page; memory was reserved for it,
+        // otherwise creating or opening it has failed: reserving comes first, and the size is checked.
         unsafe { &*self.segment.at(0).cast::<Head>() }
     }
 
-    /// The place of `bytes` bytes, zero at first, that belongs to `key`, for as many users as say so; waits `limit` for
-    /// another process that is making it.
+    /// Returns the region of `bytes` bytes, initially zero, that belongs to `key`, for the given number of users; waits
+    /// up to `limit` for another process that is creating it.
     pub(crate) fn place(
         self: &Arc<SharedSegment>,
         key: Key,
@@ -148,7 +150,7 @@ impl SharedSegment {
     }
 }
 
-/// A part of a segment's segment. When its last user leaves, its memory is given back.
+/// A group's part of a shared segment. When its last user leaves, its memory is given back.
 pub(crate) struct SharedRegion {
     segment: Arc<SharedSegment>,
     entry: *const Entry,
@@ -157,13 +159,13 @@ pub(crate) struct SharedRegion {
     users: u32,
 }
 
-// SAFETY: the entry is made of atomics, and lies in the segment that `segment` keeps.
+// SAFETY: the entry is made of atomics, and is in the segment that `segment` keeps alive.
 unsafe impl Send for SharedRegion {}
 // SAFETY: as above.
 unsafe impl Sync for SharedRegion {}
 
 impl SharedRegion {
-    /// The address `offset` bytes into the place. Panics beyond its end.
+    /// Returns the address `offset` bytes into the region. Panics beyond its end.
     pub(crate) fn at(&self, offset: usize) -> *mut u8 {
         assert!(offset < self.bytes, "an offset past the end of a place");
         self.segment.segment.at(self.start + offset)
@@ -172,7 +174,7 @@ impl SharedRegion {
 
 impl Drop for SharedRegion {
     fn drop(&mut self) {
-        // SAFETY: an entry of the segment that we keep.
+        // SAFETY: an entry of the segment that we keep alive.
         let entry = unsafe { &*self.entry };
         if entry.left.fetch_add(1, AcqRel) + 1 == self.users {
             let room = self.bytes.next_multiple_of(PAGE);

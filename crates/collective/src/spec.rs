@@ -1,4 +1,4 @@
-//! What is computed: shapes, types, and the arguments of a call.
+//! The computation of a call: shapes, types and arguments.
 
 use std::fmt;
 
@@ -46,9 +46,9 @@ pub struct Spec {
     pub element: Element,
     /// Type of the norms' weights: `element`, or [`Element::F32`].
     pub weight: Element,
-    /// What is added to the norms' weights before they multiply: false 0 (Llama), true 1 (Gemma).
+    /// Number added to the norms' weights before they multiply: false 0 (Llama), true 1 (Gemma).
     pub bias: bool,
-    /// What is added to the mean of squares.
+    /// Number added to the mean of squares.
     pub epsilon: f32,
     /// True if the sum is normalised before the residual is added (Gemma 2 and 3).
     pub post_norm: bool,
@@ -61,7 +61,7 @@ impl Spec {
         (bytes <= isize::MAX as usize).then_some(bytes)
     }
 
-    /// True if the norms' weights are of a type that is known beside the operands'.
+    /// Returns true if the norms' weights have the operands' type or f32.
     pub fn has_known_weights(&self) -> bool {
         self.weight == self.element || self.weight == Element::F32
     }
@@ -91,7 +91,7 @@ impl fmt::Display for Spec {
 pub struct Args<'a> {
     /// This rank's part of the sum, `[rows, hidden]`; `None`: it is in `normed`, and is overwritten there.
     pub partial: Option<&'a [u8]>,
-    /// What the sum is added to, `[rows, hidden]`; `None`: it is in `new_residual`, and is overwritten there.
+    /// The array that the sum is added to, `[rows, hidden]`; `None`: it is in `new_residual`, and is overwritten there.
     pub residual: Option<&'a [u8]>,
     /// The norm's weights, `[hidden]`.
     pub weight: &'a [u8],
@@ -103,8 +103,8 @@ pub struct Args<'a> {
     pub new_residual: &'a mut [u8],
 }
 
-/// Whether the arguments of `rank` have the lengths that `spec` says and fit into `capacity` bytes. Returns the bytes of an
-/// operand.
+/// Checks that the arguments of `rank` have the lengths that `spec` gives and fit into `capacity` bytes. Returns the bytes
+/// of an operand.
 pub(crate) fn check(
     rank: usize,
     spec: &Spec,

@@ -1,5 +1,5 @@
-//! Ranks that call together: what they share, how it is made, and when it is of no use any more. What happens in a call is in
-//! `call`.
+//! Ranks that call together: the memory that they share, how a group is made, and when it becomes unusable. `call` has what
+//! happens in a call.
 
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
@@ -17,30 +17,30 @@ use crate::spec::{Args, Spec, check};
 #[cfg(test)]
 use crate::tests::hooks::Hooks;
 
-/// The most ranks of a group.
+/// Maximum number of ranks of a group.
 pub(crate) const RANKS: usize = 64;
 
 /// How a [`ThreadGroup`] is made.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many ranks, 1 to 64.
+    /// Number of ranks, 1 to 64.
     pub ranks: usize,
-    /// The most bytes of a rank's operand. Memory: 2 × ranks + 2 times that, of which only what is used becomes resident.
+    /// Maximum bytes of a rank's operand. Memory: 2 × ranks + 2 times that, of which only the part in use becomes resident.
     pub capacity: usize,
-    /// The longest that a rank waits for the others. It has to cover whatever can delay a rank: a compilation, a debugger.
+    /// The longest that a rank waits for the others. It has to cover anything that can delay a rank: a compilation, a debugger.
     pub limit: Duration,
-    /// The algorithm; `None`: the one that was measured to be best.
+    /// The algorithm; `None`: the one that measured best.
     pub algorithm: Option<Algorithm>,
-    /// How many bytes of an operand's rows make a block of [`Algorithm::Split`].
+    /// Bytes of an operand's rows in a block of [`Algorithm::Split`].
     pub block: usize,
     /// The SIMD level of the arithmetic.
     pub isa: Isa,
-    /// Number of the first call. Numbers wrap; for tests.
+    /// Number of the first call. Numbers wrap; set by tests.
     pub first_call: u32,
 }
 
 impl Options {
-    /// For `ranks` ranks and operands of at most `capacity` bytes; ranks wait for at most 30 seconds.
+    /// Options for `ranks` ranks and operands of at most `capacity` bytes; ranks wait for at most 30 seconds.
     pub fn new(ranks: usize, capacity: usize) -> Options {
         let limit = Duration::from_secs(30);
         let (algorithm, block) = (None, BLOCK);
@@ -48,7 +48,7 @@ impl Options {
     }
 }
 
-/// What a rank tells the others.
+/// The data that a rank passes to the others.
 #[derive(Clone, Copy)]
 pub(crate) struct Card {
     pub(crate) run: i64,
@@ -63,7 +63,7 @@ pub(crate) struct Card {
 }
 
 impl Card {
-    /// The arrays of a call of this rank with these operands.
+    /// Returns the arrays of a call of this rank with these operands.
     pub(crate) fn arrays<'a>(&self, partials: &'a [*const u8]) -> Arrays<'a> {
         Arrays {
             partials,
@@ -76,19 +76,19 @@ impl Card {
     }
 }
 
-/// A rank's place, on its own cache lines.
+/// A rank's state, on its own cache lines.
 #[repr(align(128))]
 pub(crate) struct Seat {
     /// True if the rank is in a call.
     pub(crate) taken: AtomicBool,
-    /// The number of the call that it arrived at last, and one; only for telling who is missing.
+    /// The number of the last call that it arrived at, plus one; only for reporting missing ranks.
     pub(crate) arrived: AtomicU32,
     /// The number of its next call.
     pub(crate) next: UnsafeCell<u32>,
     pub(crate) card: UnsafeCell<Option<Card>>,
 }
 
-/// A number of ranks that share memory and make the same calls in the same order.
+/// Ranks that share memory and make the same calls in the same order.
 pub struct ThreadGroup {
     pub(crate) barrier: Barrier<AtomicU32>,
     pub(crate) seats: Box<[Seat]>,
@@ -105,10 +105,10 @@ pub struct ThreadGroup {
     pub(crate) hooks: Hooks,
 }
 
-// SAFETY: the cells of a seat, and the regions, are touched by one rank at a time or are not written, by the rules at the
-// head of `call`; a seat is taken and left with acquire and release.
+// SAFETY: the cells of a seat, and the regions, are accessed by one rank at a time or are not written, by the rules at the top
+// of `call`; a seat is taken and left with acquire and release.
 unsafe impl Sync for ThreadGroup {}
-// SAFETY: nothing in it belongs to a thread; the pointers in cards are used within the calls that brought them only.
+// SAFETY: nothing in it belongs to a thread; the pointers in cards are used only within the calls that brought them.
 unsafe impl Send for ThreadGroup {}
 
 impl ThreadGroup {
@@ -142,12 +142,12 @@ impl ThreadGroup {
         })
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn ranks(&self) -> usize {
         self.options.ranks
     }
 
-    /// True if calls fail, because an earlier one did.
+    /// Returns true if calls fail because an earlier one did.
     pub fn is_poisoned(&self) -> bool {
         self.barrier.is_poisoned()
     }
@@ -161,11 +161,11 @@ impl ThreadGroup {
     /// normed       = round(new_residual · f32(1/√(mean new_residual² + ε)) · (bias + weight))
     /// ```
     ///
-    /// `round` is to the element type, to nearest, ties to even. `rank` is the caller's; `run` says which run of the
-    /// program this call belongs to, and must be the same on all ranks. After an error the results hold anything.
+    /// `round` is to the element type, to nearest, ties to even. `rank` is the caller's; `run` is the run of the program that
+    /// this call belongs to, and must be the same on all ranks. After an error the contents of the results are unspecified.
     ///
-    /// Calls block until all ranks have made theirs. A call that fails, except for one that is refused because its rank does not
-    /// exist or is in a call, poisons the group: it and all later calls fail on every rank.
+    /// Calls block until all ranks have made theirs. A failed call poisons the group: it and all later calls fail on every rank.
+    /// The exception is a call that is refused because its rank does not exist or is in a call.
     pub fn allreduce_norm(
         &self,
         rank: usize,
@@ -189,7 +189,7 @@ impl ThreadGroup {
         self.call(rank, run, spec, bytes, args)
     }
 
-    /// Lets nobody pass any more, because of `error`.
+    /// Poisons the group: no rank passes any more, because of `error`.
     fn poison(&self, error: CollectiveError) {
         let _ = self.because.set(error);
         self.barrier.poison();

@@ -1,6 +1,6 @@
 //! The word on which ranks meet: an atomic number that threads can sleep on.
 //!
-//! A trait, so that the very code that runs on futexes also runs under loom, which tries every order of events and every
+//! A trait, so that the code that runs on futexes also runs under loom, which tries every order of events and every
 //! value that the memory model lets a load return.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// An atomic `u32` that threads can sleep on.
 pub(crate) trait Word: Send + Sync {
-    /// How often a waiting rank gives its core away before it sleeps.
+    /// Number of times that a waiting rank yields its core before it sleeps.
     const YIELDS: u32;
 
     fn new(value: u32) -> Self;
@@ -16,22 +16,23 @@ pub(crate) trait Word: Send + Sync {
     fn store(&self, value: u32, order: Ordering);
     fn add(&self, value: u32, order: Ordering) -> u32;
     fn or(&self, bits: u32, order: Ordering) -> u32;
-    /// True if the word was `current` and is `new` now. `order` is that of success; failure is relaxed.
+    /// Replaces `current` by `new`, and returns true if the word was `current`. `order` is that of success; failure is
+    /// relaxed.
     fn replace(&self, current: u32, new: u32, order: Ordering) -> bool;
-    /// Sleeps while the word is `expected`, at most for `time`; may return early for no reason.
+    /// Sleeps while the word is `expected`, for at most `time`; may return early without a reason.
     fn wait(&self, expected: u32, time: Duration);
-    /// Wakes at most so many of those who sleep on the word.
+    /// Wakes at most `most` of the threads that sleep on the word.
     fn wake(&self, most: u32);
-    /// Lets another thread have the core.
+    /// Yields the core to another thread.
     fn yield_now();
 }
 
-/// The two kinds of words: among threads, and among processes whose maps of it may lie at different addresses.
+/// The two kinds of words: among threads, and among processes that may map it at different addresses.
 macro_rules! word {
     ($word:ty, |$self:ident| $atomic:expr, |$value:ident| $new:expr, $private:literal) => {
         impl Word for $word {
-            // Ranks share cores: whoever spins takes the core from the rank that it waits for. A few yields catch ranks
-            // that are nearly there, for a tenth of what sleeping and waking costs.
+            // Ranks share cores: a rank that spins takes the core from the rank that it waits for. A few yields catch
+            // ranks that are nearly there, for a tenth of the cost of sleeping and waking.
             const YIELDS: u32 = 20;
 
             fn new($value: u32) -> $word {
@@ -94,8 +95,8 @@ mod futex {
             tv_sec: time.as_secs() as libc::time_t,
             tv_nsec: time.subsec_nanos() as libc::c_long,
         };
-        // SAFETY: the word and the time are alive and aligned for the length of the call. Every outcome is a return to
-        // the caller's loop, which looks at the word again.
+        // SAFETY: the word and the time are alive and aligned for the length of the call. Every outcome returns to the
+        // caller's loop, which reads the word again.
         unsafe {
             libc::syscall(
                 libc::SYS_futex,
@@ -116,7 +117,7 @@ mod futex {
     }
 }
 
-/// Without a futex that we know: correct, and slower.
+/// Without a futex that we know of: correct, but slower.
 #[cfg(not(target_os = "linux"))]
 mod futex {
     use std::sync::atomic::AtomicU32;

@@ -1,18 +1,18 @@
-//! Sixteen numbers at a time, on every SIMD level in the same order: results do not depend on the SIMD level, to the bit.
+//! Sixteen numbers at a time, in the same order on every SIMD level: results do not depend on the level, to the bit.
 //!
-//! No operation here is allowed another rounding than the portable one's: no fused multiply-add on f32, sums of squares
-//! in sixteen f64, added up pairwise.
+//! No operation here may round differently from the portable one: no fused multiply-add on f32; sums of squares in
+//! sixteen f64, added pairwise.
 
 use alight_kernels::half::{bf16_to_f32, f16_to_f32, f32_to_f16};
 
-/// Elements that are handled at once.
+/// Elements handled at once.
 pub(super) const LANES: usize = 16;
 
-/// Sixteen f32 in registers, and sixteen f64 that sum squares.
+/// Sixteen f32 in registers, and sixteen f64 for sums of squares.
 ///
 /// # Safety
-/// All functions need the CPU features of the level; those with a pointer, sixteen elements that may be read or written
-/// there, at any alignment.
+/// All functions need the CPU features of the level; those with a pointer need sixteen elements there that may be read or
+/// written, at any alignment.
 pub(super) trait Lanes {
     type V: Copy;
     type Squares: Copy;
@@ -26,13 +26,13 @@ pub(super) trait Lanes {
     unsafe fn store_f16(p: *mut u16, v: Self::V);
     unsafe fn load_bf16(p: *const u16) -> Self::V;
     unsafe fn store_bf16(p: *mut u16, v: Self::V);
-    /// Stores numbers that are bf16 already.
+    /// Stores numbers that are already bf16.
     unsafe fn keep_bf16(p: *mut u16, v: Self::V);
-    /// Rounded to f16 and back.
+    /// Rounds to f16 and back.
     unsafe fn round_f16(v: Self::V) -> Self::V;
-    /// Rounded to bf16 and back.
+    /// Rounds to bf16 and back.
     unsafe fn round_bf16(v: Self::V) -> Self::V;
-    /// What is f32 already.
+    /// Does nothing: the numbers are already f32.
     #[inline(always)]
     unsafe fn round_f32(v: Self::V) -> Self::V {
         v
@@ -43,7 +43,7 @@ pub(super) trait Lanes {
     unsafe fn spread(s: Self::Squares) -> [f64; LANES];
 }
 
-/// The sum of sixteen numbers, pairwise: i and i + 8, then i and i + 4, …
+/// Sums sixteen numbers pairwise: i and i + 8, then i and i + 4, …
 pub(super) fn total(mut lanes: [f64; LANES]) -> f64 {
     for half in [8, 4, 2, 1] {
         for i in 0..half {
@@ -53,7 +53,7 @@ pub(super) fn total(mut lanes: [f64; LANES]) -> f64 {
     lanes[0]
 }
 
-/// To the nearest bf16, ties to even; a NaN stays one.
+/// Rounds to the nearest bf16, ties to even; a NaN stays NaN.
 fn to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
     match x.is_nan() {

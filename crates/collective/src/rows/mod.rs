@@ -1,4 +1,4 @@
-//! The arithmetic: rows of operands into rows of results. Where each number is rounded is said in docs/explanation/collective.md; every
+//! The arithmetic: rows of operands into rows of results. docs/explanation/collective.md states where each number is rounded; every
 //! SIMD level computes the same bits.
 
 mod lanes;
@@ -10,7 +10,7 @@ use alight_kernels::{Isa, SimdLevel};
 use crate::spec::{Element, Spec};
 use lanes::{LANES, Lanes, total};
 
-/// Where the arrays of a call lie.
+/// The arrays of a call.
 pub(crate) struct Arrays<'a> {
     /// Each rank's operand, `[rows, hidden]`.
     pub(crate) partials: &'a [*const u8],
@@ -30,11 +30,11 @@ pub(crate) struct Arrays<'a> {
 trait Cell {
     const SIZE: usize;
     unsafe fn load<L: Lanes>(p: *const u8) -> L::V;
-    /// Numbers of this type.
+    /// Stores numbers that this type represents exactly.
     unsafe fn keep<L: Lanes>(p: *mut u8, v: L::V);
-    /// Rounded.
+    /// Stores, rounded.
     unsafe fn store<L: Lanes>(p: *mut u8, v: L::V);
-    /// To this type and back.
+    /// Rounds to this type and back.
     unsafe fn round<L: Lanes>(v: L::V) -> L::V;
 }
 
@@ -74,10 +74,10 @@ cell!(Bf16, u16, load_bf16, keep_bf16, store_bf16, round_bf16);
 cell!(F16, u16, load_f16, store_f16, store_f16, round_f16);
 cell!(F32, f32, load_f32, store_f32, store_f32, round_f32);
 
-/// The first `n` elements at `p`; zeros after them.
+/// Loads the first `n` elements at `p`, with zeros after them.
 #[inline(always)]
 unsafe fn get<L: Lanes, C: Cell>(p: *const u8, n: usize) -> L::V {
-    // SAFETY: `n` elements may be read, by the caller's contract; a part is read out of a copy that is long enough.
+    // SAFETY: `n` elements may be read, by the caller's contract; a partial vector is read from a copy that is long enough.
     unsafe {
         if n == LANES {
             return C::load::<L>(p);
@@ -88,7 +88,7 @@ unsafe fn get<L: Lanes, C: Cell>(p: *const u8, n: usize) -> L::V {
     }
 }
 
-/// Stores the first `n` elements, which are rounded already.
+/// Stores the first `n` elements, which are already rounded.
 #[inline(always)]
 unsafe fn keep<L: Lanes, C: Cell>(p: *mut u8, v: L::V, n: usize) {
     // SAFETY: as below.
@@ -103,7 +103,7 @@ unsafe fn keep<L: Lanes, C: Cell>(p: *mut u8, v: L::V, n: usize) {
 /// Stores the first `n` elements.
 #[inline(always)]
 unsafe fn put<L: Lanes, C: Cell>(p: *mut u8, v: L::V, n: usize) {
-    // SAFETY: `n` elements may be written, by the caller's contract; a part goes through a copy that is long enough.
+    // SAFETY: `n` elements may be written, by the caller's contract; a partial vector goes through a copy that is long enough.
     unsafe {
         if n == LANES {
             return C::store::<L>(p, v);
@@ -114,7 +114,7 @@ unsafe fn put<L: Lanes, C: Cell>(p: *mut u8, v: L::V, n: usize) {
     }
 }
 
-/// 1 / sqrt(mean of squares + epsilon), in f64, rounded to f32 once.
+/// Returns 1 / sqrt(mean of squares + epsilon), in f64, rounded to f32 once.
 #[inline(always)]
 unsafe fn inverse<L: Lanes>(squares: L::Squares, spec: &Spec) -> L::V {
     // SAFETY: the contract of `Lanes`, passed on.
@@ -124,7 +124,7 @@ unsafe fn inverse<L: Lanes>(squares: L::Squares, spec: &Spec) -> L::V {
     }
 }
 
-/// Runs `$body` with `$at` (bytes of elements) and `$n` (how many) over a row; `$n` is a constant except for the tail.
+/// Runs `$body` over a row, with `$at` (offset in bytes) and `$n` (number of elements); `$n` is a constant except for the tail.
 macro_rules! blocks {
     ($hidden:expr, |$at:ident, $n:ident| $body:block) => {{
         let whole = $hidden / LANES * LANES;
@@ -141,12 +141,12 @@ macro_rules! blocks {
     }};
 }
 
-/// All rows. See [`compute`] for the contract.
+/// Computes all rows. See [`compute`] for the contract.
 #[inline(always)]
 unsafe fn rows<L: Lanes, C: Cell, W: Cell>(spec: &Spec, arrays: &Arrays<'_>) {
     let hidden = spec.hidden;
-    // SAFETY: all arrays have the lengths that the spec says (the contract of `compute`), and every access is of `n` elements
-    // at an element `at` with at + n <= hidden, in a row below `rows`.
+    // SAFETY: all arrays have the lengths that the spec gives (the contract of `compute`), and every access is of `n` elements at an
+    // element `at` with at + n <= hidden, in a row below `rows`.
     unsafe {
         let bias = L::splat(f32::from(u8::from(spec.bias)));
         for row in 0..spec.rows {
@@ -154,7 +154,7 @@ unsafe fn rows<L: Lanes, C: Cell, W: Cell>(spec: &Spec, arrays: &Arrays<'_>) {
             let residual = arrays.residual.add(start);
             let new = arrays.new_residual.add(start);
             let normed = arrays.normed.add(start);
-            // With a post-norm the residual is needed once more, and may lie where the new one goes.
+            // With a post-norm the residual is needed again, and may be where the new one is written.
             let first = if spec.post_norm { normed } else { new };
             let mut squares = L::no_squares();
             blocks!(hidden, |at, n| {
@@ -180,7 +180,7 @@ unsafe fn rows<L: Lanes, C: Cell, W: Cell>(spec: &Spec, arrays: &Arrays<'_>) {
                     let post = L::mul(L::mul(sum, scale), L::add(bias, weight));
                     let old = get::<L, C>(residual.add(at * C::SIZE), n);
                     let value = C::round::<L>(L::add(old, C::round::<L>(post)));
-                    // After a tail there are zeros in all of them, but a weight of 1 + 0 times them is zero too.
+                    // The elements after a tail are zeros in all of them; a weight of 1 + 0 times them is zero too.
                     squares = L::square(squares, value);
                     keep::<L, C>(new.add(at * C::SIZE), value, n);
                 });
@@ -196,10 +196,10 @@ unsafe fn rows<L: Lanes, C: Cell, W: Cell>(spec: &Spec, arrays: &Arrays<'_>) {
     }
 }
 
-/// Picks the element types. See [`compute`] for the contract.
+/// Selects the element types. See [`compute`] for the contract.
 #[inline(always)]
 unsafe fn typed<L: Lanes>(spec: &Spec, arrays: &Arrays<'_>) {
-    // SAFETY: passed on.
+    // SAFETY: the contract is passed on.
     unsafe {
         match (spec.element, spec.weight) {
             (Element::Bf16, Element::F32) => rows::<L, Bf16, F32>(spec, arrays),
@@ -214,25 +214,24 @@ unsafe fn typed<L: Lanes>(spec: &Spec, arrays: &Arrays<'_>) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn avx2(spec: &Spec, arrays: &Arrays<'_>) {
-    // SAFETY: passed on; the features are enabled here.
+    // SAFETY: the contract is passed on; the features are enabled here.
     unsafe { typed::<x86::Avx2>(spec, arrays) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
 unsafe fn avx512(spec: &Spec, arrays: &Arrays<'_>) {
-    // SAFETY: passed on; the features are enabled here.
+    // SAFETY: the contract is passed on; the features are enabled here.
     unsafe { typed::<x86::Avx512>(spec, arrays) }
 }
 
 /// Computes both results.
 ///
 /// # Safety
-/// All arrays have the lengths that `spec` says; at least one operand; nobody else touches the results, and
-/// nobody writes to the others. The results overlap nothing, except that `normed` may be one of the operands, and
-/// `new_residual` the residual.
+/// All arrays have the lengths that `spec` gives; there is at least one operand; nothing else accesses the results, and nothing writes
+/// to the other arrays. The results overlap nothing, except that `normed` may be one of the operands, and `new_residual` the residual.
 pub(crate) unsafe fn compute(isa: Isa, spec: &Spec, arrays: &Arrays<'_>) {
-    // SAFETY: passed on.
+    // SAFETY: the contract is passed on.
     unsafe {
         match isa.base() {
             #[cfg(target_arch = "x86_64")]

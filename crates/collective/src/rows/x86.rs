@@ -23,7 +23,7 @@ unsafe fn bf16_bits_8(v: __m256) -> __m256i {
     }
 }
 
-// SAFETY of all that follows: the CPU features and the elements behind pointers are the trait's contract.
+// SAFETY of everything below: the CPU features and the elements at the pointers are the trait's contract.
 impl Lanes for Avx2 {
     type V = [__m256; 2];
     type Squares = [__m256d; 4];
@@ -141,7 +141,7 @@ impl Lanes for Avx2 {
             ];
             [0, 1, 2, 3].map(|i| {
                 let wide = _mm256_cvtps_pd(quarters[i]);
-                // Fused or not is the same: the product is exact.
+                // Fused or not makes no difference: the product is exact.
                 _mm256_fmadd_pd(wide, wide, s[i])
             })
         }
@@ -151,7 +151,7 @@ impl Lanes for Avx2 {
     unsafe fn spread(s: Self::Squares) -> [f64; LANES] {
         let mut lanes = [0.0; LANES];
         for (i, quarter) in s.into_iter().enumerate() {
-            // SAFETY: the trait's contract; four of sixteen elements.
+            // SAFETY: the trait's contract; four of the sixteen elements.
             unsafe { _mm256_storeu_pd(lanes.as_mut_ptr().add(4 * i), quarter) };
         }
         lanes
@@ -174,7 +174,7 @@ unsafe fn bf16_bits_16(v: __m512) -> __m512i {
     }
 }
 
-// SAFETY of all that follows: as above.
+// SAFETY of everything below: as above.
 impl Lanes for Avx512 {
     type V = __m512;
     type Squares = [__m512d; 2];
@@ -269,7 +269,7 @@ impl Lanes for Avx512 {
         unsafe {
             let low = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
             let high = _mm512_cvtps_pd(_mm512_extractf32x8_ps::<1>(v));
-            // Fused or not is the same: the product is exact.
+            // Fused or not makes no difference: the product is exact.
             [_mm512_fmadd_pd(low, low, s[0]), _mm512_fmadd_pd(high, high, s[1])]
         }
     }
@@ -277,7 +277,7 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn spread(s: Self::Squares) -> [f64; LANES] {
         let mut lanes = [0.0; LANES];
-        // SAFETY: the trait's contract; twice eight of sixteen elements.
+        // SAFETY: the trait's contract; eight of the sixteen elements, twice.
         unsafe {
             _mm512_storeu_pd(lanes.as_mut_ptr(), s[0]);
             _mm512_storeu_pd(lanes.as_mut_ptr().add(8), s[1]);

@@ -1,4 +1,4 @@
-//! What tests put into a group: delays, and parts taken out. Not there in any other build.
+//! Hooks that tests put into a group: delays, and removed parts. Not present in any other build.
 
 /// A moment of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,13 +9,13 @@ pub(crate) enum Phase {
     Staged,
     /// Before a block is computed.
     Working,
-    /// After everybody has arrived, and all blocks are done.
+    /// After all ranks have arrived, and all blocks are done.
     Passed,
     /// Before returning.
     Computed,
 }
 
-/// What is taken out.
+/// The part of the protocol that is removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Without {
     #[default]

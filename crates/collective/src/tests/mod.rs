@@ -1,4 +1,4 @@
-//! Tests that look inside: delays at every phase, protocols with a part taken out, and every order of events under loom.
+//! White-box tests: delays at every phase, protocols with a part removed, and every order of events under loom.
 
 pub(crate) mod hooks;
 #[cfg(loom)]

@@ -1,8 +1,8 @@
 //! The barrier under loom: every order of events, up to a number of preemptions, and every value that the memory model lets
-//! a load return. Memory that ranks share is in loom's cells, which fail at an access that is not ordered.
+//! a load return. Memory that ranks share is in loom's cells, which fail on an unordered access.
 //!
-//! The ranks here do what `thread_group` does: write a slot, meet, read all slots; or lend an operand, meet, take what the
-//! last rank made of all.
+//! The ranks here do what `thread_group` does: write a slot, meet, read all slots; or lend an operand, meet, read what the
+//! last rank computed from all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,9 +14,9 @@ use loom::sync::{Condvar, Mutex};
 use crate::barrier::{Barrier, Missed, Patience, Rules};
 use crate::word::Word;
 
-/// Loom's atomic, with a futex as its manual page describes it: comparing and going to sleep are one step.
+/// Loom's atomic, with a futex as its manual page describes it: the comparison and going to sleep are one step.
 ///
-/// Without its `ORDERS`, every operation on it is relaxed: a control.
+/// With `ORDERS` false, every operation on it is relaxed: a control.
 struct Modelled<const ORDERS: bool> {
     value: loom::sync::atomic::AtomicU32,
     queue: (Mutex<()>, Condvar),
@@ -58,7 +58,7 @@ impl<const ORDERS: bool> Word for Modelled<ORDERS> {
 
     fn wait(&self, expected: u32, _time: Duration) {
         let queue = self.queue.0.lock().unwrap();
-        // The kernel reads the current value: a read-modify-write does.
+        // The kernel reads the current value, as a read-modify-write does.
         if self.value.fetch_or(0, Ordering::Relaxed) == expected {
             drop(self.queue.1.wait(queue).unwrap());
         }
@@ -87,7 +87,7 @@ impl Patience for Waits {
     }
 }
 
-/// What ranks share.
+/// The state that ranks share.
 struct Shared<const ORDERS: bool = true> {
     ranks: u32,
     barrier: Barrier<Modelled<ORDERS>>,
@@ -96,7 +96,7 @@ struct Shared<const ORDERS: bool = true> {
     result: UnsafeCell<u32>,
 }
 
-// SAFETY: it is what loom is here to find out: its cells fail at an access that is not ordered.
+// SAFETY: this is what loom checks: its cells fail on an unordered access.
 unsafe impl<const ORDERS: bool> Sync for Shared<ORDERS> {}
 
 impl<const ORDERS: bool> Shared<ORDERS> {
@@ -107,7 +107,7 @@ impl<const ORDERS: bool> Shared<ORDERS> {
         Arc::new(Shared { ranks, barrier, slots, result: UnsafeCell::new(0) })
     }
 
-    /// Meets without blocks of work.
+    /// Passes the barrier without blocks of work.
     fn pass<E>(
         &self,
         call: u32,
@@ -117,15 +117,15 @@ impl<const ORDERS: bool> Shared<ORDERS> {
         self.barrier.pass(Rules::new(self.ranks, 0, 0), call, patience, last, |_| ())
     }
 
-    /// Returns what the rank reads.
+    /// Returns the values that the rank reads.
     fn one_shot(&self, rank: usize, call: u32, meets: bool) -> Vec<u32> {
         let slots = &self.slots[call as usize % self.slots.len()];
-        // SAFETY: loom checks that nobody else is there.
+        // SAFETY: loom checks that the access is exclusive.
         slots[rank].with_mut(|slot| unsafe { *slot = call + rank as u32 });
         if meets {
             self.pass::<()>(call, &mut Waits(true), || Ok(())).unwrap();
         }
-        // SAFETY: loom checks that nobody writes.
+        // SAFETY: loom checks that there are no writers.
         slots.iter().map(|slot| slot.with(|slot| unsafe { *slot })).collect()
     }
 
@@ -138,26 +138,26 @@ impl<const ORDERS: bool> Shared<ORDERS> {
 
     fn combine(&self, rank: usize, call: u32, operands: &[UnsafeCell<u32>]) {
         let ranks = operands.len() as u32;
-        // SAFETY: loom checks that nobody else is there.
+        // SAFETY: loom checks that the access is exclusive.
         operands[rank].with_mut(|own| unsafe { *own = call + rank as u32 });
         let all = || {
-            // SAFETY: loom checks that nobody writes to an operand, or touches the result.
+            // SAFETY: loom checks that no other rank writes to an operand, or accesses the result.
             let sum = operands.iter().map(|one| one.with(|one| unsafe { *one })).sum();
             // SAFETY: as above.
             self.result.with_mut(|result| unsafe { *result = sum });
             Ok(())
         };
         self.pass::<()>(call, &mut Waits(true), all).unwrap();
-        // SAFETY: loom checks that nobody writes.
+        // SAFETY: loom checks that there are no writers.
         let sum = self.result.with(|result| unsafe { *result });
         assert_eq!(sum, ranks * call + ranks * (ranks - 1) / 2);
     }
 }
 
-/// Ranks that do blocks for each other.
+/// Ranks that do blocks of work for each other.
 struct Split<const ORDERS: bool> {
     barrier: Barrier<Modelled<ORDERS>>,
-    /// One for each rank, which writes to it before and after the call: the callers' memory.
+    /// One per rank, which writes to it before and after the call: the callers' memory.
     operands: Vec<UnsafeCell<u32>>,
     /// `[ranks][blocks]`, likewise.
     results: Vec<Vec<UnsafeCell<u32>>>,
@@ -179,23 +179,23 @@ impl<const ORDERS: bool> Split<ORDERS> {
     }
 
     fn call(&self, rank: usize, call: u32, patience: bool) -> Result<(), Missed<()>> {
-        // SAFETY: loom checks that nobody else is there.
+        // SAFETY: loom checks that the access is exclusive.
         self.operands[rank].with_mut(|own| unsafe { *own = call + rank as u32 });
         let work = |block: u32| {
-            // SAFETY: loom checks that nobody writes.
+            // SAFETY: loom checks that there are no writers.
             let sum = self.operands.iter().map(|one| one.with(|one| unsafe { *one })).sum::<u32>();
             for results in &self.results {
-                // SAFETY: loom checks that nobody else is there.
+                // SAFETY: loom checks that the access is exclusive.
                 results[block as usize].with_mut(|one| unsafe { *one = sum + block });
             }
         };
         let met = self.barrier.pass(self.rules, call, &mut Waits(patience), || Ok(()), work);
-        // The caller has its memory back, whatever happened.
-        // SAFETY: loom checks that nobody else is there.
+        // The caller has its memory back, whatever the outcome.
+        // SAFETY: loom checks that the access is exclusive.
         self.operands[rank].with_mut(|own| unsafe { *own = 0 });
         let ranks = self.rules.ranks;
         for (block, result) in self.results[rank].iter().enumerate() {
-            // SAFETY: loom checks that nobody else is there.
+            // SAFETY: loom checks that the access is exclusive.
             let found = result.with_mut(|one| unsafe { std::mem::take(&mut *one) });
             let expected = ranks * call + ranks * (ranks - 1) / 2 + block as u32;
             assert!(met.is_err() || found == expected, "block {block}: {found}");
@@ -204,7 +204,7 @@ impl<const ORDERS: bool> Split<ORDERS> {
     }
 }
 
-/// Runs `rank` as every rank, in every order with at most `preemptions` of them.
+/// Runs `rank` as every rank, in every order with at most `preemptions` preemptions.
 fn every_order<S: Send + Sync + 'static>(
     preemptions: usize,
     ranks: usize,
@@ -241,7 +241,8 @@ fn one_shot_of_three_ranks() {
     every_order(1, 3, || Ordered::new(3, 2, 0), |shared, rank| shared.one_shots(rank, 3));
 }
 
-/// One buffer of operands stands for the callers' memory, which they write to again as soon as they have returned.
+/// The single buffer of operands stands in for the callers' memory, which they write to again as soon as they have
+/// returned.
 #[test]
 fn combine_once() {
     let calls = |shared: &Shared, rank: usize| {
@@ -286,7 +287,7 @@ fn split_of_three_ranks() {
     );
 }
 
-/// Ranks without patience: all pass or none does, and nobody takes its memory back while somebody works on it.
+/// Ranks without patience: all pass or none does, and no rank takes its memory back while another works on it.
 #[test]
 fn split_with_ranks_that_give_up() {
     let rank = |split: &Split<true>, rank: usize| {
@@ -296,14 +297,14 @@ fn split_with_ranks_that_give_up() {
     every_order(3, 2, || Split::new(Rules::new(2, 2, 1)), rank);
 }
 
-/// Without lending, whoever waits may leave while others work, as when one of those was killed: nobody passes then.
+/// Without lending, a waiting rank may leave while others work, as when one of those was killed: then no rank passes.
 #[test]
 fn split_without_lending() {
     struct Common(Barrier<Modelled<true>>);
     let rank = |common: &Common, rank: usize| {
         let rules = Rules { lends: false, ..Rules::new(2, 2, 1) };
         let met = common.0.pass::<()>(rules, 0, &mut Waits(rank == 0), || Ok(()), |_| ());
-        // Either nobody gave up, or nobody passed.
+        // Either no rank gave up, or none passed.
         assert_eq!(met.is_err(), common.0.is_poisoned());
     };
     every_order(3, 2, || Arc::new(Common(Barrier::new(0))), rank);
@@ -357,30 +358,30 @@ fn without_acquire_and_release_there_is_a_race() {
     every_order(2, 2, || Shared::new(2, 2, 0), call);
 }
 
-/// One rank has no patience: both pass or neither does, and whoever leaves takes its operand with it.
+/// One rank has no patience: both pass or neither does, and the rank that leaves takes its operand with it.
 #[test]
 fn a_rank_that_gives_up() {
     let rank = |shared: &Shared, rank: usize| {
         let operands = &shared.slots[0];
         let all = || {
             for one in operands {
-                // SAFETY: loom checks that nobody writes.
+                // SAFETY: loom checks that there are no writers.
                 one.with(|one| unsafe { std::hint::black_box(*one) });
             }
             Ok(())
         };
         let met = shared.pass::<()>(0, &mut Waits(rank == 0), all);
-        // SAFETY: loom checks that nobody else is there.
+        // SAFETY: loom checks that the access is exclusive.
         operands[rank].with_mut(|own| unsafe { *own = 1 + u32::from(met.is_ok()) });
         let again = met.is_ok().then(|| shared.pass::<()>(1, &mut Waits(true), || Ok(())));
-        // Of two ranks of which one gave up, neither got here with a success.
+        // If one of the two ranks gave up, neither got here with a success.
         assert_ne!(again, Some(Err(Missed::Poisoned)));
         assert_eq!(met.is_err(), shared.barrier.is_poisoned());
     };
     every_order(3, 2, || Ordered::new(2, 1, 0), rank);
 }
 
-/// Of three ranks one waits, one has no patience, and one never comes.
+/// Of three ranks, one waits, one has no patience, and one never arrives.
 #[test]
 fn who_gives_up_wakes_the_others() {
     let rank = |shared: &Shared, rank: usize| {
@@ -390,13 +391,13 @@ fn who_gives_up_wakes_the_others() {
     every_order(2, 2, || Ordered::new(3, 1, 0), rank);
 }
 
-/// Poisoned from outside, in any moment: nobody sleeps on.
+/// Poisoned from outside, at any moment: no rank stays asleep.
 #[test]
 fn poison_wakes_everybody() {
     let rank = |shared: &Shared, rank: usize| {
         if rank == 2 {
             shared.barrier.poison();
-            // For good: a last rank at work in this moment does not undo it.
+            // Permanently: a last rank that is working at this moment does not undo it.
             assert!(shared.barrier.is_poisoned());
             return;
         }
@@ -410,7 +411,7 @@ fn poison_wakes_everybody() {
     every_order(2, 3, || Ordered::new(2, 1, 0), rank);
 }
 
-/// The last rank's work fails: everybody hears of it.
+/// The last rank's work fails: all ranks get an error.
 #[test]
 fn work_that_fails() {
     let rank = |shared: &Shared, _| {
@@ -420,7 +421,7 @@ fn work_that_fails() {
     every_order(3, 2, || Ordered::new(2, 1, 0), rank);
 }
 
-/// Numbers of calls that wrap around on the way.
+/// Call numbers that wrap around on the way.
 #[test]
 fn numbers_wrap() {
     const FIRST: u32 = (1 << 28) - 1;

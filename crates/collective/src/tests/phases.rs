@@ -1,5 +1,5 @@
-//! Ranks that are held up at one phase of a call: results stay right with the whole protocol, and go wrong without its
-//! barrier or its second buffer. The second half shows that the first can see.
+//! Ranks that are delayed at one phase of a call: results stay right with the whole protocol, and go wrong without its
+//! barrier or its second buffer. The second half shows that the first would detect an error.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const SPEC: Spec = Spec {
     post_norm: false,
 };
 
-/// What rank `rank` brings in `call`: small integers, so that sums are exact.
+/// The operand of `rank` in `call`: small integers, so that sums are exact.
 fn operand(rank: usize, call: u32) -> Vec<u8> {
     (0..COUNT)
         .flat_map(|i| (((rank * 7 + call as usize * 3 + i) % 50) as f32).to_ne_bytes())
@@ -33,7 +33,7 @@ fn sum(ranks: usize, call: u32) -> Vec<u8> {
     (0..COUNT).flat_map(|i| (0..ranks).map(|r| at(r, i)).sum::<f32>().to_ne_bytes()).collect()
 }
 
-/// How many results of `calls` calls were wrong, on all ranks together.
+/// Returns the number of wrong results of `calls` calls, over all ranks.
 fn wrong(ranks: usize, calls: u32, algorithm: Algorithm, hooks: Hooks) -> usize {
     let mut options = Options::new(ranks, COUNT * 4);
     (options.algorithm, options.block) = (Some(algorithm), 0);
@@ -53,7 +53,7 @@ fn wrong(ranks: usize, calls: u32, algorithm: Algorithm, hooks: Hooks) -> usize 
                 new_residual,
             };
             group.allreduce_norm(rank, i64::from(call), &SPEC, args).unwrap();
-            // Whoever still reads it gets NaN.
+            // A rank that still reads it gets NaN.
             partial.fill(0xff);
             std::hint::black_box(&partial);
             wrong += usize::from(*new_residual != sum(ranks, call));
@@ -71,7 +71,7 @@ fn wrong(ranks: usize, calls: u32, algorithm: Algorithm, hooks: Hooks) -> usize 
     })
 }
 
-/// Holds `rank` up at `phase` of every call.
+/// Delays `rank` at `phase` of every call.
 fn slow(rank: usize, phase: Phase, without: Without) -> Hooks {
     let pause = move |r: usize, _: u32, p: Phase| {
         if (r, p) == (rank, phase) {
@@ -109,8 +109,8 @@ fn without_the_second_buffer_results_are_wrong() {
 
 #[test]
 fn split_without_the_second_barrier_results_are_wrong() {
-    // Every block takes long, so that whoever finds none any more leaves while another is at the last. One call: the next
-    // would find the ranks out of step.
+    // Every block takes long, so that a rank that finds no more blocks leaves while another is still at the last one. One
+    // call only: the next would find the ranks out of step.
     let pause = |_: usize, _: u32, phase: Phase| {
         if phase == Phase::Working {
             std::thread::sleep(Duration::from_millis(5));
@@ -127,7 +127,7 @@ fn split_without_any_barrier_results_are_wrong() {
     assert!(wrong > 0, "nothing tells a protocol without its barrier");
 }
 
-/// A block that panics: the call fails for all, after the last of the others has let go of what was lent.
+/// A block that panics: the call fails for all ranks, after the last of the others has finished with the lent memory.
 #[test]
 fn a_block_that_panics() {
     let barrier = Barrier::<AtomicU32>::new(0);
@@ -152,8 +152,8 @@ fn a_block_that_panics() {
     });
 }
 
-/// Across processes nothing is lent, so nobody waits longer than the limit for one that was killed at its block. If it was
-/// only slow, it ends as an error too: nobody passes.
+/// Across processes nothing is lent, so no rank waits longer than the limit for one that was killed at its block. If that
+/// one was only slow, it gets an error too: no rank passes.
 #[test]
 fn a_rank_that_stays_at_its_block() {
     let barrier = Barrier::<AtomicU32>::new(0);
@@ -178,7 +178,7 @@ fn a_rank_that_stays_at_its_block() {
     assert!(barrier.is_poisoned());
 }
 
-/// Patience up to a moment.
+/// Patience until a point in time.
 struct Until(Instant);
 
 impl Patience for Until {
@@ -187,8 +187,8 @@ impl Patience for Until {
     }
 }
 
-/// A rank that gave up while the last one computes would pull its operand from under that one's hands: it stays, and
-/// passes. On a machine so busy that it gave up before the last one came, nobody passes.
+/// If a rank gave up while the last one computes, it would withdraw its operand from under it, so it stays and passes. On
+/// a machine so busy that it gave up before the last one arrived, no rank passes.
 #[test]
 fn nobody_leaves_while_the_last_rank_works() {
     let barrier = Barrier::<AtomicU32>::new(0);
