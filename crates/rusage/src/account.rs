@@ -1,4 +1,4 @@
-//! The account of this process, piece by piece.
+//! The account of this process, interval by interval.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -15,34 +15,34 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Now.
+    /// Returns the current moment.
     pub fn now() -> Mark {
         Mark { at: Instant::now(), used: Usage::of_self() }
     }
 
-    /// What was used since then, by all threads.
+    /// Returns the usage since then, by all threads.
     pub fn elapsed(&self) -> Usage {
         Mark::now().since(self)
     }
 
-    /// What was used between an `earlier` moment and this one.
+    /// Returns the usage between an `earlier` moment and this one.
     pub fn since(&self, earlier: &Mark) -> Usage {
         let wall = self.at.saturating_duration_since(earlier.at);
         Usage { wall, ..self.used.since(&earlier.used) }
     }
 }
 
-/// A named stretch of this process and what it used.
+/// A named interval of this process and its usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Phase {
     /// Its name.
     pub name: &'static str,
-    /// What it used. The peak size is that of the process up to its end.
+    /// Its usage. The peak size is that of the process up to the end of the phase.
     #[serde(flatten)]
     pub usage: Usage,
 }
 
-/// The account of this process by phases, one following the other without a gap.
+/// The account of this process by contiguous phases.
 #[derive(Debug)]
 pub struct Phases {
     last: Mark,
@@ -55,8 +55,8 @@ impl Phases {
         Phases { last: Mark::now(), phases: Vec::with_capacity(16) }
     }
 
-    /// Ends the current phase, gives it its name, and begins the next. Costs two system calls, under
-    /// a microsecond.
+    /// Ends the current phase, names it, and begins the next. Costs two system calls, less than a
+    /// microsecond.
     pub fn end(&mut self, name: &'static str) -> Usage {
         let now = Mark::now();
         let usage = now.since(&self.last);
@@ -71,24 +71,24 @@ impl Phases {
     }
 }
 
-/// What a process has resident, in bytes. `None` where the system does not tell.
+/// The resident memory of a process, in bytes. `None` where the system does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Of this process alone.
+    /// Anonymous memory, of this process alone.
     pub rss_anon: Option<u64>,
     /// Mapped pages of files, shared with the page cache.
     pub rss_file: Option<u64>,
-    /// Shared memory, files on tmpfs among it.
+    /// Shared memory, including files on tmpfs.
     pub rss_shmem: Option<u64>,
-    /// All of it, pages that several processes use counted in part.
+    /// All of it, with pages that several processes use counted in part.
     pub pss: Option<u64>,
-    /// The most that was resident at a time.
+    /// The maximum that was resident at a time.
     pub peak_rss: Option<u64>,
 }
 
 impl Memory {
-    /// Of this process, now. Known on Linux. The sum of proportional parts takes the kernel a walk
-    /// over all page tables: milliseconds per gigabyte of small pages.
+    /// Returns the memory of this process, now. Available on Linux. For the proportional sum, the
+    /// kernel walks all page tables: milliseconds per gigabyte of small pages.
     pub fn of_self() -> Memory {
         let status = status();
         let rollup = fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
@@ -102,26 +102,26 @@ impl Memory {
     }
 }
 
-/// The peak size of this process's image now, in bytes; 0 if unknown. (Its ru_maxrss is no help: that
-/// has the peak of the process that started this one in it.)
+/// The current peak size of this process's image, in bytes; 0 if unknown. (Its ru_maxrss is no help:
+/// it includes the peak of the process that started this one.)
 #[cfg(target_os = "linux")]
 pub(crate) fn own_peak() -> u64 {
     kilobytes(&status(), "VmHWM:").unwrap_or(0)
 }
 
-/// What the kernel says of this process; the program's name in it may be anything.
+/// The kernel's status of this process; the program's name in it may be anything.
 fn status() -> String {
     let text = fs::read("/proc/self/status").unwrap_or_default();
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// The bytes in a line such as `RssAnon:   123 kB`.
+/// Parses the bytes in a line such as `RssAnon:   123 kB`.
 pub(crate) fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Time as the reports have it.
+/// Converts a time to the unit of the reports.
 pub(crate) fn whole_micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,34 +1,34 @@
-//! Memory for the first few allocations, which is all there are in a single run.
+//! Memory for the first few allocations, which are all that a single run makes.
 //!
-//! An allocator's beginnings (the break, a few maps, the pages of its books) cost a wrapper that lives
-//! for a third of a millisecond a tenth of it. What fits is handed out from a piece of the program's
-//! own zeroed memory, of which only pages that are used exist; nothing of it is handed out twice.
-//! What comes after goes to the system's allocator.
+//! The start-up of an allocator (the break, a few maps, the pages of its metadata) costs a wrapper
+//! that lives for a third of a millisecond a tenth of that. Allocations that fit are served from a
+//! piece of the program's own zeroed memory, of which only used pages exist; no part of it is handed
+//! out twice. Later allocations go to the system's allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// A dozen pages for words and lines.
+/// A dozen pages for arguments and lines.
 const SIZE: usize = 48 << 10;
 
 #[repr(align(4096))]
 struct Space(UnsafeCell<[u8; SIZE]>);
 
-// SAFETY: `USED` gives every byte to one caller only.
+// SAFETY: `USED` gives every byte to only one caller.
 unsafe impl Sync for Space {}
 
 static SPACE: Space = Space(UnsafeCell::new([0; SIZE]));
 /// Bytes from the start that have been handed out; it only grows.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// First the arena, then the system.
+/// Allocates from the arena first, then from the system.
 pub struct Arena;
 
 impl Arena {
-    /// Where the next bytes of this layout are, if they fit.
+    /// Returns the address of the next bytes of this layout, if they fit.
     fn take(layout: Layout) -> Option<*mut u8> {
-        // Alignment counts from the start of the space, which is aligned to a page.
+        // Alignment is relative to the start of the space, which is page-aligned.
         if layout.align() > 4096 {
             return None;
         }
@@ -45,18 +45,18 @@ impl Arena {
     }
 }
 
-// SAFETY: what `take` returns is aligned, large enough and nobody else's for ever; the rest is the
-// system allocator's, to which exactly what came from it goes back.
+// SAFETY: memory from `take` is aligned, large enough and never handed out again; the rest is the
+// system allocator's, to which exactly the memory that came from it is returned.
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller's contract, passed on.
         Arena::take(layout).unwrap_or_else(|| unsafe { System.alloc(layout) })
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         let within = (at as usize).wrapping_sub(SPACE.0.get() as usize) < SIZE;
         if !within {
-            // SAFETY: it is not the arena's, so the system's; the rest is the caller's promise.
+            // SAFETY: it is not the arena's, so it is the system's; the rest is the caller's contract.
             unsafe { System.dealloc(at, layout) }
         }
     }

@@ -1,29 +1,29 @@
-//! What a process cost, as the kernel's own counters tell it.
+//! The cost of a process, from the kernel's own counters.
 //!
-//! [`Command::run`] runs a program to its end and gives its account, [`Ended`]; [`wait`] does the
-//! same for a child that was started elsewhere. [`Mark`] and [`Phases`] take the account of this
-//! process, piece by piece; [`Memory`] splits what it has resident. [`Summary`] is the median and
-//! spread of repeated measurements.
+//! [`Command::run`] runs a program to its end and returns its account, [`Ended`]; [`wait`] does the same
+//! for a child that was started elsewhere. [`Mark`] and [`Phases`] account for this process, interval by
+//! interval; [`Memory`] splits its resident memory. [`Summary`] is the median and spread of repeated
+//! measurements.
 //!
 //! **Invariant:** the library prints nothing; the command `rusage` prints only on stderr or into the file
 //! of `-o`.
 //!
 //! **Invariant:** a command's standard streams, signal dispositions, blocked signals and open files are
-//! what it would have without us. A signal that a terminal sends reaches it by itself; any other that can
-//! be handled is passed on. The wrapper outlives the command, and ends as the command did.
+//! those that it would have without us. A signal that a terminal sends reaches it directly; any other that
+//! can be handled is passed on. The wrapper outlives the command, and ends as the command did.
 //!
-//! **Invariant:** nothing is guessed. The clock is monotonic, times are durations, sizes are bytes; what a
-//! system does not tell is `None` or zero, as said at each field, and a file that is to be cold is proven
-//! cold, or the command is not run.
+//! **Invariant:** nothing is guessed. The clock is monotonic, times are durations, sizes are bytes; a
+//! value that a system does not report is `None` or zero, as documented at each field, and a file that
+//! must be cold is proven cold, or the command is not run.
 //!
-//! # What the numbers are worth
+//! # Accuracy of the numbers
 //! - The kernel's share of processor time is sampled at clock ticks on most systems: below
 //!   [`SPLIT_RELIABLE`] of processor time it means little (the sum is exact).
-//! - The peak size of a child begins at the size of the process that made it, because exec folds the
-//!   old image's peak into the new one's. [`Ended::floor`] is that size; a peak at or below it says
-//!   only "not more than this". A measuring program must be small to measure small programs.
-//! - The counters of a child contain those of its own children which it has waited for, and no
-//!   others; the peak size is that of the largest single one, not of their sum ([`tree`] has that).
+//! - The peak size of a child begins at the size of the process that made it, because exec folds the old
+//!   image's peak into the new one's. [`Ended::floor`] is that size; a peak at or below it means only "at
+//!   most this". A measuring program must be small to measure small programs.
+//! - The counters of a child contain those of its own children that it has waited for, and no others; the
+//!   peak size is that of the largest single one, not of their sum ([`tree`] has that).
 
 #![cfg(any(unix, windows))]
 

@@ -1,14 +1,14 @@
-//! The report for people: a line for each thing that there is to say.
+//! The report for people: one line for each kind of measurement.
 
 use std::time::Duration;
 
 use crate::account::whole_micros;
 use crate::{Summary, Usage};
 
-/// The lines of the report, without a prefix. What does not apply has no line. Of several runs each
-/// number is a median, followed by the smallest and the largest; shares are of all runs together.
-/// `floor` is the size that the process had from the one that made it (see [`Usage`] and the
-/// [crate]), 0 if unknown.
+/// Returns the lines of the report, without a prefix. Values that do not apply have no line. For
+/// several runs each number is a median, followed by the smallest and the largest; shares are of
+/// all runs together. `floor` is the size that the process inherited from the one that made it (see
+/// [`Usage`] and the [crate]), 0 if unknown.
 pub fn lines(runs: &[Usage], floor: u64) -> Vec<String> {
     let mut lines = Vec::with_capacity(10);
     let runs = Runs(runs);
@@ -17,7 +17,7 @@ pub fn lines(runs: &[Usage], floor: u64) -> Vec<String> {
         lines.push(if runs.0.iter().any(|u| u.max_rss_bytes > floor) {
             format!("ballooned to {} in size", runs.value("kb", |u| u.max_rss_bytes / 1024))
         } else {
-            // All of it may be the size of the one that made it; and it cannot be more.
+            // All of it may be the size of the process that made it; and it cannot be more.
             let most = runs.value("kb", |u| u.max_rss_bytes / 1024);
             format!("ballooned to at most {most} in size, which is as small as can be told")
         });
@@ -71,7 +71,7 @@ pub fn lines(runs: &[Usage], floor: u64) -> Vec<String> {
     lines
 }
 
-/// One or more runs of the same.
+/// One or more runs of the same command.
 struct Runs<'a>(&'a [Usage]);
 
 impl Runs<'_> {
@@ -82,7 +82,7 @@ impl Runs<'_> {
     fn median(&self, of: impl Fn(&Usage) -> u64) -> (u64, Option<Summary>) {
         let values: Vec<f64> = self.0.iter().map(|u| of(u) as f64).collect();
         match (&self.0, Summary::of(&values)) {
-            // Not by way of a float, which holds 53 bits.
+            // Not through a float, which holds 53 bits.
             ([one], _) => (of(one), None),
             (_, Some(summary)) => (summary.median.round() as u64, Some(summary)),
             (_, None) => (0, None),
@@ -95,7 +95,7 @@ impl Runs<'_> {
         format!("{}{unit}{}", thousands(median), spread(summary, thousands))
     }
 
-    /// `0.551 s`, or `0.551 s (0.540 to 0.602)`: the median's unit is that of all three.
+    /// `0.551 s`, or `0.551 s (0.540 to 0.602)`: the median's unit is used for all three.
     fn time(&self, of: impl Fn(&Usage) -> Duration) -> String {
         let (median, summary) = self.median(|u| whole_micros(of(u)));
         let unit = TimeUnit::of(median);
@@ -110,7 +110,7 @@ impl Runs<'_> {
     }
 }
 
-/// ` (1,200 to 1,300)`; nothing of one run, or of runs that are all alike.
+/// ` (1,200 to 1,300)`; empty for one run, or if all runs are equal.
 fn spread(summary: Option<Summary>, number: impl Fn(u64) -> String) -> String {
     match summary {
         Some(s) if s.min < s.max => {
@@ -120,20 +120,20 @@ fn spread(summary: Option<Summary>, number: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// The unit that a time is told in: seconds from a tenth of one on, below that the largest that
-/// leaves a whole number in front of the point.
+/// The unit in which a time is reported: seconds from a tenth of a second on, below that the
+/// largest that leaves a whole number before the decimal point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeUnit {
     /// To the millisecond.
     Seconds,
     /// To the microsecond.
     Millis,
-    /// Whole ones.
+    /// Whole microseconds.
     Micros,
 }
 
 impl TimeUnit {
-    /// The one for so many microseconds.
+    /// Returns the unit for `micros` microseconds.
     pub fn of(micros: u64) -> TimeUnit {
         match micros {
             100_000.. => TimeUnit::Seconds,
@@ -151,7 +151,7 @@ impl TimeUnit {
         }
     }
 
-    /// So many microseconds in this unit: `1,234.567`.
+    /// Formats `micros` microseconds in this unit: `1,234.567`.
     pub fn number(self, micros: u64) -> String {
         let thousandths = match self {
             TimeUnit::Seconds => micros / 1000 + u64::from(micros % 1000 >= 500),
@@ -162,8 +162,8 @@ impl TimeUnit {
     }
 }
 
-/// Averages over the time on the processor, where the system integrates (kilobytes × ticks of a
-/// hundredth of a second).
+/// Averages over the processor time, if the system integrates (kilobytes × ticks of a hundredth of
+/// a second).
 fn integrals(usage: &Usage) -> Option<String> {
     if usage.integrals == [0; 3] {
         return None;

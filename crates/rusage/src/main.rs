@@ -1,4 +1,4 @@
-//! The command `rusage`: runs a command and says what it cost.
+//! The command `rusage`: runs a command and reports its cost.
 
 // On Linux the C library calls `main` directly: the standard library's own start (signal stacks, a
 // check of the standard streams, SIGPIPE) would cost the same as making the child, and leave SIGPIPE
@@ -20,11 +20,11 @@ mod start {
     use std::ffi::{CStr, OsString, c_char, c_int};
     use std::os::unix::ffi::OsStringExt;
 
-    /// Called by the C library with `count` arguments and a null at the end of them.
+    /// Called by the C library with `count` arguments, terminated by null.
     #[unsafe(no_mangle)]
     extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
         let words = (1..usize::try_from(count).unwrap_or(0)).map(|i| {
-            // SAFETY: the C library hands this many strings, each with a zero at its end.
+            // SAFETY: the C library passes this many strings, each terminated by a zero.
             let word = unsafe { CStr::from_ptr(*arguments.add(i)) };
             OsString::from_vec(word.to_bytes().to_vec())
         });

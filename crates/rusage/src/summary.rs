@@ -5,13 +5,13 @@ use serde::Serialize;
 /// Median and spread of a few values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// How many values.
+    /// Number of values.
     pub runs: usize,
     /// The middle value (mean of the middle two).
     pub median: f64,
-    /// The smallest.
+    /// The smallest value.
     pub min: f64,
-    /// The largest.
+    /// The largest value.
     pub max: f64,
     /// Lower quartile, linear interpolation.
     pub q1: f64,
@@ -20,7 +20,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Summarises `values`; `None` of an empty slice or if any of them is not finite.
+    /// Summarises `values`; `None` if there are none or if any of them is not finite.
     pub fn of(values: &[f64]) -> Option<Summary> {
         if values.is_empty() || values.iter().any(|v| !v.is_finite()) {
             return None;

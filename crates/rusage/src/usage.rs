@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-/// Processor time from which on its split into user's and kernel's part means something: the split
-/// is sampled at ticks of 1 to 10 ms, and 25 samples of 4 ms tell a share within ±10 %.
+/// Processor time from which its split into user and kernel time is meaningful: the split is sampled
+/// at ticks of 1 to 10 ms, and 25 samples of 4 ms determine a share within ±10 %.
 pub const SPLIT_RELIABLE: Duration = Duration::from_millis(100);
 
-/// What was used: by a process from its start to its end, or between two moments of one.
+/// Resources used by a process from its start to its end, or between two moments of one.
 ///
-/// Serialised flat, times in microseconds (`wall_us`, `user_us`, `system_us`).
+/// Serialised flat, with times in microseconds (`wall_us`, `user_us`, `system_us`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
-    /// Time that passed, by a clock that nobody sets.
+    /// Elapsed time, by a clock that cannot be set.
     #[serde(rename = "wall_us", serialize_with = "micros")]
     pub wall: Duration,
     /// Processor time in the program's own code.
@@ -25,50 +25,50 @@ pub struct Usage {
     /// Processor time in the kernel on its behalf.
     #[serde(rename = "system_us", serialize_with = "micros")]
     pub system: Duration,
-    /// The most bytes that were resident at a time; 0 where the system does not tell.
+    /// Maximum number of bytes that were resident at a time; 0 where the system does not report it.
     pub max_rss_bytes: u64,
     /// Page faults that found their page in memory.
     pub minor_faults: u64,
-    /// Page faults that had to read it. On Windows all faults are counted here, of both kinds.
+    /// Page faults that had to read their page. On Windows, faults of both kinds are counted here.
     pub major_faults: u64,
-    /// Times that the processor was given up, to wait for something.
+    /// Number of times that the processor was given up, to wait for something.
     pub voluntary_switches: u64,
-    /// Times that the processor was taken away.
+    /// Number of times that the processor was taken away.
     pub involuntary_switches: u64,
     /// Bytes that had to be read from storage; `None` where the system counts something else.
     pub read_bytes: Option<u64>,
-    /// Bytes that were made to be written to storage.
+    /// Bytes that the process caused to be written to storage.
     pub written_bytes: Option<u64>,
-    /// Reads of blocks, of whatever size, where the system counts these (macOS, the BSDs).
+    /// Number of block reads, of any size, where the system counts these (macOS, the BSDs).
     pub read_operations: Option<u64>,
-    /// Writes of blocks.
+    /// Number of block writes.
     pub write_operations: Option<u64>,
-    /// Messages received over sockets; only the BSDs count.
+    /// Messages received over sockets; counted only by the BSDs.
     pub messages_received: u64,
     /// Messages sent.
     pub messages_sent: u64,
-    /// Signals delivered; only the BSDs count.
+    /// Signals delivered; counted only by the BSDs.
     pub signals: u64,
-    /// Times that it was swapped out as a whole; only the BSDs count.
+    /// Number of times that it was swapped out as a whole; counted only by the BSDs.
     pub swaps: u64,
-    /// Integrals over time, kilobytes × ticks: code that is shared with others, own data, own stack.
-    /// Only the BSDs count.
+    /// Integrals over time, kilobytes × ticks: shared code, own data, own stack. Counted only by the
+    /// BSDs.
     #[serde(skip)]
     pub integrals: [u64; 3],
 }
 
-/// As whole microseconds.
+/// Serialises a time as whole microseconds.
 fn micros<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u64(time.as_micros() as u64)
 }
 
 impl Usage {
-    /// What this process (all its threads) has used since it was started; without the time, which
-    /// [`Mark`](crate::Mark) knows.
+    /// Returns the usage of this process (all its threads) since it was started, without the wall
+    /// time, which [`Mark`](crate::Mark) measures.
     pub fn of_self() -> Usage {
         #[cfg(unix)]
         {
-            // SAFETY: the kernel fills what it is given, which is of the right type.
+            // SAFETY: the kernel fills the structure, which is of the right type.
             let raw = unsafe {
                 let mut raw: libc::rusage = std::mem::zeroed();
                 libc::getrusage(libc::RUSAGE_SELF, &mut raw);
@@ -78,14 +78,14 @@ impl Usage {
         }
         #[cfg(windows)]
         {
-            // SAFETY: a number that stands for this process.
+            // SAFETY: returns a number that denotes this process.
             let me = unsafe { windows_sys::Win32::System::Threading::GetCurrentProcess() };
             Usage::of_process(me, Duration::ZERO)
         }
     }
 
-    /// The difference to an `earlier` account of the same process. The peak size is the later one's:
-    /// a peak has no difference.
+    /// The difference from an `earlier` account of the same process. The peak size is the later
+    /// one's: a peak has no difference.
     pub fn since(&self, earlier: &Usage) -> Usage {
         let less = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_sub(b?));
         Usage {
@@ -118,18 +118,18 @@ impl Usage {
         self.user + self.system
     }
 
-    /// True if the split of the processor time rests on enough samples to mean something.
+    /// True if the split of the processor time is based on enough samples to be meaningful.
     pub fn split_is_reliable(&self) -> bool {
         self.cpu() >= SPLIT_RELIABLE
     }
 
-    /// From the kernel's structure.
+    /// Converts the kernel's structure.
     #[cfg(unix)]
     pub(crate) fn from_raw(raw: &libc::rusage, wall: Duration) -> Usage {
         // Apple counts the peak in bytes, all others in kilobytes.
         let unit = if cfg!(target_vendor = "apple") { 1 } else { 1024 };
         let (reads, writes) = (count(raw.ru_inblock), count(raw.ru_oublock));
-        // Linux counts units of 512 bytes here, whatever the size of a block is; others operations.
+        // Linux counts units of 512 bytes here, whatever the block size; others count operations.
         let linux = cfg!(any(target_os = "linux", target_os = "android"));
         let (bytes, operations) = (|n: u64| linux.then(|| n * 512), |n: u64| (!linux).then_some(n));
         Usage {
@@ -154,7 +154,7 @@ impl Usage {
     }
 }
 
-/// A count, which the kernel has as a signed number.
+/// A count, which the kernel stores as a signed number.
 #[cfg(unix)]
 fn count(raw: libc::c_long) -> u64 {
     u64::try_from(raw).unwrap_or(0)
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn units_of_512_bytes_become_bytes() {
-        // SAFETY: all zeroes is a value of this structure of numbers.
+        // SAFETY: all zeroes is a valid value of this structure of numbers.
         let mut raw: libc::rusage = unsafe { std::mem::zeroed() };
         (raw.ru_inblock, raw.ru_maxrss, raw.ru_utime.tv_sec) = (4_194_304, 7, 2);
         raw.ru_stime.tv_usec = 30;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use lexopt::prelude::*;
 use rusage::Command;
 
-/// What `--help` says.
+/// The text of `--help`.
 const HELP: &str = "\
 Runs a command and says what it cost, on stderr.
 
@@ -43,7 +43,7 @@ is that of its largest single process; see --tree. I/O is what had to be read fr
 to be written to it.
 ";
 
-/// What a report looks like.
+/// The format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Lines for people.
@@ -59,10 +59,10 @@ pub enum Format {
 /// The request.
 #[derive(Debug)]
 pub struct Args {
-    /// What the report looks like.
+    /// The format of the report.
     pub format: Format,
     pub output: Option<PathBuf>,
-    /// What is written beside it, and where to.
+    /// Additional reports, with their files.
     pub exports: Vec<(Format, PathBuf)>,
     pub append: bool,
     /// At least 1.
@@ -73,22 +73,22 @@ pub struct Args {
     pub drop_caches: bool,
     pub tree: bool,
     pub counters: bool,
-    /// What is measured, and then what it is compared with.
+    /// The measured command, and then those that it is compared with.
     pub commands: Vec<Command>,
 }
 
-/// What the arguments ask for.
+/// The result of parsing the arguments.
 pub enum Parsed {
-    /// Text on stdout.
+    /// Text to print on stdout.
     Show(String),
-    /// Something to measure.
+    /// Commands to measure.
     Run(Box<Args>),
 }
 
 /// Parses the arguments.
 ///
 /// # Errors
-/// They make no sense; in words.
+/// A message, if the arguments are invalid.
 pub fn parse(words: Vec<OsString>) -> Result<Parsed, String> {
     let mut args = Args {
         format: Format::Lines,
@@ -127,7 +127,7 @@ pub fn parse(words: Vec<OsString>) -> Result<Parsed, String> {
             Long("tree") => args.tree = true,
             Long("counters") => args.counters = true,
             Value(program) => {
-                // All that follows is the command's.
+                // All that follows belongs to the command.
                 let rest = parser.raw_args().map_err(|e| e.to_string())?;
                 command = Some(std::iter::once(program).chain(rest).collect::<Vec<_>>());
                 break;
@@ -154,19 +154,19 @@ pub fn parse(words: Vec<OsString>) -> Result<Parsed, String> {
     Ok(Parsed::Run(Box::new(args)))
 }
 
-/// What is said of a file that two reports should go to.
+/// The message for a file that two reports would go to.
 pub fn two_reports(file: &Path) -> String {
     format!("{}: two reports cannot go to one file", file.display())
 }
 
 impl Args {
-    /// True if anything is told of the bytes that went through system calls.
+    /// True if bytes that went through system calls are reported.
     pub fn tells_io(&self) -> bool {
         let mut formats = self.exports.iter().map(|(format, _)| *format).chain([self.format]);
         formats.any(|format| matches!(format, Format::Csv | Format::Json))
     }
 
-    /// The report has this form.
+    /// Sets the format of the report.
     fn takes(&mut self, format: Format) -> Result<(), String> {
         if self.format != Format::Lines && self.format != format {
             return Err(
@@ -177,7 +177,7 @@ impl Args {
         Ok(())
     }
 
-    /// `FORMAT` or `FORMAT=FILE`.
+    /// Parses `FORMAT` or `FORMAT=FILE`.
     fn exports(&mut self, word: &OsStr) -> Result<(), String> {
         let (name, file) = halves(word);
         let format = match name.to_str() {
@@ -203,16 +203,17 @@ impl Args {
     }
 }
 
-/// What stands before and after the first `=`; a file's name need not be text.
+/// Splits a word at its first `=`; a file's name need not be text.
 fn halves(word: &OsStr) -> (&OsStr, Option<&OsStr>) {
     let bytes = word.as_encoded_bytes();
     let Some(at) = bytes.iter().position(|&b| b == b'=') else { return (word, None) };
-    // SAFETY: cut before and after a character of ASCII, which such bytes may be.
+    // SAFETY: cut before and after an ASCII character, which is allowed for such bytes.
     let part = |bytes| unsafe { OsStr::from_encoded_bytes_unchecked(bytes) };
     (part(&bytes[..at]), Some(part(&bytes[at + 1..])))
 }
 
-/// What this system cannot do is refused: a run that is not what was asked for is worth nothing.
+/// Rejects options that this system does not support: a run other than the requested one is
+/// worthless.
 fn lacking(args: &Args) -> Result<(), String> {
     let evicts = cfg!(any(target_os = "linux", target_os = "freebsd"));
     if !args.cold.is_empty() && !evicts {
@@ -241,10 +242,10 @@ fn number(parser: &mut lexopt::Parser, name: &str, least: usize) -> Result<usize
     number.ok_or_else(|| format!("{name} takes a number from {least} to {MAX_RUNS}, not {text:?}"))
 }
 
-/// Runs at most: each takes a few hundred bytes of memory.
+/// Maximum number of runs: each uses a few hundred bytes of memory.
 const MAX_RUNS: usize = 1_000_000;
 
-/// A command line in one word, split as a shell splits it.
+/// Parses a command line in one word, split as a shell splits it.
 fn split(line: &OsStr) -> Result<Command, String> {
     let words = line.to_str().and_then(shlex::split).ok_or_else(|| {
         format!("--vs {line:?}: cannot be split into words: a quote is open, or it is not UTF-8")

@@ -1,4 +1,4 @@
-//! Files out of the page cache before a run.
+//! Evicts files from the page cache before a run.
 
 use std::fs;
 use std::io;
@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// A file that was taken out of the page cache, and what was there before and after.
+/// A file that was evicted from the page cache, and its cached bytes before and after.
 #[derive(Clone, Debug, Serialize)]
 pub struct Evicted {
     file: String,
     cached_before_bytes: u64,
     cached_after_bytes: u64,
-    /// How that is known: `cachestat` or `mincore`.
+    /// How they were determined: `cachestat` or `mincore`.
     how: &'static str,
 }
 
-/// All regular files at `paths`, folders gone through.
+/// Returns all regular files at `paths`, including those inside folders.
 ///
 /// # Errors
-/// One cannot be looked at, or there is none; in words.
+/// A message, if a path cannot be examined or has no files.
 pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for path in paths {
@@ -32,7 +32,8 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// Links are followed where they were named, not inside folders: those could lead anywhere.
+/// Links are followed if they were named, but not inside folders, where they could lead
+/// anywhere.
 fn add(path: &Path, named: bool, found: &mut Vec<PathBuf>) -> io::Result<()> {
     let metadata = if named { fs::metadata(path)? } else { fs::symlink_metadata(path)? };
     if metadata.is_dir() {
@@ -47,10 +48,10 @@ fn add(path: &Path, named: bool, found: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the files out of the page cache and proves it.
+/// Evicts the files from the page cache and proves it.
 ///
 /// # Errors
-/// A file cannot be opened or evicted, or something of it stays; in words.
+/// A message, if a file cannot be opened or evicted, or a part of it stays cached.
 #[cfg(unix)]
 pub fn evict(files: &[PathBuf]) -> Result<Vec<Evicted>, String> {
     files
@@ -84,19 +85,19 @@ pub fn evict(files: &[PathBuf]) -> Result<Vec<Evicted>, String> {
         .collect()
 }
 
-/// Windows: [`args`](super::args) has refused before.
+/// Windows: [`args`](super::args) has rejected the option before.
 #[cfg(not(unix))]
 pub fn evict(_: &[PathBuf]) -> Result<Vec<Evicted>, String> {
     Ok(Vec::new())
 }
 
-/// Drops the page cache of the machine: what is changed is written first.
+/// Drops the page cache of the machine, after writing changed pages.
 ///
 /// # Errors
-/// This is not Linux, or not root; in words.
+/// A message, if this is not Linux or the user is not root.
 pub fn drop_caches() -> Result<(), String> {
     #[cfg(target_os = "linux")]
-    // SAFETY: takes nothing.
+    // SAFETY: takes no arguments.
     unsafe {
         libc::sync();
     }

@@ -13,12 +13,12 @@ use super::output::printable;
 use super::report;
 use super::runs::{Measured, Run};
 
-/// Columns before those of the processor's counters. Times are in seconds, sizes in bytes.
+/// Columns before those of the hardware counters. Times are in seconds, sizes in bytes.
 const COLUMNS: &str = "command,run,exit_code,signal,wall_s,user_s,system_s,max_rss_bytes,max_rss_floor_bytes,\
                        minor_faults,major_faults,voluntary_switches,involuntary_switches,read_bytes,\
                        written_bytes,read_call_bytes,write_call_bytes,tree_peak_bytes";
 
-/// The line of names, without its end.
+/// Returns the header line, without its end.
 fn names() -> String {
     let mut names = COLUMNS.to_owned();
     for counter in counters::NAMES {
@@ -28,10 +28,10 @@ fn names() -> String {
     names
 }
 
-/// Whether rows can be added to a file that has something in it.
+/// Checks that rows can be added to a file that is not empty.
 ///
 /// # Errors
-/// Its first line is not the names of these columns; in words.
+/// A message, if its first line is not the header of these columns.
 pub fn fits(path: &Path) -> Result<(), String> {
     let names = names();
     let mut line = String::new();
@@ -50,7 +50,7 @@ pub fn fits(path: &Path) -> Result<(), String> {
     }
 }
 
-/// A row for each run, after a line with the names, unless the rows `continue` others.
+/// Returns a row for each run, after a header line, unless it `continues` other rows.
 pub fn rows(args: &Args, measured: &Measured, continues: bool) -> String {
     let mut text = String::new();
     if !continues {
@@ -71,7 +71,8 @@ pub fn rows(args: &Args, measured: &Measured, continues: bool) -> String {
     text
 }
 
-/// What follows the number of a run. What the system does not tell, or was not asked, is empty.
+/// Returns the cells after the number of a run. Values that the system does not report, or that were
+/// not requested, are empty.
 fn cells(run: &Run) -> Vec<String> {
     let (code, signal) = match run.ended.status {
         Status::Exited(code) => (Some(code), None),
@@ -107,7 +108,7 @@ fn cells(run: &Run) -> Vec<String> {
     cells
 }
 
-/// A text that commas and quotes may be in.
+/// Quotes a text that may contain commas and quotes.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"']) {
         format!("\"{}\"", text.replace('"', "\"\""))

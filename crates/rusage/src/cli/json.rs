@@ -26,7 +26,7 @@ struct Line<'a> {
 struct Series<'a> {
     command: Vec<String>,
     runs: Vec<Account<'a>>,
-    /// Of each number its median and spread over the runs.
+    /// The median and spread of each number over the runs.
     summary: BTreeMap<&'static str, Summary>,
 }
 
@@ -46,7 +46,7 @@ struct Ratio {
     max: f64,
     q1: f64,
     q3: f64,
-    /// Pairs in which the first command took less time.
+    /// Number of pairs in which the first command took less time.
     first_faster: usize,
 }
 
@@ -58,18 +58,18 @@ struct Account<'a> {
     core_dumped: bool,
     #[serde(flatten)]
     usage: Usage,
-    /// True if the processor time is enough for its split to mean something.
+    /// True if there is enough processor time for its split to be meaningful.
     cpu_split_reliable: bool,
-    /// What `max_rss_bytes` begins at, whatever the command does.
+    /// The size at which `max_rss_bytes` begins, whatever the command does.
     max_rss_floor_bytes: u64,
-    /// Bytes through system calls, where the system tells.
+    /// Bytes through system calls, where the system reports them.
     io: Option<IoBytes>,
     tree_peak: Option<TreePeak>,
     counters: Option<&'a [Counter]>,
     evicted: &'a [Evicted],
 }
 
-/// The line, with its end.
+/// Returns the line, with its end.
 pub fn line(args: &Args, measured: &Measured) -> String {
     let mut series =
         args.commands.iter().zip(&measured.runs).map(|(command, runs)| of(args, command, runs));
@@ -87,7 +87,7 @@ pub fn line(args: &Args, measured: &Measured) -> String {
         }),
     });
     let line = first.map(|measured| Line { rusage: 1, measured, versus: versus.collect() });
-    // Numbers, and text that is UTF-8 by now: nothing in it can fail.
+    // Numbers, and text that is UTF-8 by now, so this cannot fail.
     let mut text = serde_json::to_string(&line).unwrap_or_default();
     text.push('\n');
     text
@@ -119,7 +119,7 @@ fn of<'a>(args: &Args, command: &Command, runs: &'a [Run]) -> Series<'a> {
     }
 }
 
-/// Of every number of the account that the system tells.
+/// Summarises every number of the account that the system reports.
 fn summary(runs: &[Run]) -> BTreeMap<&'static str, Summary> {
     type Field = (&'static str, fn(&Usage) -> Option<f64>);
     let fields: [Field; 12] = [

@@ -12,7 +12,7 @@ use super::runs::{Measured, Run};
 /// A column: its name, and its cell for each command.
 type Column = (String, Vec<String>);
 
-/// The table; after an empty line if it `continues` a file.
+/// Returns the table; after an empty line if it `continues` a file.
 pub fn table(args: &Args, measured: &Measured, continues: bool) -> String {
     let measured: Vec<_> =
         args.commands.iter().zip(&measured.runs).filter(|(_, runs)| !runs.is_empty()).collect();
@@ -38,7 +38,7 @@ fn row<'a>(text: &mut String, cells: impl Iterator<Item = &'a str>) {
     text.push_str("|\n");
 }
 
-/// The columns of numbers. What does not apply to any command has none.
+/// Returns the columns of numbers. Values that apply to no command have none.
 fn numbers(commands: &[&[Run]]) -> Vec<Column> {
     let all = |cell: &dyn Fn(&[Run]) -> String| commands.iter().map(|runs| cell(runs)).collect();
     let any = |of: &dyn Fn(&Run) -> bool| commands.iter().any(|runs| runs.iter().any(of));
@@ -119,7 +119,7 @@ fn median(runs: &[Run], of: impl Fn(&Usage) -> f64) -> f64 {
     summary(runs, of).map_or(0.0, |summary| summary.median)
 }
 
-/// The kernel's share of the processor time of all runs; none where it means nothing.
+/// The kernel's share of the processor time of all runs, unless that time is too short.
 fn kernel(runs: &[Run]) -> String {
     let cpu: Duration = runs.iter().map(|run| run.ended.usage.cpu()).sum();
     let system: Duration = runs.iter().map(|run| run.ended.usage.system).sum();
@@ -129,7 +129,8 @@ fn kernel(runs: &[Run]) -> String {
     format!("{:.0} %", 100.0 * system.as_secs_f64() / cpu.as_secs_f64())
 }
 
-/// The peak size; a bound, where it is no larger than what every program begins with.
+/// The peak size; an upper bound, if it is no larger than the size that every program
+/// begins with.
 fn peak(runs: &[Run]) -> String {
     let bytes = mib(median(runs, |u| u.max_rss_bytes as f64));
     let told = runs.iter().any(|run| run.ended.usage.max_rss_bytes > run.ended.floor);
@@ -141,10 +142,10 @@ fn mib(bytes: f64) -> String {
     format!("{}.{}", thousands(tenths / 10), tenths % 10)
 }
 
-/// Text as code, in a cell of a table.
+/// Formats text as code, in a cell of a table.
 fn code(text: &str) -> String {
     let text = printable(text).replace('|', "\\|");
-    // A mark that is longer than any in the text.
+    // A run of backticks that is longer than any in the text.
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let mark = "`".repeat(longest + 1);
     let space = if text.starts_with('`') || text.ends_with('`') { " " } else { "" };

@@ -15,15 +15,15 @@ use args::{Args, Format, Parsed};
 use output::Output;
 use rusage::{RunError, Status, signals};
 
-/// Statuses as env(1), nohup(1) and timeout(1) have them.
+/// Exit statuses, as in env(1), nohup(1) and timeout(1).
 const OWN_FAILURE: i32 = 125;
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
 
-/// How a run of `rusage` fails by its own fault or by that of what it was given.
+/// Why a run of `rusage` failed, by its own fault or by that of its input.
 #[derive(Debug)]
 pub enum Failure {
-    /// It says why, and ends with status 125.
+    /// It prints the reason, and ends with status 125.
     Own(String),
     /// A program could not be started.
     Run(RunError),
@@ -35,7 +35,7 @@ impl From<RunError> for Failure {
     }
 }
 
-/// Everything. `words` are the arguments without the program's own name. Returns the exit status.
+/// Runs everything. `words` are the arguments without the program's own name. Returns the exit status.
 pub fn main(words: Vec<OsString>) -> i32 {
     match args::parse(words) {
         Ok(Parsed::Show(text)) => match output::to_stdout(&text) {
@@ -43,10 +43,10 @@ pub fn main(words: Vec<OsString>) -> i32 {
             Err(_) => OWN_FAILURE,
         },
         Ok(Parsed::Run(args)) => {
-            // Before signals are handled: to open a pipe may take until somebody reads it.
+            // Before signals are handled: opening a pipe may block until it has a reader.
             let reports = Report::all(&args);
-            // Over all runs and to the end: what comes between two runs, or while the report is written,
-            // must not take it away.
+            // Over all runs and to the end, so that the report is not lost to a signal between two runs
+            // or while it is written.
             let passed = signals::Passed::on();
             let status = match reports {
                 Ok(reports) => measure(&args, reports, &passed),
@@ -55,7 +55,7 @@ pub fn main(words: Vec<OsString>) -> i32 {
                     OWN_FAILURE
                 }
             };
-            // This process ends now: what was there before is not needed again.
+            // This process ends now: the previous state is not needed again.
             std::mem::forget(passed);
             status
         }
@@ -68,15 +68,15 @@ pub fn main(words: Vec<OsString>) -> i32 {
     }
 }
 
-/// A report that is to be written.
+/// A report to be written.
 struct Report {
     format: Format,
     output: Output,
 }
 
 impl Report {
-    /// Those that were asked for, their files open. The one that may be on a terminal is the last, so
-    /// that what is wrong with another one is not the last word.
+    /// Returns the requested reports, with their files open. The one that may be on a terminal is the
+    /// last, so that errors of the others are not printed after it.
     fn all(args: &Args) -> Result<Vec<Report>, String> {
         let exports = args.exports.iter().map(|(format, path)| (*format, Some(&**path)));
         let reports = exports.chain([(args.format, args.output.as_deref())]);
@@ -133,7 +133,7 @@ fn measure(args: &Args, mut reports: Vec<Report>, passed: &signals::Passed) -> i
         (None, None, Some(Status::Exited(code))) => code,
         (None, Some(signal), _) | (None, None, Some(Status::Killed { signal, .. })) => {
             signals::die_by(signal);
-            // It was one that does not end this process.
+            // The signal was one that does not end this process.
             128 + signal
         }
     }

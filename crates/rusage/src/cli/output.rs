@@ -1,4 +1,4 @@
-//! Where the report goes.
+//! The target of the report.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write, stderr, stdout};
@@ -7,35 +7,34 @@ use std::path::{Path, PathBuf};
 /// Stderr or a file.
 pub struct Output(Option<Target>);
 
-/// A file, open for writing since before anything was run. It is left as it was until there is a report.
+/// A file, opened for writing before the first run. It is left as it was until there is a report.
 struct Target {
     path: PathBuf,
     file: File,
-    /// The report takes the place of what is in it.
+    /// True if the report replaces the contents.
     replaces: bool,
-    /// It was made here, and goes again if there is no report.
+    /// True if the file was created here; it is removed if there is no report.
     is_new: bool,
-    /// The report comes after what is in it.
+    /// True if the report is added after existing contents.
     continues: bool,
 }
 
 impl Output {
-    /// Opens it before anything is run, so that a run is not lost for want of a file. Nothing of a file
-    /// is lost by that.
+    /// Opens it before anything is run, so that a run is not lost for lack of a file. Opening loses nothing of an existing file.
     ///
-    /// Like the shell's `>` and other programs of this kind, it writes into the file that is there: its
-    /// owner, permissions and other names stay, and it may be a terminal, a pipe or `/dev/null`. A file
-    /// that is also the standard output or error is added to. A disk is not written to.
+    /// Like the shell's `>` and other programs of this kind, it writes into the existing file: its owner, permissions and other names
+    /// stay, and it may be a terminal, a pipe or `/dev/null`. A file that is also the standard output or error is appended to. A disk
+    /// is not written to.
     ///
     /// # Errors
-    /// The file cannot be written; in words.
+    /// A message, if the file cannot be written.
     pub fn open(path: Option<&Path>, append: bool) -> Result<Output, String> {
         let Some(path) = path else { return Ok(Output(None)) };
         let target = Target::open(path, append);
         target.map(Some).map(Output).map_err(|why| cannot_write(path, why))
     }
 
-    /// The file, if the report comes after what is in it already.
+    /// Returns the file, if the report is added after existing contents.
     pub fn continues(&self) -> Option<&Path> {
         self.0.as_ref().filter(|target| target.continues).map(|target| &*target.path)
     }
@@ -46,7 +45,7 @@ impl Output {
         identity(self).is_some_and(|own| Some(own) == identity(other))
     }
 
-    /// True if the lines' prefix may be bold: on a terminal, unless `NO_COLOR` says no.
+    /// True if the lines' prefix may be bold: on a terminal, unless `NO_COLOR` forbids it.
     pub fn bold(&self) -> bool {
         self.0.is_none()
             && stderr().is_terminal()
@@ -54,14 +53,14 @@ impl Output {
             && std::env::var_os("TERM").is_none_or(|v| v != "dumb")
     }
 
-    /// Writes the report, whole lines. A stderr that is gone is nobody to tell.
+    /// Writes the report, in whole lines. Errors on stderr are ignored: there is nowhere to report them.
     ///
     /// # Errors
-    /// The file cannot be written; in words.
+    /// A message, if the file cannot be written.
     pub fn write(&mut self, text: &str) -> Result<(), String> {
         match &mut self.0 {
             None => {
-                // In one call, so that it is not mixed with what others write.
+                // In one call, so that it is not interleaved with other output.
                 let _ = stderr().write_all(text.as_bytes());
                 Ok(())
             }
@@ -80,7 +79,7 @@ impl Target {
     fn open(path: &Path, append: bool) -> io::Result<Target> {
         let mut options = OpenOptions::new();
         options.write(true).append(append);
-        // What is wrong with a name that cannot be made is said by the second try.
+        // If a name cannot be created, the second attempt returns the error.
         let made = options.clone().create_new(true).open(path).ok();
         let is_new = made.is_some();
         let file = match made {
@@ -110,14 +109,14 @@ impl Target {
             self.file = OpenOptions::new().append(true).open(&self.path)?;
         }
         if self.file.as_raw_fd() <= 2 {
-            // The number of a standard stream that is closed: what is meant for that would get into the
-            // report. A copy has another one.
+            // This is the number of a standard stream that is closed: output meant for that would end up in the report. A copy has
+            // another number.
             self.file = self.file.try_clone()?;
         }
         Ok(())
     }
 
-    /// Writes the report in one call, so that no reader finds half of it. If the disk has no room for it, the old report stays.
+    /// Writes the report in one call, so that no reader finds half of it. If the disk has no space for it, the old report stays.
     fn write(&mut self, text: &[u8]) -> io::Result<()> {
         if !self.replaces {
             let written = self.file.write_all(text);
@@ -132,13 +131,13 @@ impl Target {
             }
         };
         let written = self.file.write_all(&text[first..]);
-        // Cut to the report, or, where that did not fit, to nothing.
+        // Truncated to the report, or to nothing if that did not fit.
         self.file.set_len(if written.is_ok() { text.len() as u64 } else { 0 })?;
         self.is_new &= written.is_err();
         written
     }
 
-    /// What tells this file from all others, if it is one that a report takes the place of or is added to.
+    /// Identifies this file, if it is a regular one, which a report replaces or is added to.
     fn identity(&self) -> Option<(u64, u64)> {
         #[cfg(unix)]
         {
@@ -154,17 +153,16 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         if self.is_new && fs::metadata(&self.path).is_ok_and(|f| f.is_file() && f.len() == 0) {
-            // Gone already, or beyond our means.
+            // It may be gone already, or we may lack the permission.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Sets space aside for so many bytes from the beginning of a file on, whatever its length, so that to write them cannot fail for want
-/// of it.
+/// Reserves space for `len` bytes from the beginning of a file, whatever its length, so that writing them cannot run out of space.
 ///
 /// # Errors
-/// There is none. That it cannot be done on this filesystem is no error.
+/// There is no space. It is no error if the filesystem does not support this.
 #[cfg(target_os = "linux")]
 fn reserve(file: &File, len: usize) -> io::Result<()> {
     use std::os::fd::AsRawFd;
@@ -184,7 +182,7 @@ fn reserve(_: &File, _: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// True if this is the file that the standard output or error leads to.
+/// True if this is the file that the standard output or error refers to.
 #[cfg(unix)]
 fn is_standard(found: &fs::Metadata) -> bool {
     use std::os::fd::AsFd;
@@ -197,22 +195,22 @@ fn is_standard(found: &fs::Metadata) -> bool {
     })
 }
 
-/// Help and version.
+/// Prints help and version.
 ///
 /// # Errors
-/// Nobody reads it.
+/// There is no reader.
 pub fn to_stdout(text: &str) -> io::Result<()> {
     let mut out = stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
 }
 
-/// Says what is wrong.
+/// Prints an error.
 pub fn complain(why: &str) {
     let _ = writeln!(stderr(), "rusage: {}", printable(why));
 }
 
-/// Text with its control characters shown, so that a file's name cannot drive the terminal.
+/// Returns text with its control characters escaped, so that a file's name cannot control the terminal.
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

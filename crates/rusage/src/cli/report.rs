@@ -6,7 +6,7 @@ use super::args::Args;
 use super::output::printable;
 use super::runs::{Measured, Run};
 
-/// All lines, each with its prefix.
+/// Returns all lines, each with its prefix.
 pub fn text(args: &Args, measured: &Measured, bold: bool) -> String {
     let mut lines = Vec::new();
     let compared = args.commands.len() > 1;
@@ -54,7 +54,8 @@ fn account(runs: &[Run]) -> Vec<String> {
     lines
 }
 
-/// What went through reads and writes of any kind, where the system tells nothing of storage (Windows).
+/// Bytes that went through reads and writes of any kind, where the system reports nothing about storage
+/// (Windows).
 fn transferred(runs: &[Run]) -> Option<String> {
     let of = |get: fn(&IoBytes) -> u64| {
         let told: Option<Vec<f64>> = runs
@@ -68,7 +69,7 @@ fn transferred(runs: &[Run]) -> Option<String> {
     Some(format!("got {read} bytes by reads and gave {written} to writes ({all})"))
 }
 
-/// The tree's peak and the processor's counters, where they were asked for and are known.
+/// The tree's peak and the hardware counters, where they were requested and are known.
 fn beyond(runs: &[Run]) -> Vec<String> {
     use rusage::tree::PeakMethod;
 
@@ -109,7 +110,7 @@ fn beyond(runs: &[Run]) -> Vec<String> {
     lines
 }
 
-/// How the wall times of two commands compare, pair by pair.
+/// Compares the wall times of two commands, pair by pair.
 fn comparison(first: &[String], runs: &[Run], other: &[String], others: &[Run]) -> Option<String> {
     let (ratio, faster) = ratio(runs, others)?;
     Some(format!(
@@ -127,7 +128,8 @@ fn comparison(first: &[String], runs: &[Run], other: &[String], others: &[Run]) 
     ))
 }
 
-/// The ratio of the wall times of pairs of runs, and in how many of these the first was faster.
+/// Returns the ratio of the wall times of pairs of runs, and the number of pairs in which the first was
+/// faster.
 pub fn ratio(runs: &[Run], others: &[Run]) -> Option<(Summary, usize)> {
     let wall = |run: &Run| run.ended.usage.wall.as_secs_f64();
     let ratios: Vec<f64> =
@@ -137,11 +139,11 @@ pub fn ratio(runs: &[Run], others: &[Run]) -> Option<(Summary, usize)> {
 
 /// A command line as it can be typed again.
 pub fn command_line(words: &[String]) -> String {
-    // Only a zero byte cannot be quoted, which no argument has.
+    // Only a zero byte cannot be quoted, and no argument contains one.
     shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
 }
 
-/// A command line in short.
+/// A command line, shortened.
 fn name(words: &[String]) -> String {
     const MAX_CHARS: usize = 60;
     let line = words.join(" ");

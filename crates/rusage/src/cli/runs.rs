@@ -11,20 +11,20 @@ use super::cold::{self, Evicted};
 pub struct Run {
     /// Its account.
     pub ended: Ended,
-    /// What was taken out of the page cache before.
+    /// Files that were evicted from the page cache before the run.
     pub evicted: Vec<Evicted>,
 }
 
-/// What came of all runs.
+/// The results of all runs.
 #[derive(Debug, Default)]
 pub struct Measured {
-    /// For each command its runs, in order. The first commands may have one more than the last ones.
+    /// The runs of each command, in order. The first commands may have one more than the last ones.
     pub runs: Vec<Vec<Run>>,
     /// How the last run ended.
     pub last_status: Option<Status>,
-    /// The signal that ended the series before its end, though the run in which it came succeeded.
+    /// The signal that ended the series early, though the run during which it arrived succeeded.
     pub interrupted: Option<i32>,
-    /// Why it ended early.
+    /// Why the series ended early.
     pub failure: Option<Failure>,
 }
 
@@ -35,8 +35,8 @@ impl Measured {
     }
 }
 
-/// Runs all commands as often as was asked. A signal that came to this process ends it after the run
-/// in which it came.
+/// Runs all commands the requested number of times. A signal to this process ends the series after
+/// the run during which it arrived.
 pub fn all(args: &Args, passed: &signals::Passed) -> Measured {
     let mut measured = Measured::default();
     measured.runs.resize_with(args.commands.len(), Vec::new);
@@ -51,7 +51,7 @@ pub fn all(args: &Args, passed: &signals::Passed) -> Measured {
     };
     for round in 0..args.warmup + args.runs {
         for turn in 0..args.commands.len() {
-            // Forth and back, so that what drifts meets all alike.
+            // Forward and backward, so that drift affects all commands alike.
             let which = if round % 2 == 0 { turn } else { args.commands.len() - 1 - turn };
             let prepared = if args.drop_caches { cold::drop_caches() } else { Ok(()) };
             let evicted = match prepared.and_then(|()| cold::evict(&files)) {
@@ -61,7 +61,7 @@ pub fn all(args: &Args, passed: &signals::Passed) -> Measured {
                     return measured;
                 }
             };
-            // What came while files were evicted, or between two runs.
+            // A signal that arrived while files were evicted, or between two runs.
             if let Some(signal) = passed.came() {
                 measured.interrupted = Some(signal);
                 return measured;

@@ -1,6 +1,6 @@
-//! What a program that wraps another does with Ctrl-C on Windows, where there are no signals.
+//! Handling of Ctrl-C on Windows, where there are no signals, in a program that wraps another.
 //!
-//! Ctrl-C and Ctrl-Break come to all processes of the console, so to the program too: the wrapper only
+//! Ctrl-C and Ctrl-Break go to all processes of the console, so to the program too: the wrapper merely
 //! does not end because of them. Nothing else can be passed on.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -10,26 +10,26 @@ use windows_sys::core::BOOL;
 
 /// The status of a program that ended because of Ctrl-C (STATUS_CONTROL_C_EXIT).
 const ENDED_BY_CTRL_C: u32 = 0xC000_013A;
-/// What elsewhere is the number of the signal that Ctrl-C sends.
+/// The number of the signal that Ctrl-C sends on other systems.
 const CTRL_C: i32 = 2;
 
 static CAME: AtomicBool = AtomicBool::new(false);
 
-/// As long as this lives, Ctrl-C is handled as the [module](self) says. One at a time.
+/// As long as this lives, Ctrl-C is handled as the [module](self) describes. One at a time.
 #[derive(Debug)]
 pub struct Passed(());
 
 impl Passed {
-    /// Begins.
+    /// Starts handling Ctrl-C.
     pub fn on() -> Passed {
         CAME.store(false, Relaxed);
-        // SAFETY: the handler has the right type and touches an atomic only. Without a console it is
+        // SAFETY: the handler has the right type and accesses only an atomic. Without a console it is
         // never called.
         unsafe { SetConsoleCtrlHandler(Some(stay), 1) };
         Passed(())
     }
 
-    /// 2 (as if it were SIGINT) if Ctrl-C or Ctrl-Break came since [`on`](Passed::on).
+    /// 2 (as if it were SIGINT) if Ctrl-C or Ctrl-Break arrived since [`on`](Passed::on).
     pub fn came(&self) -> Option<i32> {
         CAME.load(Relaxed).then_some(CTRL_C)
     }
@@ -37,17 +37,17 @@ impl Passed {
 
 impl Drop for Passed {
     fn drop(&mut self) {
-        // SAFETY: takes away what `on` set.
+        // SAFETY: removes the handler that `on` set.
         unsafe { SetConsoleCtrlHandler(Some(stay), 0) };
     }
 }
 
-/// Ends this process with the status of one that Ctrl-C ended. There is nothing else to die by.
+/// Ends this process with the status of one that Ctrl-C ended. There is no signal to die by.
 pub fn die_by(_: i32) {
     std::process::exit(ENDED_BY_CTRL_C as i32);
 }
 
-/// Called on a thread of its own. Whether nothing more is to be done.
+/// Called on a separate thread. Returns true if the event is handled.
 unsafe extern "system" fn stay(event: u32) -> BOOL {
     let ours = matches!(event, CTRL_C_EVENT | CTRL_BREAK_EVENT);
     if ours {

@@ -1,22 +1,22 @@
-//! Being small at the moment when a child is made.
+//! Makes this process small before a child is created.
 //!
 //! A child's account of its peak size begins with the peak of the image that exec replaces, which, as
-//! the child shares it, is this process's. So before that the pages of this program's own code are
-//! given back (they are the page cache's, and come again when they are executed, 64 KiB at a time),
-//! and the kernel is told to forget the peak so far. What runs from then until exec must be little,
-//! and lie close together.
+//! the child shares it, is this process's. So before that, the pages of this program's own code are
+//! given back (they belong to the page cache, and return when they are executed, 64 KiB at a time), and
+//! the kernel is made to forget the peak so far. The code that runs from then until exec must be small
+//! and close together.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-/// Loaded segments that cannot be written: three of a static program, some more of one with
-/// libraries. What is beyond stays.
+/// Maximum number of loaded segments that cannot be written: a static program has three, one with
+/// libraries some more. Any beyond that stay.
 const SEGMENTS: usize = 48;
 
-/// What can be had again from the files of this program and its libraries.
+/// The memory that can be loaded again from the files of this program and its libraries.
 pub(super) struct Floor {
-    /// proc(5): a 5 in here resets the peak resident set size to the present size.
+    /// proc(5): writing 5 to it resets the peak resident set size to the present size.
     reset: Option<OwnedFd>,
     /// Addresses and lengths.
     segments: [(usize, usize); SEGMENTS],
@@ -24,25 +24,25 @@ pub(super) struct Floor {
 }
 
 impl Floor {
-    /// Everything that can be done before.
+    /// Does everything that can be done in advance.
     pub(super) fn prepare() -> Floor {
         let reset = open(c"/proc/self/clear_refs", libc::O_WRONLY);
         let mut floor = Floor { reset, segments: [(0, 0); SEGMENTS], count: 0 };
-        // SAFETY: the function is of the right type; the pointer is to what it expects, and is used
-        // during this call only.
+        // SAFETY: the function is of the right type; the pointer is of the type that it expects, and is
+        // used only during this call.
         unsafe {
             libc::dl_iterate_phdr(Some(add), ptr::from_mut(&mut floor).cast());
         }
         floor
     }
 
-    /// To be called just before the child is made: gives the segments back and begins a new peak. Where
-    /// the kernel does not do that, nothing is lost but the small size.
+    /// To be called just before the child is made: gives the segments back and begins a new peak. If
+    /// the kernel does not support that, only the small size is lost.
     #[inline(always)]
     pub(super) fn lower(&self) {
         for &(start, len) in &self.segments[..self.count] {
-            // SAFETY: nothing was ever written to these pages of a private map of a file: read
-            // again, they hold the same.
+            // SAFETY: nothing was ever written to these pages of a private map of a file: read again,
+            // they have the same contents.
             unsafe { libc::madvise(start as *mut c_void, len, libc::MADV_DONTNEED) };
         }
         if let Some(reset) = &self.reset {
@@ -52,19 +52,18 @@ impl Floor {
     }
 }
 
-/// Without the standard library's way of opening files, whose code would be one more thing to bring
-/// into memory.
+/// Opens a file without the standard library, whose code for that would be more to bring into memory.
 fn open(path: &CStr, flags: c_int) -> Option<OwnedFd> {
-    // SAFETY: a string with its end; what is returned is a descriptor that is nobody else's, or -1.
+    // SAFETY: a terminated string; the call returns a descriptor that is ours alone, or -1.
     unsafe {
         let fd = libc::open(path.as_ptr(), flags | libc::O_CLOEXEC);
         (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
     }
 }
 
-/// Adds the parts of a loaded object that cannot be written.
+/// Adds the segments of a loaded object that cannot be written.
 extern "C" fn add(object: *mut libc::dl_phdr_info, _: usize, floor: *mut c_void) -> c_int {
-    // SAFETY: the loader hands a valid description with as many headers as it says, and the pointer
+    // SAFETY: the loader passes a valid description with the stated number of headers, and the pointer
     // that `prepare` gave it.
     let (object, headers, floor) = unsafe {
         let object = &*object;
@@ -75,7 +74,7 @@ extern "C" fn add(object: *mut libc::dl_phdr_info, _: usize, floor: *mut c_void)
     // SAFETY: takes a number.
     let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
     if vdso == base && base != 0 {
-        // The kernel's own.
+        // The vDSO is the kernel's own.
         return 0;
     }
     let page = alight_pages::page_size();
@@ -83,7 +82,7 @@ extern "C" fn add(object: *mut libc::dl_phdr_info, _: usize, floor: *mut c_void)
         if header.p_type != libc::PT_LOAD || header.p_flags & libc::PF_W != 0 {
             continue;
         }
-        // Segments of different rights share no page: what lies in this one's pages is its own.
+        // Segments with different permissions share no page: the pages of this one hold nothing else.
         let start = (base + header.p_vaddr as usize) & !(page - 1);
         let end = base + header.p_vaddr as usize + header.p_memsz as usize;
         if let Some(place) = floor.segments.get_mut(floor.count) {

@@ -1,4 +1,4 @@
-//! The interpreter of a program that is there and yet cannot be executed for want of something.
+//! The missing interpreter of a program that exists but cannot be executed.
 
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
@@ -7,11 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::path;
 
-/// Bytes in which a first line, or the headers of a program, are looked for; what kernels read of a
-/// script is less.
+/// Bytes that are searched for a first line, or for the headers of a program; kernels read less of a
+/// script.
 const HEAD: u64 = 4096;
 
-/// What the first file that is found for a program of this name needs to be executed, if it says so.
+/// Returns the interpreter that the first file found for a program of this name requires, if it
+/// names one.
 pub(super) fn missing(program: &CStr) -> Option<String> {
     let path = std::env::var_os("PATH");
     let candidates = path::candidates(program, path.as_deref().map(OsStrExt::as_bytes));
@@ -31,9 +32,9 @@ fn of_script(head: &[u8]) -> Option<&[u8]> {
     line.split(|&byte| byte == b' ' || byte == b'\t').find(|word| !word.is_empty())
 }
 
-/// The loader of a 64-bit program whose numbers begin with the lowest byte (PT_INTERP).
+/// The loader of a 64-bit little-endian program (PT_INTERP).
 fn of_elf(head: &[u8]) -> Option<&[u8]> {
-    /// That a program header names the loader.
+    /// Type of the program header that names the loader.
     const PT_INTERP: usize = 3;
     let number = |at: usize, bytes: usize| -> Option<usize> {
         let mut value = [0; 8];
@@ -66,14 +67,14 @@ mod tests {
 
     #[test]
     fn loaders() {
-        // One program header, which names what follows it.
+        // One program header, which names the string after it.
         let mut head = vec![0; 64 + 56];
         head[..6].copy_from_slice(b"\x7fELF\x02\x01");
         (head[32], head[54], head[56]) = (64, 56, 1);
         (head[64], head[72]) = (3, 120);
         head.extend(b"/lib/ld.so\0more");
         assert_eq!(of_elf(&head), Some(&b"/lib/ld.so"[..]));
-        // Cut anywhere, or with any number in it, it is at most another name.
+        // Cut anywhere, or with any number in it, it yields at most another name.
         for end in 0..120 {
             assert_eq!(of_elf(&head[..end]), None);
         }

@@ -1,8 +1,8 @@
 //! Linux: a child that shares this process's memory until it execs, as vfork does.
 //!
-//! That is the cheapest way to make one, and its failure to exec can be told through memory. The
+//! That is the cheapest way to make one, and a failure to exec can be reported through memory. The
 //! child runs on a stack of its own, so nothing here returns twice. Between clone and exec it calls
-//! only what a signal handler may call.
+//! only functions that a signal handler may call.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::io;
@@ -22,24 +22,24 @@ use crate::tree::{Cgroup, Sampler};
 /// Bytes of the child's stack. It makes a few system calls.
 const STACK: usize = 8 << 10;
 
-/// What runs files that are executable but not of a format that the kernel knows, as execvp(3) has it.
+/// The shell that runs executable files in a format that the kernel does not know, as execvp(3) does.
 const SHELL: &CStr = c"/bin/sh";
 
-/// What the child needs, and what it answers.
+/// The input of the child, and its results.
 struct Task {
-    /// The files to try, null at the end.
+    /// The files to try, terminated by null.
     candidates: *const *const c_char,
-    /// The program and its arguments, null at the end.
+    /// The program and its arguments, terminated by null.
     arguments: *const *const c_char,
     /// The signals that were blocked before.
     mask: libc::sigset_t,
-    /// `cgroup.procs` of the group to be in, or -1.
+    /// `cgroup.procs` of the group to join, or -1.
     group: RawFd,
-    /// It could not be brought into the group.
+    /// True if it could not join the group.
     outside: bool,
-    /// The peak size that exec hands on, in bytes.
+    /// The peak size that exec carries over, in bytes.
     floor: u64,
-    /// errno, if the program could not be executed, and which of the files that is about.
+    /// errno, if the program could not be executed, and the index of the file that it is about.
     error: c_int,
     tried: usize,
 }
@@ -86,19 +86,19 @@ fn exec_error(command: &Command, error: c_int) -> RunError {
 struct Spawned {
     pid: libc::pid_t,
     began: Duration,
-    /// Its peak size before it was anything, in bytes.
+    /// Its peak size before exec, in bytes.
     floor: u64,
-    /// It is not in the group that it should be in.
+    /// True if it is not in the group that it should be in.
     outside: bool,
 }
 
-/// Why a program was not executed: errno, and of which of the candidates.
+/// Why a program was not executed: errno, and the index of the candidate.
 struct Refused {
     error: c_int,
     tried: usize,
 }
 
-/// Makes the child, to whom signals are passed from then on.
+/// Makes the child, to which signals are passed from then on.
 fn spawn(
     candidates: &[CString],
     words: &[CString],
@@ -111,7 +111,7 @@ fn spawn(
         pointers.push(ptr::null());
     }
     let (candidates, arguments) = pointers.split_at(candidates.len() + 1);
-    // SAFETY: all zeroes is a value of these.
+    // SAFETY: all zeroes is a valid value of these.
     let (all, mask) = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
@@ -129,9 +129,9 @@ fn spawn(
     };
     let mut stack = MaybeUninit::<Stack>::uninit();
     // SAFETY: the task and the stack live until clone returns, which with CLONE_VFORK is when the
-    // child has execed or ended: until then this thread does not run, and the child is the only one
-    // to touch them. No signal handler of this process runs in the child: signals are blocked until
-    // it has taken the handlers back. The stack grows down, from an aligned end.
+    // child has execed or ended: until then this thread does not run, and only the child accesses
+    // them. No signal handler of this process runs in the child: signals are blocked until it has
+    // reset the handlers. The stack grows down, from an aligned end.
     let (pid, error, began) = unsafe {
         libc::sigprocmask(libc::SIG_SETMASK, &all, &mut task.mask);
         if let Some(small) = small {
@@ -142,7 +142,7 @@ fn spawn(
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
         let pid = libc::clone(child, top, flags, ptr::from_mut(&mut task).cast());
         let error = *libc::__errno_location();
-        // Before anything that came meanwhile is handled.
+        // Before any signal that arrived meanwhile is handled.
         signals::pass_to(pid.max(0));
         libc::sigprocmask(libc::SIG_SETMASK, &task.mask, ptr::null_mut());
         (pid, error, began)
@@ -153,22 +153,22 @@ fn spawn(
             source: io::Error::from_raw_os_error(error),
         });
     }
-    // SAFETY: the child wrote it, if it did, behind the compiler's back.
+    // SAFETY: our own task; volatile, since the child may have written it without the compiler's knowledge.
     let task = unsafe { ptr::read_volatile(&task) };
     match task.error {
         0 => Ok(Ok(Spawned { pid, began, floor: task.floor, outside: task.outside })),
         error => {
             signals::pass_to(0);
-            // It has ended; nobody wants its account.
+            // It has ended; its account is not needed.
             let _ = reap(pid, now().saturating_sub(began));
             Ok(Err(Refused { error, tried: task.tried }))
         }
     }
 }
 
-/// By the clock that [`Instant`](std::time::Instant) reads, but by a plain system call: the code of
-/// the standard library and of the vDSO is not in memory when the child is made (see [`Floor`]), and
-/// to bring it there costs more.
+/// Reads the clock of [`Instant`](std::time::Instant), but by a plain system call: the code of the
+/// standard library and of the vDSO is not in memory when the child is made (see [`Floor`]), and
+/// loading it costs more.
 #[inline(always)]
 fn now() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -186,7 +186,7 @@ fn now() -> Duration {
 #[repr(C, align(16))]
 struct Stack([u8; STACK]);
 
-/// In the child.
+/// Runs in the child.
 extern "C" fn child(task: *mut c_void) -> c_int {
     // SAFETY: it is the task of `spawn`, which waits.
     let task = unsafe { &mut *task.cast::<Task>() };
@@ -197,35 +197,35 @@ extern "C" fn child(task: *mut c_void) -> c_int {
             ptr::write_volatile(&mut task.outside, true);
         }
         libc::sigprocmask(libc::SIG_SETMASK, &task.mask, ptr::null_mut());
-        // Its own account, just begun, has nothing in it yet but the size of the image that exec
-        // replaces, which is what exec takes over.
+        // Its own account, just begun, contains only the size of the image that exec replaces, which
+        // is the size that exec carries over.
         ptr::write_volatile(&mut task.floor, Usage::of_self().max_rss_bytes);
         let error = execute(task);
         ptr::write_volatile(&mut task.error, error);
-        // Where an emulator has made this a fork (qemu's), nobody sees what was written: then the
-        // status is all that is told.
+        // If an emulator has made this a fork (qemu does), the writes are not visible outside: then
+        // only the status is reported.
         if error == libc::ENOENT { 127 } else { 126 }
     }
 }
 
-/// Tries one candidate after the other; returns errno if none of them can be executed.
+/// Tries one candidate after another; returns errno if none of them can be executed.
 ///
 /// # Safety
-/// The pointers of the task are to vectors of strings which end with null.
+/// The pointers of the task are to vectors of strings that are terminated by null.
 unsafe fn execute(task: &mut Task) -> c_int {
     unsafe extern "C" {
         static environ: *const *const c_char;
     }
     let mut refused = libc::ENOENT;
     let mut tried = 0;
-    // SAFETY: the caller's promise; the C library's own variable; nobody else runs in this memory.
+    // SAFETY: the caller's contract; the C library's own variable; nothing else runs in this memory.
     unsafe {
         while !(*task.candidates.add(tried)).is_null() {
             libc::execve(*task.candidates.add(tried), task.arguments, environ);
             match *libc::__errno_location() {
-                // Another may be it.
+                // Another candidate may work.
                 libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
-                // In a folder that may not be looked into there is nothing, as in one that is missing.
+                // A folder that may not be searched counts as empty, as one that is missing.
                 libc::EACCES => {
                     if libc::access(*task.candidates.add(tried), libc::F_OK) == 0 {
                         refused = libc::EACCES;

@@ -1,4 +1,4 @@
-//! Running a program to its end, and what it cost.
+//! Runs a program to its end, and returns its cost.
 
 #[cfg(target_os = "linux")]
 mod floor;
@@ -48,17 +48,17 @@ pub struct Command {
     arguments: Vec<Word>,
 }
 
-/// What is wanted beyond the plain account; each costs something.
+/// Measurements beyond the plain account; each costs something.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// The bytes that went through system calls ([`Ended::io`]).
     pub io: bool,
-    /// The peak memory of all processes that it makes ([`Ended::tree_peak`]).
+    /// The peak memory of the program and all processes that it starts ([`Ended::tree_peak`]).
     pub tree: bool,
     /// Hardware counters ([`Ended::counters`]).
     pub counters: bool,
-    /// Makes this process small before, so that the sizes of small programs can be told
-    /// ([`Ended::floor`]): its own code's pages are given back, which it then needs again, and its
+    /// Makes this process small before the run, so that the sizes of small programs can be measured
+    /// ([`Ended::floor`]): the pages of its own code are given back, which it then needs again, and its
     /// peak size is forgotten. Linux; elsewhere without effect.
     pub small: bool,
 }
@@ -66,18 +66,18 @@ pub struct Options {
 /// A program that has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ended {
-    /// How.
+    /// How it ended.
     pub status: Status,
-    /// What it used. Its wall time is from just before it was made until its end was known.
+    /// Its usage. The wall time is from just before it was made until its end was known.
     pub usage: Usage,
-    /// At a peak size of this many bytes and below, what is told is this process's own size (see the
-    /// [crate]), and the program's is at most that; 0 if unknown.
+    /// A peak size of this many bytes or less is this process's own size (see the [crate]), and the
+    /// program's is at most that; 0 if unknown.
     pub floor: u64,
-    /// Bytes through system calls; `None` if not asked for or not told (Linux and Windows tell).
+    /// Bytes through system calls, on Linux and Windows; `None` if not requested or not available.
     pub io: Option<IoBytes>,
     /// The peak of its whole tree.
     pub tree_peak: Option<crate::tree::TreePeak>,
-    /// What the processor counted, by name; empty if not asked for or not offered.
+    /// The processor's counts, by name; empty if not requested or not available.
     pub counters: Vec<crate::counters::Counter>,
 }
 
@@ -90,35 +90,35 @@ pub enum Status {
     Killed {
         /// Its number.
         signal: i32,
-        /// True if an image of its memory was written.
+        /// True if a core file was written.
         core_dumped: bool,
     },
 }
 
 impl Status {
-    /// It exited with status 0.
+    /// Returns true if it exited with status 0.
     pub fn is_success(self) -> bool {
         self == Status::Exited(0)
     }
 }
 
-/// What went through the system calls of a process and of those of its children that it waited for
-/// (Linux, from `/proc/PID/io`), or of it alone (Windows, where devices and consoles count too).
+/// Traffic through the system calls of a process and of those of its children that it waited for (Linux,
+/// from `/proc/PID/io`), or of it alone (Windows, where devices and consoles count too).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IoBytes {
-    /// Bytes returned by reads, from wherever.
+    /// Bytes returned by reads, from any source.
     pub rchar: u64,
-    /// Bytes given to writes.
+    /// Bytes passed to writes.
     pub wchar: u64,
-    /// Calls that read.
+    /// Number of read calls.
     pub syscr: u64,
-    /// Calls that write.
+    /// Number of write calls.
     pub syscw: u64,
-    /// Bytes read from storage; `None` on Windows, which does not tell them apart.
+    /// Bytes read from storage; `None` on Windows, which does not distinguish them.
     pub read_bytes: Option<u64>,
-    /// Bytes that storage will have to take.
+    /// Bytes that will have to be written to storage.
     pub write_bytes: Option<u64>,
-    /// Of these, bytes that it then did not, because the file was cut or removed.
+    /// Of these, bytes that were then not written, because the file was truncated or removed.
     pub cancelled_write_bytes: Option<u64>,
 }
 
@@ -132,44 +132,45 @@ pub enum RunError {
         /// As given.
         program: String,
     },
-    /// It is there, but not the interpreter that it names: that of a script in its first line, the loader
-    /// of a program that needs libraries. Shells tell this with the status of what is not found.
+    /// It exists, but the interpreter that it names does not: that of a script in its first line, or the
+    /// loader of a program that needs libraries. Shells report this with the status of a program that is
+    /// not found.
     #[error("{program}: its interpreter '{interpreter}' is not found")]
     NoInterpreter {
         /// As given.
         program: String,
-        /// As it is named.
+        /// The interpreter, as it is named.
         interpreter: String,
     },
-    /// It is there, but cannot be executed.
+    /// It exists, but cannot be executed.
     #[error("{program}: cannot be executed: {source}")]
     NotExecutable {
         /// As given.
         program: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// No process could be made, or not be waited for.
+    /// A process could not be created or waited for.
     #[error("cannot {what}: {source}")]
     System {
-        /// What failed.
+        /// The action that failed.
         what: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// A command line without a program.
     #[error("no program given")]
     Empty,
-    /// An argument has a zero byte in it, which no program can be given.
+    /// An argument contains a zero byte, which cannot be passed to any program.
     #[error("an argument has a zero byte in it")]
     ZeroByte,
 }
 
 impl Command {
-    /// A program, looked for in `PATH` unless it has a slash in it, and its arguments.
+    /// A program, searched for in `PATH` unless it contains a slash, and its arguments.
     ///
     /// # Errors
-    /// There is none, or a zero byte in one.
+    /// There is no program, or an argument contains a zero byte.
     pub fn new(arguments: Vec<OsString>) -> Result<Command, RunError> {
         let arguments = arguments
             .into_iter()
@@ -185,7 +186,7 @@ impl Command {
 
     /// Runs it to its end.
     ///
-    /// Signals are not touched: a caller that is a wrapper keeps [`signals::Passed`] over the run.
+    /// Signals are not touched: a caller that is a wrapper keeps [`signals::Passed`] during the run.
     ///
     /// # Errors
     /// It could not be started.
@@ -193,7 +194,7 @@ impl Command {
         system::run(self, options)
     }
 
-    /// The error of an exec that failed so.
+    /// Returns the error of a failed exec.
     fn failed(&self, source: io::Error) -> RunError {
         let program = text(&self.arguments[0]);
         match source.kind() {
@@ -209,8 +210,8 @@ impl Command {
     }
 }
 
-/// Waits for a child that was started elsewhere, and takes its account. `began` is when that was.
-/// What it writes into pipes must have been read before.
+/// Waits for a child that was started elsewhere, at `began`, and returns its account. Its output into
+/// pipes must have been read before.
 ///
 /// # Errors
 /// It has been waited for already.

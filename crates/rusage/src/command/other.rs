@@ -1,4 +1,4 @@
-//! Systems of the Unix kind that are not Linux: the standard library makes the child.
+//! Unix systems other than Linux: the standard library makes the child.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,12 +1,12 @@
-//! Where a program may be.
+//! The places where a program may be.
 
 use std::ffi::{CStr, CString};
 
-/// Where programs are looked for if `PATH` is not set.
+/// The folders that are searched if `PATH` is not set.
 const DEFAULT: &[u8] = b"/usr/local/bin:/bin:/usr/bin";
 
-/// The files to try, in order, for a program of this name, as execvp(3) has it: the name itself if it
-/// has a slash in it, else one in each folder of `PATH`. None for the empty name.
+/// The files to try, in order, for a program of this name, as execvp(3) does: the name itself if it
+/// contains a slash, else one in each folder of `PATH`. None for the empty name.
 pub(super) fn candidates(name: &CStr, path: Option<&[u8]>) -> Vec<CString> {
     let name = name.to_bytes();
     if name.is_empty() {
@@ -19,7 +19,7 @@ pub(super) fn candidates(name: &CStr, path: Option<&[u8]>) -> Vec<CString> {
         .split(|&byte| byte == b':')
         .filter_map(|folder| {
             let mut file = Vec::with_capacity(folder.len() + name.len() + 2);
-            // An empty name is the current folder's.
+            // An empty name means the current folder.
             file.extend_from_slice(if folder.is_empty() { b"." } else { folder });
             file.push(b'/');
             file.extend_from_slice(name);

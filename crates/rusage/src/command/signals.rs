@@ -1,17 +1,14 @@
-//! What a program that wraps another does with signals.
+//! Signal handling in a program that wraps another.
 //!
-//! The program that is measured gets what it would have got without the wrapper, and the wrapper
-//! lives to tell:
-//! - Ctrl-C, Ctrl-\, a hang-up, a new size of the window and the like come from the terminal to all
-//!   processes in front of it, so to the program too: the wrapper only does not die of them. Ctrl-Z
-//!   stops both.
-//! - What somebody sends to the wrapper alone (`kill`, `timeout`, a supervisor), or a timer that was set
-//!   for it before it was executed, is passed on; SIGTSTP stops the wrapper as well, and SIGCONT lets
-//!   both go on. SIGSTOP and SIGKILL cannot be handled, and SIGSEGV and the like are about the process
-//!   in which they happen.
-//! - What was ignored when the wrapper was started (`nohup`, a shell's `&`) stays ignored, for both.
-//! - A report that nobody reads, or that exceeds a limit on sizes, is an error of the write, and never
-//!   the end of the wrapper: SIGPIPE and SIGXFSZ of its own making are ignored.
+//! The measured program gets the signals that it would have got without the wrapper, and the wrapper survives to report:
+//! - Ctrl-C, Ctrl-\, a hang-up, a new window size and the like come from the terminal to all processes in the foreground, so to the
+//!   program too: the wrapper merely does not die of them. Ctrl-Z stops both.
+//! - Signals to the wrapper alone (from `kill`, `timeout`, a supervisor, or a timer that was set for it before it was executed) are
+//!   passed on; SIGTSTP stops the wrapper as well, and SIGCONT lets both continue. SIGSTOP and SIGKILL cannot be handled, and
+//!   SIGSEGV and the like concern the process in which they happen.
+//! - Signals that were ignored when the wrapper was started (`nohup`, a shell's `&`) stay ignored, for both.
+//! - A report that has no reader, or that exceeds a limit on sizes, is a write error, and never ends the wrapper: a SIGPIPE or
+//!   SIGXFSZ that it causes itself is ignored.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -20,8 +17,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 
 use libc::{c_int, c_void, pid_t, siginfo_t};
 
-/// The signals that can be handled and mean something to the program, except for those of real time. Of
-/// the rest, a fault or SIGCHLD is the wrapper's own, and SIGTTIN and SIGTTOU stop it as they should.
+/// The signals that can be handled and concern the program, except for real-time signals. Of the others, faults and SIGCHLD are the
+/// wrapper's own, and SIGTTIN and SIGTTOU stop it as they should.
 const SIGNALS: &[c_int] = &[
     libc::SIGHUP,
     libc::SIGINT,
@@ -44,14 +41,13 @@ const SIGNALS: &[c_int] = &[
     #[cfg(target_os = "linux")]
     libc::SIGPWR,
 ];
-/// The signals among these that a terminal sends, to the program as well; a signal of any other number that comes
-/// from the kernel comes to the wrapper alone.
+/// The signals among these that a terminal sends, to the program as well; any other signal from the kernel goes only to the wrapper.
 const OF_TERMINALS: [c_int; 6] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP, libc::SIGCONT, libc::SIGWINCH];
 /// The signals that would not end a process.
 const HARMLESS: [c_int; 4] = [libc::SIGCONT, libc::SIGTSTP, libc::SIGURG, libc::SIGWINCH];
 
-/// All of them.
+/// All of them, and the real-time signals.
 fn signals() -> impl Iterator<Item = c_int> {
     #[cfg(target_os = "linux")]
     let of_real_time = libc::SIGRTMIN()..=libc::SIGRTMAX();
@@ -60,29 +56,29 @@ fn signals() -> impl Iterator<Item = c_int> {
     SIGNALS.iter().copied().chain(of_real_time)
 }
 
-/// To whom signals are passed; 0 if nobody is there.
+/// The process that signals are passed to; 0 if there is none.
 static CHILD: AtomicI32 = AtomicI32::new(0);
-/// Whether SIGCHLD was ignored before, which the program is to find again.
+/// True if SIGCHLD was ignored before, which must be so again in the program.
 static CHILD_IGNORED: AtomicBool = AtomicBool::new(false);
-/// The last signal that came and would have ended this process, 0 if none.
+/// The last signal that arrived and would have ended this process, 0 if none.
 static CAME: AtomicI32 = AtomicI32::new(0);
-/// A bit for each signal that is handled, by its number less one.
+/// A bit for each handled signal, by its number minus one.
 static HANDLED: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
-/// The word of [`HANDLED`] for this signal, and the bit in it.
+/// Returns the word of [`HANDLED`] for this signal, and the bit in it.
 fn bit(signal: c_int) -> (&'static AtomicU64, u64) {
     let number = signal as usize - 1;
     (&HANDLED[number / 64 % 2], 1 << (number % 64))
 }
 
-/// As long as this lives, signals are handled as the [module](self) says. One at a time.
+/// As long as this lives, signals are handled as the [module](self) describes. One at a time.
 ///
-/// A child inherits the default for what is handled here, because exec forgets handlers.
+/// A child inherits the default for signals handled here, because exec resets handlers.
 #[derive(Debug)]
 pub struct Passed {
-    /// What was there before, where that was not the default.
+    /// The previous actions, where they were not the default.
     before: Vec<(c_int, Before)>,
-    /// SIGCHLD, if it was ignored: then nobody's end could be waited for.
+    /// The action of SIGCHLD, if that was ignored: then the end of a child could not be waited for.
     child: Option<Before>,
 }
 
@@ -95,7 +91,7 @@ impl std::fmt::Debug for Before {
 }
 
 impl Passed {
-    /// Begins.
+    /// Starts handling signals.
     pub fn on() -> Passed {
         CAME.store(0, Relaxed);
         let ours = handler();
@@ -122,7 +118,7 @@ impl Passed {
         Passed { before, child }
     }
 
-    /// The last signal that came to this process since [`on`](Passed::on) and would have ended it.
+    /// The last signal that arrived at this process since [`on`](Passed::on) and would have ended it.
     pub fn came(&self) -> Option<i32> {
         Some(CAME.load(Relaxed)).filter(|&signal| signal != 0)
     }
@@ -142,8 +138,7 @@ impl Drop for Passed {
     }
 }
 
-/// Gives what is handled its default again. Allowed in signal handlers and in a child that shares this
-/// process's memory.
+/// Resets handled signals to their default. Allowed in signal handlers and in a child that shares this process's memory.
 fn restore() {
     for signal in signals() {
         let (word, bit) = bit(signal);
@@ -153,18 +148,18 @@ fn restore() {
     }
 }
 
-/// Says to whom signals are to be passed from now on; 0 for nobody.
+/// Sets the process that signals are passed to from now on; 0 for none.
 pub(crate) fn pass_to(child: pid_t) {
     CHILD.store(child, Relaxed);
 }
 
-/// If that was `child`, then to nobody.
+/// Stops passing signals, if they are passed to `child`.
 pub(crate) fn pass_no_more(child: pid_t) {
     let _ = CHILD.compare_exchange(child, 0, Relaxed, Relaxed);
 }
 
-/// In a child between fork and exec: handlers of this process must not run there, because it shares
-/// this process's memory (exec would forget them, but a moment later); and SIGCHLD is as it was.
+/// For a child between fork and exec: handlers of this process must not run there, because it shares this process's memory (exec
+/// would reset them, but slightly later); and SIGCHLD must be as it was.
 #[cfg(target_os = "linux")]
 pub(crate) fn forget_in_child() {
     restore();
@@ -174,9 +169,8 @@ pub(crate) fn forget_in_child() {
     }
 }
 
-/// Ends this process as `signal` would have, so that whoever waits for it sees that; returns if the
-/// signal does not end processes. No core is written: that would be this process's and not the
-/// program's.
+/// Ends this process as `signal` would have, so that its parent sees that; returns if the signal does not end processes. No core is
+/// written: that would be this process's and not the program's.
 pub fn die_by(signal: i32) {
     // SAFETY: system calls with numbers and valid pointers; no handler of ours runs afterwards.
     unsafe {
@@ -191,7 +185,7 @@ pub fn die_by(signal: i32) {
     }
 }
 
-/// The command, and what it starts, begins with `signal` ignored.
+/// Makes the command, and all that it starts, begin with `signal` ignored.
 pub fn ignored_by(command: &mut std::process::Command, signal: i32) {
     let ignore = move || {
         let ignored = libc::sigaction { sa_sigaction: libc::SIG_IGN, ..default() };
@@ -203,11 +197,11 @@ pub fn ignored_by(command: &mut std::process::Command, signal: i32) {
 
 /// The default action, with an empty mask and no flags.
 fn default() -> libc::sigaction {
-    // SAFETY: all zeroes is a value of this structure, and SIG_DFL is zero.
+    // SAFETY: all zeroes is a valid value of this structure, and SIG_DFL is zero.
     unsafe { std::mem::zeroed() }
 }
 
-/// That a signal is passed on.
+/// The action that passes a signal on.
 fn handler() -> libc::sigaction {
     let mut ours = default();
     ours.sa_sigaction = pass as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
@@ -218,7 +212,7 @@ fn handler() -> libc::sigaction {
     ours
 }
 
-/// Sets the action of a signal, if one is given, and returns what it was.
+/// Sets the action of a signal, if one is given, and returns the previous one.
 pub(crate) fn action(signal: c_int, new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
     let mut old = default();
     let new = new.map_or(ptr::null(), ptr::from_ref);
@@ -226,9 +220,9 @@ pub(crate) fn action(signal: c_int, new: Option<&libc::sigaction>) -> Option<lib
     (unsafe { libc::sigaction(signal, new, &mut old) } == 0).then_some(old)
 }
 
-/// The handler: only atomics and what POSIX allows in handlers; errno is kept.
+/// The handler: only atomics and functions that POSIX allows in handlers; errno is kept.
 extern "C" fn pass(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
-    // SAFETY: the kernel hands a valid structure to a handler with SA_SIGINFO.
+    // SAFETY: the kernel passes a valid structure to a handler with SA_SIGINFO.
     let whence = Whence::of(signal, unsafe { &*info });
     if whence == Whence::Ourselves {
         return;
@@ -239,7 +233,7 @@ extern "C" fn pass(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     }
     let child = CHILD.load(Relaxed);
     if child > 0 && whence == Whence::Somebody {
-        // SAFETY: takes numbers. The child has not been waited for: its number is its own.
+        // SAFETY: takes numbers. The child has not been waited for, so its number is still its own.
         unsafe { libc::kill(child, signal) };
     }
     if signal == libc::SIGTSTP {
@@ -255,8 +249,8 @@ fn stop() {
     let signal = libc::SIGTSTP;
     action(signal, Some(&default()));
     // SAFETY: system calls with numbers and valid pointers, all allowed in handlers. The signal is pending until pselect unblocks it
-    // for as long as it takes to look, where the process stops. SIGCONT, whose handler has the signal blocked, ends that: a signal
-    // that comes before that handler takes SIGCONT with it, and one that comes later is pending until ours is the handler again.
+    // for the time of its check, where the process stops. SIGCONT, whose handler has the signal blocked, ends that: a signal that
+    // arrives before that handler discards SIGCONT, and a later one is pending until ours is the handler again.
     unsafe {
         libc::raise(signal);
         let mut mask: libc::sigset_t = std::mem::zeroed();
@@ -273,7 +267,7 @@ fn stop() {
 enum Whence {
     /// The terminal, which sends it to the program too.
     Terminal,
-    /// This process itself, by a write that nobody reads or that is too much, or by the time it took.
+    /// This process itself, by a write without a reader or beyond a limit, or by its processor time.
     Ourselves,
     /// Another process, or a timer: to this process alone.
     Somebody,
@@ -285,7 +279,7 @@ impl Whence {
             // SAFETY: signals of processes have the number of their sender.
             #[cfg(target_os = "linux")]
             let own = unsafe { info.si_pid() } as u32 == std::process::id();
-            // Such signals have other codes there.
+            // On these systems such signals have other codes.
             #[cfg(not(target_os = "linux"))]
             let own = false;
             return if own { Whence::Ourselves } else { Whence::Somebody };

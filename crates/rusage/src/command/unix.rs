@@ -1,4 +1,4 @@
-//! What all systems of the Unix kind have in common: words, ends and accounts of children.
+//! Common to all Unix systems: arguments, ends and accounts of children.
 
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use super::{Ended, IoBytes, Status, signals};
 use crate::Usage;
 
-/// An argument, as exec takes it.
+/// An argument, as passed to exec.
 pub(super) type Word = CString;
 
-/// `None` if there is a zero byte in it.
+/// `None` if it contains a zero byte.
 pub(super) fn word(argument: OsString) -> Option<Word> {
     CString::new(argument.into_vec()).ok()
 }
 
-/// For a person.
+/// Returns readable text.
 pub(super) fn text(word: &Word) -> String {
     word.to_string_lossy().into_owned()
 }
@@ -28,15 +28,15 @@ pub(super) fn text(word: &Word) -> String {
 pub(super) fn wait_for(child: Child, began: Instant) -> io::Result<Ended> {
     let pid = child.id() as libc::pid_t;
     let io = IoBytes::open(pid);
-    // Its end of the pipes; it may wait for them to be closed.
+    // Closes our ends of the pipes; the child may wait for that.
     drop(child);
     let ended = at_end(pid, 0, || began.elapsed(), io)?;
     Ok(Ended { floor: own_peak(), ..ended })
 }
 
-/// Waits for the end of a child, to which no signals are passed from then on, and takes its account.
-/// `elapsed` is asked for its wall time at its end, before anything else is; `io` tells the bytes through
-/// system calls, where they are wanted.
+/// Waits for the end of a child, to which no signals are passed from then on, and returns its account.
+/// `elapsed` returns its wall time and is called at its end, before anything else; `io` contains the
+/// bytes through system calls, if they are requested.
 pub(super) fn at_end(
     pid: libc::pid_t,
     floor: u64,
@@ -46,7 +46,7 @@ pub(super) fn at_end(
     end_of(pid);
     let wall = elapsed();
     let io = io.and_then(IoBytes::read);
-    // From here on the number may become another's.
+    // After this, the number may be reused.
     signals::pass_no_more(pid);
     let (status, usage) = reap(pid, wall)?;
     Ok(Ended { io, ..Ended::new(status, usage, floor) })
@@ -60,11 +60,10 @@ pub(super) fn own_peak() -> u64 {
     Usage::of_self().max_rss_bytes
 }
 
-/// Waits until a child has ended, and leaves it to be waited for. If that fails, waiting for it will
-/// say why.
+/// Waits until a child has ended, without reaping it. If that fails, reaping it will report why.
 fn end_of(pid: libc::pid_t) {
     loop {
-        // SAFETY: all zeroes is a value of the structure, which the kernel fills.
+        // SAFETY: all zeroes is a valid value of the structure, which the kernel fills.
         let ended = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             libc::waitid(libc::P_PID, pid as libc::id_t, &mut info, libc::WEXITED | libc::WNOWAIT)
@@ -78,10 +77,10 @@ fn end_of(pid: libc::pid_t) {
 /// Waits for the end of a child of this process and takes its account.
 pub(super) fn reap(pid: libc::pid_t, wall: Duration) -> io::Result<(Status, Usage)> {
     let mut status = 0;
-    // SAFETY: all zeroes is a value of this structure of numbers.
+    // SAFETY: all zeroes is a valid value of this structure of numbers.
     let mut raw: libc::rusage = unsafe { std::mem::zeroed() };
     loop {
-        // SAFETY: both point to what the kernel fills.
+        // SAFETY: both pointers are to memory that the kernel fills.
         if unsafe { libc::wait4(pid, &mut status, 0, &mut raw) } == pid {
             let usage = Usage::from_raw(&raw, wall);
             return Ok((Status::of(ExitStatus::from_raw(status)), usage));
@@ -105,7 +104,7 @@ impl Status {
 }
 
 impl IoBytes {
-    /// From the text of `/proc/PID/io`.
+    /// Parses the text of `/proc/PID/io`.
     fn parse(text: &str) -> Option<IoBytes> {
         let of = |name: &str| -> Option<u64> {
             text.lines()
@@ -125,13 +124,13 @@ impl IoBytes {
         })
     }
 
-    /// What Linux tells of a running process. It is read at its end, and has to be opened before: then
-    /// only root may.
+    /// Opens the counters of a running process on Linux. They are read at its end, but must be opened
+    /// before: then only root may.
     pub(super) fn open(pid: libc::pid_t) -> Option<File> {
         File::open(format!("/proc/{pid}/io")).ok()
     }
 
-    /// Of a process that has not been waited for.
+    /// Reads the counters of a process that has not been waited for.
     fn read(mut told: File) -> Option<IoBytes> {
         let mut text = String::new();
         told.read_to_string(&mut text).ok()?;

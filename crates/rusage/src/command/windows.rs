@@ -1,9 +1,9 @@
-//! Windows: the standard library makes the child; its account is taken by its handle when it has ended.
+//! Windows: the standard library makes the child; its account is read through its handle at its end.
 //!
-//! The account is of the one process: what its own children used is not in it. There are no signals,
-//! and no context switches are told. The peak size is that of the working set. Page faults are counted
-//! with those that found their page in memory, without telling them apart. A child's size does not
-//! begin at ours, so there is no floor.
+//! The account is of the one process, without the usage of its own children. There are no signals, and
+//! context switches are not reported. The peak size is that of the working set. Page faults include
+//! those that found their page in memory, without distinction. A child's size does not begin at ours,
+//! so there is no floor.
 
 use std::ffi::OsString;
 use std::io;
@@ -21,12 +21,12 @@ use crate::Usage;
 /// An argument.
 pub(super) type Word = OsString;
 
-/// `None` if there is a zero in it.
+/// `None` if it contains a zero.
 pub(super) fn word(argument: OsString) -> Option<Word> {
     argument.encode_wide().all(|unit| unit != 0).then_some(argument)
 }
 
-/// For a person.
+/// Returns readable text.
 pub(super) fn text(word: &Word) -> String {
     word.to_string_lossy().into_owned()
 }
@@ -45,7 +45,7 @@ pub(super) fn run(command: &Command, _: &Options) -> Result<Ended, RunError> {
 pub(super) fn wait_for(mut child: Child, began: Instant) -> io::Result<Ended> {
     let status = child.wait()?;
     let wall = began.elapsed();
-    // The process is gone, but as long as its handle is open, the account is there.
+    // The process is gone, but its account is available as long as its handle is open.
     let handle = child.as_raw_handle();
     let ended = Status::Exited(status.code().unwrap_or(-1));
     Ok(Ended { io: transferred(handle), ..Ended::new(ended, Usage::of_process(handle, wall), 0) })
@@ -53,7 +53,7 @@ pub(super) fn wait_for(mut child: Child, began: Instant) -> io::Result<Ended> {
 
 fn transferred(process: HANDLE) -> Option<IoBytes> {
     let mut told = IO_COUNTERS::default();
-    // SAFETY: a handle that is open as long as the caller has it, and a valid place to write to.
+    // SAFETY: a handle that the caller keeps open, and a valid place to write to.
     (unsafe { GetProcessIoCounters(process, &mut told) } != 0).then_some(IoBytes {
         rchar: told.ReadTransferCount,
         wchar: told.WriteTransferCount,

@@ -25,7 +25,7 @@ const HARDWARE: [Event; 4] = [
 /// Open counters, which wait for a child's exec.
 pub(crate) struct Counters(Vec<(&'static str, bool, File)>);
 
-/// `struct perf_event_attr` as it was at first (PERF_ATTR_SIZE_VER0), which every kernel takes.
+/// The first version of `struct perf_event_attr` (PERF_ATTR_SIZE_VER0), which every kernel accepts.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -47,7 +47,7 @@ const INHERIT: u64 = 1 << 1;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 const ENABLE_ON_EXEC: u64 = 1 << 12;
-/// Bits of `read_format`: the time that the event was wanted, and the time that it was counted.
+/// Bits of `read_format`: the time that the event was enabled, and the time that it was counted.
 const TIMES: u64 = 1 | 1 << 1;
 /// PERF_FLAG_FD_CLOEXEC
 const CLOSE_ON_EXEC: libc::c_ulong = 8;
@@ -72,7 +72,7 @@ impl Counters {
         (!open.is_empty()).then_some(Counters(open))
     }
 
-    /// What they counted. One that never ran is left out.
+    /// Returns the counts. A counter that never ran is left out.
     pub(crate) fn read(self) -> Vec<Counter> {
         let read = |(name, user_only, mut file): (_, _, File)| {
             let mut bytes = [0u8; 24];
@@ -96,7 +96,7 @@ fn scaled(count: u64, wanted: u64, counted: u64) -> Option<(u64, u8)> {
 }
 
 impl Event {
-    /// Of this process's children from their exec on.
+    /// Opens it for this process's children, from their exec on.
     fn open(&self, more: u64) -> Option<File> {
         let attributes = Attributes {
             kind: self.kind,
@@ -106,8 +106,8 @@ impl Event {
             flags: DISABLED | INHERIT | ENABLE_ON_EXEC | more,
             ..Attributes::default()
         };
-        // SAFETY: the structure has the size that it says, and the call returns a descriptor that is
-        // nobody else's, or -1.
+        // SAFETY: the structure has the stated size, and the call returns a descriptor that is ours
+        // alone, or -1.
         unsafe {
             let fd = libc::syscall(
                 libc::SYS_perf_event_open,
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(scaled(0, 100, 0), None);
     }
 
-    /// The hardware's events do not exist on every machine, but the kernel's own do, and they take
+    /// Hardware events do not exist on every machine, but the kernel's own do, and they are opened
     /// the same way.
     #[test]
     fn events_are_those_of_the_child_from_exec_on_and_of_its_children() {
@@ -152,7 +152,7 @@ mod tests {
         let ended = crate::wait(command.spawn().unwrap(), std::time::Instant::now()).unwrap();
         let [counter] = counters.read()[..] else { panic!() };
         let known = ended.usage.minor_faults + ended.usage.major_faults;
-        // The kernel's account also has the faults between fork and exec.
+        // The kernel's account also includes the faults between fork and exec.
         assert!(counter.count > 0 && counter.count <= known, "{counter:?} of {known}");
         assert!(counter.count * 2 > known, "{counter:?} of {known}");
         assert_eq!(counter.share, 100);

@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::{PeakMethod, TreePeak};
 
-/// A group that is removed on drop; processes that are still in it go back to ours.
+/// A group that is removed on drop; processes that are still in it are moved back to ours.
 pub(crate) struct Cgroup {
     folder: PathBuf,
-    /// Where this process is.
+    /// The folder of this process's group.
     own: PathBuf,
     procs: File,
 }
 
 impl Cgroup {
-    /// Makes one beneath this process's group, or beside it or one above it, wherever the memory
-    /// controller is delegated and this user may; `None` if that is nowhere, or the kernel keeps no
-    /// peak. No group is left that has a limit: the program would escape it.
+    /// Makes one below this process's group, or next to it or to one above it, wherever the memory
+    /// controller is delegated and this user has permission; `None` if that is nowhere, or the
+    /// kernel records no peak. A group that has a limit is never left: the program would escape it.
     pub(crate) fn make() -> Option<Cgroup> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -52,12 +52,12 @@ impl Cgroup {
         }
     }
 
-    /// A process that writes `0` to this file is in the group.
+    /// A process that writes `0` to this file joins the group.
     pub(crate) fn procs(&self) -> &File {
         &self.procs
     }
 
-    /// The peak so far; the group is removed.
+    /// Returns the peak so far, and removes the group.
     pub(crate) fn peak(self) -> Option<TreePeak> {
         let read = |name: &str| fs::read_to_string(self.folder.join(name)).ok();
         let bytes = read("memory.peak")?.trim().parse().ok()?;
@@ -68,8 +68,8 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // What the program left running keeps a group alive; two rounds, since a process may fork
-        // while it is moved.
+        // Processes that the program left running keep a group alive; two rounds, since a process
+        // may fork while it is moved.
         for _ in 0..2 {
             if fs::remove_dir(&self.folder).is_ok() {
                 return;
@@ -83,7 +83,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// True if a group bounds what its processes get.
+/// True if a group limits the resources of its processes.
 fn is_limited(folder: &Path) -> bool {
     ["memory.max", "memory.high", "memory.swap.max", "cpu.max", "pids.max"].iter().any(|name| {
         let limit = fs::read_to_string(folder.join(name)).unwrap_or_default();
@@ -91,7 +91,7 @@ fn is_limited(folder: &Path) -> bool {
     })
 }
 
-/// Where cgroup version 2 is mounted, and this process's folder in it.
+/// Returns where cgroup version 2 is mounted, and this process's folder in it.
 fn own_folder(mounts: &str, groups: &str) -> Option<(PathBuf, PathBuf)> {
     let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     mounts.lines().find_map(|line| {
@@ -102,7 +102,7 @@ fn own_folder(mounts: &str, groups: &str) -> Option<(PathBuf, PathBuf)> {
         }
         let mut fields = before.split(' ').skip(3);
         let (root, point) = (fields.next()?, fields.next()?);
-        // What is mounted may be a part of the hierarchy only (in a container).
+        // The mount may be only a part of the hierarchy (in a container).
         let inside = Path::new(own).strip_prefix(root).ok()?;
         Some((PathBuf::from(point), Path::new(point).join(inside)))
     })

@@ -1,8 +1,8 @@
-//! Looking at the sizes of all processes of a tree again and again.
+//! Samples the sizes of all processes of a tree again and again.
 //!
-//! A process whose parent ends gets another parent, and would be out of the tree without having been seen:
-//! daemons detach themselves like that. So this process adopts them while it looks ([`Adoption`]): they
-//! are its children then, beside the root of the tree.
+//! A process whose parent ends gets another parent, and would leave the tree without having been sampled:
+//! daemons detach themselves like that. So this process adopts them while it samples ([`Adoption`]): then
+//! they are its children, next to the root of the tree.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -14,14 +14,13 @@ use libc::pid_t;
 use super::{PeakMethod, TreePeak};
 use crate::account::kilobytes;
 
-/// Between two looks, at least.
+/// Minimum time between two samples.
 const PAUSE: Duration = Duration::from_millis(5);
-/// A look takes the kernel a walk over the processes' page tables, during which they cannot map
-/// anything: the pause is this many times the processor time which that took.
+/// For a sample the kernel walks the processes' page tables, during which they cannot map anything: the
+/// pause is this many times the processor time of that.
 const REST: u32 = 20;
 
-/// The processes that are known of a tree, by number, with the time of their start: numbers are used
-/// again.
+/// The known processes of a tree, by number, with the times of their start, since numbers are reused.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     known: HashMap<pid_t, u64>,
@@ -29,15 +28,15 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// To be made before the root of the tree is.
+    /// To be created before the root of the tree is.
     pub(crate) fn new() -> Sampler {
         Sampler { known: HashMap::new(), adoption: Adoption::begin() }
     }
 
-    /// Looks at the tree of the child `pid` until it has ended (it is not waited for). `None` if that
-    /// cannot be known (before Linux 5.3), or nothing was seen of it.
+    /// Samples the tree of the child `pid` until it has ended (it is not waited for). `None` if the end
+    /// cannot be detected (before Linux 5.3), or there was no sample.
     pub(crate) fn watch(mut self, pid: pid_t) -> Option<TreePeak> {
-        // SAFETY: takes numbers, returns a descriptor that is nobody else's, or -1.
+        // SAFETY: takes numbers, returns a descriptor that is ours alone, or -1.
         let ended = unsafe {
             let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
             if fd < 0 {
@@ -55,7 +54,7 @@ impl Sampler {
             let pause =
                 PAUSE.max(processor_time().saturating_sub(began) * REST).as_millis() as libc::c_int;
             let mut poll = libc::pollfd { fd: ended.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one valid structure. A signal ends it early, which does no harm.
+            // SAFETY: one valid structure. A signal ends it early, which is harmless.
             if unsafe { libc::poll(&mut poll, 1, pause) } > 0 {
                 self.look(pid);
                 peak.left = self.known.keys().filter(|&&known| known != pid).count() as u64;
@@ -64,7 +63,7 @@ impl Sampler {
         }
     }
 
-    /// The sum of the proportional sizes now, of what was seen before and of new children.
+    /// Returns the current sum of the proportional sizes, of known processes and of new children.
     fn look(&mut self, root: pid_t) -> Option<u64> {
         self.add(root);
         for orphan in self.adoption.adopted(root) {
@@ -79,7 +78,7 @@ impl Sampler {
             }
         }
         let mut sum = None;
-        // What has ended, or given its number to another, is forgotten.
+        // Processes that have ended, or whose number was reused, are forgotten.
         self.known.retain(|&pid, &mut start| start_of(pid) == Some(start));
         for pid in self.known.keys() {
             if let Some(bytes) = pss(*pid) {
@@ -89,19 +88,19 @@ impl Sampler {
         sum
     }
 
-    /// True if it is new.
+    /// Adds a process. Returns true if it is new.
     fn add(&mut self, pid: pid_t) -> bool {
         !self.known.contains_key(&pid)
             && start_of(pid).is_some_and(|start| self.known.insert(pid, start).is_none())
     }
 }
 
-/// As long as this lives, this process is the parent of what its descendants leave behind.
+/// As long as this lives, this process is the parent of processes that its descendants leave behind.
 #[derive(Debug)]
 struct Adoption {
-    /// Children that were there before.
+    /// Children that existed before.
     others: HashSet<pid_t>,
-    /// Whether this process did so before.
+    /// The previous setting of this process.
     before: libc::c_int,
 }
 
@@ -116,12 +115,12 @@ impl Adoption {
         Adoption { others: own_children().into_iter().collect(), before }
     }
 
-    /// The children that have come since, except for `root`. Those that have ended are waited for, as their
-    /// new parent would do without us: some programs wait for a daemon's number to vanish.
+    /// Returns the children that were added since, except for `root`. Those that have ended are reaped, as
+    /// their new parent would do without us: some programs wait for a daemon's number to vanish.
     fn adopted(&self, root: pid_t) -> Vec<pid_t> {
         let is_adopted = |pid: &pid_t| *pid != root && !self.others.contains(pid);
         let lives = |pid: &pid_t| {
-            // SAFETY: takes numbers; nothing is told of how it ended.
+            // SAFETY: takes numbers; the exit status is written nowhere.
             unsafe { libc::waitpid(*pid, std::ptr::null_mut(), libc::WNOHANG) == 0 }
         };
         own_children().into_iter().filter(is_adopted).filter(lives).collect()
@@ -139,7 +138,7 @@ fn own_children() -> Vec<pid_t> {
     children(std::process::id() as pid_t)
 }
 
-/// Of this thread.
+/// Returns the processor time of this thread.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills it.
@@ -162,9 +161,9 @@ fn children(pid: pid_t) -> Vec<pid_t> {
         .collect()
 }
 
-/// When a process was started, in ticks since the machine was: field 22 of its `stat`.
+/// When a process was started, in ticks since the machine's start: field 22 of its `stat`.
 fn start_of(pid: pid_t) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
+    // The name, in parentheses, may contain anything.
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Windows: the account of one process, by its handle.
+//! Windows: the account of one process, through its handle.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use windows_sys::Win32::System::Threading::GetProcessTimes;
 use super::Usage;
 
 impl Usage {
-    /// What a process has used. What the system does not tell is zero.
+    /// Returns the usage of a process. Values that the system does not report are zero.
     pub(crate) fn of_process(process: HANDLE, wall: Duration) -> Usage {
         let none = FILETIME { dwLowDateTime: 0, dwHighDateTime: 0 };
         let (mut created, mut exited, mut system, mut user) = (none, none, none, none);
-        // SAFETY: a handle that is open as long as the caller has it, and four valid places to write to.
+        // SAFETY: a handle that the caller keeps open, and four valid places to write to.
         let timed =
             unsafe { GetProcessTimes(process, &mut created, &mut exited, &mut system, &mut user) };
         if timed == 0 {
@@ -21,7 +21,7 @@ impl Usage {
         }
         let mut memory = PROCESS_MEMORY_COUNTERS::default();
         let size = size_of::<PROCESS_MEMORY_COUNTERS>() as u32;
-        // SAFETY: as above; the structure has the size that is said.
+        // SAFETY: as above; the structure has the stated size.
         if unsafe { GetProcessMemoryInfo(process, &mut memory, size) } == 0 {
             memory = PROCESS_MEMORY_COUNTERS::default();
         }
@@ -36,7 +36,7 @@ impl Usage {
     }
 }
 
-/// From units of 100 ns.
+/// Converts from units of 100 ns.
 fn duration(time: FILETIME) -> Duration {
     let units = u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime);
     Duration::from_micros(units / 10) + Duration::from_nanos(units % 10 * 100)
