@@ -1,4 +1,4 @@
-//! Numbers that were computed, for Python: logits, embeddings.
+//! Computed numbers for Python: logits, embeddings.
 
 use std::os::raw::{c_char, c_int};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::numpy;
 #[pyclass(frozen, module = "alight")]
 pub struct Array {
     data: Arc<Vec<f32>>,
-    /// The first of the numbers, and what they are.
+    /// The index of the first number in `data`.
     start: usize,
     shape: Vec<ffi::Py_ssize_t>,
-    /// In bytes.
+    /// Strides in bytes.
     strides: Vec<ffi::Py_ssize_t>,
 }
 
@@ -30,7 +30,7 @@ pub enum Item {
 }
 
 impl Array {
-    /// `data` has as many numbers as `shape` says, or the rest of `shape` is cut off.
+    /// Creates an array of `data`, which must have as many numbers as `shape` requires.
     pub fn new(data: Vec<f32>, shape: &[usize]) -> Array {
         debug_assert_eq!(data.len(), shape.iter().product::<usize>());
         Array::part(Arc::new(data), 0, shape.iter().map(|&n| n as ffi::Py_ssize_t).collect())
@@ -156,7 +156,7 @@ impl Array {
         let null = std::ptr::null_mut::<std::ffi::c_void>();
         let numbers = this.numbers();
         // SAFETY: the interpreter's view. The object is frozen, and the view will hold a reference to it: its numbers, shape and
-        // strides stay where they are, and nobody writes them, as a view that wants to is refused.
+        // strides stay in place, and are not written to, since a request for a writable view is refused.
         unsafe {
             (*view).buf = numbers.as_ptr().cast_mut().cast();
             (*view).len = size_of_val(numbers) as ffi::Py_ssize_t;

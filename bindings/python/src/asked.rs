@@ -1,4 +1,4 @@
-//! What Python asks for: how a prompt is continued, by the names that `alight run` has for it; and prompts as tokens.
+//! Arguments of requests from Python: the options of an answer, with the names of `alight run`; and prompts as tokens.
 
 use alight_chat::body::conversation;
 use alight_chat::grammar::{AnswerRules, NoGrammar, Wanted};
@@ -15,7 +15,7 @@ use crate::error;
 use crate::items::Items;
 use crate::tokenizer;
 
-/// The options that there are, besides those of the sampler that are numbers.
+/// The options, except for the sampler's numeric ones.
 const NAMES: [&str; 15] = [
     "max_tokens",
     "stop",
@@ -34,21 +34,21 @@ const NAMES: [&str; 15] = [
     "regex",
 ];
 
-/// All options, in the order of documentation.
+/// All options, in the order of the documentation.
 fn names() -> impl Iterator<Item = &'static str> {
     let [temperature, others @ ..] = SamplerOptions::NUMBERS.map(|number| number.name);
     let [max_tokens, stop, top_k, rest @ ..] = NAMES;
     [max_tokens, stop, temperature, top_k].into_iter().chain(others).chain(rest)
 }
 
-/// Most alternatives whose log-probabilities are returned with each token.
+/// Maximum number of alternatives whose log-probabilities are returned with each token.
 const MAX_LOGPROBS: usize = 1000;
 
-/// How a prompt is continued.
+/// The options of an answer.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub sampling: SamplerOptions,
-    /// The seed that was given; without one each answer has its own.
+    /// The given seed; without one, each answer has its own.
     seed: Option<u64>,
     pub max_tokens: usize,
     pub stops: Vec<String>,
@@ -64,7 +64,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Those of a text that is not to be continued: without a template, and nothing is drawn.
+    /// The options for a text that is not continued: no template, no sampling.
     pub fn of_text(parse_special: bool) -> Options {
         Options { raw: true, parse_special, ..Options::none() }
     }
@@ -86,10 +86,10 @@ impl Options {
         }
     }
 
-    /// Takes them from the keywords of a call.
+    /// Reads the options from the keywords of a call.
     ///
     /// # Errors
-    /// `TypeError`: a keyword that is none, or a value of a wrong type; `OptionError`: a value that makes no sense.
+    /// `TypeError`: an unknown keyword, or a value of a wrong type; `OptionError`: an invalid value.
     pub fn take(given: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
         let mut options = Options::none();
         for (name, value) in given.into_iter().flatten() {
@@ -191,12 +191,12 @@ impl Options {
         Ok(())
     }
 
-    /// What follows from the constraint.
+    /// The rules that follow from the constraint.
     fn rules(&self) -> AnswerRules {
         if self.held.is_some() { AnswerRules::WHOLE } else { AnswerRules::FREE }
     }
 
-    /// An answer is held to one thing.
+    /// Sets the constraint on the answer; there can be only one.
     fn hold(&mut self, option: &'static str, wanted: Result<Wanted, NoGrammar>) -> PyResult<()> {
         let wanted = wanted.map_err(|why| error::no_grammar(option, &why))?;
         if let Some((other, _)) = &self.held {
@@ -207,23 +207,23 @@ impl Options {
         Ok(())
     }
 
-    /// The sampler's options, with a seed of its own for each answer if none was given.
+    /// The sampler's options, with a new seed for each answer if none was given.
     pub fn sampling(&self) -> SamplerOptions {
         SamplerOptions { seed: self.seed.unwrap_or_else(SamplerOptions::any_seed), ..self.sampling }
     }
 
-    /// How thinking is shown: as `alight run` writes it into a pipe.
+    /// The form in which thinking is shown: as `alight run` writes it into a pipe.
     pub fn shown(&self) -> Thinking {
         if self.thinking { Thinking::Tagged } else { Thinking::Hidden }
     }
 }
 
-/// A whole number not below 0.
+/// A whole number, at least 0.
 fn count(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
     whole(name, value.extract()?)
 }
 
-/// The same of a number: Python's own have no end, and what is negative is no error of the type.
+/// The same for a number: Python's integers are unbounded, and a negative one is not a type error.
 pub fn whole(name: &str, n: i128) -> PyResult<usize> {
     usize::try_from(n).map_err(|_| {
         let expected = if n < 0 { "a whole number not below 0" } else { "a smaller number" };
@@ -237,7 +237,7 @@ fn token_id(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u32> {
     u32::try_from(n).map_err(|_| error::OPTION.err(format!("{name}: {n} is no token id")))
 }
 
-/// A whole number not below 0; `None` or -1 is as many as there may be.
+/// A whole number, at least 0; `None` or -1 means no limit.
 fn count_or_all(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
     match value.extract::<Option<i128>>()? {
         None | Some(-1) => Ok(usize::MAX),
@@ -245,18 +245,18 @@ fn count_or_all(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
     }
 }
 
-/// What is to be continued.
+/// The input to be continued.
 pub enum Prompt {
-    /// A text, which `alight run` would be given.
+    /// A text, as for `alight run`.
     Text(String),
     /// Its tokens.
     Tokens(Vec<u32>),
-    /// A conversation, as a template sees it.
+    /// A conversation, as passed to a template.
     Chat(Map<String, Value>),
 }
 
 impl Prompt {
-    /// A text, token ids, or a conversation.
+    /// Reads a text, token ids, or a conversation.
     ///
     /// # Errors
     /// `TypeError`: it is something else.
@@ -264,7 +264,7 @@ impl Prompt {
         if let Ok(text) = given.cast::<PyString>() {
             return Ok(Prompt::Text(text.to_str()?.to_owned()));
         }
-        // Bytes are a sequence of numbers to Python, and no tokens to anybody.
+        // For Python, bytes are a sequence of numbers, but they are not meant as token ids.
         if given.is_instance_of::<PyBytes>() || given.is_instance_of::<PyByteArray>() {
             return Err(PyTypeError::new_err(
                 "a prompt is a text, a list of token ids, or a list of messages, not bytes: decode them",
@@ -293,8 +293,7 @@ impl Prompt {
         matches!(self, Prompt::Chat(context) if context.get("tools").is_some_and(|tools| !tools.is_null()))
     }
 
-    /// The tokens that `alight run` computes for it, and whether they are those of a conversation. A text is one if the model has a
-    /// chat template.
+    /// The tokens that `alight run` computes for it, and their style. A text is a conversation if the model has a chat template.
     ///
     /// # Errors
     /// `PromptError`, `ContextFullError`.
@@ -349,22 +348,22 @@ impl Prompt {
     }
 }
 
-/// Bytes of what messages say.
+/// Bytes of the contents of messages.
 fn content_bytes(messages: &Value) -> usize {
     let contents = messages.as_array().into_iter().flatten().map(|message| &message["content"]);
     contents.map(|content| content.as_str().map_or(0, str::len)).sum()
 }
 
-/// How many positions there are.
+/// The number of positions.
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
     pub limit: usize,
-    /// How many the model was trained for.
+    /// The number that the model was trained for.
     pub trained: usize,
 }
 
 impl Context {
-    /// Tokens that can be computed.
+    /// Returns the tokens if they can be computed.
     pub fn checked(self, tokens: Vec<u32>, vocabulary: &Vocabulary) -> PyResult<Vec<u32>> {
         let Context { limit, trained } = self;
         let vocab = vocabulary.tokenizer.vocab_size();

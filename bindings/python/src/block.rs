@@ -1,4 +1,4 @@
-//! Bytes that Python's buffer protocol shows.
+//! Bytes that are exposed through Python's buffer protocol.
 
 use std::os::raw::c_int;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ enum Held {
 }
 
 impl Block {
-    /// `len` bytes from `start` on of a file, in place. `None` if the file is not as long.
+    /// `len` bytes of a file from `start` on, in place. `None` if the file is too short.
     pub fn mapped(
         files: Arc<[Map]>,
         file: usize,
@@ -56,7 +56,7 @@ impl Block {
         }
     }
 
-    /// As [`Map::check`]; what was copied has been checked before.
+    /// As [`Map::check`]; copied bytes have been checked before.
     fn intact(&self) -> Result<(), MapError> {
         match &self.held {
             Held::Mapped { files, file, .. } => files[*file].check(),
@@ -106,8 +106,8 @@ impl Block {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        // SAFETY: the interpreter's view. The bytes stay where they are for as long as the object lives,
-        // which is frozen and keeps its map or memory.
+        // SAFETY: the interpreter's view. The bytes stay in place for as long as the object lives, which is frozen and keeps its
+        // map or memory.
         unsafe { fill(slf.as_any(), slf.get().bytes(), view, flags) }
     }
 }
@@ -115,7 +115,7 @@ impl Block {
 /// Answers the buffer protocol with `bytes`, read-only.
 ///
 /// # Safety
-/// `view` is null or a view to be filled in, and `bytes` stay where they are for as long as `owner` lives.
+/// `view` is null or a view to be filled in, and `bytes` stay in place for as long as `owner` lives.
 pub unsafe fn fill(
     owner: &Bound<'_, PyAny>,
     bytes: &[u8],
@@ -127,8 +127,8 @@ pub unsafe fn fill(
     }
     let (start, len) = (bytes.as_ptr().cast_mut().cast(), bytes.len() as ffi::Py_ssize_t);
     let read_only = 1;
-    // SAFETY: as the caller says; the view will hold a reference to `owner`. Nobody writes the bytes: a
-    // view that wants to is refused, as read-only.
+    // SAFETY: by the contract; the view will hold a reference to `owner`. The bytes are not written to: a request for a writable
+    // view is refused.
     match unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), start, len, read_only, flags) } {
         0 => Ok(()),
         _ => Err(PyErr::fetch(owner.py())),

@@ -1,4 +1,4 @@
-//! A model's files as a catalog: metadata, tensors, and what of them is in memory.
+//! A model's files as a catalog: metadata, tensors, and their residency in memory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub fn open(py: Python<'_>, path: PathBuf) -> PyResult<Catalog> {
     })
 }
 
-/// What a parser said of a file; if the file shrank meanwhile, that is the reason for whatever is wrong.
+/// The result of a parser; if the file has shrunk meanwhile, that is reported as the reason for any error.
 fn parsed<T, E: std::fmt::Display>(map: &Map, result: Result<T, E>) -> PyResult<T> {
     map.check().map_err(error::map)?;
     result.map_err(|e| error::format(map.path(), e))
@@ -100,7 +100,7 @@ impl Catalog {
 
     fn read_metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         if self.format == Format::Gguf {
-            // Of several files, the first has all of it.
+            // Of several files, the first contains all of it.
             let map = &self.files[0];
             let copy = alight_files::copy(map);
             let gguf = alight_files::parse(map, &copy).map_err(error::files)?;
@@ -110,7 +110,7 @@ impl Catalog {
         for map in self.files.iter() {
             let copy = alight_files::copy(map);
             for (key, value) in &parsed(map, safetensors::parse(&copy))?.metadata {
-                // Each file has its own, which mostly says the same.
+                // Each file has its own metadata, mostly with the same contents.
                 if !dict.contains(key.as_ref())? {
                     dict.set_item(key.as_ref(), value.as_ref())?;
                 }

@@ -1,4 +1,4 @@
-//! An answer: whole, or in pieces while it is made.
+//! An answer: whole, or in pieces while it is generated.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -16,7 +16,7 @@ use pyo3::types::{PyDict, PyList};
 use crate::asked::Options;
 use crate::worker::{Failure, Running, Worker};
 
-/// How long a token is waited for before signals are looked at.
+/// The time to wait for a token before signals are checked.
 pub const PATIENCE: Duration = Duration::from_millis(50);
 
 /// An answer, with the fields of what `alight run --json` writes. As a `str` it is its text.
@@ -101,12 +101,12 @@ impl Completion {
     }
 }
 
-/// An answer in the making.
+/// An answer in progress.
 pub struct Making {
-    /// `None`: it has ended.
+    /// `None` once it has ended.
     running: Option<Running>,
     shown: Shown<Arc<Vocabulary>>,
-    /// What is to be handed out.
+    /// The pieces to be handed out.
     pieces: VecDeque<String>,
     tokens: Vec<u32>,
     logprobs: Option<Vec<Logprobs>>,
@@ -116,17 +116,17 @@ pub struct Making {
     finish: Option<Finish>,
 }
 
-/// What waiting for the next piece has brought.
+/// The result of waiting for the next piece.
 pub enum Waited {
     Piece(String),
     /// Nothing yet.
     Nothing,
-    /// There is no more.
+    /// There are no more pieces.
     End,
 }
 
 impl Making {
-    /// Begins to compute.
+    /// Starts the computation.
     pub fn begin(
         worker: &Arc<Worker>,
         vocabulary: &Arc<Vocabulary>,
@@ -205,7 +205,7 @@ impl Making {
         })
     }
 
-    /// It ends here.
+    /// Ends the answer.
     pub fn end(&mut self, finish: Finish) {
         if self.running.take().is_some() {
             self.finish = Some(finish);
@@ -214,7 +214,7 @@ impl Making {
         }
     }
 
-    /// What there is of it.
+    /// The answer so far.
     pub fn completion(&self) -> Completion {
         let texts = self.shown.texts();
         Completion {
@@ -231,10 +231,10 @@ impl Making {
         }
     }
 
-    /// Waits for all of it.
+    /// Waits for the whole answer.
     ///
     /// # Errors
-    /// What went wrong; `KeyboardInterrupt`, or whatever a handler of a signal raises.
+    /// The failure of the request; `KeyboardInterrupt`, or the exception of a signal handler.
     pub fn finish(mut self, py: Python<'_>) -> PyResult<Completion> {
         loop {
             let waited = py.detach(|| self.wait())?;
@@ -267,7 +267,7 @@ impl Stream {
         Stream { making: Mutex::new(making) }
     }
 
-    /// Call it while the interpreter is let go: another thread may be waiting with it.
+    /// Must be called while the interpreter is released: another thread may hold the lock while it waits.
     fn making(&self) -> MutexGuard<'_, Making> {
         self.making.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -282,7 +282,7 @@ impl Stream {
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<String>> {
         loop {
             let waited = py.detach(|| self.making().wait())?;
-            // At every piece: `list(stream)` runs no code of Python's in between that would look at signals.
+            // For each piece: between them, `list(stream)` runs no Python code that would check signals.
             if let Err(error) = py.check_signals() {
                 self.close(py);
                 return Err(error);

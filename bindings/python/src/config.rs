@@ -1,4 +1,4 @@
-//! What a network is as a dict, from the one checked reading of it in `alight_model`.
+//! The description of a network as a dict, from the checked result of `alight_model`.
 
 use alight_kernels::rope::{RopePairing, RopeParams, RopeTable};
 use alight_model::describe;
@@ -111,7 +111,7 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
     Ok(dict)
 }
 
-/// The mixture of experts that all layers have, if they have one; or why it cannot be told.
+/// The mixture of experts that all layers have, if any; or the reason that the dict cannot describe it.
 fn experts(spec: &ModelSpec) -> Result<Option<&ExpertsSpec>, &'static str> {
     let Some(first) = spec.expert_layers().next() else { return Ok(None) };
     let routing = &first.routing;
@@ -136,7 +136,7 @@ fn experts(spec: &ModelSpec) -> Result<Option<&ExpertsSpec>, &'static str> {
     }
 }
 
-/// How the dict calls what makes shares of a router's logits.
+/// The dict's name for the function that computes shares from a router's logits.
 fn gating(routing: &Routing) -> Option<&'static str> {
     match routing.gating {
         Gating::Softmax => Some("softmax"),
@@ -156,13 +156,13 @@ fn mixture<'py>(py: Python<'py>, experts: &ExpertsSpec) -> PyResult<Bound<'py, P
     Ok(dict)
 }
 
-/// Layers that differ by their windows alone, and by the rotary embedding that goes with them.
+/// Layers that differ only in their windows, and in the rotary embedding that goes with them.
 struct Uniform<'s> {
-    /// Without a window, and with the first rotary embedding, if layers are rotated.
+    /// Without a window, and with the first rotary embedding, if layers have one.
     attention: AttentionSpec,
-    /// `None`: all of them are mixtures of experts.
+    /// `None` if all of them are mixtures of experts.
     dense: Option<&'s DenseSpec>,
-    /// The window, which layers have it, and which of the model's rotary embeddings goes with it.
+    /// The window, the layers that have it, and the index of the rotary embedding that goes with it.
     window: Option<(usize, Vec<bool>, usize)>,
 }
 
@@ -207,7 +207,7 @@ impl<'s> Uniform<'s> {
         alike.then_some(Uniform { attention, dense, window })
     }
 
-    /// What the layers with a sliding window do differently; `None` without such layers.
+    /// The differences of the layers with a sliding window; `None` without such layers.
     fn windows<'py>(
         &self,
         py: Python<'py>,
@@ -222,7 +222,7 @@ impl<'s> Uniform<'s> {
     }
 }
 
-/// The angles themselves: the caller need not know the scaling.
+/// Adds the angles themselves, so that the caller need not know the scaling.
 fn rope(dict: &Bound<'_, PyDict>, params: &RopeParams) -> PyResult<()> {
     let table = RopeTable::new(params);
     dict.set_item("rope_dims", params.dims)?;

@@ -1,13 +1,13 @@
-//! Parts of tensors into memory: copied as they are, or as floats of another type.
+//! Copies parts of tensors into memory, unchanged or as floats of another type.
 
 use alight_kernels::half::{f32_to_bf16, narrow_f16};
 use alight_kernels::{Isa, Layout, Matrix};
 
 use crate::geometry::{Runs, Spread};
 
-/// Bytes of result below which one more thread does not pay.
+/// Bytes of result per thread, below which another thread is not worthwhile.
 const SHARE: usize = 4 << 20;
-/// Most threads.
+/// Maximum number of threads.
 const THREADS: usize = 16;
 
 /// A float type that weights can be converted to.
@@ -19,7 +19,7 @@ pub enum Float {
 }
 
 impl Float {
-    /// By NumPy's name of it.
+    /// The type of this name in NumPy.
     pub fn from_name(name: &str) -> Option<Float> {
         Some(match name {
             "float32" => Float::F32,
@@ -34,10 +34,10 @@ impl Float {
     }
 }
 
-/// Copies `runs` of elements of `unit` bytes each, of a tensor that is spread so in the `file`.
+/// Copies `runs` of elements of `unit` bytes each, from a tensor with this `spread` in the `file`.
 pub fn copy(file: &[u8], spread: Spread, runs: &Runs, unit: usize, to: &mut [u8]) {
     let run = runs.run * unit;
-    // A run may be everything: threads share bytes, not runs.
+    // A run may be the whole tensor, so threads share bytes, not runs.
     in_parallel(to, 1, |first, to| {
         let (mut at, mut rest) = (first, to);
         while !rest.is_empty() {
@@ -51,8 +51,8 @@ pub fn copy(file: &[u8], spread: Spread, runs: &Runs, unit: usize, to: &mut [u8]
     });
 }
 
-/// Converts the columns `cols` of rows `runs` of matrices of the same shape, row after row. Floats are rounded to the
-/// nearest, ties to even; what is narrowed has been an f32 before.
+/// Converts the columns `cols` of rows `runs` of matrices of the same shape, row after row. Floats are rounded to the nearest, ties
+/// to even; a narrower type is always converted from f32.
 pub fn floats(
     matrices: &[Matrix<'_>],
     runs: &Runs,
@@ -63,7 +63,7 @@ pub fn floats(
     let Some(matrix) = matrices.first() else { return };
     let width = cols.1 - cols.0;
     let isa = Isa::best();
-    // Of rows as GGUF has them, only the blocks that the columns touch are read.
+    // Of rows in GGUF's layout, only the blocks that contain the columns are read.
     let block = matrix.weight_type().block_len();
     let (from, until) = match matrix.layout() {
         Layout::Rows => (cols.0 / block * block, cols.1.next_multiple_of(block).min(matrix.cols())),
@@ -108,8 +108,8 @@ pub fn floats(
     });
 }
 
-/// Hands parts of `to` to threads, cut at multiples of `unit` bytes, with the number of the unit that a
-/// part begins with. What comes out does not depend on the number of threads.
+/// Passes parts of `to` to threads, cut at multiples of `unit` bytes, with the index of the first unit of each part. The result
+/// does not depend on the number of threads.
 fn in_parallel(to: &mut [u8], unit: usize, work: impl Fn(usize, &mut [u8]) + Sync) {
     if to.is_empty() {
         return;
@@ -128,7 +128,7 @@ fn in_parallel(to: &mut [u8], unit: usize, work: impl Fn(usize, &mut [u8]) + Syn
         }
     };
     std::thread::scope(|scope| {
-        // With the threads that there are to be had, and this one in any case.
+        // With as many threads as can be started, in addition to this one.
         for _ in 1..threads {
             if std::thread::Builder::new().spawn_scoped(scope, some).is_err() {
                 break;

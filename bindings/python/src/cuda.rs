@@ -1,5 +1,5 @@
-//! What Python has to ask of GPUs, and tell them: whether the collective works among some and how its calls went, and whether there can be products with
-//! blocks of weights, of which types; and memory that GPUs of several processes share.
+//! Functions for GPUs: tests of the collective and counters of its calls; the availability and the types of products with blocks of
+//! weights; and memory that GPUs of several processes share.
 
 use pyo3::prelude::*;
 
@@ -25,7 +25,7 @@ pub fn cuda_problem(
     py.detach(|| system::problem(&ordinals, folders))
 }
 
-/// The types of blocks that there are products with on GPUs.
+/// The types of blocks for which there are products on GPUs.
 pub fn block_types() -> Vec<&'static str> {
     system::block_types()
 }
@@ -43,7 +43,7 @@ pub fn cuda_errors(py: Python<'_>) -> Vec<String> {
     py.detach(system::errors)
 }
 
-/// An arena that a process offers: JAX's number of its GPU, the number of the process, and what it is opened by.
+/// An arena that a process offers: JAX's number of its GPU, the number of the process, and the handle that opens it.
 type Offer = (i64, i64, Vec<u8>);
 
 /// True if memory of all GPUs with these numbers of CUDA's can be opened by processes of other hosts.

@@ -1,7 +1,8 @@
-//! DLPack: arrays that other libraries take over in place, by a capsule. Structs and numbers are those of `dlpack.h`, version 1.0.
+//! DLPack: arrays that other libraries take over in place, through a capsule. Structs and numbers are those of `dlpack.h`, version
+//! 1.0.
 //!
-//! What is handed out is read-only, which only version 1 can say: a consumer that does not ask for that version (JAX 0.10 does not) gets a
-//! copy, which it may write.
+//! The arrays are read-only, which only version 1 can express: a consumer that does not request that version (JAX 0.10 does not)
+//! gets a copy, which it may write to.
 
 use std::any::Any;
 use std::ffi::{CStr, c_void};
@@ -13,7 +14,7 @@ use pyo3::prelude::*;
 
 use crate::memory::Memory;
 
-/// Memory of the host: the type of the device, and its number.
+/// Host memory: the type of the device, and its number.
 pub const CPU: (i32, i32) = (1, 0);
 const READ_ONLY: u64 = 1;
 const IS_COPIED: u64 = 2;
@@ -29,7 +30,7 @@ pub struct DataType {
 
 pub const FLOAT32: DataType = DataType { code: 2, bits: 32, lanes: 1 };
 
-/// The type by NumPy's name of it; `None` if version 1.0 of DLPack has no such type.
+/// The type of this name in NumPy; `None` if version 1.0 of DLPack has no such type.
 pub fn dtype(name: &str) -> Option<DataType> {
     let (code, bits) = match name {
         "int8" => (0, 8),
@@ -62,7 +63,7 @@ struct DlTensor {
     byte_offset: u64,
 }
 
-/// What a capsule of version 0 has.
+/// The contents of a capsule of version 0.
 #[repr(C)]
 struct Managed {
     tensor: DlTensor,
@@ -70,7 +71,7 @@ struct Managed {
     deleter: Option<unsafe extern "C" fn(*mut Managed)>,
 }
 
-/// What a capsule of version 1 has.
+/// The contents of a capsule of version 1.
 #[repr(C)]
 struct Versioned {
     major: u32,
@@ -81,33 +82,33 @@ struct Versioned {
     tensor: DlTensor,
 }
 
-/// What a `context` points to: all that a tensor needs, for as long as it is used.
+/// The target of a `context`: everything that a tensor needs, for as long as it is used.
 struct Kept {
     shape: Vec<i64>,
     strides: Vec<i64>,
     _owner: Box<dyn Any + Send + Sync>,
 }
 
-/// Numbers to hand out.
+/// Numbers to be shared.
 pub struct Shared {
     pub data: *const c_void,
     pub nbytes: usize,
     pub dtype: DataType,
     pub shape: Vec<i64>,
-    /// While it lives, `nbytes` bytes at `data` stay where they are and can be read.
+    /// While it lives, `nbytes` bytes at `data` stay in place and are readable.
     pub owner: Box<dyn Any + Send + Sync>,
 }
 
 const NAME: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 
-/// Memory of a copy, which others may write.
+/// Memory of a copy, which the consumer may write to.
 struct Copied(#[expect(dead_code, reason = "it is held")] Memory);
 
-/// A capsule of `shared`, as the keywords of `__dlpack__` ask for it.
+/// A capsule of `shared`, as requested by the keywords of `__dlpack__`.
 ///
 /// # Errors
-/// `BufferError`: it cannot be had so.
+/// `BufferError`: the request cannot be met.
 pub fn capsule<'py>(
     py: Python<'py>,
     mut shared: Shared,
@@ -137,7 +138,7 @@ pub fn capsule<'py>(
     if copied {
         let mut memory =
             Memory::new(shared.nbytes).map_err(|e| PyMemoryError::new_err(e.to_string()))?;
-        // SAFETY: `owner` keeps so many bytes; those of the copy are new.
+        // SAFETY: `owner` keeps that many bytes; those of the copy are new.
         let from = unsafe { std::slice::from_raw_parts(shared.data.cast::<u8>(), shared.nbytes) };
         memory.bytes_mut().copy_from_slice(from);
         shared.data = memory.bytes().as_ptr().cast();
@@ -171,8 +172,9 @@ pub fn capsule<'py>(
         let managed = Managed { tensor, context, deleter };
         (Box::into_raw(Box::new(managed)).cast(), NAME, end_unversioned)
     };
-    // SAFETY: the pointer is not null, and what it points to lives until its deleter is called: by who takes it over and renames the
-    // capsule, or by the capsule's destructor. The name is static. A new reference comes back, or null with an exception.
+    // SAFETY: the pointer is not null, and its target lives until its deleter is called: by the consumer, which renames the capsule
+    // when it takes it over, or by the capsule's destructor. The name is static. The result is a new reference, or null with an
+    // exception.
     unsafe {
         let capsule = ffi::PyCapsule_New(pointer, name.as_ptr(), Some(end));
         if capsule.is_null() {
@@ -186,9 +188,9 @@ pub fn capsule<'py>(
 }
 
 /// # Safety
-/// It is what [`capsule`] has made, and is not used any more.
+/// It was made by [`capsule`], and is not used any more.
 unsafe extern "C" fn delete_versioned(managed: *mut Versioned) {
-    // SAFETY: as the caller says; both were boxes.
+    // SAFETY: by the contract; both were boxes.
     unsafe {
         let managed = Box::from_raw(managed);
         drop(Box::from_raw(managed.context.cast::<Kept>()));
@@ -196,21 +198,21 @@ unsafe extern "C" fn delete_versioned(managed: *mut Versioned) {
 }
 
 /// # Safety
-/// It is what [`capsule`] has made, and is not used any more.
+/// It was made by [`capsule`], and is not used any more.
 unsafe extern "C" fn delete(managed: *mut Managed) {
-    // SAFETY: as the caller says; both were boxes.
+    // SAFETY: by the contract; both were boxes.
     unsafe {
         let managed = Box::from_raw(managed);
         drop(Box::from_raw(managed.context.cast::<Kept>()));
     }
 }
 
-/// What a capsule has that nobody has taken over.
+/// The contents of a capsule that has not been taken over; otherwise null.
 ///
 /// # Safety
 /// Called by the interpreter, with a capsule that [`capsule`] has made.
 unsafe fn unused(capsule: *mut ffi::PyObject, name: &CStr) -> *mut c_void {
-    // SAFETY: as the caller says. Who takes it over renames it.
+    // SAFETY: by the contract. A consumer that takes it over renames it.
     unsafe {
         match ffi::PyCapsule_IsValid(capsule, name.as_ptr()) {
             1 => ffi::PyCapsule_GetPointer(capsule, name.as_ptr()),
@@ -222,7 +224,7 @@ unsafe fn unused(capsule: *mut ffi::PyObject, name: &CStr) -> *mut c_void {
 /// # Safety
 /// Called by the interpreter when the capsule is not used any more.
 unsafe extern "C" fn end_versioned(capsule: *mut ffi::PyObject) {
-    // SAFETY: as the caller says.
+    // SAFETY: by the contract.
     unsafe {
         let managed = unused(capsule, VERSIONED);
         if !managed.is_null() {
@@ -234,7 +236,7 @@ unsafe extern "C" fn end_versioned(capsule: *mut ffi::PyObject) {
 /// # Safety
 /// Called by the interpreter when the capsule is not used any more.
 unsafe extern "C" fn end_unversioned(capsule: *mut ffi::PyObject) {
-    // SAFETY: as the caller says.
+    // SAFETY: by the contract.
     unsafe {
         let managed = unused(capsule, NAME);
         if !managed.is_null() {

@@ -1,7 +1,8 @@
-//! What goes wrong, as Python's exceptions.
+//! Errors as Python's exceptions.
 //!
-//! All classes of this package are below `AlightError`, and below the class of Python's that says the same, where there is one. A file
-//! that cannot be opened is Python's own error for that (`FileNotFoundError` and so on), and so is an argument of a wrong type.
+//! All classes of this package are subclasses of `AlightError`, and of Python's class of the same meaning, if there is one. A file
+//! that cannot be opened raises Python's own error for that (`FileNotFoundError` and so on), and so does an argument of a wrong
+//! type.
 
 use std::io;
 use std::path::Path;
@@ -22,7 +23,7 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 pub struct Class {
     pub name: &'static str,
     doc: &'static str,
-    /// The class of Python's that it is below, too.
+    /// Python's class that is a base class as well.
     beside: Option<for<'py> fn(Python<'py>) -> Bound<'py, PyType>>,
     made: PyOnceLock<Py<PyType>>,
 }
@@ -36,7 +37,7 @@ impl Class {
         Class { name, doc, beside, made: PyOnceLock::new() }
     }
 
-    /// The class itself, which is made when it is first asked for.
+    /// The class itself, made at its first use.
     pub fn get<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyType>> {
         let made = self.made.get_or_try_init(py, || {
             let mut bases = match self.name {
@@ -124,7 +125,7 @@ pub static HUB: Class = Class::new(
     Some(os_error),
 );
 
-/// All of them.
+/// All classes.
 pub static CLASSES: [&Class; 10] = [
     &ALIGHT,
     &FORMAT,
@@ -138,7 +139,7 @@ pub static CLASSES: [&Class; 10] = [
     &HUB,
 ];
 
-/// A file that cannot be opened is Python's own error for that (`FileNotFoundError` and so on).
+/// A file that cannot be opened raises Python's own error for that (`FileNotFoundError` and so on).
 pub fn map(error: MapError) -> PyErr {
     of_map(&error)
 }
@@ -154,7 +155,7 @@ fn of_map(error: &MapError) -> PyErr {
     }
 }
 
-/// Files that make no model.
+/// Files that do not form a model.
 pub fn files(error: FilesError) -> PyErr {
     match error {
         FilesError::Map(error) => map(error),
@@ -162,7 +163,7 @@ pub fn files(error: FilesError) -> PyErr {
     }
 }
 
-/// A model of the hub that is not to be had.
+/// A model of the hub that is not available.
 pub fn hub(error: HubError) -> PyErr {
     match error {
         HubError::Name { .. } | HubError::Setting { .. } => OPTION.err(error.to_string()),
@@ -171,12 +172,12 @@ pub fn hub(error: HubError) -> PyErr {
     }
 }
 
-/// A model that the engine refuses.
+/// A model that the engine rejects.
 pub fn model(error: ModelError) -> PyErr {
     of_model(&error)
 }
 
-/// What went wrong with a model; several requests may end with it.
+/// A failure of a model; several requests may end with it.
 pub fn of_model(error: &ModelError) -> PyErr {
     let class = match error {
         ModelError::Map(error) => return of_map(error),
@@ -200,19 +201,19 @@ pub fn of_model(error: &ModelError) -> PyErr {
     })
 }
 
-/// A prompt that is too long, whatever its tokens are.
+/// A prompt that is too long, for any tokenization.
 pub fn too_long(problem: &TooLong) -> PyErr {
     CONTEXT_FULL.err(as_keyword(&problem.to_string()))
 }
 
-/// What is said of a context with the keyword of Python's in place of the option of the command.
+/// A message about a context, with Python's keyword in place of the command's option.
 fn as_keyword(said: &str) -> String {
     said.replace("with -c,", "with context=…,")
         .replace("with -c ", "with context=")
         .replace("larger -c", "larger context=…")
 }
 
-/// Weights that do not come.
+/// Weights that could not be loaded.
 fn load(error: &LoadError) -> PyErr {
     let class = match error {
         LoadError::Map(error) => return of_map(error),
@@ -224,12 +225,12 @@ fn load(error: &LoadError) -> PyErr {
     class.err(error.to_string())
 }
 
-/// A text or a conversation that makes no prompt.
+/// A text or a conversation that cannot become a prompt.
 pub fn prompt(error: PromptError) -> PyErr {
     PROMPT.err(error.to_string())
 }
 
-/// An error of the system about `path`. Python chooses the class by the number.
+/// A system error about `path`. Python chooses the class by its number.
 pub fn system(path: &Path, error: &io::Error) -> PyErr {
     match error.raw_os_error() {
         Some(number) => {
@@ -242,12 +243,12 @@ pub fn system(path: &Path, error: &io::Error) -> PyErr {
     }
 }
 
-/// A file with something wrong in it.
+/// A file with invalid contents.
 pub fn format(path: &Path, problem: impl std::fmt::Display) -> PyErr {
     FORMAT.err(format!("{}: {problem}", path.display()))
 }
 
-/// That an answer cannot be held to what an option says.
+/// An answer that cannot be constrained as an option requires.
 pub fn no_grammar(option: &str, why: &NoGrammar) -> PyErr {
     let class = if why.is_of_what_was_asked() { &OPTION } else { &COMPUTE };
     class.err(format!("{option}: {why}"))

@@ -74,7 +74,7 @@ impl ExpertStore {
 }
 
 impl crate::tensor::Info {
-    /// Where the matrices of a stack are.
+    /// The location of the matrices of a stack.
     fn stack(&self) -> PyResult<Stack> {
         let Some(count) = self.experts() else {
             let text = format!("tensor '{}': expected a stack [experts, rows, columns]", self.name);

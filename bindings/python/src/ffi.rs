@@ -1,4 +1,4 @@
-//! The custom calls of `alight-xla` as what `jax.ffi` registers: pointers in capsules.
+//! The custom calls of `alight-xla` in the form that `jax.ffi` registers: pointers in capsules.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -62,6 +62,6 @@ fn capsule(py: Python<'_>, pointer: *mut c_void) -> PyResult<Bound<'_, PyCapsule
     let pointer = NonNull::new(pointer).ok_or_else(|| {
         pyo3::exceptions::PySystemError::new_err("a custom call without an address")
     })?;
-    // SAFETY: functions and statics of this library, which is never unloaded, are there whenever the capsule is.
+    // SAFETY: functions and statics of this library, which is never unloaded, outlive the capsule.
     unsafe { PyCapsule::new_with_pointer(py, pointer, c"xla._CUSTOM_CALL_TARGET") }
 }

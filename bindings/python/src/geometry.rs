@@ -1,17 +1,17 @@
-//! Which elements of a tensor belong to a part of it, and where they are.
+//! The elements of a tensor that belong to a part of it, and their locations.
 
 use std::ops::Range;
 
 use alight_formats::gguf::TensorInfo;
 
-/// Where the bytes of a tensor are in its file: from an offset on, or, of experts that lie side by side with those of other tensors,
-/// some bytes of each expert.
+/// The location of the bytes of a tensor in its file: contiguous from an offset on, or, for experts that alternate with those of
+/// other tensors, some bytes of each expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spread {
     pub offset: u64,
-    /// Bytes that follow one another.
+    /// Number of contiguous bytes.
     one: u64,
-    /// From the first of them to the first of the next.
+    /// Bytes from the start of one contiguous range to the start of the next.
     stride: u64,
 }
 
@@ -28,17 +28,17 @@ impl Spread {
         Spread { offset, one: nbytes.max(1), stride: nbytes.max(1) }
     }
 
-    /// The bytes from the start of an expert to the start of the next, if other tensors' experts lie in between.
+    /// The bytes from the start of an expert to the start of the next, if experts of other tensors are in between.
     pub fn stride(&self) -> Option<u64> {
         (self.stride != self.one).then_some(self.stride)
     }
 
-    /// Where byte `at` of the tensor is in the file.
+    /// The offset in the file of byte `at` of the tensor.
     pub fn place(&self, at: u64) -> u64 {
         self.offset + at / self.one * self.stride + at % self.one
     }
 
-    /// Where some bytes of the tensor are, from the first to after the last, and whether nothing else lies in between.
+    /// The range of the file that contains these bytes of the tensor, and whether it contains nothing else.
     pub fn extent(&self, bytes: Range<u64>) -> (Range<u64>, bool) {
         let Some(last) = bytes.end.checked_sub(1).filter(|last| *last >= bytes.start) else {
             let place = self.place(bytes.start);
@@ -48,30 +48,30 @@ impl Spread {
         (self.place(bytes.start)..self.place(last) + 1, whole)
     }
 
-    /// Bytes from `at` on that follow one another in the file.
+    /// The number of bytes from `at` on that are contiguous in the file.
     pub fn run(&self, at: u64) -> usize {
         if self.stride().is_none() { usize::MAX } else { (self.one - at % self.one) as usize }
     }
 
-    /// Bytes that follow one another: of a tensor, or of an expert.
+    /// The number of contiguous bytes: those of a tensor, or of an expert.
     pub fn one(&self) -> usize {
         self.one as usize
     }
 }
 
-/// A part of an array in order: `count()` runs of `run` elements that lie side by side.
+/// A part of an array in order: `count()` runs of `run` contiguous elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runs {
     /// Offset of the first run, in elements.
     first: usize,
     /// Elements of a run.
     pub run: usize,
-    /// Of each dimension that jumps, innermost first: how many steps, and elements per step.
+    /// For each dimension with gaps, innermost first: the number of steps, and elements per step.
     jumps: Vec<(usize, usize)>,
 }
 
 impl Runs {
-    /// The part `ranges` (one for each dimension) of an array `shape`, outermost first.
+    /// The part `ranges` (one for each dimension) of an array of shape `shape`, outermost first.
     ///
     /// # Errors
     /// Ranges that are not within the shape, as a sentence.
@@ -86,7 +86,7 @@ impl Runs {
             }
         }
         let mut runs = Runs { first: 0, run: 1, jumps: Vec::new() };
-        // Strides of an empty array may be anything, also more than fits.
+        // Strides of an empty array are arbitrary, and may overflow.
         if ranges.iter().any(|(start, stop)| start == stop) {
             return Ok(Runs { run: 0, ..runs });
         }
@@ -106,7 +106,7 @@ impl Runs {
         Ok(runs)
     }
 
-    /// How many runs there are.
+    /// The number of runs.
     pub fn count(&self) -> usize {
         if self.run == 0 { 0 } else { self.jumps.iter().map(|(count, _)| count).product() }
     }
@@ -116,7 +116,7 @@ impl Runs {
         self.count() * self.run
     }
 
-    /// Where run `i` begins, in elements.
+    /// The start of run `i`, in elements.
     pub fn start(&self, mut i: usize) -> usize {
         let step = |at, &(count, stride): &(usize, usize)| {
             let offset = i % count * stride;
@@ -126,7 +126,7 @@ impl Runs {
         self.jumps.iter().fold(self.first, step)
     }
 
-    /// From the first element to the last, what lies between runs included.
+    /// The range from the first element to the last, including those between runs.
     pub fn extent(&self) -> Range<usize> {
         match self.count() {
             0 => self.first..self.first,

@@ -1,4 +1,4 @@
-//! What Python hands to a function that asks for a model.
+//! The argument of functions that take a model.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use crate::catalog::Catalog;
 use crate::source::{open, other_format};
 
-/// What a function that asks for a model is given.
+/// A model as passed to a function.
 pub enum Given<'py> {
     Open(PyRef<'py, Catalog>),
     Path(PathBuf),
@@ -34,8 +34,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Given<'py> {
 }
 
 impl Given<'_> {
-    /// Calls `read` with the files of the model, which has to be GGUF, while the interpreter does
-    /// something else.
+    /// Calls `read` with the files of the model, which must be GGUF, while the interpreter is released.
     pub fn with_gguf<T: Send>(
         self,
         py: Python<'_>,

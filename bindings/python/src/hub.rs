@@ -1,4 +1,4 @@
-//! Models of the hub, by the names, in the cache and with the settings of `alight pull`.
+//! Models of the hub, with the names, the cache and the settings of `alight pull`.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -16,8 +16,8 @@ fn hub(offline: bool) -> PyResult<Hub> {
     Ok(Hub::new(settings))
 }
 
-/// Pulls, without the interpreter. Signals are looked at meanwhile, and so is what `progress` raises: either ends it, and what was
-/// received is kept.
+/// Pulls with the interpreter released. Signals are checked meanwhile: an exception of a signal handler or of `progress` ends the
+/// pull, and the received bytes are kept.
 fn fetch(hub: &Hub, name: &Name, progress: Option<&Py<PyAny>>) -> Result<Pulled, Failed> {
     let mut raised = None;
     let mut told = None;
@@ -49,7 +49,7 @@ fn fetch(hub: &Hub, name: &Name, progress: Option<&Py<PyAny>>) -> Result<Pulled,
     }
 }
 
-/// Why a pull has ended early.
+/// The reason a pull has ended early.
 enum Failed {
     Hub(HubError),
     Raised(PyErr),

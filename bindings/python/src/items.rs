@@ -1,14 +1,14 @@
-//! Sequences of Python's.
+//! Python sequences.
 
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-/// The items of a sequence: a list, a tuple, an array of numpy, or a class of the caller's.
+/// The items of a sequence: a list, a tuple, a NumPy array, or an instance of a class of the caller.
 ///
-/// Invariant: memory is taken for items that have come. The length that a class claims is not believed; pyo3's own `Vec` takes memory for it
-/// beforehand, and a length of 2^40 ends the process.
+/// Invariant: memory is allocated only for items that have been received. The length that a class reports is not trusted; pyo3's
+/// own `Vec` allocates memory for it beforehand, and a length of 2^40 would end the process.
 pub struct Items<T>(pub Vec<T>);
 
 impl<'py, T: FromPyObjectOwned<'py>> FromPyObject<'_, 'py> for Items<T> {

@@ -1,24 +1,22 @@
-//! `alight._alight`: model files as Python sees them.
+//! `alight._alight`: model files for Python.
 //!
-//! [`catalog`] opens a model and lists its tensors; a [`tensor`] gives its bytes, or some of them, as a
-//! [`block`] that Python's buffer protocol shows without a copy wherever that can be; [`geometry`] says
-//! which bytes belong to a part of a tensor; a [`model`] answers prompts, in a thread of its own that a [`worker`] is, and
-//! [`completion`] hands an answer out; [`array`] has other numbers that were computed; [`dlpack`] and [`numpy`] show both kinds of
-//! numbers to other libraries; a [`hub`] has models by their names; [`config`] and [`tokenizer`] show what `alight_model` has read of
-//! a model and checked; [`ffi`] hands out the custom calls for XLA, [`cuda`] tells of those for GPUs;
-//! [`new_file`] writes what a command of the package was asked to write.
+//! [`catalog`] opens a model and lists its tensors; a [`tensor`] returns its bytes, or some of them, as a [`block`], which Python's
+//! buffer protocol exposes without a copy wherever possible; [`geometry`] computes which bytes belong to a part of a tensor; a
+//! [`model`] answers prompts, on the thread of its [`worker`], and [`completion`] hands out an answer; [`array`] holds other
+//! computed numbers; [`dlpack`] and [`numpy`] expose both kinds of numbers to other libraries; a [`hub`] finds models by their
+//! names; [`config`] and [`tokenizer`] expose the parts of a model that `alight_model` has read and checked; [`ffi`] provides the
+//! custom calls for XLA, [`cuda`] functions for those on GPUs; [`new_file`] writes the output files of the package's commands.
 //!
-//! **Invariant:** what shows bytes of a file (a view, a NumPy array, a JAX array) keeps the object that they came from, and that
-//! keeps the map. All of it is read-only. A file that is cut short under arrays shows zeros, and is an error of `Catalog.check`.
+//! **Invariant:** a view, a NumPy array or a JAX array of bytes of a file keeps the object that they came from alive, and that
+//! keeps the map. All of it is read-only. If a file is cut short, arrays over it show zeros, and `Catalog.check` reports an error.
 //!
-//! **Invariant:** the interpreter is let go while bytes are read, copied or converted, and while an answer is waited for; signals are
-//! looked at every 50 ms meanwhile. What computes never touches Python.
+//! **Invariant:** the interpreter is released while bytes are read, copied or converted, and while an answer is awaited; signals
+//! are checked every 50 ms meanwhile. Threads that compute never touch Python.
 //!
-//! **Invariant:** what the engine gives is what `alight run` gives: options, prompts and texts are those of the crates that both use.
-//! Bytes do not depend on the number of
-//! threads. Conversions to floats are those of the kernels, rounded once.
+//! **Invariant:** the engine's results are those of `alight run`: options, prompts and texts are handled by the crates that both
+//! use. Bytes do not depend on the number of threads. Conversions to floats are those of the kernels, rounded once.
 //!
-//! **Invariant:** no panic on anything in a file. Rust knows nothing of NumPy and JAX; Python knows nothing of formats.
+//! **Invariant:** no panic for any contents of a file. Rust knows nothing of NumPy and JAX; Python knows nothing of formats.
 //!
 //! **Invariant:** custom calls are registered when the first program that needs one is traced, never on import.
 

@@ -1,16 +1,16 @@
-//! Memory for bytes that cannot be shown in place.
+//! Memory for bytes that cannot be exposed in place.
 
 use alight_pages::{Region, RegionError};
 
-/// Addresses at a multiple of this are used by XLA in place; of others it makes a copy.
+/// XLA uses memory at a multiple of this address in place, and copies it otherwise.
 pub const ALIGNMENT: usize = 64;
-/// From this size on, memory comes from the system by itself: it is then zero without being touched.
+/// From this size on, memory is allocated directly from the system: it is then zero without being touched.
 const LARGE: usize = 1 << 20;
 
 /// Memory that begins at a multiple of [`ALIGNMENT`].
 #[derive(Debug)]
 pub enum Memory {
-    /// `len` bytes of a vector that has some more.
+    /// `len` bytes of a slightly longer vector.
     Small {
         bytes: Vec<u8>,
         start: usize,
@@ -20,10 +20,10 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// `len` zeros.
+    /// Allocates `len` zeros.
     ///
     /// # Errors
-    /// There is not as much address space.
+    /// There is not enough address space.
     pub fn new(len: usize) -> Result<Memory, RegionError> {
         if len >= LARGE {
             return Ok(Memory::Large(Region::new(len)?));

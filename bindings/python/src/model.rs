@@ -25,7 +25,7 @@ use crate::source;
 use crate::tokenizer::Tokenizer;
 use crate::worker::{Running, Worker};
 
-/// `speculate` as it is given.
+/// The argument `speculate`.
 #[derive(FromPyObject)]
 pub enum Drafts {
     Number(i128),
@@ -70,12 +70,12 @@ pub struct Model {
     compiler: LazyCompiler,
 }
 
-/// An option that is one of a few words.
+/// An option with a few possible words.
 fn word<T: std::str::FromStr<Err = String>>(name: &str, given: &str) -> PyResult<T> {
     given.parse().map_err(|expected| error::OPTION.err(format!("{name} is '{given}': {expected}")))
 }
 
-/// An option that is one of a few values.
+/// An option with a few possible values.
 fn one_of<T: Copy, V: PartialEq + std::fmt::Display>(
     name: &str,
     given: &V,
@@ -87,7 +87,7 @@ fn one_of<T: Copy, V: PartialEq + std::fmt::Display>(
     found.map(|(_, meant)| meant).ok_or_else(|| error::OPTION.err(expected))
 }
 
-/// A number of things, from 1 on.
+/// A number from 1 to `most`.
 fn number(name: &str, given: i128, most: usize) -> PyResult<usize> {
     match usize::try_from(given) {
         Ok(given) if (1..=most).contains(&given) => Ok(given),
@@ -97,10 +97,10 @@ fn number(name: &str, given: i128, most: usize) -> PyResult<usize> {
     }
 }
 
-/// Waits for what happens next.
+/// Waits for the next event.
 ///
 /// # Errors
-/// What went wrong; `KeyboardInterrupt`, or whatever a handler of a signal raises.
+/// The failure of the request; `KeyboardInterrupt`, or the exception of a signal handler.
 fn wait(py: Python<'_>, running: &mut Running) -> PyResult<EngineEvent> {
     loop {
         let event = py.detach(|| running.next(PATIENCE))?;
@@ -111,7 +111,7 @@ fn wait(py: Python<'_>, running: &mut Running) -> PyResult<EngineEvent> {
     }
 }
 
-/// Several prompts.
+/// Reads several prompts.
 fn several(prompts: &Bound<'_, PyAny>) -> PyResult<Vec<Prompt>> {
     if prompts.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err("expected a list of prompts, found one text"));
@@ -120,7 +120,7 @@ fn several(prompts: &Bound<'_, PyAny>) -> PyResult<Vec<Prompt>> {
 }
 
 impl Model {
-    /// Begins to answer a prompt.
+    /// Starts to answer a prompt.
     fn begin(&self, py: Python<'_>, prompt: Prompt, options: &Options) -> PyResult<Making> {
         let tools = prompt.has_tools();
         py.detach(|| {
@@ -150,13 +150,13 @@ impl Model {
             if source.format != Format::Gguf {
                 return Err(source::other_format(path, source.format));
             }
-            // Of several files, any leads to the others.
+            // Any of several files leads to the others.
             let first = source.files.first().map_or(path, |map| map.path());
             return alight_model::Model::open(first, options).map_err(error::model);
         }
-        // Nothing of a file is read before it is known what of it is in memory.
+        // The file is not read before its residency in memory is known.
         let refused = |problem| match problem {
-            // The file may be of another format: `source::open` knows them all, and its errors say what to do.
+            // The file may be of another format: `source::open` knows them all, and its errors state what to do.
             ModelError::Files(_) => source::open(path)
                 .and_then(|source| match source.format {
                     Format::Gguf => Ok(()),
@@ -412,7 +412,7 @@ impl Model {
     ) -> PyResult<Vec<Completion>> {
         let options = Options::take(options)?;
         let prompts = several(prompts)?;
-        // All of them are prompts before one is computed.
+        // All of them are encoded before the first is computed.
         let (held, encoded) = py.detach(|| {
             let held = self.held(&options, prompts.iter().any(Prompt::has_tools))?;
             let encode = |prompt: Prompt| {

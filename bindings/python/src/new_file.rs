@@ -1,5 +1,5 @@
-//! Files that a command of the Python package writes beside its answer: whole or not at all, and in the place
-//! of nothing unasked, as those of the command `alight`.
+//! Files that a command of the Python package writes in addition to its answer: whole or not at all, and without replacing a file
+//! unless requested, as with the command `alight`.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! How much of a file is in the page cache, for Python.
+//! The share of a file that is in the page cache, for Python.
 
 use alight_pages::{Map, residency};
 use pyo3::prelude::*;

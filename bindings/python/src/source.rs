@@ -1,5 +1,5 @@
-//! Which files a path means: a file with the others of its model, or a folder with one model in it. Told
-//! by content, as everywhere.
+//! The files of the model at a path: a file with the others of its model, or a folder with one model in it. Formats are detected by
+//! content, as everywhere.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 
 use crate::error;
 
-/// Most files of a folder that are looked into.
+/// Maximum number of files of a folder that are examined.
 const FILES: usize = 4096;
 
 /// A model's files, mapped.
@@ -23,7 +23,7 @@ pub struct ModelFiles {
     pub index: Option<Map>,
 }
 
-/// Finds and maps the model that `path` is, holds or belongs to.
+/// Finds and maps the model that `path` is, contains or belongs to.
 pub fn open(path: &Path) -> PyResult<ModelFiles> {
     if path.is_dir() {
         return folder(path);
@@ -57,7 +57,7 @@ fn folder(folder: &Path) -> PyResult<ModelFiles> {
     paths.sort();
     let mut found: Vec<(Format, Map)> = Vec::new();
     for path in paths.into_iter().filter(|path| path.is_file()) {
-        // What cannot be read is not looked at: a folder may hold other things.
+        // Files that cannot be read are skipped: a folder may contain others.
         let Ok(map) = Map::open(&path) else { continue };
         if let Some(format) = format_of(&map) {
             found.push((format, map));

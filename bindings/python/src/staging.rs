@@ -1,4 +1,4 @@
-//! Memory through which a device is loaded: read into from files, shown to JAX, and used again.
+//! Memory through which a device is loaded: files are read into it, JAX uses its bytes, and it is reused.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub struct Staging {
     /// Fields are dropped in their order: pages are unlocked before they go.
     locked: Result<Locked, String>,
     region: Region,
-    /// Views that are out there, or that it is being read into.
+    /// The number of views in use, and whether it is being read into.
     state: Mutex<State>,
 }
 
@@ -48,7 +48,7 @@ impl Staging {
             return Err(PyMemoryError::new_err(format!("no memory for {nbytes} bytes")));
         };
         let locked = match gpu {
-            // The driver may have to be started, or wait for kernels, and these for a thread of Python.
+            // The driver may have to be started, or wait for kernels, which may in turn wait for a Python thread.
             Some(ordinal) => py.detach(|| lock(&region, ordinal)),
             None => Err("it is for no GPU".into()),
         };
@@ -74,7 +74,7 @@ impl Staging {
     ) -> PyResult<usize> {
         let map = catalog.file(file)?;
         let page = page_size() as u64;
-        // As in the file, so that direct reads go to their place.
+        // The same offset in a page as in the file, so that direct reads need no copy.
         let at = (start % page) as usize;
         let room = self.region.len() - at;
         if stop < start || stop - start > room as u64 {
@@ -88,7 +88,8 @@ impl Staging {
         let pieces: Vec<Piece> = cut(start..stop)
             .map(|range| {
                 let offset = (range.start - start) as usize;
-                // SAFETY: within the region, of which nobody has a view, nor gets one, until `_reading` goes; pieces do not overlap.
+                // SAFETY: within the region, of which there is no view, nor will be, until `_reading` is dropped; pieces do not
+                // overlap.
                 unsafe { Piece::at(range, target.add(offset)) }
             })
             .collect();
@@ -128,8 +129,8 @@ impl Staging {
         if state.reading {
             return Err(PyBufferError::new_err("it is being read into"));
         }
-        // SAFETY: the interpreter's view. The bytes stay where they are for as long as the object lives, and nobody writes them
-        // while there is a view, which is counted.
+        // SAFETY: the interpreter's view. The bytes stay in place for as long as the object lives, and are not written to while
+        // there is a view, which is counted.
         unsafe { crate::block::fill(slf.as_any(), this.region.bytes(), view, flags)? };
         state.views += 1;
         Ok(())
@@ -142,12 +143,12 @@ impl Staging {
     }
 }
 
-/// A pointer that may go to another thread with what is behind it.
+/// A pointer that may be sent to another thread together with its target.
 struct SendPointer(#[allow(dead_code)] *mut u8);
-// SAFETY: what is behind it belongs to the reader alone while it is used.
+// SAFETY: the target belongs only to the reader while it is used.
 unsafe impl Send for SendPointer {}
 
-/// That it is being read into, until this goes.
+/// Marks the memory as being read into, until this is dropped.
 struct Reading<'a>(&'a Mutex<State>);
 
 impl<'a> Reading<'a> {
@@ -209,7 +210,7 @@ type Locked = ();
 #[cfg(target_os = "linux")]
 fn lock(region: &Region, ordinal: i64) -> Result<Locked, String> {
     let driver = alight_xla::cuda::Driver::get().map_err(|problem| problem.to_string())?;
-    // SAFETY: the region is mapped until after the lock has gone.
+    // SAFETY: the region is mapped until after the lock was dropped.
     unsafe { driver.lock_pages(ordinal, region.as_mut_ptr(), region.len()) }
         .map_err(|problem| problem.to_string())
 }

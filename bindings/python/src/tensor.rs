@@ -23,7 +23,7 @@ use crate::memory::Memory;
 use crate::numpy;
 use crate::residency::Residency;
 
-/// What a catalog knows of a tensor.
+/// A catalog's information about a tensor.
 #[derive(Debug)]
 pub struct Info {
     pub name: String,
@@ -31,11 +31,11 @@ pub struct Info {
     shape: Vec<u64>,
     /// The format's name of the type.
     ty: &'static str,
-    /// NumPy's name of the element type, where elements are contiguous.
+    /// NumPy's name of the element type, if elements are contiguous.
     dtype: Option<&'static str>,
-    /// The type that there are kernels for.
+    /// The type and layout, if there are kernels for it.
     weights: Option<(WeightType, Layout)>,
-    /// How the bytes are laid out as an array, and of how many bytes its elements are.
+    /// The shape of the bytes as an array, and the bytes of an element.
     stored: Vec<u64>,
     unit: usize,
     /// The last dimension of `stored` can be cut at multiples of this.
@@ -57,7 +57,7 @@ impl Info {
                 let mut stored = outer.to_vec();
                 let mut last = row_bytes;
                 if info.packed {
-                    // The parser has checked that the rows are whole tiles.
+                    // The parser has checked that the rows fill whole tiles.
                     if let Some(rows) = stored.last_mut() {
                         *rows /= TILE_ROWS;
                     }
@@ -107,13 +107,13 @@ impl Info {
         }
     }
 
-    /// The part of the stored array, the whole without `ranges`.
+    /// The part of the stored array; the whole array without `ranges`.
     fn runs(&self, shape: &[u64], ranges: Option<&[(u64, u64)]>) -> PyResult<Runs> {
         let whole: Vec<(u64, u64)> = shape.iter().map(|&dim| (0, dim)).collect();
         Runs::new(shape, ranges.unwrap_or(&whole)).map_err(|problem| self.value(problem))
     }
 
-    /// Of a stack of matrices, how many there are.
+    /// The number of matrices, for a stack of them.
     pub fn experts(&self) -> Option<u64> {
         match self.shape[..] {
             [count, _, _] if count > 0 => Some(count),
@@ -121,12 +121,12 @@ impl Info {
         }
     }
 
-    /// Where its bytes are in the file.
+    /// The location of its bytes in the file.
     pub fn spread(&self) -> Spread {
         self.spread
     }
 
-    /// Where a part is in the file, and whether nothing else lies in between.
+    /// The range of the file that contains a part, and whether it contains nothing else.
     fn extent(&self, runs: &Runs) -> (Range<u64>, bool) {
         let at = |elements: usize| (elements * self.unit) as u64;
         let extent = runs.extent();
@@ -188,7 +188,7 @@ impl Tensor {
         &self.files[self.info.file]
     }
 
-    /// Its bytes in the map, if they are contiguous. The catalog's parser has checked that the file is that long.
+    /// Its bytes in the map, if they are contiguous. The catalog's parser has checked that the file is long enough.
     fn bytes(&self) -> Result<&[u8], PyErr> {
         let Info { spread, nbytes, name, .. } = &*self.info;
         if spread.stride().is_some() {
@@ -205,7 +205,7 @@ impl Tensor {
         Memory::new(len).map_err(|e| PyMemoryError::new_err(format!("'{}': {e}", self.info.name)))
     }
 
-    /// A part of the stored array: in place if that can be, else copied.
+    /// A part of the stored array: in place if possible, otherwise copied.
     fn stored_part(&self, ranges: Option<&[(u64, u64)]>, align: usize) -> PyResult<Block> {
         let info = &self.info;
         let runs = info.runs(&info.stored, ranges)?;
@@ -253,7 +253,7 @@ impl Tensor {
             let (cut, outer_parts) = (parts[outer.len()], &parts[..outer.len()]);
             let runs = Runs::new(outer, outer_parts).map_err(|problem| info.value(problem))?;
             let rows = outer.iter().product::<u64>() as usize;
-            // Of experts that lie side by side with others', each is a matrix.
+            // Of experts that alternate with others, each is a matrix.
             let count = (info.nbytes as usize).div_ceil(info.spread.one()).max(1);
             let one = |index: usize| {
                 let at = index * info.spread.one();
@@ -370,7 +370,7 @@ impl Tensor {
     /// How much of it is in the page cache now.
     fn residency(&self, py: Python<'_>) -> PyResult<Residency> {
         let Info { spread, nbytes, .. } = &*self.info;
-        // Of experts side by side, what is in between is as much in memory as they are.
+        // For alternating experts, the bytes in between are resident to the same extent.
         let (extent, _) = spread.extent(0..*nbytes);
         py.detach(|| Residency::of(self.map(), extent.start, extent.end - extent.start))
     }

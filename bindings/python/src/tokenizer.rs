@@ -1,4 +1,4 @@
-//! Text into tokens and back, and conversations into prompts: as `alight_text` makes them, for Python.
+//! Text into tokens and back, and conversations into prompts, by `alight_text`, for Python.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct Tokenizer {
     inner: Arc<Vocabulary>,
 }
 
-/// One message, as chat templates know it.
+/// A message, as used by chat templates.
 pub struct MessageArg {
     role: String,
     content: String,
@@ -45,7 +45,7 @@ impl From<MessageArg> for Message {
 const NO_CONTENT: &str =
     "content: expected a text, or a list of parts {\"type\": \"text\", \"text\": …}";
 
-/// What a message says: a text, or a list of parts that are texts, as the API of OpenAI has them, each of which is a line.
+/// The text of a message: a text, or a list of parts that are texts, as in OpenAI's API, each of which becomes a line.
 fn said_text(content: &Bound<'_, PyAny>) -> PyResult<String> {
     match content.cast::<PyList>() {
         Ok(parts) => Ok(lines(&value(parts.as_any())?)?.unwrap_or_default()),
@@ -53,10 +53,10 @@ fn said_text(content: &Bound<'_, PyAny>) -> PyResult<String> {
     }
 }
 
-/// The texts of the parts of a content, each of which is a line; `None` if there are no parts.
+/// The texts of the parts of a content, one per line; `None` if there are no parts.
 ///
 /// # Errors
-/// `TypeError`: a part is no text.
+/// `TypeError`: a part is not a text.
 fn lines(content: &Value) -> PyResult<Option<String>> {
     let Value::Array(parts) = content else { return Ok(None) };
     let text = |part: &Value| match (part["type"].as_str(), part["text"].as_str()) {
@@ -66,7 +66,7 @@ fn lines(content: &Value) -> PyResult<Option<String>> {
     Ok(Some(parts.iter().map(text).collect::<PyResult<Vec<_>>>()?.join("\n")))
 }
 
-/// Objects of Python as JSON has them.
+/// Python objects as JSON.
 ///
 /// # Errors
 /// `TypeError` and the like: JSON has no such objects.
@@ -78,7 +78,8 @@ pub fn value(objects: &Bound<'_, PyAny>) -> PyResult<Value> {
         .map_err(|problem| PyValueError::new_err(problem.to_string()))
 }
 
-/// A conversation as templates see it: `messages`, each with a `role`, `tools` if there are any, and whatever else messages have.
+/// A conversation as passed to templates: `messages`, each with a `role`, `tools` if there are any, and all other fields of the
+/// messages.
 ///
 /// # Errors
 /// `TypeError` and the like: it is something else.
@@ -115,7 +116,7 @@ pub fn call<'py>(py: Python<'py>, call: &Call) -> PyResult<Bound<'py, PyDict>> {
 }
 
 impl Tokenizer {
-    /// That of an open model.
+    /// The tokenizer of an open model.
     pub fn of(inner: Arc<Vocabulary>) -> Tokenizer {
         Tokenizer { inner }
     }
@@ -124,7 +125,7 @@ impl Tokenizer {
         &self.inner.tokenizer
     }
 
-    /// `id`, if the vocabulary has it.
+    /// `id`, if it is in the vocabulary.
     fn checked(&self, id: u32) -> PyResult<u32> {
         let vocab = self.text().vocab_size();
         if (id as usize) < vocab {
@@ -141,7 +142,7 @@ impl Tokenizer {
     #[new]
     fn new(py: Python<'_>, model: Given<'_>) -> PyResult<Tokenizer> {
         let inner = model.with_gguf(py, |files| {
-            // Of several files, the first has the vocabulary.
+            // Of several files, the first contains the vocabulary.
             describe::vocabulary(&files[0]).map_err(error::model)
         })?;
         Ok(Tokenizer { inner: Arc::new(inner) })

@@ -1,7 +1,8 @@
-//! Requests to the thread that computes for a model ([`alight_chat::worker`]), for threads of Python that wait for what comes of them.
+//! Requests to the thread that computes for a model ([`alight_chat::worker`]), for Python threads that wait for the results.
 //!
-//! Invariants: the engine's thread never touches Python, so it computes while the interpreter does something else; the engine and the model
-//! belong to it alone, and are gone when it has ended; a request whose [`Running`] is dropped is cancelled before the next step.
+//! Invariants: the engine's thread never touches Python, so it computes while the interpreter does something else; the engine and
+//! the model belong only to it, and are gone when it has ended; a request whose [`Running`] is dropped is cancelled before the next
+//! step.
 
 use std::mem;
 use std::process;
@@ -17,14 +18,14 @@ use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 
 use crate::error;
 
-/// Why a request has no end.
+/// The reason a request was not finished.
 pub enum Failure {
     Model(Arc<ModelError>),
     /// The model was closed.
     Closed,
-    /// The engine has failed by a bug of ours.
+    /// The engine has failed because of a bug.
     Ended,
-    /// This process is a copy of the one that has the thread.
+    /// This process is a fork of the one that owns the thread.
     Forked,
 }
 
@@ -42,14 +43,14 @@ impl From<Failure> for PyErr {
     }
 }
 
-/// The thread, as others see it. The thread ends when it is closed, or when the last `Worker` that refers to it is dropped.
+/// The handle of the thread. The thread ends when it is closed, or when the last `Worker` that refers to it is dropped.
 pub struct Worker {
     worker: alight_chat::worker::Worker,
     closed: AtomicBool,
     process: u32,
 }
 
-/// A request that is computed, or waits. Dropping it cancels it.
+/// A request that is being computed, or waits. Dropping it cancels it.
 pub struct Running {
     events: Receiver<EngineEvent>,
     /// `None` while it is being dropped.
@@ -58,7 +59,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// What happens next; `None`: nothing has for so long.
+    /// The next event; `None` if there was none within `patience`.
     pub fn next(&mut self, patience: Duration) -> Result<Option<EngineEvent>, Failure> {
         self.worker.check()?;
         match self.events.recv_timeout(patience) {
@@ -80,7 +81,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         let request = self.request.take();
         if self.worker.is_copy() {
-            // The copy has no engine thread to notify.
+            // The forked process has no engine thread to notify.
             mem::forget(request);
         }
     }
@@ -89,19 +90,19 @@ impl Drop for Running {
 impl Drop for Worker {
     fn drop(&mut self) {
         if self.is_copy() {
-            // The handle is of a thread that is not here. The system may have given what it points to to a thread of this process,
-            // which nobody could join any more if it were let go.
+            // The handle is of a thread of the parent process. The memory that it points to may have been reused for a thread of
+            // this process, which could not be joined any more if the handle were dropped.
             self.worker.forget_thread();
         }
     }
 }
 
 impl Worker {
-    /// Makes the engine of a model, which `draft` proposes tokens to, in a thread that has both. Returns how many positions a
-    /// sequence has, too.
+    /// Creates the engine of a model, and that of `draft`, which proposes tokens to it, on one thread. Also returns the number of
+    /// positions of a sequence.
     ///
     /// # Errors
-    /// What the engine refuses; or the system gives no thread.
+    /// The engine rejects the model, or no thread can be started.
     pub fn start(
         model: Model,
         draft: Option<Model>,
@@ -113,7 +114,7 @@ impl Worker {
             rest: None,
             remembers_prompts: false,
             starts_engine: true,
-            // A request that has failed says so itself.
+            // A failed request reports its error itself.
             log: Arc::new(|_| {}),
         };
         let worker = alight_chat::worker::Worker::start(model, draft, config);
@@ -126,12 +127,12 @@ impl Worker {
         Ok((Arc::new(Worker { worker, closed, process }), context))
     }
 
-    /// True if this process is a copy of the one that has the thread.
+    /// True if this process is a fork of the one that owns the thread.
     fn is_copy(&self) -> bool {
         process::id() != self.process
     }
 
-    /// Whether requests can be computed here.
+    /// Checks that requests can be computed here.
     fn check(&self) -> Result<(), Failure> {
         if self.is_copy() {
             return Err(Failure::Forked);
@@ -146,21 +147,21 @@ impl Worker {
         }
     }
 
-    /// Begins to compute.
+    /// Starts the computation.
     pub fn generate(self: &Arc<Worker>, request: GenerateRequest) -> Result<Running, Failure> {
         self.check()?;
         let (send, events) = channel();
         let on_event = Box::new(move |event| {
-            // Who does not listen any more has sent word, or will.
+            // A receiver that is gone has cancelled the request, or will.
             let _ = send.send(event);
         });
         let running = self.worker.generate(vec![(request, on_event)]);
-        // There may be any number of them.
+        // There is no limit on the number of pending requests.
         let request = running.ok().and_then(|mut running| running.pop());
         Ok(Running { events, request, worker: Arc::clone(self) })
     }
 
-    /// Ends the thread, and the model with it. What it computes has no more events. Returns when it has ended.
+    /// Ends the thread, and the model with it; requests get no more events. Returns when the thread has ended.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         if !self.is_copy() {

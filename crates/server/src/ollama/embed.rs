@@ -31,7 +31,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     Ok(http::json(StatusCode::OK, &body))
 }
 
-/// One text, as one vector.
+/// Answers with one vector for one text.
 pub(crate) async fn one(call: Call) -> Answered {
     let server = Arc::clone(&call.server);
     let begun = call.apart(|call| {

@@ -1,5 +1,5 @@
 //! `Gemma3ForCausalLM`, and the text part of `Gemma3ForConditionalGeneration`: as Gemma 2 without
-//! soft caps, with normed queries and keys, and local layers with a rotary base of their own.
+//! soft caps, with normed queries and keys, and sliding-window layers with their own rotary base.
 
 use super::config::Config;
 use super::describe::{

@@ -1,5 +1,5 @@
-//! Against what llama.cpp's `convert_hf_to_gguf.py` made of the same folders (recorded by
-//! `python -m evidence make hf-models --record`).
+//! Comparisons with the output of llama.cpp's `convert_hf_to_gguf.py` for the same folders
+//! (recorded by `python -m evidence make hf-models --record`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,11 +9,11 @@ use serde_json::Value;
 use super::{Case, data};
 use crate::import::tensor::{Entry, Rule};
 
-/// Keys of the file, which are written elsewhere.
+/// Keys of the file itself, which are written elsewhere.
 const OF_THE_FILE: [&str; 4] =
     ["general.architecture", "general.type", "general.file_type", "general.quantization_version"];
 
-/// An entry as the script writes it.
+/// Returns an entry in the form that the script writes.
 fn recorded(entry: &Entry) -> (&'static str, Value) {
     match entry {
         Entry::U32(value) => ("UINT32", (*value).into()),
@@ -26,12 +26,12 @@ fn recorded(entry: &Entry) -> (&'static str, Value) {
     }
 }
 
-/// What we write and llama.cpp does not, by case.
+/// Returns true for keys that alight writes and llama.cpp does not, by case.
 fn is_known_difference(case: &str, key: &str) -> bool {
     match key {
         // llama.cpp writes none, and computes with its default.
         "gemma2.rope.freq_base" => true,
-        // llama.cpp loses which layers are local if it is not every sixth that is not.
+        // llama.cpp loses the layers with a sliding window unless every sixth layer is a full one.
         "gemma3.attention.sliding_window_pattern" => case == "gemma3-pattern",
         _ => false,
     }
@@ -69,7 +69,7 @@ fn keys_and_tensors_are_those_of_llama_cpp() {
             })
             .collect();
         let sorted = |mut keys: Vec<(String, &'static str, Value)>| {
-            // Their code for Gemma 2 has an order of its own.
+            // llama.cpp's code for Gemma 2 has its own order.
             if name.starts_with("gemma2") {
                 keys.sort_by(|a, b| a.0.cmp(&b.0));
             }

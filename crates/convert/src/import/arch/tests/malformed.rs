@@ -1,5 +1,5 @@
-//! Configurations and weights that do not fit: each is an error that names what is wrong, what was
-//! found, and what was expected or is to be done.
+//! Configurations and weights that do not fit: each is an error that names the mistake, the value
+//! found, and the value expected or the remedy.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::Case;
 /// A change to a case.
 type Edit = for<'a> fn(&'a mut Case) -> &'a mut Case;
 
-/// A value of the configuration, and what the error has to say beside the key.
+/// Values of the configuration, and the texts that the error must contain in addition to the key.
 #[test]
 fn values_that_cannot_be_are_named_with_what_was_expected() {
     let table: [(&str, &str, Value, &[&str]); 54] = [
@@ -106,7 +106,7 @@ fn values_that_cannot_be_are_named_with_what_was_expected() {
         let mut case = Case::named(name);
         let shown = format!("{name}, {key} = {value}");
         let error = case.set(key, value).error();
-        // One that follows from others is named itself.
+        // An error in a derived value names that value.
         let named = if parts[0] == "head_dim" { "head_dim" } else { key };
         assert!(error.contains(named), "{shown}: {error}");
         for part in parts {
@@ -126,7 +126,7 @@ fn layer_types_are_one_for_each_layer_and_known() {
 
 #[test]
 fn a_scale_of_attention_that_readers_would_not_guess_is_an_error() {
-    // Readers know 27B by its layers.
+    // Readers recognise 27B by its number of layers.
     let mut case = Case::named("gemma3");
     let tensors = case.tensors.clone();
     for layer in 7..62 {
@@ -281,7 +281,7 @@ fn architectures_that_are_not_known_are_named() {
     {
         assert!(error.contains(part), "{error}");
     }
-    // A head that classifies writes no text, whatever stands below it.
+    // A model with a classification head generates no text, whatever its layers are.
     case.set("architectures", json!(["LlamaForSequenceClassification"])).set("model_type", "llama");
     assert!(case.error().contains("LlamaForSequenceClassification"));
     case.set("architectures", json!([])).set("model_type", "x\ny");
@@ -349,7 +349,7 @@ fn mixtures_of_experts_and_quantised_checkpoints_are_refused_by_name() {
     let mut case = Case::named("gemma3-pictures");
     case.config["text_config"]["quantization_config"] = json!({});
     assert!(case.error().contains("quantised"));
-    // Some say so in another file, or nowhere.
+    // Some state it in another file, or nowhere.
     let mut case = Case::named("llama");
     case.remove("model.layers.0.mlp.up_proj.weight")
         .add("model.layers.0.mlp.up_proj.qweight", &[8, 96]);

@@ -1,5 +1,5 @@
-//! What tests of architectures share: the configurations in `tests/data/configs`, which
-//! `python -m evidence make hf-models` has made.
+//! Helpers shared by the tests of architectures: the configurations in `tests/data/configs`, which
+//! `python -m evidence make hf-models` has created.
 
 mod agree;
 mod malformed;
@@ -31,7 +31,7 @@ struct Case {
 }
 
 impl Case {
-    /// One that `evidence make hf-models` has made, in a folder of its name.
+    /// Returns the case `name` of `evidence make hf-models`, in a folder of that name.
     fn named(name: &str) -> Case {
         let config = fs::read(data(&format!("{name}.json"))).unwrap();
         let tensors = fs::read_to_string(data(&format!("{name}.tensors"))).unwrap();
@@ -55,13 +55,13 @@ impl Case {
         self
     }
 
-    /// Takes a value out of the configuration.
+    /// Removes a value from the configuration.
     fn unset(&mut self, key: &str) -> &mut Case {
         self.config.as_object_mut().unwrap().remove(key).expect("a key that is there");
         self
     }
 
-    /// Another shape for a tensor.
+    /// Changes the shape of a tensor.
     fn reshape(&mut self, name: &str, shape: &[u64]) -> &mut Case {
         let tensor = self.tensors.iter_mut().find(|(known, _)| known == name);
         tensor.expect("a tensor that is there").1 = shape.to_vec();
@@ -93,7 +93,7 @@ impl Case {
         huggingface(&side, &described).map_err(|error| error.to_string())
     }
 
-    /// The message of the error that there has to be, which names the file.
+    /// Returns the message of the expected error, which names the file.
     #[track_caller]
     fn error(&self) -> String {
         let error = self.read().expect_err("an error");
@@ -112,7 +112,7 @@ impl Network {
         self.keys.iter().find(|(known, _)| known == key).map(|(_, entry)| entry)
     }
 
-    /// The rule of a source's tensor.
+    /// Returns the rule of a source's tensor.
     fn rule(&self, case: &Case, name: &str) -> &Rule {
         &self.rules[case.tensors.iter().position(|(known, _)| known == name).unwrap()]
     }

@@ -1,4 +1,4 @@
-//! Against the `gguf` package's guesses, recorded.
+//! Comparisons with recorded guesses of the `gguf` package.
 
 use crate::import::arch::naming::{parts, size_label};
 

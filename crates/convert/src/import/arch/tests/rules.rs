@@ -1,4 +1,4 @@
-//! What becomes of tensors and of what configurations say in more than one way.
+//! The rules for tensors, and settings that configurations can state in more than one way.
 
 use std::fs;
 
@@ -64,7 +64,7 @@ fn norms_of_gemma_have_one_added_and_nothing_else_has() {
     }
 }
 
-/// What llama.cpp's converter makes of the same folder, by its source and the `gguf` package's table of names.
+/// The result of llama.cpp's converter for the same folder, by its source and the `gguf` package's table of names.
 #[test]
 fn seed_oss_has_its_second_norm_under_another_name() {
     let case = Case::named("seed_oss");
@@ -92,7 +92,7 @@ fn seed_oss_has_its_second_norm_under_another_name() {
     assert_eq!(f32(&network, "seed_oss.rope.freq_base"), Some(1e7));
 }
 
-/// What llama.cpp's converter writes of them, by its source.
+/// The values that llama.cpp's converter writes for them, by its source.
 #[test]
 fn mixtures_have_their_numbers_and_experts_their_places() {
     let expert = |name: &str, index, count| Rule::Take {
@@ -154,7 +154,7 @@ fn mixtures_have_their_numbers_and_experts_their_places() {
         assert_eq!(shared, gguf.map(Entry::U32).as_ref(), "{name}");
         assert!(network.key("granitemoe.logit_scale").is_some());
     }
-    // The configuration of `transformers` 4.
+    // The configuration as of `transformers` 4.
     let mut case = Case::named("qwen3moe");
     case.unset("num_local_experts").set("num_experts", 7);
     assert_eq!(number(&case.network(), "qwen3moe.expert_count"), Some(7));
@@ -224,7 +224,7 @@ fn what_is_not_needed_is_left_out_with_its_reason() {
     let case = Case::named("llama");
     let reason = skipped(&case, "model.layers.0.self_attn.rotary_emb.inv_freq");
     assert!(reason.contains("configuration"));
-    // What is left out need not have any shape.
+    // A tensor that is left out may have any shape.
     let mut case = Case::named("gemma3-pictures");
     case.add("vision_tower.x", &[]);
     assert!(skipped(&case, "vision_tower.x").contains("pictures"));
@@ -243,7 +243,7 @@ fn an_output_that_should_be_the_embedding_is_looked_at() {
     let of = "language_model.model.embed_tokens.weight";
     assert_eq!(*case.network().rule(&case, name), copy(of, Some("output.weight")));
     assert!(case.reshape(name, &[383, 64]).error().contains("[384, 64]"));
-    // GGUF's gemma2 has no other output.
+    // GGUF's gemma2 has no separate output matrix.
     let case = Case::named("gemma2");
     let expected = copy("model.embed_tokens.weight", None);
     assert_eq!(*case.network().rule(&case, "lm_head.weight"), expected);
@@ -251,7 +251,7 @@ fn an_output_that_should_be_the_embedding_is_looked_at() {
 
 #[test]
 fn configurations_may_leave_out_what_goes_without_saying() {
-    // The values of the tiny model are not the defaults, so take a model that has them.
+    // The values of the tiny model are not the defaults, so a model is used that has them.
     let mut case = Case::named("qwen2");
     for key in ["rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling"] {
         case.unset(key);
@@ -263,19 +263,19 @@ fn configurations_may_leave_out_what_goes_without_saying() {
     assert_eq!(network.key("qwen2.context_length"), Some(&Entry::U32(32768)));
     assert_eq!(network.vocab, 384);
 
-    // As many key heads as query heads; the type alone says the architecture.
+    // As many key heads as query heads; the type alone determines the architecture.
     let mut case = Case::named("llama");
     case.unset("num_key_value_heads").unset("architectures");
     assert_eq!(case.network().key("llama.attention.head_count_kv"), Some(&Entry::U32(4)));
     case.set("num_key_value_heads", Value::Null).set("head_dim", Value::Null);
     assert_eq!(case.network().key("llama.attention.head_count_kv"), Some(&Entry::U32(4)));
 
-    // The default is another, but not that of `null`.
+    // The default of a missing key differs from the meaning of `null`.
     let mut case = Case::named("mistral");
     let error = case.set("num_key_value_heads", Value::Null).error();
     assert!(error.contains("expected [64, 64] (num_key_value_heads"), "{error}");
 
-    // The text part says nothing about its class, and that of the whole counts.
+    // The text part states no class, so that of the whole model counts.
     let mut case = Case::named("gemma3-pictures");
     case.config["text_config"]["architectures"] = Value::Null;
     case.config["text_config"]["model_type"] = "x".into();
@@ -310,7 +310,7 @@ fn both_forms_of_rotary_parameters_say_the_same() {
     let new = case.network();
     let mut yarn = case.config["rope_parameters"].clone();
     case.unset("rope_parameters").set("rope_theta", yarn["rope_theta"].clone());
-    // The first name of the kind; what was before stretching may stand outside.
+    // The older name of the key; the original context length may be outside the object.
     yarn["type"] = yarn["rope_type"].take();
     case.set("original_max_position_embeddings", yarn["original_max_position_embeddings"].take());
     case.set("rope_scaling", yarn);
@@ -335,7 +335,7 @@ fn what_gguf_cannot_say_is_noted() {
     assert!(notes(&case).contains("qwen2 has none"), "{}", notes(&case));
     assert!(notes(&Case::named("llama-dynamic")).contains("dynamic"));
     assert_eq!(notes(&Case::named("llama-3.1")), "");
-    // Settings that are wrong keep nobody from using the model.
+    // Invalid settings do not prevent the use of the model.
     let case = Case::named("llama");
     fs::write(case.folder.join("generation_config.json"), "{").unwrap();
     assert!(notes(&case).contains("generation_config.json"));
@@ -398,7 +398,7 @@ fn a_model_is_called_as_its_makers_call_it() {
         case.set("_name_or_path", path);
         assert_eq!(name(&case), text("Llama"));
     }
-    // Where Hugging Face's cache has it.
+    // The path in Hugging Face's cache.
     let commit = "0123456789abcdef0123456789abcdef01234567";
     let cached = case.parent.path().join("models--google--gemma-3-270m/snapshots").join(commit);
     fs::create_dir_all(&cached).unwrap();

@@ -1,5 +1,5 @@
-//! Whatever stands in a configuration or in the list of tensors: an error of one line, or a network
-//! with a rule for every tensor.
+//! Arbitrary configurations and lists of tensors: the result is a one-line error, or a network with
+//! a rule for every tensor.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
