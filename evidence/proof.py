@@ -58,6 +58,8 @@ class Result:
     seconds: float
     count: int
     cached: bool = False
+    cpu: float = 0.0
+    """Processor time of the step and of all that it has started and waited for."""
 
 
 class Runner:
@@ -105,7 +107,7 @@ class Runner:
                 while step := next((step for step in self.waiting if any(self.has_failed(name) for name in step.after)), None):
                     self.waiting.remove(step)
                     self.results[step.name] = Result(step, -1, 0.0, 0)
-                    say(f"{'':9}  left out  {step.name}: it needs {', '.join(n for n in step.after if self.has_failed(n))}")
+                    say(f"{'':9}  {'':13}  left out  {step.name}: it needs {', '.join(n for n in step.after if self.has_failed(n))}")
                 busy = any(self.heavy.get(name) for name in self.running)
                 ready = [step for step in self.waiting if all(name in self.results for name in step.after) and not (busy and step.heavy)]
                 if ready:
@@ -146,7 +148,7 @@ class Runner:
         digest = step.inputs()
         before = self.known.get(step.name, {})
         if digest and not self.again and before.get("inputs") == digest:
-            say(f"{'':9}  as before {step.name}")
+            say(f"{'':9}  {'':13}  as before {step.name}")
             return Result(step, 0, 0.0, before["count"], cached=True)
         log = FOLDER / f"{file_name(step)}.log"
         began = time.monotonic()
@@ -155,7 +157,9 @@ class Runner:
                                      env=os.environ | step.env, start_new_session=True)
             with self.changed:
                 self.running[step.name] = child
-            status = child.wait()
+            _, ended, usage = os.wait4(child.pid, 0)
+            status = child.returncode = os.waitstatus_to_exitcode(ended)
+        cpu = usage.ru_utime + usage.ru_stime
         seconds, said = time.monotonic() - began, log.read_bytes()
         count = sum(int(next(filter(None, groups))) for groups in COUNTS.findall(said)) or 1
         with self.changed:
@@ -165,17 +169,17 @@ class Runner:
                 self.known.get(step.name, {}).pop("inputs", None)
         if status == 0:
             tests = f", {count} tests" if count > 1 else ""
-            say(f"{seconds:7.1f} s  passed    {step.name}{tests}")
+            say(f"{seconds:7.1f} s  {cpu:7.1f} s CPU  passed    {step.name}{tests}")
         elif not self.stopped:
-            say(f"{seconds:7.1f} s  FAILED    {step.name}, exit status {status}: {' '.join(step.line)}\n"
+            say(f"{seconds:7.1f} s  {cpu:7.1f} s CPU  FAILED    {step.name}, exit status {status}: {' '.join(step.line)}\n"
                 + tail(said.decode(errors="replace")) + f"\n--- all of it: {log}")
-        return Result(step, status, seconds, count)
+        return Result(step, status, seconds, count, cpu=cpu)
 
     def summary(self, seconds: float) -> bool:
         """Says what took longest, and what has failed. The last line is one that other programs count by."""
         done = list(self.results.values())
         slow = sorted((r for r in done if r.seconds >= 1), key=lambda r: -r.seconds)[:12]
-        say(f"\n{seconds:.0f} s altogether; longest: " + ", ".join(f"{r.step.name} {r.seconds:.0f}" for r in slow))
+        say(f"\n{seconds:.0f} s altogether, {sum(r.cpu for r in done):.0f} s of processor time; longest: " + ", ".join(f"{r.step.name} {r.seconds:.0f}" for r in slow))
         cached = sum(r.cached for r in done)
         if cached:
             say(f"{cached} of {len(done)} steps have passed before with the same inputs; --again (make ... AGAIN=1) runs them again")

@@ -38,6 +38,7 @@ mod quantize;
 mod run;
 mod serve;
 mod serve_keeps;
+mod serve_limits;
 mod slash;
 mod streams;
 mod terminal;

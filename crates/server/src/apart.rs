@@ -2,21 +2,63 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::shared::Shared;
+
 thread_local! {
     /// The permit for the work on this thread.
     static PERMIT: RefCell<Option<OwnedSemaphorePermit>> = const { RefCell::new(None) };
+    /// The request that the work on this thread is for.
+    static CLIENT: RefCell<Option<Client>> = const { RefCell::new(None) };
+}
+
+/// The client of a request whose work is done on another thread.
+#[derive(Clone)]
+pub(crate) struct Client {
+    left: Arc<AtomicBool>,
+    server: Arc<Shared>,
+}
+
+impl Client {
+    pub(crate) fn new(server: &Arc<Shared>) -> Client {
+        Client { left: Arc::default(), server: Arc::clone(server) }
+    }
+
+    /// Returns a guard that, when dropped, reports that the client has left.
+    pub(crate) fn presence(&self) -> Presence {
+        Presence(Arc::clone(&self.left))
+    }
+}
+
+/// hyper drops it with the handler's future when the client has left.
+pub(crate) struct Presence(Arc<AtomicBool>);
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Returns true once the work on this thread is no longer needed: its client has left, or the server ends.
+pub(crate) fn is_cancelled() -> bool {
+    CLIENT.with_borrow(|client| {
+        client.as_ref().is_some_and(|client| {
+            client.left.load(Ordering::Relaxed) || client.server.ending.load(Ordering::Relaxed)
+        })
+    })
 }
 
 /// The permit of this thread; dropping it releases the permit.
 pub(crate) struct ThreadPermit;
 
 impl ThreadPermit {
-    pub(crate) fn new(permit: OwnedSemaphorePermit) -> ThreadPermit {
+    pub(crate) fn new(permit: OwnedSemaphorePermit, client: Client) -> ThreadPermit {
         PERMIT.set(Some(permit));
+        CLIENT.set(Some(client));
         ThreadPermit
     }
 }
@@ -24,6 +66,7 @@ impl ThreadPermit {
 impl Drop for ThreadPermit {
     fn drop(&mut self) {
         PERMIT.take();
+        CLIENT.take();
     }
 }
 

@@ -6,7 +6,7 @@ use alight_chat::body::conversation::{encode, without_thinking};
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
 use alight_chat::body::{messages, options};
-use alight_chat::grammar::{self, AnswerRules, Calls};
+use alight_chat::grammar::{self, AnswerRules, Calls, Held, MAX_GRAMMAR_MEMORY};
 use alight_chat::worker::GenerateRequest;
 use alight_model::Request;
 use alight_text::infill::Gap;
@@ -15,6 +15,7 @@ use alight_text::prompt::{TooLong, check_length};
 use alight_text::{EncodeOptions, Encoder, PromptError, Style};
 use serde_json::{Map, Value, json};
 
+use crate::apart::is_cancelled;
 use crate::failure::Failure;
 use crate::http::Call;
 use crate::ids;
@@ -99,12 +100,12 @@ pub(crate) fn conversation(
     let vocabulary = serving.vocabulary();
     let bytes = context["messages"].as_array().map_or(0, |all| messages::bytes(all));
     check_length(bytes, &vocabulary.tokenizer, serving.worker.context()).map_err(too_long)?;
-    let encoder = Encoder::new(vocabulary, Style::Chat, false);
+    let encoder = Encoder::new(vocabulary, Style::Chat, false).until(is_cancelled);
     let refused = |error: PromptError| match error {
         PromptError::NoTemplate => Failure::invalid(format!(
             "{error}: ask /v1/completions to continue a text, or start the server with --chat-template-file"
         )),
-        error => Failure::invalid(error.to_string()),
+        error => error.into(),
     };
     encode(&encoder, context).map_err(refused)
 }
@@ -165,7 +166,7 @@ pub(crate) fn texts(
         return Err(Refusal::invalid(name, message).into());
     }
     let vocabulary = serving.vocabulary();
-    let encoder = Encoder::new(vocabulary, Style::Raw, false);
+    let encoder = Encoder::new(vocabulary, Style::Raw, false).until(is_cancelled);
     let context = serving.worker.context();
     let one = |value: Value| match value {
         Value::String(mut text) => {
@@ -175,7 +176,7 @@ pub(crate) fn texts(
                     checked.map_err(too_long)?;
                 }
             }
-            encoder.raw(&text).map_err(|error| Failure::invalid(error.to_string()))
+            Ok(encoder.raw(&text)?)
         }
         Value::Array(ids) if !ids.is_empty() && ids.iter().all(Value::is_u64) => {
             let ids = ids.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()));
@@ -193,13 +194,19 @@ pub(crate) fn texts(
             Err(Refusal::invalid(name, message).into())
         }
     };
+    // Before the next text is encoded.
     let fitting = |mut tokens: Vec<u32>| {
         if cut {
             tokens.truncate(context);
+        } else if tokens.len() > context {
+            return Err(Failure::too_long(tokens.len(), context));
         }
-        tokens
+        Ok(tokens)
     };
-    all.into_iter().map(|value| one(value).map(fitting)).collect()
+    let one = |value: Value| {
+        if is_cancelled() { Err(Failure::ending()) } else { one(value).and_then(fitting) }
+    };
+    all.into_iter().map(one).collect()
 }
 
 /// Returns the tokens of a prompt that asks for the text that fills a gap.
@@ -211,9 +218,8 @@ pub(crate) fn infill(
     let context = serving.worker.context();
     // The other texts are read only as far as they are used.
     check_length(gap.line.len(), &serving.vocabulary().tokenizer, context).map_err(too_long)?;
-    let encoder = Encoder::new(serving.vocabulary(), Style::Raw, false);
-    let tokens = encoder.infill(gap, options::around_gap(context, ask.request.max_tokens));
-    tokens.map_err(|error| Failure::invalid(error.to_string()))
+    let encoder = Encoder::new(serving.vocabulary(), Style::Raw, false).until(is_cancelled);
+    Ok(encoder.infill(gap, options::around_gap(context, ask.request.max_tokens))?)
 }
 
 /// Refuses prompts that are longer than the context.
@@ -225,6 +231,19 @@ pub(crate) fn check_fit(prompts: &[Vec<u32>], serving: &Serving) -> Result<(), F
     }
 }
 
+/// Refuses answers whose grammars, one for each, take too much memory.
+fn check_grammars(bytes: usize, answers: usize) -> Result<(), Refusal> {
+    if answers < 2 || bytes.saturating_mul(answers) <= MAX_GRAMMAR_MEMORY {
+        return Ok(());
+    }
+    let message = format!(
+        "{answers} answers, each with a grammar of {} KiB, take more than {} MiB: ask for fewer answers, or for a simpler grammar",
+        bytes.div_ceil(1 << 10),
+        MAX_GRAMMAR_MEMORY >> 20
+    );
+    Err(Refusal::invalid("n", message))
+}
+
 /// Starts `n` answers to each prompt, with consecutive seeds.
 pub(crate) fn begin(
     serving: &Serving,
@@ -233,6 +252,7 @@ pub(crate) fn begin(
     ask: &GenerateRequest,
 ) -> Result<Vec<(Running, Vec<u32>)>, Failure> {
     check_fit(&prompts, serving)?;
+    check_grammars(ask.grammar.as_ref().map_or(0, Held::bytes), prompts.len().saturating_mul(n))?;
     let mut asks = Vec::new();
     for prompt in &prompts {
         for i in 0..n {

@@ -3,10 +3,14 @@
 //! Clients send hundreds of texts at once. They are passed to the engine in batches of the size that it computes together, so that other
 //! requests are served in between, and a request occupies no more of the queue than one batch.
 
+use std::fmt::Write;
+
 use alight_chat::answer::AnswerOptions;
 use alight_chat::body::fields::{Fields, whole};
+use alight_chat::body::refusal::Refusal;
 use alight_chat::worker::GenerateRequest;
 use alight_model::{OfPrompt, Pooling, Request, to_unit_length};
+use serde_json::Value;
 
 use crate::asking;
 use crate::failure::Failure;
@@ -15,6 +19,8 @@ use crate::http::Call;
 use crate::models::Serving;
 use crate::shared::Shared;
 
+/// Maximum number of numbers in all vectors of a request. Written as JSON they take some 84 MB.
+const MAX_NUMBERS: usize = 1 << 22;
 /// Maximum number of texts in a request, the same as OpenAI's.
 const MAX_TEXTS: usize = 2048;
 
@@ -56,11 +62,36 @@ pub(crate) fn take(
     })?;
     let all = asking::texts(fields, "input", MAX_TEXTS, cut, serving)?;
     asking::check_fit(&all, serving)?;
+    let dimensions = dimensions.unwrap_or(width);
+    check_numbers(all.len(), dimensions)?;
     let of_prompt = OfPrompt::Embedding(pooling.unwrap_or(Pooling::Mean));
     let request = Request { of_prompt, salt: call.salt.clone(), ..Request::default() };
     let ask = GenerateRequest { request, ..GenerateRequest::default() };
     let model = serving.name.clone();
-    Ok(Texts { model, all, ask, dimensions: dimensions.unwrap_or(width) })
+    Ok(Texts { model, all, ask, dimensions })
+}
+
+fn check_numbers(texts: usize, dimensions: usize) -> Result<(), Refusal> {
+    let numbers = texts.saturating_mul(dimensions);
+    if numbers <= MAX_NUMBERS {
+        return Ok(());
+    }
+    let message = format!(
+        "{texts} texts of {dimensions} dimensions are {numbers} numbers, expected at most {MAX_NUMBERS}: send at most {} texts at a time",
+        MAX_NUMBERS / dimensions
+    );
+    Err(Refusal::invalid("input", message))
+}
+
+/// Appends a vector as JSON. Values of all its numbers would take many times the memory of their text.
+pub(crate) fn write(vector: &[f32], out: &mut String) {
+    out.push('[');
+    for (i, x) in vector.iter().enumerate() {
+        let comma = if i == 0 { "" } else { "," };
+        // As clients parse it: in double precision.
+        let _ = write!(out, "{comma}{}", Value::from(*x));
+    }
+    out.push(']');
 }
 
 impl Texts {
@@ -84,5 +115,26 @@ impl Texts {
             }
         }
         Ok(Vectors { model: self.model, all, tokens })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_are_written_as_values_are() {
+        for vector in [&[][..], &[0.1], &[-1.5e-9, 3.0, f32::NAN]] {
+            let mut written = String::new();
+            write(vector, &mut written);
+            assert_eq!(written, Value::from(vector.to_vec()).to_string());
+        }
+    }
+
+    #[test]
+    fn a_request_has_a_bounded_number_of_numbers() {
+        assert!(check_numbers(MAX_TEXTS, 2048).is_ok());
+        let refused = check_numbers(MAX_TEXTS, 4096).unwrap_err();
+        assert!(refused.message.contains("at most 1024 texts"), "{}", refused.message);
     }
 }

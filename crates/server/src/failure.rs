@@ -1,7 +1,8 @@
 //! Why a request has no answer, in the format that its client expects.
 
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
-use alight_chat::grammar::{MAX_COMPILED, NoGrammar, NotHeld};
+use alight_chat::grammar::{NoGrammar, NotHeld};
+use alight_text::{PromptError, TokenizerError};
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
@@ -169,11 +170,24 @@ impl From<Refusal> for Failure {
     }
 }
 
+impl From<PromptError> for Failure {
+    fn from(error: PromptError) -> Failure {
+        match error {
+            // The server ends: a client that has left reads nothing.
+            PromptError::Tokenizer(TokenizerError::Stopped) => Failure::ending(),
+            error => Failure::invalid(error.to_string()),
+        }
+    }
+}
+
 impl From<NotHeld> for Failure {
     fn from(why: NotHeld) -> Failure {
         match why {
             NotHeld::Refused(refusal) => refusal.into(),
-            NotHeld::Compiler(NoGrammar::Busy) => Failure::busy(MAX_COMPILED),
+            NotHeld::Compiler(NoGrammar::Cancelled) => Failure::ending(),
+            NotHeld::Compiler(why @ (NoGrammar::Busy { .. } | NoGrammar::Full { .. })) => {
+                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", why.to_string())
+            }
             NotHeld::Compiler(why) => Failure::internal(why.to_string()),
         }
     }

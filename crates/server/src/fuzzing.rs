@@ -26,7 +26,7 @@ impl Fuzzed {
     /// As [`Server::run`](crate::Server::run).
     pub fn new(models: Vec<Served>, options: Options, log: Log) -> Result<Fuzzed, String> {
         let shared = Shared::start(models, options, &log)?;
-        let runtime = listen::runtime()?;
+        let runtime = crate::threads::runtime()?;
         Ok(Fuzzed { runtime, shared, stop: watch::channel(false).0 })
     }
 

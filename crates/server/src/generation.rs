@@ -32,6 +32,13 @@ pub(crate) struct TokenLogprob {
     pub(crate) logprobs: Option<Box<Logprobs>>,
 }
 
+impl TokenLogprob {
+    /// The number of log probabilities: its own, and those of the likeliest tokens.
+    fn count(&self) -> usize {
+        self.logprobs.as_ref().map_or(0, |logprobs| 1 + logprobs.top.len())
+    }
+}
+
 /// The new part of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
@@ -208,9 +215,15 @@ fn logprobs(logits: TokenLogits) -> Option<Box<Logprobs>> {
     }
 }
 
+/// Maximum number of log probabilities in the answers to one request that are sent whole, and of those of an echoed prompt, which the engine
+/// returns all at once. As JSON values they take some 130 MB.
+pub(crate) const MAX_LOGPROBS: usize = 1 << 18;
+
 /// All answers to a request.
 pub(crate) struct Generation {
     pub(crate) choices: Vec<Choice>,
+    /// The number of log probabilities that [`next`](Self::next) has returned.
+    logprobs: usize,
     /// Index of the answer to be polled next.
     turn: usize,
 }
@@ -239,7 +252,7 @@ impl Generation {
             embedding: Vec::new(),
             waiting: VecDeque::new(),
         });
-        Generation { choices: choices.collect(), turn: 0 }
+        Generation { choices: choices.collect(), logprobs: 0, turn: 0 }
     }
 
     /// Returns the next event and the index of its answer; `None` when all have ended.
@@ -265,8 +278,19 @@ impl Generation {
         if open { Poll::Pending } else { Poll::Ready(None) }
     }
 
-    /// Waits for the next event.
+    /// Waits for the next event of answers that are sent whole. Fails once they have more than [`MAX_LOGPROBS`].
     pub(crate) async fn next(&mut self) -> Option<(usize, Update)> {
-        poll_fn(|context| self.poll(context)).await
+        let next = poll_fn(|context| self.poll(context)).await;
+        if let Some((at, Update::More(piece) | Update::Ended(piece, _))) = &next {
+            self.logprobs += piece.tokens.iter().map(TokenLogprob::count).sum::<usize>();
+            if self.logprobs > MAX_LOGPROBS {
+                let message = format!(
+                    "the answer has more than {MAX_LOGPROBS} log probabilities, the maximum of one that is sent whole: use \"stream\", or ask for fewer"
+                );
+                let failed = Update::Failed(Failure::invalid(message));
+                return Some((*at, failed));
+            }
+        }
+        next
     }
 }

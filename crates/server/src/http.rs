@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use crate::apart::ThreadPermit;
+use crate::apart::{Client, ThreadPermit};
 use crate::failure::{ErrorFormat, Failure};
 use crate::generation::{Choice, Generation, Update};
 use crate::shared::Shared;
@@ -52,15 +52,18 @@ impl Call {
         pairs.find(|(key, _)| *key == name).map(|(_, value)| decoded(value))
     }
 
-    /// Runs work that may take long on a thread where only this request waits for it. The number of permits limits such requests.
+    /// Runs work that may take long on a thread where only this request waits for it. The number of permits limits such requests. The
+    /// work checks `apart::is_cancelled` now and then, and stops once the client has left.
     pub(crate) async fn apart<T: Send + 'static>(
         self,
         work: impl FnOnce(&Call) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let failed = || Failure::internal("internal server error");
         let permit = Arc::clone(&self.server.apart).acquire_owned().await.map_err(|_| failed())?;
+        let client = Client::new(&self.server);
+        let _present = client.presence();
         let done = tokio::task::spawn_blocking(move || {
-            let _permit = ThreadPermit::new(permit);
+            let _permit = ThreadPermit::new(permit, client);
             work(&self)
         });
         done.await.unwrap_or_else(|_| Err(failed()))

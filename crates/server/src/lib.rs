@@ -55,6 +55,7 @@ mod page;
 mod routes;
 mod shared;
 mod socket;
+mod threads;
 mod worker;
 
 pub use alight_chat::worker::Log;

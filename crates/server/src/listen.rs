@@ -5,6 +5,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
@@ -25,8 +26,9 @@ use crate::failure::{ErrorFormat, Failure};
 use crate::http::{self, Answered, Call, Reply};
 use crate::models::Served;
 use crate::routes::AuthRequirement;
-use crate::shared::{APART, BODY, Shared};
+use crate::shared::{BODY, Shared};
 use crate::socket::{Listener, Listening, Socket, Stream, TimeoutStream};
+use crate::threads::runtime;
 use crate::{Log, Options, routes};
 
 /// Maximum number of connections; more wait in the system's queue.
@@ -40,8 +42,6 @@ const BODY_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 })
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// The time that clients have to read that they were cut off.
 const SHUTDOWN_FLUSH: Duration = Duration::from_millis(500);
-/// Blocking threads: for requests with a permit, and for those that wait until a grammar that they sent is compiled.
-const THREADS: usize = APART + alight_chat::grammar::MAX_COMPILED;
 
 /// Stops a server.
 #[derive(Clone)]
@@ -113,14 +113,6 @@ impl Server {
     }
 }
 
-/// Returns the runtime, whose threads serve the connections.
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, String> {
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    runtime.worker_threads(2).max_blocking_threads(THREADS).thread_name("alight-http");
-    let runtime = runtime.enable_io().enable_time().build();
-    runtime.map_err(|e| format!("the system gives no threads: {e}"))
-}
-
 /// Accepts connections until it is stopped, and then waits for them.
 async fn accept(
     listener: Listener,
@@ -166,6 +158,7 @@ async fn accept(
         // Requests still in progress end with an error that their clients may read.
         let (done, quitted) = oneshot::channel();
         let cut = shared.clone();
+        cut.ending.store(true, Ordering::Relaxed);
         let quit = move || {
             cut.models.all().iter().for_each(|serving| serving.worker.quit());
             let _ = done.send(());
@@ -369,6 +362,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::shared::APART;
 
     /// Returns a server without models.
     fn alone() -> Arc<Shared> {

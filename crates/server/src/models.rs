@@ -8,7 +8,7 @@ use alight_chat::worker::{StartError, Worker, WorkerConfig};
 use alight_model::{EngineOptions, Model};
 use alight_text::Vocabulary;
 
-use crate::apart::step_aside;
+use crate::apart::{is_cancelled, step_aside};
 use crate::failure::Failure;
 use crate::{Log, Options, ids};
 
@@ -78,7 +78,8 @@ impl Models {
                 log: log.clone(),
             };
             let worker = Worker::start(model, draft, config)?;
-            let grammars = Grammars::new(model.vocabulary()).waiting(step_aside);
+            let grammars =
+                Grammars::new(model.vocabulary()).waiting(step_aside).until(is_cancelled);
             let quantization = (quantization, OnceLock::new());
             Ok(Serving { name, model, worker, created: ids::now(), grammars, quantization })
         };

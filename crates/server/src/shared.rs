@@ -1,5 +1,6 @@
 //! The state that all requests share.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -27,6 +28,8 @@ pub(crate) struct Shared {
     pub(crate) bodies: Arc<Semaphore>,
     /// Permits for requests that do long work.
     pub(crate) apart: Arc<Semaphore>,
+    /// True once requests still in progress are cut off.
+    pub(crate) ending: AtomicBool,
     /// When it started, in seconds since 1970.
     pub(crate) started: u64,
 }
@@ -45,7 +48,7 @@ impl Shared {
         let access = Access::new(&options);
         let [bodies, apart] =
             [LARGE_BODIES >> 10, APART].map(|permits| Arc::new(Semaphore::new(permits)));
-        let (memory, started) = (Mutex::new(None), ids::now());
-        Ok(Arc::new(Shared { options, models, memory, access, bodies, apart, started }))
+        let (memory, ending, started) = (Mutex::new(None), AtomicBool::new(false), ids::now());
+        Ok(Arc::new(Shared { options, models, memory, access, bodies, apart, ending, started }))
     }
 }

@@ -81,5 +81,5 @@ pub mod vocabulary;
 
 pub use prompt::{Encoder, PromptError, Style};
 pub use template::{ChatError, ChatTemplate, Message};
-pub use tokenizer::{EncodeOptions, StreamDecoder, Tokenizer, TokenizerError};
+pub use tokenizer::{EncodeOptions, Stop, StreamDecoder, Tokenizer, TokenizerError};
 pub use vocabulary::{TemplateError, Vocabulary};

@@ -11,7 +11,7 @@ use std::ops::Range;
 use serde_json::{Map, Value};
 
 use crate::template::{self, ChatError, Message};
-use crate::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
+use crate::tokenizer::{Search, Stop, Tokenizer, TokenizerError, never};
 use crate::vocabulary::{TemplateError, Vocabulary};
 
 /// Whether a prompt is rendered by a chat template or is the bare text.
@@ -109,13 +109,19 @@ pub struct Encoder<'m> {
     style: Style,
     parse_special: bool,
     thinking: Option<bool>,
+    stop: Stop,
 }
 
 impl<'m> Encoder<'m> {
     /// Creates an encoder for a model. With `parse_special`, names of special tokens in texts and
     /// messages become those tokens.
     pub fn new(vocabulary: &'m Vocabulary, style: Style, parse_special: bool) -> Encoder<'m> {
-        Encoder { vocabulary, style, parse_special, thinking: None }
+        Encoder { vocabulary, style, parse_special, thinking: None, stop: never }
+    }
+
+    /// Stops encoding with [`TokenizerError::Stopped`] once `stop` returns true.
+    pub fn until(self, stop: Stop) -> Encoder<'m> {
+        Encoder { stop, ..self }
     }
 
     /// Requests a prompt without thinking: the template gets `enable_thinking = false`. A template that does not use this
@@ -191,7 +197,8 @@ impl<'m> Encoder<'m> {
         }
 
         let (text, plain) = hidden.restore(&rendered);
-        let tokens = self.vocabulary.tokenizer.encode_around(&text, &plain, Some(false))?;
+        let search = Search::Around(&plain);
+        let tokens = self.tokenizer().encode_with(search, &text, Some(false), self.stop)?;
         let tokens = self.begun(tokens);
         if tokens.is_empty() { Err(PromptError::NothingRendered) } else { Ok(tokens) }
     }
@@ -242,8 +249,8 @@ impl<'m> Encoder<'m> {
         text: &str,
         parse_special: bool,
     ) -> Result<Vec<u32>, TokenizerError> {
-        let options = EncodeOptions { add_bos: Some(false), parse_special };
-        self.vocabulary.tokenizer.encode(text, options)
+        let search = if parse_special { Search::Around(&[]) } else { Search::User };
+        self.tokenizer().encode_with(search, text, Some(false), self.stop)
     }
 }
 

@@ -9,6 +9,7 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
+use super::compiling::{GrammarMemory, Tried};
 use super::error::NoGrammar;
 use super::{Wanted, gbnf, size, with_rules};
 
@@ -18,6 +19,7 @@ pub struct Compiler {
     /// The token that ends an answer, and all tokens that do.
     end: u32,
     ends: Arc<[u32]>,
+    tried: Tried,
 }
 
 impl Compiler {
@@ -56,7 +58,7 @@ impl Compiler {
         factory.limits_mut().max_lexer_states = 50_000;
         // JSON and programming languages need a few hundred per token; a grammar that can parse a text in very many ways reaches any limit.
         factory.limits_mut().step_max_items = 5_000;
-        Ok(Compiler { factory, end, ends })
+        Ok(Compiler { factory, end, ends, tried: Tried::default() })
     }
 
     /// Creates a compiler for tokens of one byte each, and an end token.
@@ -65,6 +67,11 @@ impl Compiler {
         let words = (0..=255).map(|byte| vec![byte]).chain([b"\xff<end>".to_vec()]);
         let end = 256;
         Compiler::of_words(&words.collect::<Vec<_>>(), end, [end].into()).unwrap()
+    }
+
+    /// The grammars that are known to fit the limits.
+    pub(super) fn tried(&self) -> &Tried {
+        &self.tried
     }
 
     pub(super) fn compile(&self, wanted: Wanted) -> Result<Grammar, String> {
@@ -81,7 +88,8 @@ impl Compiler {
         let parser = self.factory.create_parser(grammar);
         let parser = parser.map_err(|error| error.to_string())?;
         let matcher = Matcher::new(Ok(parser));
-        let mut grammar = Grammar { matcher, end: self.end, ends: self.ends.clone() };
+        let memory = GrammarMemory::default();
+        let mut grammar = Grammar { matcher, end: self.end, ends: self.ends.clone(), memory };
         // If no answer can begin with a grammar, the error is reported before there is an answer.
         grammar.mask().map_err(|why| {
             format!("no answer can begin with it ({})", why.lines().next().unwrap_or_default())
@@ -100,11 +108,13 @@ pub(crate) struct Grammar {
     matcher: Matcher,
     end: u32,
     ends: Arc<[u32]>,
+    memory: GrammarMemory,
 }
 
 impl Clone for Grammar {
     fn clone(&self) -> Grammar {
-        Grammar { matcher: self.matcher.deep_clone(), end: self.end, ends: self.ends.clone() }
+        let (ends, memory) = (self.ends.clone(), self.memory.clone());
+        Grammar { matcher: self.matcher.deep_clone(), end: self.end, ends, memory }
     }
 }
 
@@ -115,6 +125,16 @@ impl fmt::Debug for Grammar {
 }
 
 impl Grammar {
+    /// Counts its memory while it is in use.
+    pub(super) fn account(&mut self, memory: GrammarMemory) {
+        self.memory = memory;
+    }
+
+    /// Its size as compiled.
+    pub(super) fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
     pub(super) fn mask(&mut self) -> Result<Mask, Box<str>> {
         let allowed = self.matcher.compute_mask_or_eos().map_err(|e| e.to_string())?;
         let ends = allowed.is_allowed(self.end).then(|| self.ends.clone());

@@ -1,6 +1,6 @@
 //! Reasons why an answer is not constrained. They do not depend on where the constraint came from: a request, a line of a batch, or an option.
 
-use super::compiling::{MAX_COMPILE_TIME, MAX_COMPILED};
+use super::compiling::{MAX_COMPILE_TIME, MAX_GRAMMAR_MEMORY, MAX_GRAMMARS_MEMORY};
 use crate::body::refusal::Refusal;
 
 /// The reason why a grammar cannot be built.
@@ -29,6 +29,9 @@ pub enum NoGrammar {
     /// Compiling it takes too long.
     #[error("it makes no grammar: it takes more than {} s to compile: make it simpler", MAX_COMPILE_TIME.as_secs())]
     TooSlow,
+    /// Compiling it takes too much memory.
+    #[error("it makes no grammar: it takes more than {} MiB to compile: make it simpler", MAX_GRAMMAR_MEMORY >> 20)]
+    TooLarge,
     /// The program was built without the feature `grammar`.
     #[error(
         "this program was built without grammars; `make build` and `cargo install` build it with them"
@@ -40,11 +43,27 @@ pub enum NoGrammar {
     /// llguidance cannot use the tokens of the model.
     #[error("nothing can be held in the tokens of this model: {0}")]
     Tokens(String),
-    /// Too many compilations run or wait.
-    #[error("{MAX_COMPILED} grammars are being compiled or wait for it")]
-    Busy,
-    /// The system could not start a thread.
-    #[error("the system gives no thread to compile a grammar: {0}")]
+    /// Too many are being compiled.
+    #[error("{running} grammars are being compiled and {waiting} others wait: try again later")]
+    Busy {
+        /// The number being compiled.
+        running: usize,
+        /// The number of those waiting.
+        waiting: usize,
+    },
+    /// The grammars of other answers leave too little memory.
+    #[error(
+        "the grammars in use take {} MiB of the {} MiB that all may take: try again later", in_use >> 20, MAX_GRAMMARS_MEMORY >> 20
+    )]
+    Full {
+        /// Their bytes.
+        in_use: usize,
+    },
+    /// The client no longer needs it, or the server ends.
+    #[error("the compilation was cancelled")]
+    Cancelled,
+    /// The system starts no thread or process.
+    #[error("the system starts no thread or process to compile a grammar: {0}")]
     NoThread(String),
     /// A bug, here or in llguidance.
     #[error("the compiler of grammars has failed")]
@@ -54,7 +73,14 @@ pub enum NoGrammar {
 impl NoGrammar {
     /// True if the reason is the requested constraint itself, so that it fails again each time it is requested.
     pub fn is_of_what_was_asked(&self) -> bool {
-        !matches!(self, NoGrammar::Busy | NoGrammar::NoThread(_) | NoGrammar::Failed)
+        !matches!(
+            self,
+            NoGrammar::Busy { .. }
+                | NoGrammar::Full { .. }
+                | NoGrammar::Cancelled
+                | NoGrammar::NoThread(_)
+                | NoGrammar::Failed
+        )
     }
 
     /// The same, for a field of a body.

@@ -49,6 +49,11 @@ impl Marks {
         begun.then_some(grammar)
     }
 
+    /// The size of all grammars as compiled.
+    pub(super) fn bytes(&self) -> usize {
+        self.all.iter().map(|(_, grammar)| grammar.bytes()).sum()
+    }
+
     pub(super) fn mask(&mut self) -> Result<Option<Mask>, Box<str>> {
         self.now.as_mut().map(Grammar::mask).transpose()
     }

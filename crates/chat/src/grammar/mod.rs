@@ -21,7 +21,9 @@ mod gbnf;
 mod marks;
 #[cfg(feature = "grammar")]
 mod size;
+mod trial;
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use alight_text::{Tokenizer, Vocabulary};
@@ -35,7 +37,7 @@ pub use self::calls::Calls;
 pub use self::calls::{of_calls, of_strict_calls};
 pub use self::compiler::Compiler;
 use self::compiler::{Grammar, Mask};
-pub use self::compiling::MAX_COMPILED;
+pub use self::compiling::{Cancelled, MAX_COMPILED, MAX_GRAMMAR_MEMORY};
 pub use self::error::{NoGrammar, NotHeld};
 use self::marks::Marks;
 
@@ -55,6 +57,7 @@ pub type Waiting = fn(&mut dyn FnMut());
 pub struct Grammars {
     vocabulary: &'static Vocabulary,
     waiting: Waiting,
+    cancelled: Cancelled,
     compiler: LazyCompiler,
 }
 
@@ -73,14 +76,19 @@ impl LazyCompiler {
     /// # Errors
     /// The grammar cannot be built.
     pub fn held(&self, tokenizer: &Tokenizer, wanted: Wanted) -> Result<Held, NoGrammar> {
-        Ok(Held(Part::Whole(compiling::compile(self.get(tokenizer)?, wanted)?)))
+        Ok(Held(Part::Whole(compiling::compile(self.get(tokenizer)?, wanted, || false)?)))
     }
 }
 
 impl Grammars {
     /// Creates it for a model's tokens and its notation for tool calls.
     pub fn new(vocabulary: &'static Vocabulary) -> Grammars {
-        Grammars { vocabulary, waiting: |work| work(), compiler: LazyCompiler::default() }
+        Grammars {
+            vocabulary,
+            waiting: |work| work(),
+            cancelled: || false,
+            compiler: LazyCompiler::default(),
+        }
     }
 
     /// The same, but a thread that has to wait for a compilation passes the waiting work to `waiting`, which can let others proceed.
@@ -88,12 +96,19 @@ impl Grammars {
         Grammars { waiting, ..self }
     }
 
+    /// The same, where a compilation is ended once `cancelled` returns true on the thread that waits for it.
+    pub fn until(self, cancelled: Cancelled) -> Grammars {
+        Grammars { cancelled, ..self }
+    }
+
     /// Compiles the grammar that the field `param` of a request requests.
     fn compiled(&self, param: &'static str, wanted: Wanted) -> Result<Grammar, NotHeld> {
         let grammar = self.compiler.get(&self.vocabulary.tokenizer).and_then(|compiler| {
             let (mut wanted, mut compiled) = (Some(wanted), None);
             (self.waiting)(&mut || {
-                compiled = wanted.take().map(|wanted| compiling::compile(compiler, wanted));
+                compiled = wanted
+                    .take()
+                    .map(|wanted| compiling::compile(compiler, wanted, self.cancelled));
             });
             compiled.unwrap_or(Err(NoGrammar::Failed))
         });
@@ -117,6 +132,14 @@ pub(crate) enum Part {
 }
 
 impl Held {
+    /// The size of its grammars as compiled. Every copy takes as much.
+    pub fn bytes(&self) -> usize {
+        match &self.0 {
+            Part::Whole(grammar) | Part::WholeOrCalls(grammar) => grammar.bytes(),
+            Part::After(marks) => marks.bytes(),
+        }
+    }
+
     /// The tokens that may come next; `None` if all may.
     fn mask(&mut self) -> Result<Option<Mask>, Box<str>> {
         match &mut self.0 {
@@ -248,14 +271,28 @@ impl Wanted {
         Wanted::Schema { schema, strict: false }
     }
 
-    /// Its size in bytes, and the maximum.
-    fn bytes(&self) -> (usize, usize) {
+    /// As text.
+    fn text(&self) -> Cow<'_, str> {
         match self {
-            Wanted::Schema { schema, .. } => (schema.to_string().len(), SCHEMA),
-            Wanted::Gbnf(text) | Wanted::Calls(text) => (text.len(), SCHEMA),
-            Wanted::Lark(text) => (text.len(), GRAMMAR),
-            Wanted::Regex(text) => (text.len(), REGEX),
+            Wanted::Schema { schema, .. } => schema.to_string().into(),
+            Wanted::Gbnf(text) | Wanted::Calls(text) | Wanted::Lark(text) | Wanted::Regex(text) => {
+                text.into()
+            }
         }
+    }
+
+    fn is_strict(&self) -> bool {
+        matches!(self, Wanted::Schema { strict: true, .. })
+    }
+
+    /// The bytes of its text, and the maximum.
+    fn bytes(&self) -> (usize, usize) {
+        let most = match self {
+            Wanted::Schema { .. } | Wanted::Gbnf(_) | Wanted::Calls(_) => SCHEMA,
+            Wanted::Lark(_) => GRAMMAR,
+            Wanted::Regex(_) => REGEX,
+        };
+        (self.text().len(), most)
     }
 }
 

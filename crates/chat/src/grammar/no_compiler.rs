@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use alight_text::Tokenizer;
 
 use super::Wanted;
+use super::compiling::{GrammarMemory, Tried};
 use super::error::NoGrammar;
 
 /// Cannot be constructed.
@@ -19,6 +20,10 @@ impl Compiler {
         Err(NoGrammar::NotBuilt)
     }
 
+    pub(super) fn tried(&self) -> &Tried {
+        match self.0 {}
+    }
+
     pub(super) fn compile(&self, _: Wanted) -> Result<Grammar, String> {
         match self.0 {}
     }
@@ -29,6 +34,14 @@ impl Compiler {
 pub(crate) struct Grammar(Infallible);
 
 impl Grammar {
+    pub(super) fn account(&mut self, _: GrammarMemory) {
+        match self.0 {}
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        match self.0 {}
+    }
+
     pub(super) fn mask(&mut self) -> Result<Mask, Box<str>> {
         match self.0 {}
     }

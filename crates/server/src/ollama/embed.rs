@@ -1,12 +1,13 @@
 //! `POST /api/embed`, and the older `POST /api/embeddings`
 
+use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
 use alight_chat::body::fields::Fields;
 use alight_chat::body::refusal::Refusal;
 use hyper::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::model;
 use crate::embedding::{self, Vectors};
@@ -21,14 +22,17 @@ pub(crate) async fn answer(call: Call) -> Answered {
         embedding::take(call, serving, &mut fields, cut)
     });
     let Vectors { model, all, tokens } = begun.await?.vectors(&server).await?;
-    let body = json!({
-        "model": model,
-        "embeddings": all,
-        "total_duration": began.elapsed().as_nanos() as u64,
-        "load_duration": 0,
-        "prompt_eval_count": tokens,
-    });
-    Ok(http::json(StatusCode::OK, &body))
+    let mut body = format!("{{\"model\":{},\"embeddings\":[", Value::from(model));
+    for (i, vector) in all.iter().enumerate() {
+        body.push_str(if i == 0 { "" } else { "," });
+        embedding::write(vector, &mut body);
+    }
+    let nanoseconds = began.elapsed().as_nanos() as u64;
+    let _ = write!(
+        body,
+        "],\"total_duration\":{nanoseconds},\"load_duration\":0,\"prompt_eval_count\":{tokens}}}"
+    );
+    Ok(http::text(StatusCode::OK, http::JSON, body))
 }
 
 /// Answers with one vector for one text.

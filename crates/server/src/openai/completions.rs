@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::{About, answers, event, finish_reason, streaming, usage};
 use crate::asking::{self, MAX_CHOICES};
 use crate::failure::Failure;
-use crate::generation::{Choice, Generation, Reason, TokenLogprob, Update};
+use crate::generation::{Choice, Generation, MAX_LOGPROBS, Reason, TokenLogprob, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::ids;
 
@@ -104,7 +104,8 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         let why = "with suffix the answer stands between two texts";
         return Err(Refusal::unsupported("echo", why).into());
     }
-    if echo && logprobs {
+    if let Some(top) = top.filter(|_| echo) {
+        check_echo(&prompts, n, top)?;
         ask.request.of_prompt = OfPrompt::Logits;
     }
     fields.only(
@@ -126,6 +127,20 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         usage,
     };
     Ok(Begun { generation, about, stream, logprobs, n, echo })
+}
+
+/// Refuses to return more log probabilities of prompts than one request may have.
+fn check_echo(prompts: &[Vec<u32>], n: usize, top: usize) -> Result<(), Refusal> {
+    let tokens: usize = prompts.iter().map(Vec::len).sum();
+    let count = tokens.saturating_mul(n).saturating_mul(1 + top);
+    if count <= MAX_LOGPROBS {
+        return Ok(());
+    }
+    let message = format!(
+        "{tokens} tokens of prompts, {n} times, with {top} top logprobs each are {count} log probabilities, expected at most \
+         {MAX_LOGPROBS}: send fewer prompts at a time"
+    );
+    Err(Refusal::invalid("echo", message))
 }
 
 /// An answer that is sent whole.

@@ -1,5 +1,6 @@
 //! `POST /v1/embeddings`
 
+use std::fmt::Write;
 use std::sync::Arc;
 
 use alight_chat::body::fields::Fields;
@@ -17,20 +18,22 @@ pub(crate) async fn answer(call: Call) -> Answered {
     let server = Arc::clone(&call.server);
     let (texts, encoded) = call.apart(begun).await?;
     let Vectors { model, all, tokens } = texts.vectors(&server).await?;
-    let all = all.into_iter().enumerate().map(|(i, vector)| {
-        let embedding = match encoded {
-            false => Value::from(vector),
+    let mut body = String::from("{\"object\":\"list\",\"data\":[");
+    for (i, vector) in all.iter().enumerate() {
+        body.push_str(if i == 0 { "" } else { "," });
+        let _ = write!(body, "{{\"object\":\"embedding\",\"index\":{i},\"embedding\":");
+        match encoded {
+            false => embedding::write(vector, &mut body),
             true => {
                 let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-                STANDARD.encode(bytes).into()
+                let _ = write!(body, "\"{}\"", STANDARD.encode(bytes));
             }
-        };
-        json!({"object": "embedding", "index": i, "embedding": embedding})
-    });
-    let all: Value = all.collect();
+        }
+        body.push('}');
+    }
     let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
-    let body = json!({"object": "list", "data": all, "model": model, "usage": usage});
-    Ok(http::json(StatusCode::OK, &body))
+    let _ = write!(body, "],\"model\":{},\"usage\":{usage}}}", Value::from(model));
+    Ok(http::text(StatusCode::OK, http::JSON, body))
 }
 
 /// Reads the request, and starts the computation.

@@ -14,6 +14,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::alphabet;
+use super::stop::StopCheck;
 use super::symbols::{NONE, Symbol, char_len, cut, join};
 use super::table::Table;
 use super::texts::Texts;
@@ -54,6 +55,8 @@ pub(crate) struct Bpe {
     symbols: Vec<Symbol>,
     heap: BinaryHeap<Reverse<Candidate>>,
     scratch: Vec<u8>,
+    /// Once stopped, nothing is appended any more.
+    pub(crate) check: StopCheck,
 }
 
 /// The rules for turning a part into symbols.
@@ -65,6 +68,10 @@ pub(crate) struct Manner {
 }
 
 impl Bpe {
+    pub(crate) fn new(check: StopCheck) -> Bpe {
+        Bpe { check, ..Bpe::default() }
+    }
+
     /// Appends the tokens of one part (as the pre-tokeniser cut it) to `out`.
     pub(crate) fn encode_part(
         &mut self,
@@ -74,6 +81,9 @@ impl Bpe {
         manner: Manner,
         out: &mut Vec<u32>,
     ) {
+        if self.check.step() {
+            return;
+        }
         self.encoded.clear();
         if manner.raw_bytes {
             self.encoded.extend_from_slice(part.as_bytes());
@@ -94,6 +104,9 @@ impl Bpe {
             self.consider(right - 1, right, merges);
         }
         while let Some(Reverse(found)) = self.heap.pop() {
+            if self.check.step() {
+                return self.heap.clear();
+            }
             let joined = join(&mut self.symbols, found.left, found.right, found.len);
             if let Some((prev, next)) = joined {
                 self.consider(prev, found.left, merges);

@@ -96,4 +96,7 @@ pub enum TokenizerError {
         /// The largest length in bytes.
         limit: usize,
     },
+    /// The caller stopped the encoding.
+    #[error("the encoding was stopped: its result is no longer needed")]
+    Stopped,
 }

@@ -22,6 +22,7 @@ mod finder;
 mod pre;
 mod special;
 mod spm;
+mod stop;
 mod stream;
 mod symbols;
 mod table;
@@ -36,15 +37,19 @@ use alight_formats::Pieces;
 use alight_formats::gguf::Gguf;
 
 pub use error::TokenizerError;
+pub use stop::Stop;
 pub use stream::StreamDecoder;
 
 use beginnings::Beginnings;
 use bpe::{Bpe, Manner, Merges};
-use finder::{Fragment, Search};
+use finder::Fragment;
+pub(crate) use finder::Search;
 use pre::Pre;
 pub use special::InfillIds;
 use special::{Defaults, SpecialIds};
 use spm::Spm;
+use stop::StopCheck;
+pub(crate) use stop::never;
 use tables::Tables;
 use texts::{Texts, TooLarge};
 use unigram::Unigram;
@@ -163,7 +168,7 @@ impl Tokenizer {
     /// token; [`TokenizerError::TextTooLong`] beyond 1 GiB.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, TokenizerError> {
         let search = if options.parse_special { Search::Around(&[]) } else { Search::User };
-        self.encode_with(search, text, options.add_bos)
+        self.encode_with(search, text, options.add_bos, never)
     }
 
     /// The tokens of a text that is trusted except for the ranges `plain` (in bytes, ascending,
@@ -180,7 +185,7 @@ impl Tokenizer {
         plain: &[Range<usize>],
         add_bos: Option<bool>,
     ) -> Result<Vec<u32>, TokenizerError> {
-        self.encode_with(Search::Around(plain), text, add_bos)
+        self.encode_with(Search::Around(plain), text, add_bos, never)
     }
 
     /// The ranges of `text` that spell control tokens, in order; the text between them spells none.
@@ -188,11 +193,16 @@ impl Tokenizer {
         self.on_demand.with_finder(&self.vocab, text, |finder| finder.control(text))
     }
 
-    fn encode_with(
+    /// The same, with any search for special tokens, until `stop` returns true.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode); [`TokenizerError::Stopped`].
+    pub(crate) fn encode_with(
         &self,
         search: Search<'_>,
         text: &str,
         add_bos: Option<bool>,
+        stop: Stop,
     ) -> Result<Vec<u32>, TokenizerError> {
         if text.len() > MAX_TEXT {
             return Err(TokenizerError::TextTooLong { len: text.len(), limit: MAX_TEXT });
@@ -209,7 +219,7 @@ impl Tokenizer {
         };
         let needed = || self.needed(text, &fragments);
         self.on_demand.with_tables(&self.vocab, merges, text.len(), needed, |tables| {
-            self.encode_fragments(text, &fragments, tables, &mut out)
+            self.encode_fragments(text, &fragments, tables, stop, &mut out)
         })?;
         if add_bos != Some(false) && self.add_eos {
             out.extend(self.ids.eos);
@@ -243,25 +253,32 @@ impl Tokenizer {
         text: &str,
         fragments: &[Fragment],
         tables: &Tables,
+        stop: Stop,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
+        let check = StopCheck::new(stop);
+        let unless_stopped = |check: StopCheck| match check.stopped() {
+            true => Err(TokenizerError::Stopped),
+            false => Ok(()),
+        };
         let vocab = Lookup { vocab: &self.vocab, table: &tables.tokens };
         let mut escaped = String::new();
         match &self.algorithm {
             Algorithm::Spm => {
-                let mut spm = Spm::default();
+                let mut spm = Spm::new(check);
                 each(text, fragments, out, |part, out| {
                     // A part is the first one, or follows a special token.
                     escape_spaces(self.add_space_prefix, part, &mut escaped);
                     spm.encode(&escaped, vocab, self.ids.unknown, out);
-                    Ok(())
+                    unless_stopped(spm.check)
                 })
             }
             Algorithm::Unigram(unigram) => {
-                let mut buffers = unigram::Buffers::default();
+                let mut buffers = unigram::Buffers::new(check);
                 let (prefix, unknown) = (self.add_space_prefix, self.ids.unknown);
                 each(text, fragments, out, |part, out| {
-                    unigram.encode(part, prefix, vocab, unknown, &mut buffers, out)
+                    unigram.encode(part, prefix, vocab, unknown, &mut buffers, out)?;
+                    unless_stopped(buffers.check)
                 })
             }
             Algorithm::Bpe { merges, pre } => {
@@ -271,7 +288,7 @@ impl Tokenizer {
                     newlines_whole: pre.newlines_whole,
                 };
                 let merges = Merges { texts: merges, table: &tables.merges };
-                let mut bpe = Bpe::default();
+                let mut bpe = Bpe::new(check);
                 each(text, fragments, out, |part, out| {
                     let part = if pre.raw_bytes {
                         escape_spaces(false, part, &mut escaped);
@@ -280,7 +297,7 @@ impl Tokenizer {
                         part
                     };
                     pre.split(part, |word| bpe.encode_part(word, vocab, merges, manner, out));
-                    Ok(())
+                    unless_stopped(bpe.check)
                 })
             }
         }

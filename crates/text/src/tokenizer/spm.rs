@@ -8,6 +8,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use super::stop::StopCheck;
 use super::symbols::{NONE, Symbol, cut, join};
 use super::vocab::{Lookup, spell_byte};
 
@@ -46,9 +47,14 @@ impl Eq for Candidate {}
 pub(crate) struct Spm {
     symbols: Vec<Symbol>,
     heap: BinaryHeap<Candidate>,
+    pub(crate) check: StopCheck,
 }
 
 impl Spm {
+    pub(crate) fn new(check: StopCheck) -> Spm {
+        Spm { check, ..Spm::default() }
+    }
+
     /// Appends the tokens of `text` (spaces already U+2581) to `out`. A byte without a token
     /// becomes `unknown`, or nothing if there is none.
     pub(crate) fn encode(
@@ -64,6 +70,9 @@ impl Spm {
             self.consider(text, right - 1, right, vocab);
         }
         while let Some(found) = self.heap.pop() {
+            if self.check.step() {
+                return self.heap.clear();
+            }
             let joined = join(&mut self.symbols, found.left, found.right, found.len);
             if let Some((prev, next)) = joined {
                 self.consider(text, prev, found.left, vocab);

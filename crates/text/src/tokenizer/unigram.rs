@@ -14,6 +14,7 @@ use alight_formats::gguf::{Gguf, GgufError, ValueType};
 use super::SPACE;
 use super::charsmap::CharsMap;
 use super::error::TokenizerError;
+use super::stop::StopCheck;
 use super::symbols::char_len;
 use super::vocab::{Kind, Lookup, spell_byte};
 
@@ -54,6 +55,13 @@ struct Best {
 pub(crate) struct Buffers {
     normalised: Vec<u8>,
     best: Vec<Best>,
+    pub(crate) check: StopCheck,
+}
+
+impl Buffers {
+    pub(crate) fn new(check: StopCheck) -> Buffers {
+        Buffers { check, ..Buffers::default() }
+    }
 }
 
 impl Unigram {
@@ -109,7 +117,10 @@ impl Unigram {
         if len > MAX_NORMALISED {
             return Err(TokenizerError::TextTooLong { len, limit: MAX_NORMALISED });
         }
-        self.cut(&buffers.normalised, vocab, &mut buffers.best);
+        self.cut(&buffers.normalised, vocab, &mut buffers.best, &mut buffers.check);
+        if buffers.check.stopped() {
+            return Err(TokenizerError::Stopped);
+        }
         let first = out.len();
         let (mut end, mut after_unknown) = (len, false);
         while end > 0 {
@@ -174,13 +185,13 @@ impl Unigram {
     }
 
     /// Finds the best cut up to each character boundary of `text`; `best` has an element for each offset.
-    fn cut(&self, text: &[u8], vocab: Lookup<'_>, best: &mut Vec<Best>) {
+    fn cut(&self, text: &[u8], vocab: Lookup<'_>, best: &mut Vec<Best>, check: &mut StopCheck) {
         best.clear();
         best.resize(text.len() + 1, Best { score: f64::NEG_INFINITY, id: None, len: 0 });
         best[0].score = 0.0;
         let next = |at: usize| (at + char_len(text[at])).min(text.len());
         let mut at = 0;
-        while at < text.len() {
+        while at < text.len() && !check.step() {
             let score = best[at].score;
             let mut reach = |end: usize, id: Option<u32>, more: f64| {
                 let score = score + more;

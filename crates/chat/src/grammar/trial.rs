@@ -1,0 +1,386 @@
+//! Tries a compilation in a process of its own, which can be ended: llguidance checks its limits only between steps, and one step can take hours
+//! and gigabytes.
+//!
+//! The process is a copy of this one (`fork`), so it has the vocabulary and the request without any copying. It compiles under limits of time and
+//! memory and answers with one line. Compilation is deterministic: if the copy ends in time, so does the same compilation here.
+//!
+//! Invariant: when [`run`] returns, the process is gone, and its memory with it.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The limits of a trial.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Wall-clock time. Processor time is limited to the same, rounded up, so that a process whose parent was killed ends too.
+    pub time: Duration,
+    /// Bytes of private memory beyond those that this process has. Enforced by Linux; macOS ignores the limit.
+    pub memory: usize,
+}
+
+/// The result of a trial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It compiles, and takes this many bytes (0 where the system does not report them).
+    Compiles(usize),
+    /// The compiler refused it.
+    Refused(String),
+    /// It was ended after its time.
+    TooSlow,
+    /// It was ended at its limit of memory.
+    TooLarge,
+    /// It was ended because it is no longer needed.
+    Cancelled,
+    /// It panicked, or was ended by another process.
+    Failed,
+}
+
+/// The first byte of an answer.
+const COMPILES: u8 = b'+';
+const REFUSED: u8 = b'-';
+/// Bytes of an answer, at most: fewer than a pipe holds, so that the process never waits for its reader.
+const MAX_ANSWER: usize = 4096;
+
+/// How soon a cancelled trial is ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Runs `work` in a copy of this process, until `cancelled` is set.
+///
+/// # Errors
+/// The system creates no pipe or no process.
+pub(super) fn run(
+    limits: Limits,
+    cancelled: &AtomicBool,
+    work: impl FnOnce() -> Result<(), String>,
+) -> io::Result<Outcome> {
+    let deadline = Instant::now() + limits.time;
+    let (read, write) = pipe()?;
+    let before = private_memory();
+    let signals = BlockedSignals::new();
+    // SAFETY: the child calls only `serve`, which never returns. It takes no lock that another thread of the parent may have held, except the
+    // allocator's, which the C libraries of the supported systems make usable in the child of a process with threads. A child that waits
+    // for another lock ends at its deadline.
+    let child = match unsafe { libc::fork() } {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => serve(&write, limits, before, work),
+        child => child,
+    };
+    drop(signals);
+    drop(write);
+    let mut child = Child(Some(child));
+    let Some(answer) = read_until(read, deadline, cancelled)? else {
+        let by_caller = cancelled.load(Ordering::Relaxed);
+        return Ok(if by_caller { Outcome::Cancelled } else { Outcome::TooSlow });
+    };
+    let status = child.wait();
+    let text = || String::from_utf8_lossy(&answer[1..]).into_owned();
+    Ok(match answer.first() {
+        Some(&COMPILES) => Outcome::Compiles(text().parse().unwrap_or(0)),
+        Some(&REFUSED) => Outcome::Refused(text()),
+        // What Rust does when there is no memory.
+        None if status
+            .is_some_and(|s| libc::WIFSIGNALED(s) && libc::WTERMSIG(s) == libc::SIGABRT) =>
+        {
+            Outcome::TooLarge
+        }
+        None if status.is_some_and(|s| libc::WIFSIGNALED(s) && Instant::now() >= deadline) => {
+            Outcome::TooSlow
+        }
+        _ => Outcome::Failed,
+    })
+}
+
+/// A child process, which is killed and reaped when dropped.
+struct Child(Option<libc::pid_t>);
+
+impl Child {
+    /// Waits for its end. `None`: another part of this process has reaped it.
+    fn wait(&mut self) -> Option<libc::c_int> {
+        let child = self.0.take()?;
+        let mut status = 0;
+        loop {
+            // SAFETY: `status` is valid for writes, and the process has not been waited for here.
+            match unsafe { libc::waitpid(child, &mut status, 0) } {
+                -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+                -1 => return None,
+                _ => return Some(status),
+            }
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if let Some(child) = self.0 {
+            // SAFETY: the process has not been waited for, so its number is not another one's.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+            self.wait();
+        }
+    }
+}
+
+/// Blocks all signals of this thread, and so of the child: handlers write into pipes that the child shares with its parent.
+struct BlockedSignals(libc::sigset_t);
+
+impl BlockedSignals {
+    fn new() -> BlockedSignals {
+        // SAFETY: a set of signals is plain data; both are valid for writes.
+        unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+            BlockedSignals(before)
+        }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set is that which `pthread_sigmask` returned.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// The child: works, answers, and ends.
+fn serve(
+    answer: &OwnedFd,
+    limits: Limits,
+    before: Option<usize>,
+    work: impl FnOnce() -> Result<(), String>,
+) -> ! {
+    let answer = isolate(answer.as_raw_fd());
+    limit(libc::RLIMIT_CORE, 0);
+    limit(libc::RLIMIT_CPU, limits.time.as_secs() + 1);
+    if let Some(before) = before {
+        limit(libc::RLIMIT_DATA, before.saturating_add(limits.memory) as u64);
+    }
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let mut text = match work() {
+            Ok(()) => {
+                let grown = private_memory()
+                    .zip(before)
+                    .map_or(0, |(now, before)| now.saturating_sub(before));
+                format!("{}{grown}", COMPILES as char)
+            }
+            Err(why) => format!("{}{why}", REFUSED as char),
+        };
+        text.truncate(text.floor_char_boundary(MAX_ANSWER));
+        // SAFETY: `isolate` returned it, and nothing else owns it.
+        unsafe { File::from_raw_fd(answer) }.write_all(text.as_bytes())
+    }));
+    // SAFETY: ends the process without running what the parent has registered for its own end.
+    unsafe { libc::_exit(i32::from(!matches!(result, Ok(Ok(()))))) }
+}
+
+/// Closes everything that the parent has open, so that its clients see it close what it closes, except for the pipe, whose new number is
+/// returned. Output goes nowhere.
+fn isolate(answer: RawFd) -> RawFd {
+    const KEPT: RawFd = 3;
+    // SAFETY: none of these numbers is owned by anything that the child uses after this.
+    unsafe {
+        #[cfg(target_os = "linux")]
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong);
+        // First, since it may have one of the numbers that are replaced.
+        let answer = libc::fcntl(answer, libc::F_DUPFD, KEPT + 1);
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        for fd in 0..KEPT {
+            libc::dup2(null, fd);
+        }
+        libc::dup2(answer, KEPT);
+        close_from(KEPT + 1);
+    }
+    KEPT
+}
+
+/// Closes all descriptors from this one on.
+///
+/// # Safety
+/// Nothing uses them any more.
+unsafe fn close_from(first: RawFd) {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: the call takes three numbers.
+        let closed = unsafe {
+            libc::syscall(libc::SYS_close_range, first as libc::c_uint, libc::c_uint::MAX, 0)
+        };
+        if closed == 0 {
+            return;
+        }
+    }
+    // An older kernel, or another system.
+    // SAFETY: as the caller promises; a number that is not open is refused.
+    unsafe {
+        let open = libc::sysconf(libc::_SC_OPEN_MAX).clamp(256, 1 << 16) as RawFd;
+        (first..open).for_each(|fd| {
+            libc::close(fd);
+        });
+    }
+}
+
+/// Lowers a limit of this process.
+fn limit(resource: Resource, most: u64) {
+    // SAFETY: `limit` is valid for reads and writes.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(resource, &mut limit) == 0 {
+            let most = limit.rlim_max.min(most as libc::rlim_t);
+            (limit.rlim_cur, limit.rlim_max) = (most, most);
+            libc::setrlimit(resource, &limit);
+        }
+    }
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+type Resource = libc::c_int;
+
+/// Bytes that `RLIMIT_DATA` counts, where the system reports them: private writable mappings, touched or not.
+fn private_memory() -> Option<usize> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: usize = statm.split(' ').nth(5)?.parse().ok()?;
+    // SAFETY: the call has no preconditions.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    pages.checked_mul(usize::try_from(page).ok()?)
+}
+
+/// A pipe that programs started meanwhile do not inherit.
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [-1; 2];
+    // SAFETY: there is space for two descriptors, which nothing else owns.
+    unsafe {
+        if libc::pipe(ends.as_mut_ptr()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        for end in ends {
+            libc::fcntl(end, libc::F_SETFD, libc::FD_CLOEXEC);
+        }
+        Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
+    }
+}
+
+/// Reads until the other end is closed. `None`: the deadline has passed, or `cancelled` is set.
+fn read_until(
+    from: OwnedFd,
+    deadline: Instant,
+    cancelled: &AtomicBool,
+) -> io::Result<Option<Vec<u8>>> {
+    let mut from = File::from(from);
+    let mut all = Vec::new();
+    let mut part = [0; MAX_ANSWER];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || cancelled.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let mut poll = libc::pollfd { fd: from.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let milliseconds =
+            left.clamp(Duration::from_millis(1), POLL_INTERVAL).as_millis() as libc::c_int;
+        // SAFETY: one descriptor, which is open.
+        match unsafe { libc::poll(&mut poll, 1, milliseconds) } {
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => continue,
+            -1 => return Err(io::Error::last_os_error()),
+            0 => continue,
+            _ => {}
+        }
+        match from.read(&mut part) {
+            Ok(0) => return Ok(Some(all)),
+            Ok(n) => all.extend_from_slice(&part[..n]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { time: Duration::from_secs(20), memory: 64 << 20 };
+    static NEVER: AtomicBool = AtomicBool::new(false);
+
+    #[test]
+    fn a_trial_answers_as_the_work_does() {
+        assert!(matches!(run(LIMITS, &NEVER, || Ok(())).unwrap(), Outcome::Compiles(_)));
+        let refused = run(LIMITS, &NEVER, || Err("a rule is missing: é".to_owned())).unwrap();
+        assert_eq!(refused, Outcome::Refused("a rule is missing: é".to_owned()));
+        let long = run(LIMITS, &NEVER, || Err("é".repeat(MAX_ANSWER))).unwrap();
+        assert!(
+            matches!(long, Outcome::Refused(why) if why.len() < MAX_ANSWER && why.starts_with("éé"))
+        );
+        assert_eq!(run(LIMITS, &NEVER, || panic!("as a compiler may")).unwrap(), Outcome::Failed);
+    }
+
+    #[test]
+    fn work_that_does_not_end_is_ended() {
+        let begun = Instant::now();
+        let limits = Limits { time: Duration::from_millis(300), ..LIMITS };
+        let forever = || loop {
+            std::hint::spin_loop();
+        };
+        assert_eq!(run(limits, &NEVER, forever).unwrap(), Outcome::TooSlow);
+        let sleeps = || loop {
+            std::thread::sleep(Duration::from_secs(1));
+        };
+        assert_eq!(run(limits, &NEVER, sleeps).unwrap(), Outcome::TooSlow);
+        assert!(begun.elapsed() < LIMITS.time, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn a_trial_can_be_cancelled() {
+        let begun = Instant::now();
+        let cancelled = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let forever = || loop {
+                std::hint::spin_loop();
+            };
+            let flag = &cancelled;
+            let trial = scope.spawn(move || run(LIMITS, flag, forever));
+            std::thread::sleep(Duration::from_millis(100));
+            cancelled.store(true, Ordering::Relaxed);
+            assert_eq!(trial.join().unwrap().unwrap(), Outcome::Cancelled);
+        });
+        assert!(begun.elapsed() < LIMITS.time);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_is_limited_and_reported() {
+        let grow = |bytes: usize| {
+            move || {
+                let kept = std::hint::black_box(vec![1u8; bytes]);
+                std::mem::forget(kept);
+                Ok(())
+            }
+        };
+        assert_eq!(run(LIMITS, &NEVER, grow(256 << 20)).unwrap(), Outcome::TooLarge);
+        let taken = run(LIMITS, &NEVER, grow(16 << 20)).unwrap();
+        assert!(matches!(taken, Outcome::Compiles(16_000_000..=40_000_000)), "{taken:?}");
+    }
+
+    /// A client whose connection the parent closes must see it closed.
+    #[test]
+    fn the_child_holds_nothing_open() {
+        let (read, write) = pipe().unwrap();
+        let (begun, wait) = pipe().unwrap();
+        let trial = std::thread::spawn(move || {
+            let limits = Limits { time: Duration::from_secs(5), ..LIMITS };
+            let _ = &wait;
+            run(limits, &NEVER, || {
+                loop {
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+            })
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        drop(write);
+        let closed = read_until(read, Instant::now() + Duration::from_secs(3), &NEVER).unwrap();
+        assert_eq!(closed, Some(Vec::new()));
+        assert_eq!(trial.join().unwrap().unwrap(), Outcome::TooSlow);
+        drop(begun);
+    }
+}
