@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -66,6 +67,7 @@ def steps(everything: bool, only: list[str] | None) -> list[Step]:
         Step("evidence selftest", [sys.executable, "-S", "-m", "evidence", "selftest"]),
         Step("build", ["cargo", "build", *BUILD, "--lib", "--bins", *(word for name in EXAMPLES for word in ("--example", name))]),
         Step("build tests", ["cargo", "test", *BUILD, "--tests", "--no-run", "--message-format=json-render-diagnostics"], ("build", "wheel", "fetch models", MADE_BY[VENV][0]),
+             env=unoptimised(),
              then=lambda text: programs_of(text, inputs, data, everything, only)),
         Step("clippy", ["cargo", "clippy", *BUILD, "--all-targets", "--", "-D", "warnings"], ("build tests",)),
         Step("documentation tests", ["cargo", "test", *BUILD, "--doc"], ("clippy",), inputs=lambda: hashed(rust())),
@@ -101,6 +103,13 @@ def steps(everything: bool, only: list[str] | None) -> list[Step]:
     return found
 
 
+def unoptimised() -> dict[str, str]:
+    """The environment in which cargo compiles test programs without optimisation, and calls a compiler's wrapper that was set before."""
+    wrapper = {"RUSTC_WRAPPER": str(common.ROOT / "scripts/rustc_for_tests.sh")}
+    before = os.environ.get("RUSTC_WRAPPER")
+    return wrapper | ({"ALIGHT_RUSTC_WRAPPER": before} if before else {})
+
+
 # What a test of Rust's runs.
 BY_A_TEST = {"make legacy": "crates/formats/tests/ggml_by_another_hand.rs"}
 
@@ -123,7 +132,8 @@ def programs_of(text: str, inputs: Inputs, data, everything: bool, only: list[st
         if only and not any(part in name for part in only) and "build tests" not in only:
             continue
         chosen = [] if everything else LEFT_OUT.get(package, [])
-        environment = {"CARGO_MANIFEST_DIR": str(folder), "RUST_TEST_THREADS": "2"} | ({"ALIGHT_TEST_ALL": "1"} if everything else {})
+        # One thread a model, since as many tests as there are cores run at a time.
+        environment = {"CARGO_MANIFEST_DIR": str(folder), "RUST_TEST_THREADS": "2"} | ({"ALIGHT_TEST_ALL": "1"} if everything else {"ALIGHT_THREADS": "1"})
         started = [release(one) for one in STARTED.get(package, [])]
 
         def hashed(program=program, chosen=chosen, started=started) -> str | None:

@@ -9,7 +9,11 @@ fn run(words: &[&str], variables: &[(&str, &str)], file: &str) -> Done {
     let config = write(folder.path(), "config.toml", file);
     let args = ["run", &model, "--raw", "aaa", "--ignore-eos", "--json"];
     let mut command = command(&[&args[..], words].concat());
-    command.env("ALIGHT_CONFIG", config).envs(variables.iter().copied());
+    // `make test` sets it.
+    command
+        .env_remove("ALIGHT_THREADS")
+        .env("ALIGHT_CONFIG", config)
+        .envs(variables.iter().copied());
     done(command.stdin(std::process::Stdio::null()).output().unwrap())
 }
 
@@ -116,7 +120,11 @@ fn the_prompt_cache_is_switched_by_words_and_numbers() {
         let config = write(folder.path(), "config.toml", file);
         let args = ["run", &model, "--raw", &prompt, "-n", "1", "-c", "512", "-t", "1"];
         let mut command = command(&[&args[..], words].concat());
-        command.env("ALIGHT_CONFIG", config).envs(variables.iter().copied());
+        // `make test` sets it.
+        command
+            .env_remove("ALIGHT_THREADS")
+            .env("ALIGHT_CONFIG", config)
+            .envs(variables.iter().copied());
         command.env("XDG_CACHE_HOME", &own).current_dir(&here).stdin(std::process::Stdio::null());
         done(command.output().unwrap()).succeeds();
         assert_eq!(support::names(&here), [""; 0], "{words:?} {variables:?} {file}");

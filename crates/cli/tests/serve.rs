@@ -1883,10 +1883,10 @@ fn an_answer_that_the_end_of_the_server_cuts_may_be_asked_for_again() {
 fn sigterm_and_sighup_let_a_stream_end() {
     let (_folder, serving) = saying(&["--ctx-size", "1000000"]);
     let ask = |tokens: u64| json!({"messages": messages(), "ignore_eos": true, "stream": true, "max_tokens": tokens});
-    // A stream of about a second: of the five that it may take, on a machine that is busy now and then.
+    // A stream of about a quarter of a second, of the five seconds that it may take: on a busy machine it takes many times as long.
     let began = std::time::Instant::now();
     serving.post(CHAT, &ask(2000));
-    let tokens = (2000.0 / began.elapsed().as_secs_f64()) as u64;
+    let tokens = (500.0 / began.elapsed().as_secs_f64()) as u64;
     let all = signalled(serving, &ask(tokens), libc::SIGTERM);
     assert!(all.contains("[DONE]") && !all.contains("\"error\""), "{all:.300}");
     // The terminal is closed.

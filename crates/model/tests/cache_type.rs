@@ -11,7 +11,11 @@ use crate::common::{self, Latent, Spec, tokens};
 const CACHE: KvType = KvType::Q8_0;
 
 fn open(path: &std::path::Path, isa: Isa) -> Model {
-    let options = OpenOptions { threads: Some(2), isa: Some(isa), ..OpenOptions::default() };
+    let options = OpenOptions {
+        threads: Some(crate::common::threads()),
+        isa: Some(isa),
+        ..OpenOptions::default()
+    };
     Model::open(path, &options).unwrap()
 }
 
@@ -49,7 +53,7 @@ fn answer(session: &mut Session<'_>, prompt: &[u32]) -> Vec<u32> {
 fn bits_do_not_depend_on_cuts_neighbours_or_files() {
     let folder = tempfile::tempdir().unwrap();
     for path in small(folder.path()) {
-        for isa in Isa::available() {
+        for isa in crate::common::levels() {
             let model = open(&path, isa);
             let what = format!("{isa}, {}", path.display());
             let prompt = tokens(150, 290, 5);

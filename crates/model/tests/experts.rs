@@ -137,14 +137,14 @@ fn an_answer_has_the_same_bits_with_any_memory() {
             SlotOptions { shared: true, shuffled: Some(3), ..usual },
         ];
         for slots in ways {
-            let (threads, memory) = (Some(2), Some(least + layer / 2));
+            let (threads, memory) = (Some(crate::common::threads()), Some(least + layer / 2));
             let options = OpenOptions { threads, memory, slots, ..OpenOptions::default() };
             let model = Model::open(&path, &options).unwrap();
             assert!(answers(&model) == expected, "{}: {slots:?}", spec.arch);
         }
         // What every token reads can be locked, and experts come all the same.
         let options = OpenOptions {
-            threads: Some(2),
+            threads: Some(crate::common::threads()),
             memory: Some(least),
             lock: true,
             ..OpenOptions::default()
@@ -225,8 +225,12 @@ fn experts_side_by_side_give_the_same_bits_by_one_read_each() {
         let expected = answers(&open(&tensors, 2, None).unwrap());
         for load in [Load::Auto, Load::Mmap, Load::Direct, Load::Read] {
             for repack in [Repack::Off, Repack::On] {
-                let options =
-                    OpenOptions { threads: Some(2), load, repack, ..OpenOptions::default() };
+                let options = OpenOptions {
+                    threads: Some(crate::common::threads()),
+                    load,
+                    repack,
+                    ..OpenOptions::default()
+                };
                 let model = Model::open(&path, &options).unwrap();
                 // What is no tile in the file may become one.
                 let same = model.load_report().packed == 0;
@@ -258,7 +262,7 @@ fn experts_side_by_side_give_the_same_bits_by_one_read_each() {
             SlotOptions { direct: false, ..SlotOptions::default() },
             SlotOptions { shuffled: Some(3), ..SlotOptions::default() },
         ] {
-            let (threads, memory) = (Some(2), Some(least));
+            let (threads, memory) = (Some(crate::common::threads()), Some(least));
             let options = OpenOptions { threads, memory, slots, ..OpenOptions::default() };
             let model = Model::open(&path, &options).unwrap();
             assert!(answers(&model) == expected, "{arch}: {slots:?}");

@@ -32,7 +32,11 @@ fn greedy(
 /// A model whose greedy answer to [`PROMPT`] has no end token in it for a while.
 fn model(folder: &tempfile::TempDir) -> Model {
     let (path, _) = Spec::llama().write(folder.path());
-    Model::open(&path, &OpenOptions { threads: Some(2), ..OpenOptions::default() }).unwrap()
+    Model::open(
+        &path,
+        &OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() },
+    )
+    .unwrap()
 }
 
 const PROMPT: [u32; 3] = [1, 40, 50];
@@ -92,8 +96,11 @@ fn an_end_token_is_neither_handed_out_nor_kept() {
     });
     let path = folder.path().join("end.gguf");
     std::fs::write(&path, bytes).unwrap();
-    let model =
-        Model::open(&path, &OpenOptions { threads: Some(2), ..OpenOptions::default() }).unwrap();
+    let model = Model::open(
+        &path,
+        &OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() },
+    )
+    .unwrap();
     let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
     let (ended, out) = greedy(&mut session, &PROMPT, ALL, false, ALL);
     assert_eq!((ended.finish, out.len(), session.position()), (Finish::Stop, 0, 3));

@@ -7,7 +7,7 @@
 //! activations, that is off. ("The capital of France is", step 5, on SmolLM2: exact arithmetic has
 //! our choice ahead by 0.22, in llama.cpp it is less likely by 0.36.) `python -m evidence agree accuracy` measures that.
 
-use alight_model::{Model, OpenOptions, Session, SessionOptions};
+use alight_model::{Model, Session, SessionOptions};
 use alight_text::EncodeOptions;
 
 use crate::common;
@@ -20,7 +20,7 @@ fn agree(file: &str, record: &str, limit: f64) {
     let record = common::workspace().join("tests/data/greedy").join(record);
     let record: serde_json::Value =
         serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
-    let model = Model::open(&path, &OpenOptions::default()).unwrap();
+    let model = Model::open(&path, &crate::options()).unwrap();
     let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
     let (mut same, mut parted_at, mut far, mut steps) = (0, 0, 0, 0);
     for answer in record["answers"].as_array().unwrap() {

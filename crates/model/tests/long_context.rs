@@ -11,7 +11,11 @@ const BOUND: f32 = 2e-4;
 
 fn model(folder: &tempfile::TempDir, long_context: Option<usize>) -> Model {
     let (path, _) = Spec { long_context, ..Spec::llama() }.write(folder.path());
-    Model::open(&path, &OpenOptions { threads: Some(2), ..OpenOptions::default() }).unwrap()
+    Model::open(
+        &path,
+        &OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() },
+    )
+    .unwrap()
 }
 
 fn session(model: &Model, context: usize) -> Session<'_> {

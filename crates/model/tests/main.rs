@@ -39,3 +39,8 @@ mod sampler_behaviour;
 mod shards;
 mod speculate;
 mod vectors;
+
+/// How a test opens a model if it does not matter.
+fn options() -> alight_model::OpenOptions {
+    alight_model::OpenOptions { threads: Some(common::threads()), ..Default::default() }
+}

@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use alight_formats::GgmlType;
-use alight_kernels::Isa;
 use alight_model::{
     Engine, EngineOptions, Event, GenerateOptions, Model, OpenOptions, Repack, Request, Sampler,
     SamplerOptions, Session, SessionOptions, Speculate, generate,
@@ -78,8 +77,12 @@ fn answers_are_those_of_plain_decoding() {
         (Spec { embd: 128, ..Spec::deepseek2() }, GgmlType::F32),
     ] {
         let path = Spec { mtp: true, ty, ..spec }.write(folder.path()).0;
-        for isa in Isa::available() {
-            let options = OpenOptions { threads: Some(2), isa: Some(isa), ..Default::default() };
+        for isa in crate::common::levels() {
+            let options = OpenOptions {
+                threads: Some(crate::common::threads()),
+                isa: Some(isa),
+                ..Default::default()
+            };
             let model = Model::open(&path, &options).unwrap();
             let vocab = model.spec().vocab;
             let prompt = |seed: u64| tokens(70 + seed as usize, vocab, seed);

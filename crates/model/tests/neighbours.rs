@@ -154,11 +154,11 @@ fn answers_do_not_depend_on_their_neighbours() {
     let folder = tempfile::tempdir().unwrap();
     for path in models(folder.path()) {
         let real = std::fs::metadata(&path).unwrap().len() > 50_000_000;
-        for isa in Isa::available() {
+        for isa in crate::common::levels() {
             if real && isa != Isa::best() {
                 continue;
             }
-            let model = open(&path, 2, isa);
+            let model = open(&path, crate::common::threads(), isa);
             let vocab = model.spec().vocab.min(40_000);
             // All on the best level, some on the others.
             let (count, longest, most) = match (real, isa == Isa::best()) {
@@ -212,7 +212,7 @@ fn request(prompt: Vec<u32>, seed: u64) -> Request {
 fn a_prompt_goes_on_where_it_differs_from_earlier_ones() {
     let folder = tempfile::tempdir().unwrap();
     for (i, path) in models(folder.path()).into_iter().enumerate() {
-        let model = open(&path, 2, Isa::best());
+        let model = open(&path, crate::common::threads(), Isa::best());
         let recurrent = model.spec().layers.iter().any(|layer| {
             !matches!(layer.mixer, None | Some(Mixer::Attention(_) | Mixer::LatentAttention(_)))
         });

@@ -22,7 +22,7 @@ fn models(folder: &Path) -> Vec<Model> {
         quantised(GgmlType::F16, Spec::qwen35()),
         Spec::deepseek2().write(folder).0,
     ];
-    let options = OpenOptions { threads: Some(2), ..OpenOptions::default() };
+    let options = OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() };
     paths.iter().map(|path| Model::open(path, &options).unwrap()).collect()
 }
 

@@ -477,7 +477,11 @@ fn check(spec: &Spec, length: usize, one: f32, many: f32) {
     let size = expected.iter().flatten().fold(0f32, |m, x| m.max(x.abs()));
     assert!(size > 0.5, "the model says nothing: {size}");
     for isa in Isa::available() {
-        let options = OpenOptions { threads: Some(3), isa: Some(isa), ..OpenOptions::default() };
+        let options = OpenOptions {
+            threads: Some(crate::common::threads()),
+            isa: Some(isa),
+            ..OpenOptions::default()
+        };
         let model = Model::open(&path, &options).unwrap();
         let close = |what: &str, position: usize, logits: &[f32], tolerance: f32| {
             let off = distance(logits, &expected[position]) / size;
@@ -651,7 +655,7 @@ fn gemma2_windows_and_caps() {
     check(&early, 60, TIGHT, TIGHT);
     // Random weights give scores too small to show where that cap is.
     let folder = tempfile::tempdir().unwrap();
-    let model = Model::open(&early.write(folder.path()).0, &OpenOptions::default()).unwrap();
+    let model = Model::open(&early.write(folder.path()).0, &crate::options()).unwrap();
     let first = model.spec().attention_layers().next().unwrap();
     assert_eq!((first.softcap, first.mask.window()), (Some(50.0), Some(4096)));
 }
@@ -790,8 +794,11 @@ fn encoders_see_what_comes_after() {
             "what comes after matters"
         );
         for isa in Isa::available() {
-            let options =
-                OpenOptions { threads: Some(3), isa: Some(isa), ..OpenOptions::default() };
+            let options = OpenOptions {
+                threads: Some(crate::common::threads()),
+                isa: Some(isa),
+                ..OpenOptions::default()
+            };
             spec.write(folder.path());
             let model = Model::open(&path, &options).unwrap();
             let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
@@ -812,7 +819,10 @@ fn an_engine_reads_texts_of_encoders_as_a_whole() {
     let folder = tempfile::tempdir().unwrap();
     let spec = Spec { causal: false, seed: 79, ..Spec::llama() };
     let (path, _) = spec.write(folder.path());
-    let model = Model::open(&path, &OpenOptions { threads: Some(2), ..OpenOptions::default() });
+    let model = Model::open(
+        &path,
+        &OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() },
+    );
     let model = model.unwrap();
     let options = EngineOptions { batch: 64, sequences: 4, ..EngineOptions::default() };
     let request = |n: usize, pooling| Request {

@@ -16,7 +16,11 @@ use alight_model::{
 use crate::common::{self, Spec, tokens};
 
 fn open(path: &Path) -> Model {
-    Model::open(path, &OpenOptions { threads: Some(2), ..OpenOptions::default() }).unwrap()
+    Model::open(
+        path,
+        &OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() },
+    )
+    .unwrap()
 }
 
 fn session(model: &Model) -> Session<'_> {

@@ -9,7 +9,8 @@ fn each(check: impl Fn(&Model)) {
     let folder = tempfile::tempdir().unwrap();
     for spec in Spec::recurrent() {
         let (path, _) = spec.write(folder.path());
-        let options = OpenOptions { threads: Some(2), ..OpenOptions::default() };
+        let options =
+            OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() };
         check(&Model::open(&path, &options).unwrap());
     }
 }

@@ -6,8 +6,11 @@ use alight_model::{Model, OpenOptions, Session, SessionOptions};
 use crate::common::{self, Spec};
 
 fn logits(path: &std::path::Path) -> Vec<f32> {
-    let model =
-        Model::open(path, &OpenOptions { threads: Some(2), ..OpenOptions::default() }).unwrap();
+    let model = Model::open(
+        path,
+        &OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() },
+    )
+    .unwrap();
     let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
     session.feed(&common::tokens(9, 300, 1)).unwrap().to_vec()
 }
@@ -41,10 +44,10 @@ fn two_shards_are_one_model() {
     for path in &paths {
         assert_eq!(logits(path), expected);
     }
-    let model = Model::open(&paths[1], &OpenOptions::default()).unwrap();
+    let model = Model::open(&paths[1], &crate::options()).unwrap();
     assert_eq!(model.files().collect::<Vec<_>>(), paths);
 
     std::fs::remove_file(&paths[1]).unwrap();
-    let error = Model::open(&paths[0], &OpenOptions::default()).err().unwrap().to_string();
+    let error = Model::open(&paths[0], &crate::options()).err().unwrap().to_string();
     assert!(error.contains("m-00002-of-00002.gguf"), "{error}");
 }

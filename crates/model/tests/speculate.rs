@@ -116,13 +116,17 @@ fn answers_are_those_of_plain_decoding() {
     for (i, path) in models(folder.path()).into_iter().enumerate() {
         let real = std::fs::metadata(&path).unwrap().len() > 50_000_000;
         let (mut plain_steps, mut drafted_steps) = (0, 0);
-        for isa in Isa::available() {
+        for isa in crate::common::levels() {
             for repack in [Repack::Off, Repack::On] {
                 if real && (isa != Isa::best() || repack == Repack::Off) {
                     continue;
                 }
-                let options =
-                    OpenOptions { threads: Some(2), isa: Some(isa), repack, ..Default::default() };
+                let options = OpenOptions {
+                    threads: Some(crate::common::threads()),
+                    isa: Some(isa),
+                    repack,
+                    ..Default::default()
+                };
                 let model = Model::open(&path, &options).unwrap();
                 for seed in 0..if real { 2 } else { 4 } {
                     let asked = asked(&model, seed);
@@ -152,7 +156,11 @@ fn answers_with_a_draft_model_are_those_without() {
     let folder = tempfile::tempdir().unwrap();
     let write = |spec: Spec| {
         let path = Spec { ty: GgmlType::Q4_0, ..spec }.write(folder.path()).0;
-        Model::open(&path, &OpenOptions { threads: Some(2), ..Default::default() }).unwrap()
+        Model::open(
+            &path,
+            &OpenOptions { threads: Some(crate::common::threads()), ..Default::default() },
+        )
+        .unwrap()
     };
     // The model itself is nearly always right, a model of other weights hardly ever.
     let [llama, other, qwen35, lfm2, granite] = [
@@ -204,11 +212,10 @@ fn with_a_draft_model(model: &Model, draft: &Model) -> usize {
 #[test]
 fn a_model_with_other_tokens_cannot_draft() {
     let folder = tempfile::tempdir().unwrap();
-    let open =
-        |spec: Spec| Model::open(&spec.write(folder.path()).0, &OpenOptions::default()).unwrap();
+    let open = |spec: Spec| Model::open(&spec.write(folder.path()).0, &crate::options()).unwrap();
     let model = open(Spec::llama());
     let Some(smollm2) = common::real_model(common::SMOLLM2) else { return };
-    let other = Model::open(&smollm2, &OpenOptions::default()).unwrap();
+    let other = Model::open(&smollm2, &crate::options()).unwrap();
     let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
     let error = session.draft_with(&other).unwrap_err().to_string();
     assert!(error.contains("cannot draft for") && error.contains("49152"), "{error}");
@@ -220,7 +227,7 @@ fn a_model_with_other_tokens_cannot_draft() {
 fn every_end_is_the_same_at_every_place() {
     let folder = tempfile::tempdir().unwrap();
     let path = Spec { ty: GgmlType::Q4_0, ..Spec::llama() }.write(folder.path()).0;
-    let model = Model::open(&path, &OpenOptions::default()).unwrap();
+    let model = Model::open(&path, &crate::options()).unwrap();
     for n in 1..24 {
         let one = asked(&model, 0);
         let prompt = one.prompt.len();
@@ -308,7 +315,7 @@ fn of_engine_of(
 fn engines_draft_for_each_sequence() {
     let folder = tempfile::tempdir().unwrap();
     for path in models(folder.path()) {
-        let model = Model::open(&path, &OpenOptions::default()).unwrap();
+        let model = Model::open(&path, &crate::options()).unwrap();
         let real = std::fs::metadata(&path).unwrap().len() > 50_000_000;
         let mut steps = [0; 4];
         for seed in 0..if real { 1 } else { 3 } {
@@ -347,7 +354,7 @@ fn drafts_leave_a_row_for_every_prompt_that_ends() {
     let folder = tempfile::tempdir().unwrap();
     let open = |seed| {
         let path = Spec { ty: GgmlType::Q4_0, seed, ..Spec::llama() }.write(folder.path()).0;
-        Model::open(&path, &OpenOptions::default()).unwrap()
+        Model::open(&path, &crate::options()).unwrap()
     };
     // Hardly ever right, so that answers last.
     let (model, draft) = (open(1), open(77));
@@ -367,7 +374,7 @@ fn an_error_beside_a_draft_takes_nothing_back() {
     let file = folder.path().join("shrinks.gguf");
     for n in 1..16 {
         std::fs::copy(&path, &file).unwrap();
-        let model = Model::open(&file, &OpenOptions::default()).unwrap();
+        let model = Model::open(&file, &crate::options()).unwrap();
         let asked = asked(&model, 0);
         let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
         let mut sampler = Sampler::new(asked.sampling, model.tokenizer().vocab_size());
@@ -396,7 +403,11 @@ fn a_draft_model_that_fails_fails_no_answer() {
     let folder = tempfile::tempdir().unwrap();
     let open = |spec: Spec| {
         let path = Spec { ty: GgmlType::Q4_0, ..spec }.write(folder.path()).0;
-        Model::open(&path, &OpenOptions { threads: Some(2), ..Default::default() }).unwrap()
+        Model::open(
+            &path,
+            &OpenOptions { threads: Some(crate::common::threads()), ..Default::default() },
+        )
+        .unwrap()
     };
     let model = open(Spec::llama());
     let vocab = model.spec().vocab;
@@ -419,7 +430,7 @@ fn a_draft_model_that_fails_fails_no_answer() {
 fn an_engine_gives_what_a_session_gives_in_sequences_that_become_long() {
     let folder = tempfile::tempdir().unwrap();
     let spec = Spec { long_context: Some(80), seed: 61, ty: GgmlType::Q4_0, ..Spec::llama() };
-    let model = Model::open(&spec.write(folder.path()).0, &OpenOptions::default()).unwrap();
+    let model = Model::open(&spec.write(folder.path()).0, &crate::options()).unwrap();
     let asked = |seed: u64, prompt: usize| {
         let asked = asked(&model, seed);
         let prompt = tokens(prompt, model.spec().vocab, 7 + seed / 2);

@@ -6,11 +6,22 @@ use std::path::{Path, PathBuf};
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
 use alight_kernels::half::{f16_to_f32, f32_to_f16};
-use alight_kernels::{WeightType, dequantize_row};
+use alight_kernels::{Isa, WeightType, dequantize_row};
 
 /// True if all there is to show is to be shown, as by `make test-all`, or what sees nearly every mistake in a third of the time.
 pub fn everything() -> bool {
     std::env::var_os("ALIGHT_TEST_ALL").is_some()
+}
+
+/// The threads of a model in a test whose subject is not their number. `make test` runs tests next to each other on all cores: a model with
+/// more threads than it gets cores takes up to ten times as long.
+pub fn threads() -> usize {
+    if everything() { 2 } else { 1 }
+}
+
+/// The SIMD levels of a test that compares each with itself: all of them, or the best and the most portable one.
+pub fn levels() -> Vec<Isa> {
+    if everything() { Isa::available() } else { vec![Isa::SCALAR, Isa::best()] }
 }
 
 /// The real models, where they have been fetched: `$ALIGHT_MODELS` or `models/` in the workspace. The larger of the two only if
