@@ -9,8 +9,8 @@
 //! Invariants:
 //! - A weight is in memory once: in the map, in an image of the file, or packed. While weights are
 //!   packed from a map, its pages are given back piece by piece.
-//! A piece is written once, by one thread, before it is counted; it is read only when its section is ready.
-//! A failed load is an error of the next step, and of every later one. Dropping a [`Loader`] ends the load within a few pieces.
+//! - A piece is written once, by one thread, before it is counted; it is read only when its section is ready.
+//! - A failed load is an error of the next step, and of every later one. Dropping a [`Loader`] ends the load within a few pieces.
 
 mod ahead;
 mod bring;
