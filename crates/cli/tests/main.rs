@@ -28,6 +28,7 @@ mod lines;
 mod llama_cpp;
 mod load;
 mod loading;
+mod long_chat;
 mod measure;
 mod memory_limit;
 mod no_threads;
