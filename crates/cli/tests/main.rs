@@ -16,6 +16,7 @@ mod cp_bystander;
 mod defaults;
 mod engine;
 mod experts;
+mod file_size;
 mod habits;
 mod held;
 mod hub;
