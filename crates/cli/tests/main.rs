@@ -8,6 +8,7 @@
 mod support;
 
 mod batch;
+mod batch_output;
 mod bench_load;
 mod chat;
 mod command;
