@@ -12,6 +12,7 @@
 
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, SendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,6 +35,9 @@ const STATUS: i32 = 130;
 
 /// How long to wait for the end of an answer before Ctrl-C ends a chat.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often Ctrl-C is looked for while a thread works.
+const INTERVAL: Duration = Duration::from_millis(50);
 
 static PRESSED: AtomicBool = AtomicBool::new(false);
 
@@ -109,6 +113,43 @@ impl Interrupt {
     /// Returns true if Ctrl-C has been pressed since the flag was last taken.
     pub fn pressed(self) -> bool {
         PRESSED.load(Ordering::Relaxed)
+    }
+
+    /// Runs `work` on a thread of its own, so that Ctrl-C has its effect at once, whatever that thread is doing: this returns
+    /// `None`, and leaves the thread to itself. `work` is passed a function that returns true from then on, so that it can end
+    /// early. If the system starts no thread, `work` runs on this one, to its end.
+    pub fn unless_pressed<T, W>(self, work: W) -> Option<T>
+    where
+        T: Send + 'static,
+        W: FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
+    {
+        // If a thread cannot be started, the values moved into it are lost, so it is sent the work afterwards.
+        let (give, given) = sync_channel::<W>(1);
+        let (send, done) = sync_channel(1);
+        let is_left = Arc::new(AtomicBool::new(false));
+        let is_left_there = Arc::clone(&is_left);
+        let there = move || {
+            if let Ok(work) = given.recv() {
+                // If it has been left, nothing receives the result.
+                let _ = send.send(work(&|| is_left_there.load(Ordering::Relaxed)));
+            }
+        };
+        if thread::Builder::new().name("work".into()).spawn(there).is_err() {
+            return Some(work(&|| false));
+        }
+        if let Err(SendError(work)) = give.send(work) {
+            return Some(work(&|| false));
+        }
+        loop {
+            match done.recv_timeout(INTERVAL) {
+                Err(RecvTimeoutError::Timeout) if !self.pressed() => {}
+                result => {
+                    is_left.store(true, Ordering::Relaxed);
+                    // (A panic of the thread has ended the process.)
+                    return result.ok();
+                }
+            }
+        }
     }
 
     /// Returns the flag and clears it.

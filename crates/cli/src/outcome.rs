@@ -1,7 +1,16 @@
 //! The ways in which a subcommand can end, and their exit statuses.
 
+use std::error::Error;
+use std::fmt::Write;
 use std::io;
 use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Chain;
+use rusage::inherited::is_ignored;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use signal_hook::consts::SIGXFSZ;
 
 use crate::say;
 
@@ -60,10 +69,20 @@ pub fn report(outcome: Outcome) -> ExitCode {
     }
 }
 
-/// Returns an error and its causes in one line, leaving out a cause that the text before it repeats.
+/// Returns an error and its causes in one line, leaving out a cause that the text before it repeats. Where a limit of the process
+/// is the cause, the line names it.
 pub fn chain(error: &anyhow::Error) -> String {
+    joined(error.chain())
+}
+
+/// The same, for an error of a library.
+pub fn chain_of(error: &(dyn Error + 'static)) -> String {
+    joined(Chain::new(error))
+}
+
+fn joined(causes: Chain<'_>) -> String {
     let mut text = String::new();
-    for cause in error.chain() {
+    for cause in causes.clone() {
         let cause = cause.to_string();
         if text.is_empty() {
             text = cause;
@@ -72,7 +91,29 @@ pub fn chain(error: &anyhow::Error) -> String {
             text.push_str(&cause);
         }
     }
+    if causes.map(<dyn Error>::downcast_ref).any(is_too_large)
+        && let Some(bytes) = getrlimit(Resource::Fsize).current
+    {
+        let _ = write!(
+            text,
+            ": this process may write files of at most {bytes} bytes (see `ulimit -f`): raise that limit"
+        );
+    }
     text
+}
+
+/// Returns true if the system refused a file for its size.
+fn is_too_large(error: Option<&io::Error>) -> bool {
+    error.and_then(io::Error::raw_os_error) == Some(Errno::FBIG.raw_os_error())
+}
+
+/// Lets a write beyond the limit on the size of files fail, by which the file is named in an error, instead of ending the process
+/// without a message. Processes that are started later have the default again.
+pub fn survive_size_limit() {
+    if !is_ignored(SIGXFSZ) {
+        // If the system allows no handler, the signal has its usual effect.
+        let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
+    }
 }
 
 #[cfg(test)]

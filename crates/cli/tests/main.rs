@@ -8,6 +8,7 @@
 mod support;
 
 mod batch;
+mod batch_output;
 mod bench_load;
 mod chat;
 mod command;
@@ -16,6 +17,7 @@ mod cp_bystander;
 mod defaults;
 mod engine;
 mod experts;
+mod file_size;
 mod habits;
 mod held;
 mod hub;
@@ -28,6 +30,7 @@ mod lines;
 mod llama_cpp;
 mod load;
 mod loading;
+mod long_chat;
 mod measure;
 mod memory_limit;
 mod no_threads;

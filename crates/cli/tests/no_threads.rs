@@ -86,3 +86,33 @@ fn every_command_that_works_with_fewer_threads_says_so_once() {
         }
     }
 }
+
+/// A grammar is compiled on a thread of its own. Where there is none, that is an error of its line and of no other.
+#[test]
+fn a_line_whose_grammar_cannot_be_compiled_fails_alone() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let model = wild::model(folder.path());
+    let held = "{\"prompt\": \"a\", \"regex\": \"a+\", \"custom_id\": \"held\"}";
+    let lines = support::write(folder.path(), "lines", format!("\"a\"\n{held}\n\"a\"\n"));
+    let path = folder.path().join("results");
+    let args = ["batch", &model, &lines, "--raw", "-n", "2", "-t", "1", "-q", "-o", text(&path)];
+    for _again in 0..2 {
+        let out = match run(alone(&args)) {
+            Ok(out) => out,
+            Err(error) => return eprintln!("skipped: no seccomp filters: {error}"),
+        };
+        out.fails(1, &["1 of 3 lines failed"]);
+        let results = fs::read_to_string(&path).unwrap();
+        let results: Vec<serde_json::Value> =
+            results.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let status = |i: usize| results[i]["response"]["status_code"].as_u64().unwrap();
+        assert_eq!((results.len(), status(0), status(1), status(2)), (3, 200, 500, 200));
+        let error = &results[1]["error"];
+        assert_eq!(
+            (&results[1]["custom_id"], &error["code"]),
+            (&"held".into(), &"grammar_error".into())
+        );
+        let message = error["message"].as_str().unwrap();
+        assert!(message.starts_with("line 2: its grammar was not compiled: "), "{message}");
+    }
+}

@@ -6,6 +6,7 @@
 mod answer;
 mod fingerprint;
 mod lines;
+mod output;
 mod progress;
 mod reader;
 mod request;
@@ -39,6 +40,7 @@ use crate::run::{prompt, sampling};
 use crate::{new_file, say, units};
 use answer::Answer;
 use lines::Lines;
+use output::Output;
 use progress::Progress;
 use reader::{Item, Items, Read, Reader};
 use request::{Defaults, Prepared};
@@ -154,7 +156,7 @@ pub fn main(args: BatchArgs) -> Outcome {
                     path.display()
                 ));
             }
-            (Some((file, path.as_path())), done)
+            (Some(Output::new(file, path)?), done)
         }
     };
     let before = (done.results, done.failed);
@@ -379,6 +381,10 @@ impl Batch {
             Read::Refused(line, refusal) => {
                 self.begun += 1;
                 self.put(index, &line, result::Outcome::Refused(refusal))
+            }
+            Read::Failed(line, refusal) => {
+                self.begun += 1;
+                self.put(index, &line, result::Outcome::Failed(refusal))
             }
             Read::Request(prepared) => {
                 self.begun += 1;

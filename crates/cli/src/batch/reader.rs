@@ -10,7 +10,7 @@ use std::time::Duration;
 use alight_chat::body::refusal::Refusal;
 use alight_chat::grammar::{Grammars, NotHeld};
 use alight_text::{Encoder, Vocabulary};
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{anyhow, ensure};
 
 use super::fingerprint::{self, Fingerprint};
 use super::lines::{LIMIT, Lines};
@@ -20,6 +20,9 @@ use super::resume::{Done, Key, Keys};
 
 /// If this many lines at the start contain no JSON, the file is not an input of this command, but a text or something else.
 const NO_JSON: u64 = 100;
+
+/// The code of a line whose grammar could not be compiled, for no reason of its own.
+const NOT_COMPILED: &str = "grammar_error";
 
 /// Parses lines.
 pub struct Reader {
@@ -63,6 +66,8 @@ pub enum Read {
     Request(Box<Prepared>),
     /// A request that cannot be computed.
     Refused(LineId, Refusal),
+    /// A request whose grammar could not be compiled, although nothing is known to be wrong with it.
+    Failed(LineId, Refusal),
     /// A request that already has a result.
     Done,
 }
@@ -120,9 +125,10 @@ impl Reader {
         match parsed.prepare(line.clone(), self.vocabulary, encoder, grammars, &self.defaults) {
             Ok(prepared) => Ok(Read::Request(Box::new(prepared))),
             Err(NotHeld::Refused(refusal)) => Ok(Read::Refused(line, refusal)),
-            // Nothing is wrong with the line: it has no result, and the same command resumes with it.
-            Err(why @ NotHeld::Compiler(_)) => {
-                Err(why).with_context(|| format!("line {number} of {}", self.name))
+            // The grammars of other lines may keep the compiler busy, and no line ends the run for all others.
+            Err(NotHeld::Compiler(why)) => {
+                let message = format!("its grammar was not compiled: {why}");
+                Ok(Read::Failed(line, Refusal::new(NOT_COMPILED, message)))
             }
         }
     }

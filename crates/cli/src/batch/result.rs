@@ -32,7 +32,7 @@ pub enum Outcome {
     Answered(Value),
     /// The line requests something impossible.
     Refused(Refusal),
-    /// The model failed.
+    /// The model failed, or the compiler of grammars.
     Failed(Refusal),
 }
 

@@ -4,14 +4,11 @@
 //! - A result is written with one call when it is due, and nothing of it is buffered after that.
 //! - Results that wait for an earlier one use bounded memory: when [`Results::is_full`] is true, no further line may begin.
 //! - After a run has ended, in whatever way, a file has whole lines, and perhaps the beginning of one more.
+//! - A file that another program has removed, replaced or changed is an error, at the next result or at the end ([`Output`]).
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-
+use super::output::Output;
 use super::result::{self, LineId};
 use crate::outcome::Outcome;
 use crate::output;
@@ -38,13 +35,13 @@ struct Finished {
 
 enum To {
     Stdout,
-    File(File, PathBuf),
+    File(Output),
 }
 
 impl Results {
     /// Writes results to a file or to stdout.
-    pub fn new(file: Option<(File, &Path)>, unordered: bool) -> Results {
-        let to = file.map_or(To::Stdout, |(file, path)| To::File(file, path.to_owned()));
+    pub fn new(file: Option<Output>, unordered: bool) -> Results {
+        let to = file.map_or(To::Stdout, To::File);
         let order = (!unordered).then(|| Order::new(WAITING));
         Results { to, order, answered: 0, failed: 0 }
     }
@@ -77,10 +74,10 @@ impl Results {
 
     /// Flushes all results to the disk.
     pub fn finish(&mut self) -> Outcome {
-        if let To::File(file, path) = &self.to {
-            file.sync_all().with_context(|| format!("'{}'", path.display()))?;
+        match &self.to {
+            To::Stdout => Ok(()),
+            To::File(file) => Ok(file.finish()?),
         }
-        Ok(())
     }
 }
 
@@ -88,10 +85,7 @@ impl To {
     fn write(&mut self, text: &str) -> Outcome {
         match self {
             To::Stdout => output::report(text),
-            To::File(file, path) => {
-                let written = file.write_all(text.as_bytes());
-                Ok(written.with_context(|| format!("'{}'", path.display()))?)
-            }
+            To::File(file) => Ok(file.write(text)?),
         }
     }
 }

@@ -3,7 +3,7 @@
 use alight_copy::{Copied, Event};
 use serde_json::json;
 
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, chain_of};
 use crate::{output, say, threads, units};
 
 /// Reports one event.
@@ -28,7 +28,7 @@ pub fn event(event: &Event<'_>, verbose: bool, as_json: bool) -> Outcome {
         Event::Skipped(path) if verbose => {
             say::line(&format!("{}: is there already, left alone", path.display()));
         }
-        Event::Failed(error) => say::error(&error.to_string()),
+        Event::Failed(error) => say::error(&chain_of(*error)),
         _ => {}
     }
     Ok(())

@@ -2,18 +2,20 @@
 //!
 //! The history is rendered again each turn; the engine keeps the part of its cache that matches the
 //! beginning of the new tokens, so only the added tokens are computed. When the history no longer
-//! fits, the oldest exchange is dropped, and the user is notified.
+//! fits, the oldest exchanges are dropped ([`fitting`](super::fitting)), and the user is notified.
 
 use std::time::Instant;
 
 use alight_model::{Finish, GenerateOptions, SamplerOptions};
-use alight_text::{Encoder, Message, Style};
-use anyhow::{Context, anyhow};
+use alight_text::prompt::check_length;
+use alight_text::{Encoder, Message, Style, Tokenizer};
+use anyhow::{Context, anyhow, ensure};
 use rusage::Phases;
 
 use super::answer::answer;
 use super::commands::{self, Next, Talk};
 use super::engine::{About, Engine, Kind, Request};
+use super::fitting::{self, Asked, Bounds, Positions};
 use super::held::Holding;
 use super::lines::Lines;
 use super::parts::{Parts, Texts, Tone};
@@ -26,12 +28,12 @@ use crate::terminal::Terminal;
 
 /// Number of tokens to leave for an answer before history is dropped, unless the context is so
 /// small that this would leave nothing for the history.
-const ROOM: usize = 512;
+const ANSWER: usize = 512;
 
 /// Holds a conversation until the user leaves. The arguments determine how each answer is sampled, when it ends, and its constraint.
 pub fn main(
     args: &RunArgs,
-    about: &About<'_>,
+    about: &About<'static>,
     style: Style,
     engine: &mut dyn Engine,
     (sampling, limits, held): (SamplerOptions, GenerateOptions, Option<Holding>),
@@ -60,6 +62,7 @@ pub fn main(
         held,
         tokens: 0,
         file: None,
+        interrupt,
     };
     // From the first line on, so that no typed input is lost.
     terminal.hushed(|| {
@@ -78,11 +81,18 @@ pub fn main(
             let asked = Instant::now();
             let mut phases = Phases::start();
 
-            let room = ROOM.min(about.context / 4);
+            let positions =
+                Positions { context: about.context, answer: ANSWER.min(about.context / 4) };
             let held = talk.held.as_ref().map(|holding| &holding.held);
             let (encoder, limits) = args.held_by(about, style, talk.limits, held);
-            let prompt = match talk.chat.prompt(&line, &encoder, about.context, room) {
-                Ok(prompt) => prompt,
+            let tokenizer = &about.vocabulary.tokenizer;
+            let prompt = talk.chat.prompt(&line, encoder, tokenizer, positions, interrupt);
+            let prompt = match prompt {
+                Ok(Some(prompt)) => prompt,
+                Ok(None) => {
+                    say::line("(stopped, and not asked)");
+                    continue;
+                }
                 Err(error) => {
                     say::error(&chain(&error));
                     continue;
@@ -169,73 +179,46 @@ impl Chat {
         asked.map(|message| message.content)
     }
 
-    /// Adds the user's line, and returns the tokens of the conversation, with the oldest exchanges
-    /// dropped until `room` tokens of the context are left. On an error the line is removed.
+    /// Adds the user's line, and returns the tokens of the conversation, with as few of the oldest exchanges dropped as leave the
+    /// positions for an answer. On an error, and if Ctrl-C is pressed (`None`), nothing changes.
     fn prompt(
         &mut self,
         line: &str,
-        encoder: &Encoder<'_>,
-        context: usize,
-        room: usize,
-    ) -> anyhow::Result<Vec<u32>> {
-        let result = self.fitted(line, context, room, |turns| match encoder.style() {
-            Style::Chat => Ok(encoder.chat(turns, true)?),
-            Style::Raw => Ok(encoder.raw(line)?),
+        encoder: Encoder<'static>,
+        tokenizer: &Tokenizer,
+        positions: Positions,
+        interrupt: Interrupt,
+    ) -> anyhow::Result<Option<Vec<u32>>> {
+        let (style, line) = (encoder.style(), Message::user(line));
+        let (system, turns) = match style {
+            Style::Chat => (self.system.as_ref(), &self.turns[..]),
+            // Each line is independent.
+            Style::Raw => (None, &[][..]),
+        };
+        let bounds = bounds(system, turns, &line, tokenizer, positions.context)?;
+        let newest = turns[turns.len() - 2 * bounds.max..].to_vec();
+        let asked = Asked { system: system.cloned(), turns: newest, line: line.clone() };
+        let fit = interrupt.unless_pressed(move |pressed| {
+            fitting::newest(bounds, positions, |kept| {
+                ensure!(!pressed(), "stopped");
+                asked.tokens(kept, &encoder)
+            })
         });
-        match result {
-            Ok((tokens, dropped)) => {
-                if encoder.style() == Style::Raw {
-                    // Each line is independent.
-                    let before = self.turns.len() - 1;
-                    self.forgotten.extend(self.turns.drain(..before));
-                } else if dropped > 0 {
-                    say::note(&format!(
-                        "the conversation no longer fits into {context} tokens: the model has \
-                         forgotten its oldest {}",
-                        if dropped == 1 {
-                            "exchange".to_owned()
-                        } else {
-                            format!("{dropped} exchanges")
-                        }
-                    ));
-                }
-                Ok(tokens)
-            }
-            Err(error) => {
-                self.turns.pop();
-                Err(error)
-            }
+        let Some(fit) = fit.transpose()? else { return Ok(None) };
+        let dropped = self.exchanges() - fit.kept;
+        self.forgotten.extend(self.turns.drain(..2 * dropped));
+        self.turns.push(line);
+        if style == Style::Chat && dropped > 0 {
+            let which = match dropped {
+                1 => "exchange".to_owned(),
+                n => format!("{n} exchanges"),
+            };
+            say::note(&format!(
+                "the conversation no longer fits into {} tokens: the model has forgotten its oldest {which}",
+                positions.context
+            ));
         }
-    }
-
-    /// Returns the tokens that fit, and the number of exchanges dropped for that.
-    fn fitted(
-        &mut self,
-        line: &str,
-        context: usize,
-        room: usize,
-        encode: impl Fn(&[Message]) -> anyhow::Result<Vec<u32>>,
-    ) -> anyhow::Result<(Vec<u32>, usize)> {
-        self.turns.push(Message::user(line));
-        let exchanges = self.turns.len() / 2;
-        for dropped in 0..=exchanges {
-            let kept = self.system.iter().chain(&self.turns[2 * dropped..]);
-            let tokens = encode(&kept.cloned().collect::<Vec<_>>())?;
-            // If nothing is left to drop, the prompt may use the whole context, less one token for the answer.
-            let room = if dropped == exchanges { 1 } else { room };
-            if tokens.len() + room <= context {
-                self.forgotten.extend(self.turns.drain(..2 * dropped));
-                return Ok((tokens, dropped));
-            }
-            if dropped == exchanges {
-                return Err(anyhow!(
-                    "this message takes {} tokens and the context holds {context}: shorten it, or \
-                     start again with a larger -c",
-                    tokens.len()
-                ));
-            }
-        }
-        unreachable!("the last round returns")
+        Ok(Some(fit.tokens))
     }
 
     /// Adds the answer to the history.
@@ -247,52 +230,18 @@ impl Chat {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Encodes one token per character.
-    fn encode(turns: &[Message]) -> anyhow::Result<Vec<u32>> {
-        Ok(turns.iter().flat_map(|t| t.content.chars()).map(u32::from).collect())
-    }
-
-    fn exchanges(chat: &mut Chat, n: usize) {
-        for i in 0..n {
-            chat.turns.push(Message::user(&format!("question {i}")));
-            chat.turns.push(Message::assistant(&format!("answer {i}")));
-        }
-    }
-
-    #[test]
-    fn the_oldest_exchanges_go_first_and_the_system_message_stays() {
-        let mut chat = Chat::new(Some("sys"));
-        exchanges(&mut chat, 3); // 3 + 3 · 18 tokens
-        let (tokens, dropped) = chat.fitted("hello", 50, 4, encode).unwrap();
-        // 3 + 2 · 18 + 5 = 44, plus 4 left for the answer.
-        assert_eq!((tokens.len(), dropped), (44, 1));
-        assert_eq!(chat.turns[0].content, "question 1");
-        assert_eq!(chat.turns.last().unwrap(), &Message::user("hello"));
-    }
-
-    #[test]
-    fn all_of_it_is_kept_while_it_fits() {
-        let mut chat = Chat::new(None);
-        exchanges(&mut chat, 2);
-        assert_eq!(chat.fitted("x", 41, 4, encode).unwrap().1, 0);
-        assert_eq!(chat.turns.len(), 5);
-    }
-
-    #[test]
-    fn a_message_too_long_on_its_own_is_an_error() {
-        let mut chat = Chat::new(Some("system"));
-        exchanges(&mut chat, 2);
-        assert_eq!(
-            chat.fitted("123", 10, 4, encode).unwrap(),
-            (encode(&[Message::system("system"), Message::user("123")]).unwrap(), 2)
-        );
-        chat.turns.clear();
-        exchanges(&mut chat, 2);
-        assert!(chat.fitted("1234", 10, 4, encode).unwrap_err().to_string().contains("takes 10"));
-        assert_eq!(chat.turns.len(), 4 + 1, "nothing is forgotten for a message that fails");
-    }
+/// Returns how many of the newest exchanges in `turns` may fit with the messages that are never dropped.
+fn bounds(
+    system: Option<&Message>,
+    turns: &[Message],
+    line: &Message,
+    tokenizer: &Tokenizer,
+    context: usize,
+) -> anyhow::Result<Bounds> {
+    let fixed = system.into_iter().chain([line]).map(fitting::written_bytes).sum();
+    let newest_first = turns.rchunks_exact(2);
+    let exchanges =
+        newest_first.map(|exchange| exchange.iter().map(fitting::written_bytes).sum::<usize>());
+    let check = |bytes| check_length(bytes, tokenizer, context);
+    Bounds::of(fixed, exchanges, context, check).map_err(|error| anyhow!(error))
 }

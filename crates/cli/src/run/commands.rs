@@ -9,12 +9,14 @@ use std::path::{Path, PathBuf};
 use alight_model::{GenerateOptions, SamplerOptions};
 use alight_text::{Message, Style};
 use anyhow::{Context, anyhow, bail};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::chat::Chat;
 use super::engine::About;
 use super::held::{Constraint, Holding};
 use super::sampling::{ALL, ONLY_NATIVE, SamplingArgs};
+use crate::interrupt::Interrupt;
 use crate::outcome::Stop;
 use crate::text_input::{self, From};
 use crate::{new_file, say, units};
@@ -39,6 +41,8 @@ pub struct Talk<'a> {
     pub tokens: usize,
     /// The file that this conversation was saved in or loaded from.
     pub file: Option<PathBuf>,
+    /// Ctrl-C, which ends a command that takes long.
+    pub interrupt: Interrupt,
 }
 
 /// The action after a command.
@@ -300,29 +304,47 @@ fn load(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     if talk.style == Style::Raw {
         bail!("without a chat template there is no conversation to go on with");
     }
-    let path = &path(text)?;
-    let read = text_input::read(From::File(path), "the conversation", LIMIT)?;
-    let messages = parse(&read)
-        .with_context(|| format!("'{}' is no conversation that /save wrote", path.display()))?;
+    let path = path(text)?;
+    let from = path.clone();
+    // A file may be long, and a pipe may have no writer.
+    let Some(messages) = talk.interrupt.unless_pressed(move |_| saved(&from)).transpose()? else {
+        say::line("(stopped: the conversation is as it was)");
+        return Ok(Next::Listen);
+    };
     say::line(&format!("({} messages of '{}')", messages.len(), path.display()));
     talk.chat.replace(messages);
-    (talk.tokens, talk.file) = (0, Some(path.to_owned()));
+    (talk.tokens, talk.file) = (0, Some(path));
     Ok(Next::Listen)
+}
+
+/// Reads the messages of a file that `/save` wrote.
+fn saved(path: &Path) -> anyhow::Result<Vec<Message>> {
+    let text = text_input::read(From::File(path), "the conversation", LIMIT)?;
+    parse(&text)
+        .with_context(|| format!("'{}' is no conversation that /save wrote", path.display()))
+}
+
+/// The part of a file that is kept. Nothing else of it takes memory while it is parsed.
+#[derive(Deserialize)]
+struct Saved {
+    messages: Vec<SavedMessage>,
+}
+
+#[derive(Deserialize)]
+struct SavedMessage {
+    role: String,
+    content: String,
+    reasoning_content: Option<String>,
 }
 
 /// Returns the messages of a file: an optional system message, then user and assistant in turn.
 fn parse(text: &str) -> anyhow::Result<Vec<Message>> {
-    let value: Value = serde_json::from_str(text)?;
-    let list = value["messages"].as_array().context("it has no list 'messages'")?;
-    let mut messages = Vec::with_capacity(list.len());
-    for (i, entry) in list.iter().enumerate() {
-        let field = |name: &str| entry[name].as_str().map(str::to_owned);
-        let (role, content) = field("role").zip(field("content")).with_context(|| {
-            format!("message {} has no 'role' and 'content' that are texts", i + 1)
-        })?;
-        let thinking = field("reasoning_content");
-        messages.push(Message { thinking, ..Message::new(role, content) });
-    }
+    let saved: Saved = serde_json::from_str(text)?;
+    let message = |SavedMessage { role, content, reasoning_content: thinking }| Message {
+        thinking,
+        ..Message::new(role, content)
+    };
+    let messages: Vec<Message> = saved.messages.into_iter().map(message).collect();
     let first = usize::from(messages.first().is_some_and(|message| message.role == "system"));
     for (i, message) in messages[first..].iter().enumerate() {
         let expected = ["user", "assistant"][i % 2];

@@ -23,7 +23,7 @@ use rustyline::{
 };
 
 use crate::interrupt::{LEAVES, PROMPT};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, chain_of};
 use crate::say;
 use crate::terminal::Terminal;
 
@@ -158,7 +158,8 @@ impl Lines {
         let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
         let kept = folder.map_err(ReadlineError::from);
         if let Err(error) = kept.and_then(|()| self.editor.append_history(path)) {
-            say::note(&format!("the history is not kept in '{}': {error}", path.display()));
+            let why = chain_of(&error);
+            say::note(&format!("the history is not kept in '{}': {why}", path.display()));
             self.history = None;
         }
     }

@@ -4,6 +4,7 @@ mod answer;
 mod chat;
 mod commands;
 mod engine;
+mod fitting;
 mod held;
 pub mod lines;
 mod loading;
@@ -19,7 +20,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use alight_chat::grammar::{AnswerRules, Held};
-use alight_model::{Finish, GenerateOptions, SamplerOptions, Speculate};
+use alight_model::{Finish, GenerateOptions, Model, SamplerOptions, Speculate};
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Message, Style};
 use anyhow::anyhow;
@@ -197,10 +198,11 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
     match args.choice.kind {
         Kind::Native => {
             // The system frees memory and threads when the process ends, all at once; dropping the model piece by piece before
-            // that would only keep the user waiting.
+            // that would only keep the user waiting, and a thread that Ctrl-C has left may still read it.
             let file = args.keep.file(&args.model)?;
-            let mut model = ManuallyDrop::new(open::model(&file, &args.engine)?);
+            let model = Box::leak(Box::new(open::model(&file, &args.engine)?));
             args.template.give(|source| model.set_template(source))?;
+            let model: &'static Model = model;
             phases.end("open");
             let trained = model.spec().context;
             let about = About {
@@ -208,7 +210,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
                 vocabulary: model.vocabulary(),
                 context: args.limits.context(trained),
                 trained,
-                model: Some(&model),
+                model: Some(model),
             };
             let style = style(&about, &args, given)?;
             front.held = asked.map(|asked| asked.held(about.vocabulary)).transpose()?;
@@ -217,8 +219,8 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
                     "the model was trained to look back on {trained} tokens, not more"
                 ));
             }
-            memory::note(&model, about.context, args.engine.cache_type());
-            let mut engine = Native::new(&model, about.context, sampling, &args.engine)?;
+            memory::note(model, about.context, args.engine.cache_type());
+            let mut engine = Native::new(model, about.context, sampling, &args.engine)?;
             engine.keep_prompts(args.cache.folder()?);
             let draft = ManuallyDrop::new(args.drafts.model(&args.engine)?);
             match &*draft {
@@ -231,8 +233,9 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
         Kind::Jax => {
             let mut engine = Jax::start(&args.model, &args.choice.jax)?;
             let clock = Instant::now();
-            let mut text = open::text(&args.model)?;
+            let text = Box::leak(Box::new(open::text(&args.model)?));
             args.template.give(|source| text.vocabulary.set_template(source))?;
+            let text: &'static open::Text = text;
             phases.end("open");
             let about = About {
                 name: &text.name,
@@ -314,7 +317,7 @@ impl Front<'_> {
     fn run(
         &self,
         engine: &mut dyn Engine,
-        about: &About<'_>,
+        about: &About<'static>,
         style: Style,
         sampling: SamplerOptions,
         mut phases: Phases,

@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::super::memory::Held;
 use super::{Answered, Description, Engine, Event, Request, fields};
 use crate::open::EngineArgs;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, chain_of};
 use crate::prompt_cache::say_ignored;
 use crate::{say, units};
 
@@ -169,7 +169,7 @@ impl Engine for Native<'_> {
         let keep = std::mem::take(&mut self.to_keep);
         let Some(folder) = self.prompts.as_ref().filter(|_| keep) else { return };
         if let Err(error) = self.session.keep(folder) {
-            say::note(&format!("the prompt is not kept: {error}"));
+            say::note(&format!("the prompt is not kept: {}", chain_of(&error)));
         }
     }
 
