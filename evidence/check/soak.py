@@ -69,7 +69,7 @@ def hostile(rng: random.Random) -> tuple[str, bytes]:
         (CHAT, chat | {"messages": [{"role": "assistant", "tool_calls": [{"id": "x", "type": "function", "function": {
             "name": "f", "arguments": "[" * 5000 if n % 2 else "[" + "1," * 600_000 + "1]"}}]}]}),
         (COMPLETIONS, {"prompt": ["a b c " * 300] * 16, "echo": True, "logprobs": 5, "n": 8, "max_tokens": 1}),
-        ("/api/embed", {"model": "m", "input": [f"{n} words of a text " * 300] * 200}),
+        ("/api/embed", {"model": "m", "input": [f"{n} words of a text " * 300] * 8}),
         (CHAT, chat | {"grammar": "root ::= " + "(" * (n % 3000)}),
         (COMPLETIONS, {"prompt": "x" * (1 << 22)}),
         ("/tokenize", {"content": "aé\0 " * (n % 400_000), "with_pieces": True}),

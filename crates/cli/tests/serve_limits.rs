@@ -159,6 +159,21 @@ fn what_multiplies_has_a_budget() {
     assert_eq!(serving.post("/v1/completions", &echo).status, 200);
 }
 
+/// A grammar that allows too much at once is a fault of its client, and a large object is none.
+#[test]
+fn a_grammar_that_allows_too_much_is_refused() {
+    let Some(serving) = serving(&[]) else { return };
+    let formats = ["date-time", "email", "uri", "uuid", "ipv4", "date"];
+    let property =
+        |i: usize| (format!("p{i}"), json!({"type": "string", "format": formats[i % 6]}));
+    let object = |n: usize| json!({"type": "object", "properties": (0..n).map(property).collect::<serde_json::Map<_, _>>()});
+    let answer = serving.post(CHAT, &asking(object(500)));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = serving.post(CHAT, &asking(object(3000)));
+    assert_eq!((answer.status, answer.header("x-should-retry")), (400, None), "{}", answer.text());
+    assert!(answer.text().contains("simpler"), "{}", answer.text());
+}
+
 /// Under each limit of processes, it serves or it says why it does not: it neither hangs nor panics.
 #[test]
 fn too_few_threads_are_reported_at_the_start() {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use alight_chat::answer::{Answer, AnswerOptions, Delta};
 use alight_chat::worker::{EngineEvent, TokenLogits};
-use alight_model::{Finish, Logprobs};
+use alight_model::{Finish, Logprobs, ModelError};
 use alight_text::Vocabulary;
 use serde_json::{Value, json};
 
@@ -181,6 +181,16 @@ impl Choice {
             failed => {
                 self.running = None;
                 Some(Update::Failed(match failed {
+                    // The grammar of the request allows too much, or nothing, at this point of the answer: it fails again if it is repeated.
+                    Some(EngineEvent::Failed(why))
+                        if matches!(*why, ModelError::Constraint { .. }) =>
+                    {
+                        let why = why.to_string();
+                        Failure::invalid(format!(
+                            "{}: make the schema or the grammar simpler",
+                            why.lines().next().unwrap_or_default()
+                        ))
+                    }
                     Some(EngineEvent::Failed(why) | EngineEvent::EngineFailed(why)) => {
                         Failure::internal(why.to_string())
                     }

@@ -58,6 +58,8 @@ impl Compiler {
         factory.limits_mut().max_lexer_states = 50_000;
         // JSON and programming languages need a few hundred per token; a grammar that can parse a text in very many ways reaches any limit.
         factory.limits_mut().step_max_items = 5_000;
+        // An object of a thousand properties that may come in any order.
+        factory.limits_mut().max_items_in_row = 5_000;
         Ok(Compiler { factory, end, ends, tried: Tried::default() })
     }
 
