@@ -129,7 +129,7 @@ pub struct Notation {
     pub tokens: &'static [&'static str],
 }
 
-/// What the template of a family wants of earlier turns, besides messages as OpenAI's API has them.
+/// The rules of a family's template for earlier turns, in addition to messages as OpenAI's API has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
     /// The ids of calls.

@@ -562,7 +562,7 @@ proptest! {
             (Format::Gemma4, "<|tool_call>call:f{a:<|\"|>", "<|\"|>}<tool_call|>"),
         ] {
             let text = format!("{before}{value}{after}");
-            // A tag at its very end cannot be told from a second end.
+            // A tag at its very end looks like a second end.
             prop_assume!(!value.trim_end().ends_with("</parameter>"));
             let wanted = format!("C:f {}", json!({"a": value}));
             prop_assert_eq!(read(format, &text), vec![wanted], "{:?}", format);
@@ -599,9 +599,28 @@ fn an_unknown_tool_is_called_once_the_call_is_whole() {
         (Format::Command, "<|START_ACTION|>[]<|END_ACTION|>"),
         (Format::MiniMax, "<invoke name=\"x\"></invoke>"),
         (Format::Llama, "<|python_tag|>print(1)"),
+        (Format::Llama, "<|python_tag|>f(1)"),
+        (Format::Lfm2, "<|tool_call_start|>[f(\"x\")]<|tool_call_end|>"),
+        (Format::Gemma4, "<|tool_call>call:f{oops}<tool_call|>"),
     ] {
         let parts = spans(parser(format, "").in_pieces(), text, || 1);
         assert!(parts.iter().all(|(part, _)| *part == Part::Answer), "{format:?} {parts:?}");
+    }
+}
+
+/// Little of JSON that is no call is held back.
+#[test]
+fn other_json_comes_as_it_is_written() {
+    for (text, held) in [
+        ("{\"city\": \"Rome\", \"x\": 1}", "{\"city\":"),
+        ("[{\"name\": \"Ann\", \"age\": 3}]", "[{\"name\": \"Ann\""),
+        ("[1, 2]", "[1"),
+        ("{}", "{}"),
+    ] {
+        let come = as_it_comes(parser(Format::Llama, "").in_pieces(), text);
+        assert_eq!(come[0], format!("A:{held}"), "{come:?}");
+        let rest: String = come.iter().map(|piece| &piece[2..]).collect();
+        assert_eq!(rest, text);
     }
 }
 
@@ -688,12 +707,12 @@ fn many_optional_parameters_in_any_order() {
 #[test]
 fn little_is_held() {
     for (format, prompt, text, _) in TEXTS {
-        for at in (1..text.len()).filter(|at| text.is_char_boundary(*at)).step_by(7) {
+        for at in (1..text.len()).filter(|at| text.is_char_boundary(*at)).step_by(13) {
             for more in [" ", "\n", "é", "\"", "{", "<", "x"] {
                 let mut parser = parser(*format, prompt).in_pieces();
                 parser.push(&text[..at], &mut |_| {});
-                for _ in 0..700 {
-                    parser.push(&more.repeat(4), &mut |_| {});
+                for _ in 0..200 {
+                    parser.push(&more.repeat(16), &mut |_| {});
                 }
                 assert!(parser.held.len() < 2048, "{format:?} {:?} {more:?}", &text[..at]);
             }

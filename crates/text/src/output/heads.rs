@@ -12,7 +12,7 @@ use crate::format::{Calls, Elements, Field, Form, Literal, Named, Object, Tagged
 /// The maximum number of bytes of white space before a call.
 pub(super) const MAX_BLANK: usize = 64;
 
-/// What follows the beginning of a call.
+/// The text after the beginning of a call.
 #[derive(Debug)]
 pub(super) enum Next {
     /// The arguments, a JSON object.
@@ -73,6 +73,34 @@ pub(super) fn head(place: &Place<'_>, text: &str) -> Result<Head, Open> {
     Err(if open && rest.len() < MAX_HEAD { Open::More } else { Open::No })
 }
 
+/// Returns true if an object without any mark before it cannot be a call of a known tool: so little of other JSON is held back.
+pub(super) fn is_other_object(keys: &Object, tools: &Tools, text: &str) -> bool {
+    let mut reader = Reader::new(text);
+    let mut read = || {
+        reader.eat('[')?;
+        reader.expect('{')?;
+        loop {
+            let key = reader.string()?;
+            reader.expect(':')?;
+            if key == keys.name {
+                reader.blank();
+                return Ok(!tools.has(&reader.string()?));
+            }
+            if !["type", "id"].contains(&&*key) {
+                return Ok(true);
+            }
+            reader.value()?;
+            reader.expect(',')?;
+        }
+    };
+    match read() {
+        Ok(other) => other,
+        Err(Open::More) => false,
+        // A list of something else is looked at as another form.
+        Err(Open::No) => text.trim_start().starts_with('{'),
+    }
+}
+
 /// Returns whether a call in this form may begin with `text`; `None`: more of it is needed.
 fn begins(form: &Form, text: &str) -> Option<bool> {
     let prefix = |open: &str| match text.starts_with(open) {
@@ -82,6 +110,7 @@ fn begins(form: &Form, text: &str) -> Option<bool> {
     // After the bracket of a list.
     let in_list = || Some(text.strip_prefix('[')?.trim_start().chars().next());
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
     match form {
         Form::Object(_) if text.starts_with('{') => Some(true),
         Form::Object(_) => match in_list() {
@@ -91,8 +120,8 @@ fn begins(form: &Form, text: &str) -> Option<bool> {
         Form::Named(Named { open: "", .. }) => Some(text.starts_with(word)),
         Form::Tagged(Tagged { open: "", .. }) => Some(!text.starts_with(['{', '[', '<'])),
         Form::Literal(Literal { open: "", .. }) => match in_list() {
-            None => Some(text.starts_with(word)),
-            Some(next) => next.map(word),
+            None => Some(text.starts_with(letter)),
+            Some(next) => next.map(letter),
         },
         Form::Named(Named { open, .. })
         | Form::Tagged(Tagged { open, .. })
@@ -294,7 +323,7 @@ fn tag(
     }
     let name = named(name).filter(|name| !name.contains(char::is_whitespace)).ok_or(Open::No)?;
     if form.value_open.is_empty() {
-        // A text that only mentions the tag goes on differently.
+        // A text that only mentions the tag has something else after it.
         let after = text[len..].trim_start();
         let mut tags = own.iter().chain(place.calls.closes).filter(|tag| !tag.is_empty());
         let begun = tags.clone().any(|tag| after.starts_with(tag)) || after.starts_with('{');

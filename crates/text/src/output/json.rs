@@ -71,11 +71,11 @@ impl<'t> Reader<'t> {
         Ok(next == wanted)
     }
 
-    fn expect(&mut self, wanted: char) -> Result<(), Open> {
+    pub(super) fn expect(&mut self, wanted: char) -> Result<(), Open> {
         if self.eat(wanted)? { Ok(()) } else { Err(Open::No) }
     }
 
-    fn string(&mut self) -> Result<String, Open> {
+    pub(super) fn string(&mut self) -> Result<String, Open> {
         let mut strings = Deserializer::from_str(self.rest()).into_iter::<String>();
         let read = strings.next();
         self.at += strings.byte_offset();
@@ -87,7 +87,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Skips a value. One in brackets is not read.
-    fn value(&mut self) -> Result<(), Open> {
+    pub(super) fn value(&mut self) -> Result<(), Open> {
         self.blank();
         if self.rest().starts_with('"') {
             return self.string().map(drop);

@@ -357,8 +357,12 @@ fn hex(text: &str, c: char, out: &mut String) -> Option<usize> {
     Some(2 + wanted)
 }
 
-/// The name before the arguments, and the number of bytes up to them; `list` if calls stand in a list, whose bracket may be missing.
-pub(super) fn head(form: &Literal, text: &str, list: bool) -> Result<(String, usize), Open> {
+/// The name before the arguments, which must begin with a key, and the number of bytes up to them; `list` if calls stand in a list, whose bracket may be missing.
+pub(super) fn head(
+    form: &'static Literal,
+    text: &str,
+    list: bool,
+) -> Result<(String, usize), Open> {
     within(text, |text| {
         let mut rest = text.trim_start();
         if list {
@@ -382,6 +386,11 @@ pub(super) fn head(form: &Literal, text: &str, list: bool) -> Result<(String, us
         match after.chars().next() {
             None => Err(Open::More),
             Some(c) if c == open => {
+                // A text that only mentions the name has something else after it.
+                let first = after[c.len_utf8()..].trim_start();
+                if !first.starts_with(form.body.1) {
+                    Values::new(form, None).key(first)?;
+                }
                 Ok((rest[..end].to_owned(), text.len() - after.len() + c.len_utf8()))
             }
             Some(_) => Err(Open::No),

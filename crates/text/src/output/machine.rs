@@ -256,11 +256,15 @@ impl Machine {
     fn beginning(&mut self, text: &str, last: bool, out: &mut Output<'_, '_>) -> Option<usize> {
         let begun = text.trim_start();
         let blank = text.len() - begun.len();
-        if self.calls().unmarked && blank < MAX_BLANK && self.tools.is_some() {
+        if let Some(tools) = self.tools.as_ref().filter(|_| self.calls().unmarked)
+            && blank < MAX_BLANK
+        {
             if begun.is_empty() && !last {
                 return Some(0);
             }
+            let other = |form: &Form| matches!(form, Form::Object(keys) if heads::is_other_object(keys, tools, begun));
             if begun.starts_with(['{', '['])
+                && !self.calls().forms.iter().any(other)
                 && let Some(len) = self.call(0, Trust::Known, text, last, out)
             {
                 return Some(len);

@@ -1,5 +1,5 @@
-//! Arguments between tags, turned into JSON while they arrive. Text stands there without quotes and escapes; what is text and what
-//! is JSON is said by the tool's schema, or by the tag.
+//! Arguments between tags, turned into JSON while they arrive. Text stands there without quotes and escapes: the tool's schema, or
+//! the tag, decides which values are text and which are JSON.
 
 use super::calls::Output;
 use super::json::{MAX_HEAD, Open, within};
@@ -12,7 +12,7 @@ use crate::format::Tagged;
 const MAX_BLANK: usize = 64;
 const CDATA: &str = "<![CDATA[";
 
-/// What is known of the call around its arguments.
+/// The surroundings of a call's arguments.
 pub(super) struct Around<'a> {
     pub(super) tools: Option<&'a Tools>,
     /// The marks that end all calls, or begin others.

@@ -188,7 +188,7 @@ pub(super) enum Kind {
     Text,
     /// Anything else, or text that is not JSON of these types.
     Json(Types),
-    /// Unknown: JSON if it is that, but for a string in quotes.
+    /// Unknown: JSON if it is that, except a string in quotes.
     Guess,
 }
 
@@ -230,7 +230,7 @@ impl Kind {
         }
     }
 
-    /// A value of which nothing was written, where nothing is said of its elements.
+    /// A value of which nothing was written, and none of its elements.
     pub(super) fn empty(self) -> &'static str {
         match self {
             Kind::Json(types) if types == Types::ARRAY => "[]",
