@@ -2,7 +2,7 @@
 //! arguments, and where it is cut does not matter. The last is so where calls come in pieces, too.
 #![no_main]
 
-use alight_text::output::{Format, Parser, Part, Span};
+use alight_text::output::{Format, Parser, Part, Span, Tools};
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
@@ -20,9 +20,10 @@ enum Piece {
     Known(u8),
 }
 
-const KNOWN: [&str; 18] = [
+const KNOWN: [&str; 24] = [
     "\n", "\n\n", "{\"name\":\"f\",\"arguments\":{}}", "{\"a\": 1}", "<function=f>", "</function>",
     "<parameter=x>", "</parameter>", "call:f{a:1,b:[", "analysis", "commentary", " to=functions.f", "thought",
+    "f(x=\"", "f<arg_key>x</arg_key><arg_value>", "functions.f:0", "<invoke name=\"f\">", "<parameter name=\"x\">", "<function name=\"f\">",
     "[{\"name\":\"f\"}]", "{\"name\":\"f\",\"arguments\":{", "f[ARGS]{\"a\":", "\"", "}",
 ];
 const PROMPTS: [&str; 4] = ["", "<think>\n", "<|start|>assistant", "<|start|>assistant<|channel|>final<|message|>"];
@@ -43,6 +44,11 @@ fn spans<'t>(mut parser: Parser, texts: impl Iterator<Item = &'t str>) -> Vec<(P
     spans
 }
 
+fn tools() -> Tools {
+    let parameters = serde_json::json!({"properties": {"x": {"type": "string"}, "a": {"type": "integer"}}});
+    Tools::of(&[serde_json::json!({"name": "f", "parameters": parameters})])
+}
+
 fuzz_target!(|input: Input| {
     let format = Format::ALL[usize::from(input.format) % Format::ALL.len()];
     let prompt = PROMPTS[usize::from(input.prompt) % PROMPTS.len()];
@@ -54,7 +60,12 @@ fuzz_target!(|input: Input| {
     });
     let texts: Vec<&str> = texts.collect();
     let all = texts.concat();
-    let parsers: [fn(Format, &str) -> Parser; 2] = [Parser::new, |format, prompt| Parser::new(format, prompt).in_pieces()];
+    let parsers: [fn(Format, &str) -> Parser; 4] = [
+        Parser::new,
+        |format, prompt| Parser::new(format, prompt).with_tools(tools()),
+        |format, prompt| Parser::new(format, prompt).in_pieces(),
+        |format, prompt| Parser::new(format, prompt).with_tools(tools()).in_pieces(),
+    ];
     for (i, parser) in parsers.into_iter().enumerate() {
         let cut = spans(parser(format, prompt), texts.iter().copied());
         let raw: String = cut.iter().map(|(_, raw)| raw.as_str()).collect();
@@ -63,7 +74,7 @@ fuzz_target!(|input: Input| {
             if let Part::Call(call) = part {
                 assert!(!call.name.is_empty());
                 // Pieces of what is no JSON stay a call.
-                if i == 0 {
+                if i < 2 {
                     let arguments: serde_json::Value = serde_json::from_str(&call.arguments).expect("JSON");
                     assert!(arguments.is_object());
                 }

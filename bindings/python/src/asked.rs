@@ -3,7 +3,7 @@
 use alight_chat::body::conversation;
 use alight_chat::grammar::{AnswerRules, NoGrammar, Wanted};
 use alight_model::{ModelError, SamplerOptions};
-use alight_text::output::Thinking;
+use alight_text::output::{Thinking, Tools};
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Style, Vocabulary};
 use pyo3::exceptions::PyTypeError;
@@ -288,9 +288,11 @@ impl Prompt {
         tokenizer::conversation(messages, tools, true).map(Prompt::Chat)
     }
 
-    /// True if there are tools to call.
-    pub fn has_tools(&self) -> bool {
-        matches!(self, Prompt::Chat(context) if context.get("tools").is_some_and(|tools| !tools.is_null()))
+    /// The tools to call, if there are any.
+    pub fn tools(&self) -> Option<Tools> {
+        let Prompt::Chat(context) = self else { return None };
+        let tools = context.get("tools").filter(|tools| !tools.is_null())?;
+        Some(Tools::of(tools.as_array().map_or(&[], Vec::as_slice)))
     }
 
     /// The tokens that `alight run` computes for it, and their style. A text is a conversation if the model has a chat template.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use alight_chat::grammar::{AnswerRules, Held};
 use alight_chat::worker::{EngineEvent, GenerateRequest, LogitsWanted, TokenLogits};
 use alight_model::{Finish, Logprobs, Request};
-use alight_text::output::Shown;
+use alight_text::output::{Shown, Tools};
 use alight_text::{Style, Vocabulary};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -130,14 +130,17 @@ impl Making {
     pub fn begin(
         worker: &Arc<Worker>,
         vocabulary: &Arc<Vocabulary>,
-        (prompt, style, tools): (Vec<u32>, Style, bool),
+        (prompt, style, tools): (Vec<u32>, Style, Option<Tools>),
         options: &Options,
         held: Option<Held>,
     ) -> Result<Making, Failure> {
         let thinking = options.shown();
         let style = if AnswerRules::of(held.as_ref()).marks { style } else { Style::Raw };
         let shown = Shown::new(Arc::clone(vocabulary), style, &prompt, thinking, &options.stops);
-        let shown = if tools { shown.with_tools() } else { shown };
+        let shown = match tools {
+            Some(tools) => shown.with_tools(tools),
+            None => shown,
+        };
         let (sampling, prompt_tokens) = (options.sampling(), prompt.len());
         let request = Request {
             prompt,

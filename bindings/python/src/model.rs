@@ -122,9 +122,9 @@ fn several(prompts: &Bound<'_, PyAny>) -> PyResult<Vec<Prompt>> {
 impl Model {
     /// Starts to answer a prompt.
     fn begin(&self, py: Python<'_>, prompt: Prompt, options: &Options) -> PyResult<Making> {
-        let tools = prompt.has_tools();
+        let tools = prompt.tools();
         py.detach(|| {
-            let held = self.held(options, tools)?;
+            let held = self.held(options, tools.is_some())?;
             let (tokens, style) = prompt.encode(&self.vocabulary, options, self.context)?;
             let prompt = (tokens, style, tools);
             Ok(Making::begin(&self.worker, &self.vocabulary, prompt, options, held)?)
@@ -414,9 +414,9 @@ impl Model {
         let prompts = several(prompts)?;
         // All of them are encoded before the first is computed.
         let (held, encoded) = py.detach(|| {
-            let held = self.held(&options, prompts.iter().any(Prompt::has_tools))?;
+            let held = self.held(&options, prompts.iter().any(|prompt| prompt.tools().is_some()))?;
             let encode = |prompt: Prompt| {
-                let tools = prompt.has_tools();
+                let tools = prompt.tools();
                 let (tokens, style) = prompt.encode(&self.vocabulary, &options, self.context)?;
                 Ok((tokens, style, tools))
             };

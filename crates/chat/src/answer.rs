@@ -3,8 +3,8 @@
 //! Invariants: a character is never cut; text that may become a stop text is held back; the output does not depend on how it is
 //! split, so a streamed answer equals one that is sent whole.
 
-pub use alight_text::output::Limits;
 use alight_text::output::{AnswerSpans, Call, Format, Parser, Part, Span, Stops};
+pub use alight_text::output::{Limits, Tools};
 use alight_text::{Tokenizer, Vocabulary};
 use serde_json::{Value, json};
 
@@ -29,8 +29,8 @@ pub enum Delta {
 pub struct AnswerOptions {
     /// True for a message of a conversation, false for the continuation of a text.
     pub chat: bool,
-    /// True if there are tools to call. Without tools, text that looks like a call is plain text.
-    pub tools: bool,
+    /// The tools to call. Without any, text that looks like a call is plain text.
+    pub tools: Option<Tools>,
     /// True if the whole answer is a tool call, `{"name": …, "arguments": {…}}`.
     pub call: bool,
     /// Texts that end the answer and are not part of it.
@@ -51,10 +51,11 @@ impl Answer {
     pub fn new(asked: &AnswerOptions, prompt: &[u32], vocabulary: &'static Vocabulary) -> Answer {
         let tokenizer: &'static Tokenizer = &vocabulary.tokenizer;
         let format = if asked.chat { vocabulary.output_format() } else { Format::Plain };
-        let parser = match (asked.call, asked.tools) {
+        let parser = || Parser::after(format, tokenizer, prompt);
+        let parser = match (asked.call, &asked.tools) {
             (true, _) => Parser::of_call(),
-            (_, true) => Parser::after(format, tokenizer, prompt).in_pieces(),
-            _ => Parser::after(format, tokenizer, prompt),
+            (_, Some(tools)) => parser().with_tools(tools.clone()).in_pieces(),
+            _ => parser(),
         };
         // Stop texts do not apply inside a call.
         let texts: &[String] = if asked.call { &[] } else { &asked.stops };
@@ -62,7 +63,7 @@ impl Answer {
         Answer {
             tokenizer,
             spans: AnswerSpans::new(format, vocabulary, parser, stops),
-            sorter: Sorter { tools: asked.tools, call: asked.call, ..Sorter::default() },
+            sorter: Sorter { tools: asked.tools.is_some(), call: asked.call, ..Sorter::default() },
         }
     }
 
@@ -189,7 +190,7 @@ impl Message {
         }
     }
 
-    /// The message in OpenAI's format. `id` names the calls.
+    /// The message in OpenAI's format. `id` names the calls to which the model gave no id that it wants again.
     pub fn openai(self, id: impl Fn(usize) -> String) -> Value {
         let none = self.content.is_empty() && !self.calls.is_empty();
         let content = if none { Value::Null } else { self.content.into() };
@@ -200,7 +201,7 @@ impl Message {
         if !self.calls.is_empty() {
             let calls = self.calls.into_iter().enumerate().map(|(i, call)| {
                 json!({
-                    "id": id(i),
+                    "id": call.id.unwrap_or_else(|| id(i)),
                     "type": "function",
                     "function": {"name": call.name, "arguments": call.arguments},
                 })
@@ -217,7 +218,7 @@ mod tests {
 
     #[test]
     fn calls_are_apart_where_there_are_tools_and_text_where_there_are_none() {
-        let call = Call { name: "f".into(), arguments: "{}".into() };
+        let call = Call::new("f", "{}");
         let spans = [
             Span { part: Part::Thinking, raw: "Hm." },
             Span { part: Part::Mark, raw: "</think>" },

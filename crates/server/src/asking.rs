@@ -1,7 +1,7 @@
 //! The parts that all requests for an answer have in common, whatever the client: the model, the prompt's tokens, the sampling
 //! options, and the place in the engine.
 
-use alight_chat::answer::AnswerOptions;
+use alight_chat::answer::{AnswerOptions, Tools};
 use alight_chat::body::conversation::{encode, without_thinking};
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
@@ -131,14 +131,15 @@ pub(crate) fn chat(
         without_thinking(&mut context);
     }
     let chat = rules.marks;
-    let tools = chat && context.contains_key("tools");
+    let tools = context.get("tools").and_then(Value::as_array).filter(|_| chat);
+    let tools = tools.map(|tools| Tools::of(tools));
     let may_call = context.get("tools").and_then(Value::as_array).filter(|_| !held);
     if let Some(may_call) = may_call {
         ask.grammar = grammar::of_strict_calls(may_call, &serving.grammars)?;
     }
     let mut prompt = conversation(context, serving)?;
     let vocabulary = serving.vocabulary();
-    if call && vocabulary.output_format() == Format::ChatMl {
+    if call && matches!(vocabulary.output_format(), Format::ChatMl | Format::Glm) {
         // As the model would begin the call.
         let options = EncodeOptions { add_bos: Some(false), parse_special: true };
         let mark = vocabulary.tokenizer.encode("<tool_call>\n", options);

@@ -71,7 +71,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod format;
+pub mod format;
 pub mod infill;
 pub mod output;
 pub mod prompt;

@@ -2,7 +2,7 @@
 //! error for callers that do without it.
 
 use alight_formats::gguf::{self, write::Builder};
-use alight_text::output::Format;
+use alight_text::output::{Call, Format, Shown, Thinking, Tools};
 use alight_text::{ChatError, Encoder, Message, PromptError, Style, TemplateError, Vocabulary};
 
 /// The text of tokens. (This vocabulary has no token for a space, which is three bytes.)
@@ -237,4 +237,41 @@ fn the_format_of_a_model_is_that_of_its_own_tokens() {
         let vocabulary = with_tokens(&tokens, template);
         assert_eq!(vocabulary.output_format(), format, "{tokens:?} {template:?}");
     }
+}
+
+/// A model's control tokens have no text, but the parser sees those of its family; others stay hidden.
+#[test]
+fn marks_that_are_control_tokens_reach_the_parser() {
+    let marks = [
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        "<|tool_call_begin|>",
+        "<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
+        "<|other|>",
+    ];
+    let tokens: Vec<(&str, i32)> = marks.iter().map(|mark| (*mark, 3)).collect();
+    let vocabulary = with_tokens(&tokens, Some("<|tool_call_begin|>"));
+    assert_eq!(vocabulary.output_format(), Format::Kimi);
+    let mut answer = Vec::new();
+    let mut rest = "Ok.<|other|><|tool_calls_section_begin|><|tool_call_begin|>functions.f:7\
+                    <|tool_call_argument_begin|>{\"a\":1}<|tool_call_end|><|tool_calls_section_end|>";
+    while let Some(byte) = rest.bytes().next() {
+        let mark = marks.iter().find(|mark| rest.starts_with(**mark));
+        let id = mark.map(|mark| vocabulary.tokenizer.token_id(mark.as_bytes()).unwrap());
+        answer.push(id.unwrap_or(3 + u32::from(byte)));
+        rest = &rest[mark.map_or(1, |mark| mark.len())..];
+    }
+    let tools = Tools::of(&[serde_json::json!({"name": "f"})]);
+    let mut shown =
+        Shown::new(&vocabulary, Style::Chat, &[], Thinking::Tagged, &[]).with_tools(tools);
+    let mut written = String::new();
+    let mut sink = |_, text: &str| {
+        written.push_str(text);
+        Ok::<(), std::convert::Infallible>(())
+    };
+    answer.iter().for_each(|id| shown.push(*id, &mut sink).unwrap());
+    shown.finish(&mut sink).unwrap();
+    let call = Call { id: Some("functions.f:7".into()), ..Call::new("f", "{\"a\":1}") };
+    assert_eq!((written.as_str(), &*shown.texts().calls), ("Ok.", &[call][..]));
 }

@@ -117,7 +117,7 @@ pub fn of_strict_calls(tools: &[Value], grammars: &Grammars) -> Result<Option<He
             }
             marks
         }
-        Format::ChatMl | Format::Gemma4 | Format::Plain => return Ok(None),
+        _ => return Ok(None),
     };
     Ok(Some(Held(Part::After(Marks::new(marks, &vocabulary.tokenizer)))))
 }

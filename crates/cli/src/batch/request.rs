@@ -3,7 +3,7 @@
 //! A line is a request of OpenAI's batches (`custom_id`, `method`, `url`, `body`), or just such a body, or a prompt as a string.
 //! A field that would change the answer and is not supported is refused by name.
 
-use alight_chat::answer::AnswerOptions;
+use alight_chat::answer::{AnswerOptions, Tools};
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::json::{JsonBudget, JsonError};
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
@@ -209,9 +209,10 @@ impl Parsed {
         refuse_unsupported(&mut fields)?;
         fields.ignore(&IGNORED);
         fields.finish()?;
-        let (mut chat, mut tools) = (false, false);
+        let (mut chat, mut tools) = (false, None);
         if let Prompt::Chat(context) = &mut prompt {
-            (chat, tools) = (true, context.contains_key("tools"));
+            let given = context.get("tools").and_then(Value::as_array);
+            (chat, tools) = (true, given.map(|tools| Tools::of(tools)));
             if !rules.thinking {
                 conversation::without_thinking(context);
             }
@@ -219,7 +220,7 @@ impl Parsed {
         let marked = chat && rules.marks;
         let asked = AnswerOptions {
             chat: marked,
-            tools: marked && tools,
+            tools: tools.filter(|_| marked),
             stops,
             ..AnswerOptions::default()
         };

@@ -83,7 +83,8 @@ fn usage(choice: &Choice) -> Value {
 
 /// Returns the block of a tool call.
 fn tool_use(call: &ToolCall, input: Value) -> Value {
-    json!({"type": "tool_use", "id": ids::id("toolu_"), "name": call.name, "input": input})
+    let id = call.id.clone().unwrap_or_else(|| ids::id("toolu_"));
+    json!({"type": "tool_use", "id": id, "name": call.name, "input": input})
 }
 
 /// Returns a block of an answer that is sent whole.

@@ -183,10 +183,10 @@ impl Chunks {
     fn call(&mut self, at: usize, call: ToolCall) -> Value {
         let index = self.called[at];
         self.called[at] += 1;
-        let ToolCall { name, arguments } = call;
+        let ToolCall { name, arguments, id } = call;
         json!({"tool_calls": [{
             "index": index,
-            "id": ids::id("call_"),
+            "id": id.unwrap_or_else(|| ids::id("call_")),
             "type": "function",
             "function": {"name": name, "arguments": arguments},
         }]})

@@ -6,6 +6,7 @@ use alight_chat::answer::{AnswerOptions, Delta};
 use alight_chat::body::{conversation, options};
 use alight_chat::grammar::Calls;
 use alight_chat::worker::GenerateRequest;
+use alight_text::output::Call as ToolCall;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
@@ -188,11 +189,12 @@ impl Events {
         self.open = Some(Open::Text { kind, id, text: String::new() });
     }
 
-    fn begin_call(&mut self, name: &str, out: &mut String) {
+    fn begin_call(&mut self, call: &ToolCall, out: &mut String) {
         self.close(true, out);
+        let call_id = call.id.clone().unwrap_or_else(|| ids::id("call_"));
         let item = json!({
             "id": ids::id("fc_"), "type": "function_call", "status": "in_progress",
-            "call_id": ids::id("call_"), "name": name, "arguments": "",
+            "call_id": call_id, "name": call.name, "arguments": "",
         });
         let added = json!({"output_index": self.next(), "item": item});
         self.event("response.output_item.added", added, out);
@@ -272,7 +274,7 @@ impl Events {
                 Delta::Content(text) => self.text(Kind::Said, text, out),
                 Delta::Thinking(text) => self.text(Kind::Thought, text, out),
                 Delta::Call(call) => {
-                    self.begin_call(&call.name, out);
+                    self.begin_call(&call, out);
                     self.arguments(&call.arguments, out);
                 }
                 Delta::Arguments(more) => self.arguments(&more, out),

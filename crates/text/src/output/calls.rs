@@ -1,84 +1,32 @@
-//! Tool calls: turns the text between two marks into a name and arguments as JSON.
+//! Tool calls, and how they are emitted: in pieces, or held until they are whole.
 
 use std::collections::HashMap;
 
 use serde_json::value::RawValue;
 
+use super::{Each, Part, Span, give};
+use crate::format::Object;
+
 /// A tool call, or, [in pieces](super::Parser::in_pieces), a piece of one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Call {
     /// The tool's name. In pieces, only the first one has it; it is empty in those that follow.
     pub name: String,
     /// The arguments: a JSON object, as text. If the model wrote JSON, this is that text unchanged.
     pub arguments: String,
+    /// The id that the model gave the call, where its template wants that id again with the result.
+    pub id: Option<String>,
 }
 
-/// The notation in which a model writes a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Style {
-    /// `{"name": …, "arguments": {…}}`, or `<function=NAME><parameter=KEY>VALUE</parameter></function>`.
-    ChatMl,
-    /// `call:NAME{key:<|"|>text<|"|>,key:1}`
-    Gemma,
-    /// `NAME[ARGS]{…}`, or a list of `{"name": …, "arguments": {…}}`.
-    Mistral,
-}
-
-/// The text is not a call; `true`: it may have been cut too early, in a string.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unfinished(pub(super) bool);
-
-/// The maximum number of bytes of white space before a call.
-const BLANK: usize = 64;
-/// The maximum nesting depth of Gemma's lists and objects.
-const DEPTH: u32 = 64;
-
-/// Returns whether a text with this beginning may be a call; `None`: more of it is needed.
-pub(super) fn may_be(style: Style, text: &str) -> Option<bool> {
-    let blank = text.len() - text.len().min(BLANK);
-    let head = &text[..super::floor(text, text.len() - blank)];
-    let begun = head.trim_start();
-    if begun.is_empty() {
-        return if blank > 0 { Some(false) } else { None };
-    }
-    let begins = |with: &str| match begun.starts_with(with) {
-        false if with.starts_with(begun) => None,
-        known => Some(known),
-    };
-    match style {
-        Style::ChatMl if begun.starts_with('{') => Some(true),
-        Style::ChatMl => begins("<function="),
-        Style::Gemma => begins("call:"),
-        Style::Mistral => {
-            let name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            Some(begun.starts_with(|c: char| c == '[' || c == '{' || name(c)))
-        }
-    }
-}
-
-/// Parses the calls in the text between two marks.
-pub(super) fn parse(style: Style, text: &str) -> Result<Vec<Call>, Unfinished> {
-    let text = text.trim();
-    match style {
-        Style::ChatMl if text.starts_with('<') => functions(text),
-        Style::ChatMl => Ok(vec![object(text)?]),
-        Style::Gemma => gemma(text).map(|call| vec![call]).ok_or(Unfinished(true)),
-        Style::Mistral if text.starts_with('{') => Ok(vec![object(text)?]),
-        Style::Mistral if text.starts_with('[') => list(text),
-        Style::Mistral => {
-            let end = text.find(['[', '{']).ok_or(Unfinished(false))?;
-            let start = match text.find("[ARGS]") {
-                Some(at) => at + "[ARGS]".len(),
-                None => text.find('{').ok_or(Unfinished(false))?,
-            };
-            let arguments = arguments(&text[start..]).ok_or(Unfinished(true))?;
-            Ok(vec![Call { name: named(&text[..end])?, arguments }])
-        }
+impl Call {
+    /// A call of this tool, with the arguments as JSON.
+    pub fn new(name: impl Into<String>, arguments: impl Into<String>) -> Call {
+        Call { name: name.into(), arguments: arguments.into(), id: None }
     }
 }
 
 /// The arguments of a call, if they are a JSON object; missing arguments are an empty one.
-pub(super) fn arguments(text: &str) -> Option<String> {
+fn arguments(text: &str) -> Option<String> {
     let text = text.trim();
     if text.is_empty() {
         return Some("{}".to_owned());
@@ -87,163 +35,154 @@ pub(super) fn arguments(text: &str) -> Option<String> {
     is_object.then(|| text.to_owned())
 }
 
-pub(super) fn named(name: &str) -> Result<String, Unfinished> {
+/// A name without the blanks around it, if there is any.
+pub(super) fn named(name: &str) -> Option<String> {
     let name = name.trim();
-    if name.is_empty() { Err(Unfinished(false)) } else { Ok(name.to_owned()) }
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
-type Fields = HashMap<String, Box<RawValue>>;
-
-/// Converts the result of reading JSON; the error tells whether the text ended too early.
-fn read<T>(result: serde_json::Result<T>) -> Result<T, Unfinished> {
-    result.map_err(|error| Unfinished(error.is_eof()))
-}
-
-fn object(text: &str) -> Result<Call, Unfinished> {
-    call(read(serde_json::from_str(text))?)
-}
-
-fn list(text: &str) -> Result<Vec<Call>, Unfinished> {
-    let fields: Vec<Fields> = read(serde_json::from_str(text))?;
-    let calls: Result<Vec<Call>, Unfinished> = fields.into_iter().map(call).collect();
-    calls.and_then(|calls| if calls.is_empty() { Err(Unfinished(false)) } else { Ok(calls) })
-}
-
-fn call(mut fields: Fields) -> Result<Call, Unfinished> {
-    let name = fields.get("name").ok_or(Unfinished(false))?;
-    let name: String = serde_json::from_str(name.get()).map_err(|_| Unfinished(false))?;
-    let given = fields.remove("arguments").or_else(|| fields.remove("parameters"));
+/// Reads a call that is a whole JSON object, its keys in any order.
+pub(super) fn object(keys: &Object, text: &str) -> Option<Call> {
+    let mut fields: HashMap<String, Box<RawValue>> = serde_json::from_str(text).ok()?;
+    let (name, given) = if keys.name.is_empty() {
+        if fields.len() != 1 {
+            return None;
+        }
+        let (name, given) = fields.into_iter().next()?;
+        (name, Some(given))
+    } else {
+        let name: String = serde_json::from_str(fields.get(keys.name)?.get()).ok()?;
+        (name, keys.arguments.iter().find_map(|key| fields.remove(*key)))
+    };
     let text = given.map_or("{}".to_owned(), |given| given.get().to_owned());
     // Some models write the object as a string.
     let text = serde_json::from_str::<String>(&text).unwrap_or(text);
-    Ok(Call { name: named(&name)?, arguments: arguments(&text).ok_or(Unfinished(false))? })
+    Some(Call::new(named(&name)?, arguments(&text)?))
 }
 
-/// `<function=NAME><parameter=KEY>VALUE</parameter></function>`, one or more.
-fn functions(mut text: &str) -> Result<Vec<Call>, Unfinished> {
-    let mut calls = Vec::new();
-    while !text.is_empty() {
-        let rest = text.strip_prefix("<function=").ok_or(Unfinished(false))?;
-        let (name, mut rest) = rest.split_once('>').ok_or(Unfinished(true))?;
-        let mut arguments = serde_json::Map::new();
-        while let Some(after) = rest.trim_start().strip_prefix("<parameter=") {
-            let (key, after) = after.split_once('>').ok_or(Unfinished(true))?;
-            let (value, after) = after.split_once("</parameter>").ok_or(Unfinished(true))?;
-            arguments.insert(key.trim().to_owned(), parameter(value));
-            rest = after;
+/// When a call is certain to be one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Certainty {
+    /// Now: it may be emitted as it comes.
+    Now,
+    /// When its end has been seen.
+    Ended,
+}
+
+impl Certainty {
+    /// The certainty of a call after a mark, of a tool that is known, unknown, or any.
+    pub(super) fn of(known: Option<bool>) -> Certainty {
+        if known == Some(false) { Certainty::Ended } else { Certainty::Now }
+    }
+}
+
+/// A call that is held until it is whole.
+#[derive(Debug)]
+struct Held {
+    call: Option<Call>,
+    raw: String,
+    /// The arguments have ended.
+    whole: bool,
+    /// They only end where the notation says so, not at other text or at the end of the answer.
+    strict: bool,
+    /// The part to which the text belongs if it is no call.
+    otherwise: Part,
+}
+
+/// Where parts go: to the caller, or, while a call is held, to that call.
+#[derive(Debug, Default)]
+pub(super) struct Holder {
+    held: Option<Held>,
+    /// True if calls are emitted in pieces.
+    pub(super) pieces: bool,
+}
+
+/// Emits the parts of an answer.
+pub(super) struct Output<'o, 'e> {
+    pub(super) each: &'o mut Each<'e>,
+    pub(super) holder: &'o mut Holder,
+}
+
+impl Output<'_, '_> {
+    /// Emits text of a part; returns its length.
+    pub(super) fn give(&mut self, part: Part, raw: &str) -> usize {
+        self.end();
+        give(part, raw, self.each)
+    }
+
+    /// Begins a call, of which `raw` is the text so far.
+    pub(super) fn begin(
+        &mut self,
+        call: Option<Call>,
+        raw: &str,
+        certainty: Certainty,
+        otherwise: Part,
+    ) {
+        self.end();
+        match call {
+            Some(call) if certainty == Certainty::Now && self.holder.pieces => {
+                (self.each)(Span { part: Part::Call(call), raw });
+            }
+            call => {
+                let (raw, strict) = (raw.to_owned(), certainty == Certainty::Ended);
+                self.holder.held = Some(Held { call, raw, whole: false, strict, otherwise });
+            }
         }
-        let rest = rest.trim_start();
-        text = match rest.strip_prefix("</function>") {
-            Some(after) => after.trim_start(),
-            None if rest.is_empty() => rest,
-            None => return Err(Unfinished(true)),
+    }
+
+    /// Continues a call: its next arguments, and the text that they come from; returns the length of that.
+    pub(super) fn more(&mut self, arguments: &str, raw: &str) -> usize {
+        match &mut self.holder.held {
+            Some(held) => {
+                held.raw.push_str(raw);
+                if let Some(call) = &mut held.call {
+                    call.arguments.push_str(arguments);
+                }
+            }
+            None if raw.is_empty() && arguments.is_empty() => {}
+            None => {
+                let call = Call { arguments: arguments.to_owned(), ..Call::default() };
+                (self.each)(Span { part: Part::Call(call), raw });
+            }
+        }
+        raw.len()
+    }
+
+    /// States that the arguments of the call have ended.
+    pub(super) fn whole(&mut self) {
+        self.whole_if(true);
+    }
+
+    /// States the same; `marked`: at a mark of the notation.
+    pub(super) fn whole_if(&mut self, marked: bool) {
+        if let Some(held) = &mut self.holder.held {
+            held.whole = marked || !held.strict;
+        }
+    }
+
+    /// The text of the call that is held.
+    pub(super) fn raw(&self) -> &str {
+        self.holder.held.as_ref().map_or("", |held| &held.raw)
+    }
+
+    /// Sets the call that the held text has turned out to be.
+    pub(super) fn set(&mut self, call: Call) {
+        if let Some(held) = &mut self.holder.held {
+            (held.call, held.whole) = (Some(call), true);
+        }
+    }
+
+    /// Ends the call: emits it if it was held. Returns false if its text turned out to be no call, and was emitted as text.
+    pub(super) fn end(&mut self) -> bool {
+        let Some(Held { call, raw, whole, otherwise, .. }) = self.holder.held.take() else {
+            return true;
         };
-        let arguments = serde_json::Value::Object(arguments).to_string();
-        calls.push(Call { name: named(name)?, arguments });
-    }
-    Ok(calls)
-}
-
-/// A parameter's value. Templates write strings bare and everything else as JSON, so JSON other than a string
-/// is taken as such; only the schema of the tool could distinguish the string `1` from the number.
-fn parameter(value: &str) -> serde_json::Value {
-    let value = value.strip_prefix('\n').unwrap_or(value);
-    let value = value.strip_suffix('\n').unwrap_or(value);
-    match serde_json::from_str(value) {
-        Ok(serde_json::Value::String(_)) | Err(_) => value.into(),
-        Ok(other) => other,
-    }
-}
-
-fn gemma(text: &str) -> Option<Call> {
-    let rest = text.strip_prefix("call:")?;
-    let at = rest.find('{')?;
-    let mut reader = Gemma { rest: &rest[at..], out: String::new() };
-    reader.value(0)?;
-    let whole = reader.rest.trim().is_empty();
-    let name = named(&rest[..at]).ok()?;
-    whole.then_some(Call { name, arguments: reader.out })
-}
-
-/// Converts Gemma's notation into JSON.
-struct Gemma<'a> {
-    rest: &'a str,
-    out: String,
-}
-
-impl Gemma<'_> {
-    const QUOTE: &'static str = "<|\"|>";
-
-    fn eat(&mut self, token: &str) -> bool {
-        self.rest = self.rest.trim_start();
-        match self.rest.strip_prefix(token) {
-            Some(rest) => {
-                self.rest = rest;
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn push_string(&mut self, text: &str) {
-        self.out.push_str(&serde_json::Value::from(text).to_string());
-    }
-
-    fn string(&mut self) -> Option<()> {
-        let (text, rest) = self.rest.split_once(Self::QUOTE)?;
-        self.rest = rest;
-        self.push_string(text);
-        Some(())
-    }
-
-    fn value(&mut self, depth: u32) -> Option<()> {
-        if depth > DEPTH {
-            None
-        } else if self.eat(Self::QUOTE) {
-            self.string()
-        } else if self.eat("{") {
-            self.items('{', "}", depth)
-        } else if self.eat("[") {
-            self.items('[', "]", depth)
-        } else {
-            let end = self.rest.find([',', '}', ']'])?;
-            let (text, rest) = self.rest.split_at(end);
-            self.rest = rest;
-            match serde_json::from_str::<&RawValue>(text.trim()) {
-                Ok(json) => self.out.push_str(json.get()),
-                Err(_) => self.push_string(text.trim()),
-            }
-            Some(())
-        }
-    }
-
-    fn items(&mut self, open: char, close: &str, depth: u32) -> Option<()> {
-        self.out.push(open);
-        let mut first = true;
-        while !self.eat(close) {
-            if !first {
-                if !self.eat(",") {
-                    return None;
-                }
-                self.out.push(',');
-            }
-            first = false;
-            if open == '{' {
-                if self.eat(Self::QUOTE) {
-                    self.string()?;
-                    if !self.eat(":") {
-                        return None;
-                    }
-                } else {
-                    let (key, rest) = self.rest.split_once(':')?;
-                    self.rest = rest;
-                    self.push_string(key.trim().trim_matches('"'));
-                }
-                self.out.push(':');
-            }
-            self.value(depth + 1)?;
-        }
-        self.out.push_str(close);
-        Some(())
+        let call = call
+            .filter(|_| whole)
+            .and_then(|call| Some(Call { arguments: arguments(&call.arguments)?, ..call }));
+        let is_call = call.is_some();
+        let part = call.map_or(otherwise, Part::Call);
+        give(part, &raw, self.each);
+        is_call
     }
 }

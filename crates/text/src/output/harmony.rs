@@ -5,9 +5,10 @@
 //! channel, `<|constrain|>json` may be missing, other text in a header is skipped, and a message also ends
 //! where the next one begins.
 
-use super::calls::{self, Call};
-use super::pieces::{Arguments, BESIDE, Ends, give_piece};
-use super::{Each, Part, certain, earliest, floor, give, give_calls};
+use super::calls::{Call, Certainty, Output};
+use super::json::{Arguments, Ends, MAX_HEAD};
+use super::schema::Tools;
+use super::{Part, certain, earliest, floor};
 
 const START: &str = "<|start|>";
 const CHANNEL: &str = "<|channel|>";
@@ -25,14 +26,15 @@ const MAX_HEADER_BYTES: usize = 1024;
 enum State {
     Header,
     Message(Part),
-    /// The text begins with the header of a call, `open` bytes long; nothing before `searched` ends the call.
+    /// The text begins with the header of a call, `open` bytes long.
     Call {
         name: String,
         otherwise: Part,
         open: usize,
-        searched: usize,
     },
-    /// The text continues with the arguments of a call in pieces.
+    /// The text continues with a message to a tool that is no call.
+    NoCall,
+    /// The text continues with the arguments of a call.
     Arguments {
         arguments: Arguments,
         otherwise: Part,
@@ -46,14 +48,13 @@ pub(super) struct Harmony {
     state: State,
     /// The beginning of the header, where the prompt already contains it.
     begun: String,
-    /// True if calls are emitted in pieces.
-    pieces: bool,
+    tools: Option<Tools>,
 }
 
 impl Harmony {
     pub(super) fn new(prompt_end: &str) -> Harmony {
         let begun = prompt_end.rfind(START).map_or("", |at| &prompt_end[at..]);
-        let mut harmony = Harmony { state: State::Header, begun: String::new(), pieces: false };
+        let mut harmony = Harmony { state: State::Header, begun: String::new(), tools: None };
         match begun.split_once(MESSAGE) {
             None => harmony.begun = begun.to_owned(),
             Some((header, text)) if earliest(text, &ENDS).is_none() => {
@@ -65,27 +66,28 @@ impl Harmony {
     }
 
     /// Emits the beginning of `text`, which is not empty; returns its length, 0 if more text is needed.
-    pub(super) fn step(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+    pub(super) fn step(&mut self, text: &str, last: bool, out: &mut Output<'_, '_>) -> usize {
         match &self.state {
-            State::Header => self.header(text, last, each),
+            State::Header => self.header(text, last, out),
             State::Message(part) => {
                 let part = part.clone();
-                self.message(part, text, last, each)
+                self.message(part, text, last, out)
             }
-            State::Call { .. } => self.call(text, last, each),
-            State::Arguments { .. } => self.arguments(text, last, each),
+            State::Call { .. } => self.call(text, last, out),
+            State::NoCall => self.no_call(text, last, out),
+            State::Arguments { .. } => self.arguments(text, last, out),
             State::AfterArguments(otherwise) => {
                 let otherwise = otherwise.clone();
-                self.after_arguments(otherwise, text, last, each)
+                self.after_arguments(otherwise, text, last, out)
             }
         }
     }
 
-    pub(super) fn in_pieces(&mut self) {
-        self.pieces = true;
+    pub(super) fn set_tools(&mut self, tools: Tools) {
+        self.tools = Some(tools);
     }
 
-    fn header(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+    fn header(&mut self, text: &str, last: bool, out: &mut Output<'_, '_>) -> usize {
         let trimmed = text.trim_start();
         let is_header = HEADS.iter().any(|h| trimmed.starts_with(h) || h.starts_with(trimmed));
         // The mark that the header begins with does not end it.
@@ -93,7 +95,7 @@ impl Harmony {
         let found = earliest(&text[from..], &IN_HEADER).map(|(at, mark)| (from + at, mark));
         let end = found.map_or(text.len(), |(at, _)| at);
         if !is_header || end > MAX_HEADER_BYTES {
-            return self.message(Part::Answer, text, last, each);
+            return self.message(Part::Answer, text, last, out);
         }
         match found {
             Some((at, MESSAGE)) => {
@@ -102,43 +104,43 @@ impl Harmony {
                 match recipient(&header) {
                     Some(name) => {
                         let otherwise = channel(&header);
-                        self.state = State::Call { name, otherwise, open, searched: open };
-                        self.call(text, last, each)
+                        self.state = State::Call { name, otherwise, open };
+                        self.call(text, last, out)
                     }
                     None => {
                         self.state = State::Message(channel(&header));
-                        give(Part::Mark, &text[..open], each)
+                        out.give(Part::Mark, &text[..open])
                     }
                 }
             }
-            Some((0, mark)) => give(Part::Mark, &text[..mark.len()], each),
+            Some((0, mark)) => out.give(Part::Mark, &text[..mark.len()]),
             // A header without a message, or white space between two messages.
             Some((at, _)) => {
                 let blank = text[..at].trim().is_empty();
-                give(if blank { Part::Mark } else { Part::Answer }, &text[..at], each)
+                out.give(if blank { Part::Mark } else { Part::Answer }, &text[..at])
             }
-            None if last => give(Part::Mark, text, each),
+            None if last => out.give(Part::Mark, text),
             None => 0,
         }
     }
 
-    fn message(&mut self, part: Part, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+    fn message(&mut self, part: Part, text: &str, last: bool, out: &mut Output<'_, '_>) -> usize {
         self.begun.clear();
         match earliest(text, &AFTER) {
             Some((0, mark)) if ENDS.contains(&mark) => {
                 self.state = State::Header;
-                give(Part::Mark, &text[..mark.len()], each)
+                out.give(Part::Mark, &text[..mark.len()])
             }
             // A mark that began a rejected header is text; one that begins the next header does not
             // belong to this message.
             Some((0, mark)) => match self.state {
                 State::Header => {
                     self.state = State::Message(part.clone());
-                    give(part, &text[..mark.len()], each)
+                    out.give(part, &text[..mark.len()])
                 }
                 _ => {
                     self.state = State::Header;
-                    self.header(text, last, each)
+                    self.header(text, last, out)
                 }
             },
             found => {
@@ -148,60 +150,75 @@ impl Harmony {
                     None if last => text.len(),
                     None => certain(text, &AFTER),
                 };
-                give(part, &text[..end], each)
+                out.give(part, &text[..end])
             }
         }
     }
 
-    fn call(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
-        let State::Call { name, otherwise, open, searched } = &mut self.state else { return 0 };
-        if self.pieces {
-            let body = &text[*open..floor(text, *open + BESIDE)];
-            let begun = body.trim_start();
-            if begun.is_empty() && body.len() < BESIDE && !last {
-                return 0;
-            }
-            if begun.starts_with('{') {
-                let end = *open + body.len() - begun.len();
-                let (name, otherwise) = (std::mem::take(name), otherwise.clone());
-                self.state = State::Arguments { arguments: Arguments::default(), otherwise };
-                return give_piece(name, "", &text[..end], each);
-            }
+    /// The beginning of a message to a tool.
+    fn call(&mut self, text: &str, last: bool, out: &mut Output<'_, '_>) -> usize {
+        let State::Call { name, otherwise, open } = &mut self.state else { return 0 };
+        let body = &text[*open..floor(text, *open + MAX_HEAD)];
+        let begun = body.trim_start();
+        let end = *open + body.len() - begun.len();
+        let marked = AFTER.iter().any(|mark| begun.starts_with(mark));
+        let open_mark = AFTER.iter().any(|mark| mark.starts_with(begun));
+        if open_mark && !marked && body.len() < MAX_HEAD && !last {
+            return 0;
         }
-        let found = earliest(&text[*searched..], &AFTER).map(|(at, mark)| (*searched + at, mark));
-        let (at, end) = match found {
-            Some((at, mark)) if ENDS.contains(&mark) => (at, at + mark.len()),
-            Some((at, _)) => (at, at),
-            None if last => (text.len(), text.len()),
-            None => {
-                let longest = AFTER.iter().map(|mark| mark.len()).max().unwrap_or(0);
-                *searched = floor(text, (text.len() + 1).saturating_sub(longest)).max(*open);
-                return 0;
-            }
+        let known = self.tools.as_ref().map(|tools| tools.has(name));
+        let otherwise = otherwise.clone();
+        let empty = marked || (begun.is_empty() && last);
+        let call = Call::new(std::mem::take(name), "");
+        let call = (begun.starts_with('{') || empty).then_some(call);
+        let is_call = call.is_some();
+        out.begin(call, &text[..end], Certainty::of(known), otherwise.clone());
+        if empty {
+            out.more("{}", "");
+            out.whole();
+        }
+        self.state = match is_call {
+            true if !empty => State::Arguments { arguments: Arguments::default(), otherwise },
+            true => State::AfterArguments(otherwise),
+            false => State::NoCall,
         };
-        let raw = &text[..end];
-        let taken = match calls::arguments(&text[*open..at]) {
-            Some(arguments) => {
-                let call = Call { name: std::mem::take(name), arguments };
-                give_calls(vec![call], raw, each)
-            }
-            None => give(otherwise.clone(), raw, each),
-        };
-        self.state = State::Header;
-        taken
+        end
     }
 
-    fn arguments(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+    /// The rest of a message to a tool that has no arguments: it is text, as it was written.
+    fn no_call(&mut self, text: &str, last: bool, out: &mut Output<'_, '_>) -> usize {
+        let end = match earliest(text, &AFTER) {
+            Some((0, mark)) => {
+                self.state = State::Header;
+                let end = if ENDS.contains(&mark) { mark.len() } else { 0 };
+                out.more("", &text[..end]);
+                out.end();
+                return if end == 0 { self.header(text, last, out) } else { end };
+            }
+            Some((at, _)) => at,
+            None if last => text.len(),
+            None => certain(text, &AFTER),
+        };
+        out.more("", &text[..end])
+    }
+
+    fn arguments(&mut self, text: &str, last: bool, out: &mut Output<'_, '_>) -> usize {
         let State::Arguments { arguments, otherwise } = &mut self.state else { return 0 };
         let (len, ends) = arguments.take(text, &AFTER, true, last);
+        if ends == Ends::Whole {
+            out.more(&text[..len], &text[..len]);
+            out.whole();
+            self.state = State::AfterArguments(otherwise.clone());
+            return len;
+        }
         if ends != Ends::Later {
             let otherwise = otherwise.clone();
             self.state = State::AfterArguments(otherwise.clone());
             if len == 0 {
-                return self.after_arguments(otherwise, text, last, each);
+                return self.after_arguments(otherwise, text, last, out);
             }
         }
-        give_piece(String::new(), &text[..len], &text[..len], each)
+        out.more(&text[..len], &text[..len])
     }
 
     fn after_arguments(
@@ -209,22 +226,29 @@ impl Harmony {
         otherwise: Part,
         text: &str,
         last: bool,
-        each: &mut Each<'_>,
+        out: &mut Output<'_, '_>,
     ) -> usize {
         let blank = text.len() - text.trim_start().len();
         if blank > 0 {
-            return give_piece(String::new(), "", &text[..blank], each);
+            return out.more("", &text[..blank]);
         }
         match earliest(text, &AFTER) {
             Some((0, mark)) => {
                 self.state = State::Header;
                 match ENDS.contains(&mark) {
-                    true => give_piece(String::new(), "", &text[..mark.len()], each),
-                    false => self.header(text, last, each),
+                    true => {
+                        out.more("", mark);
+                        out.end();
+                        mark.len()
+                    }
+                    false => {
+                        out.end();
+                        self.header(text, last, out)
+                    }
                 }
             }
             _ if !last && AFTER.iter().any(|mark| mark.starts_with(text)) => 0,
-            _ => self.message(otherwise, text, last, each),
+            _ => self.message(otherwise, text, last, out),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`Parser`] receives the text of an answer piece by piece, with the marks of its [`Format`] in it, and
 //! emits [`Span`]s. It holds back only text that may still become a mark, and the text of a call until the
-//! call has ended (but see [`Parser::in_pieces`]).
+//! call has ended (but see [`Parser::in_pieces`]). How a family of models writes its parts is data ([`Format::notation`]).
 //!
 //! Invariants:
 //! - No text is lost: the raw texts of all spans, joined, are the input, however it was cut. The fuzz
@@ -11,23 +11,32 @@
 //! - Time is proportional to the text: text that has been searched is not searched again.
 
 mod calls;
+mod elements;
+#[cfg(test)]
+mod family_tests;
 mod harmony;
-mod pieces;
+mod heads;
+mod json;
+mod literals;
+mod machine;
+mod params;
+mod schema;
 mod shown;
 mod stops;
-mod tags;
 #[cfg(test)]
 mod tests;
 mod tokens;
 
 pub use crate::format::Format;
 pub use calls::Call;
+pub use schema::Tools;
 pub use shown::{Shown, Texts, Thinking, Tone};
 pub use stops::{Limits, Stops};
 pub use tokens::{AnswerSpans, Reader};
 
+use calls::{Holder, Output};
 use harmony::Harmony;
-use tags::Tags;
+use machine::Machine;
 
 /// The kind of a piece of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +56,7 @@ pub enum Part {
 pub struct Span<'a> {
     /// The kind of this piece.
     pub part: Part,
-    /// Its text as the model wrote it. If several calls were written as one list, the first has all of it.
+    /// Its text as the model wrote it.
     pub raw: &'a str,
 }
 
@@ -58,16 +67,18 @@ type Each<'a> = dyn FnMut(Span<'_>) + 'a;
 const CHUNK: usize = 4096;
 
 #[derive(Debug)]
-enum Machine {
-    Plain,
-    Tags(Box<Tags>),
+enum State {
+    /// As the description of a family says.
+    Described(Box<Machine>),
+    /// Messages with headers.
     Harmony(Harmony),
 }
 
 /// Separates the text of one answer into parts.
 #[derive(Debug)]
 pub struct Parser {
-    machine: Machine,
+    state: State,
+    holder: Holder,
     /// Text that has not been emitted yet.
     held: String,
 }
@@ -76,30 +87,41 @@ impl Parser {
     /// Creates a parser for one answer. `prompt_end` is the end of the prompt with its marks (some 100
     /// characters are enough): a template may have opened the thinking already.
     pub fn new(format: Format, prompt_end: &str) -> Parser {
-        let machine = match format {
-            Format::Plain => Machine::Plain,
-            Format::Harmony => Machine::Harmony(Harmony::new(prompt_end)),
-            _ => Machine::Tags(Box::new(Tags::new(format, prompt_end))),
+        let state = match format {
+            Format::Harmony => State::Harmony(Harmony::new(prompt_end)),
+            _ => State::Described(Box::new(Machine::new(format, prompt_end))),
         };
-        Parser { machine, held: String::new() }
+        Parser::with_state(state)
     }
 
     /// Creates a parser for a text that is one call as Hermes writes them, `{"name": …, "arguments": {…}}`, in pieces.
     pub fn of_call() -> Parser {
-        Parser { machine: Machine::Tags(Box::new(Tags::of_call())), held: String::new() }
+        Parser::with_state(State::Described(Box::new(Machine::of_call()))).in_pieces()
     }
 
-    /// Emits calls while they are written, where the model writes their arguments as a JSON object: first the name, then
-    /// the arguments as they arrive, in [`Call`]s without a name. Calls in other notations are emitted whole.
+    fn with_state(state: State) -> Parser {
+        Parser { state, holder: Holder::default(), held: String::new() }
+    }
+
+    /// Gives the parser the tools that may be called. Values whose notation does not say their type are read as the schemas do, and
+    /// calls without marks are recognised: only those of known tools.
+    ///
+    /// A call of an unknown tool is emitted once it is whole.
+    pub fn with_tools(mut self, tools: Tools) -> Parser {
+        match &mut self.state {
+            State::Described(machine) => machine.set_tools(tools),
+            State::Harmony(harmony) => harmony.set_tools(tools),
+        }
+        self
+    }
+
+    /// Emits calls while they are written: first the name, then the arguments as they arrive, in [`Call`]s without a name. A few are
+    /// emitted whole, because they may turn out to be none: those without their opening mark, and those whose name comes last.
     ///
     /// A call that has begun remains a call. If it is cut or malformed, its arguments are what the model wrote of them, and may not be
     /// valid JSON. Other malformed calls are answer text.
     pub fn in_pieces(mut self) -> Parser {
-        match &mut self.machine {
-            Machine::Plain => {}
-            Machine::Tags(tags) => tags.in_pieces(),
-            Machine::Harmony(harmony) => harmony.in_pieces(),
-        }
+        self.holder.pieces = true;
         self
     }
 
@@ -116,18 +138,25 @@ impl Parser {
     /// Ends the text: emits the rest.
     pub fn finish(&mut self, each: &mut Each<'_>) {
         self.run(true, each);
+        let mut out = Output { each, holder: &mut self.holder };
+        match &mut self.state {
+            State::Described(machine) => machine.finish(&mut out),
+            State::Harmony(_) => drop(out.end()),
+        }
     }
 
     fn run(&mut self, last: bool, each: &mut Each<'_>) {
         let mut at = 0;
+        let mut out = Output { each, holder: &mut self.holder };
         while at < self.held.len() {
             let rest = &self.held[at..];
-            let taken = match &mut self.machine {
-                Machine::Plain => give(Part::Answer, rest, each),
-                Machine::Tags(tags) => tags.step(rest, last, each),
-                Machine::Harmony(harmony) => harmony.step(rest, last, each),
+            let taken = match &mut self.state {
+                State::Described(machine) => machine.step(rest, last, &mut out),
+                State::Harmony(harmony) => harmony.step(rest, last, &mut out),
             };
-            if taken == 0 {
+            if taken == 0 && last {
+                at += out.give(Part::Answer, rest);
+            } else if taken == 0 {
                 break;
             }
             at += taken;
@@ -140,16 +169,6 @@ impl Parser {
 fn give(part: Part, raw: &str, each: &mut Each<'_>) -> usize {
     if !raw.is_empty() {
         each(Span { part, raw });
-    }
-    raw.len()
-}
-
-/// Emits calls whose text is `raw`; returns its length.
-fn give_calls(calls: Vec<Call>, raw: &str, each: &mut Each<'_>) -> usize {
-    let mut text = raw;
-    for call in calls {
-        each(Span { part: Part::Call(call), raw: text });
-        text = "";
     }
     raw.len()
 }

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use super::stops::{Limits, Stops};
-use super::{AnswerSpans, Call, Format, Parser, Part, Span};
+use super::{AnswerSpans, Call, Format, Parser, Part, Span, Tools};
 use crate::prompt::Style;
 use crate::vocabulary::Vocabulary;
 
@@ -84,10 +84,10 @@ impl<V: Deref<Target = Vocabulary>> Shown<V> {
         Shown { spans: AnswerSpans::new(format, vocabulary, parser, stops), writer }
     }
 
-    /// States that there are tools to call: calls are collected and not written.
-    pub fn with_tools(mut self) -> Shown<V> {
+    /// Gives the answer tools to call: calls are collected and not written.
+    pub fn with_tools(mut self, tools: Tools) -> Shown<V> {
         self.writer.tools = true;
-        self
+        Shown { spans: self.spans.with_tools(tools), ..self }
     }
 
     /// Writes all that is certain with the next token.
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn calls_are_apart_where_there_are_tools_and_text_where_there_are_none() {
-        let call = Call { name: "f".into(), arguments: "{}".into() };
+        let call = Call::new("f", "{}");
         let spans = [
             (Part::Answer, "I look."),
             (Part::Call(call.clone()), "{\"name\": \"f\"}"),

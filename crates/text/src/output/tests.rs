@@ -4,7 +4,7 @@ use super::{Format, Parser, Part};
 
 /// The spans of `text` passed in pieces of as many characters as the closure returns, with neighbours of one part
 /// and the pieces of a call joined.
-fn spans(
+pub(super) fn spans(
     mut parser: Parser,
     text: &str,
     mut characters: impl FnMut() -> usize,
@@ -45,6 +45,11 @@ fn pieces(format: Format, prompt: &str, text: &str) -> Vec<String> {
 }
 
 fn in_short(parser: impl Fn() -> Parser, text: &str) -> Vec<String> {
+    short_of(parser, text)
+}
+
+/// The same for the parsers that are made, and with the ids of calls after `#`.
+pub(super) fn short_of(parser: impl Fn() -> Parser, text: &str) -> Vec<String> {
     let whole = spans(parser(), text, || usize::MAX);
     for piece in [1, 2, 3, 7] {
         let cut = spans(parser(), text, || piece);
@@ -53,7 +58,10 @@ fn in_short(parser: impl Fn() -> Parser, text: &str) -> Vec<String> {
     let shown = whole.into_iter().filter_map(|(part, raw)| match part {
         Part::Thinking => Some(format!("T:{raw}")),
         Part::Answer => Some(format!("A:{raw}")),
-        Part::Call(call) => Some(format!("C:{} {}", call.name, call.arguments)),
+        Part::Call(call) => {
+            let id = call.id.map(|id| format!(" #{id}")).unwrap_or_default();
+            Some(format!("C:{} {}{id}", call.name, call.arguments))
+        }
         Part::Mark => None,
     });
     shown.collect()
@@ -111,7 +119,7 @@ fn calls_of_mistral_and_gemma() {
     let mistral = |text: &str| short(Format::Mistral, "", text);
     assert_eq!(
         mistral("[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g[CALL_ID]0[ARGS]{}"),
-        ["C:f {\"a\": 1}", "C:g {}"]
+        ["C:f {\"a\": 1}", "C:g {} #0"]
     );
     assert_eq!(
         mistral(
@@ -199,8 +207,8 @@ fn any_order_of_marks_keeps_all_text() {
         "]",
     ];
     let mut next = numbers(7);
-    for round in 0..4000 {
-        let own = Format::ALL[round % 5];
+    for round in 0..12_000 {
+        let own = Format::ALL[round % Format::ALL.len()];
         let mut text = String::new();
         for _ in 0..next(12) + 1 {
             match next(4) {
@@ -282,7 +290,7 @@ fn pieces_of_calls_joined_are_the_whole_calls_however_they_are_cut() {
 }
 
 /// The output for a call with each character of its text.
-fn as_it_comes(mut parser: Parser, text: &str) -> Vec<String> {
+pub(super) fn as_it_comes(mut parser: Parser, text: &str) -> Vec<String> {
     let mut all = Vec::new();
     let mut take = |span: super::Span<'_>| match span.part {
         Part::Call(call) if call.name.is_empty() && call.arguments.is_empty() => {}
@@ -309,7 +317,8 @@ fn arguments_are_handed_out_while_they_are_written() {
     }
     assert_eq!(as_it_comes(Parser::of_call(), json), wanted);
     let xml = "<tool_call><function=f><parameter=a>1</parameter></function></tool_call>";
-    assert_eq!(as_it_comes(Parser::new(Format::ChatMl, "").in_pieces(), xml), ["f{\"a\":1}"]);
+    let expected = ["f", "{\"a\":1", "}"];
+    assert_eq!(as_it_comes(Parser::new(Format::ChatMl, "").in_pieces(), xml), expected);
 }
 
 /// A call that has begun remains one; one that has not begun, or text that is malformed after it, is

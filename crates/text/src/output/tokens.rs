@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use super::stops::Stops;
-use super::{Format, Parser, Span};
+use super::{Format, Parser, Span, Tools};
 use crate::tokenizer::{StreamDecoder, Tokenizer};
 use crate::vocabulary::Vocabulary;
 
@@ -53,6 +53,11 @@ impl<V: Deref<Target = Vocabulary>> AnswerSpans<V> {
     /// Creates the spans of an answer in this format; `parser` separates its parts, and any of `stops` ends it.
     pub fn new(format: Format, vocabulary: V, parser: Parser, stops: Stops) -> AnswerSpans<V> {
         AnswerSpans { reader: Reader::new(format, vocabulary), stops, parser, ended: false }
+    }
+
+    /// Gives the parser the tools that may be called ([`Parser::with_tools`]).
+    pub fn with_tools(self, tools: Tools) -> AnswerSpans<V> {
+        AnswerSpans { parser: self.parser.with_tools(tools), ..self }
     }
 
     /// Takes the next token, and emits all that is certain now. Returns whether the answer has ended; by then all text before its end has been

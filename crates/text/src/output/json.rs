@@ -1,4 +1,4 @@
-//! Calls whose arguments are emitted while the model writes them.
+//! JSON of a call that arrives piece by piece.
 //!
 //! If a model writes the arguments as a JSON object, that text is passed on as it arrives. A call that has begun this way
 //! remains a call, whatever follows: its arguments are what the model wrote of them, up to the end of the object, of the call
@@ -8,13 +8,15 @@
 
 use serde_json::Deserializer;
 
-use super::calls::{Call, Style, named};
-use super::{Each, Part, floor, give};
+use super::calls::named;
+use super::floor;
+use crate::format::Object;
 
 /// The maximum number of bytes of a call before its arguments, and after them.
-pub(super) const BESIDE: usize = 1024;
+pub(super) const MAX_HEAD: usize = 1024;
 
 /// The reason why the text around arguments was not read to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Open {
     /// More of it is needed.
     More,
@@ -22,111 +24,58 @@ pub(super) enum Open {
     No,
 }
 
-/// The beginning of a call whose arguments can be emitted in pieces.
-#[derive(Debug)]
-pub(super) struct Head {
-    pub(super) name: String,
-    /// The offset of the arguments.
-    pub(super) at: usize,
-    /// The text that may follow them.
-    pub(super) tail: Tail,
-}
-
 /// The text that may follow the arguments of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tail {
-    /// Nothing.
-    Nothing,
+    /// The end of the call.
+    Done,
     /// Other fields of the call's object, and its end.
     Object,
     /// The same, in a list of calls.
     List,
+    /// The next call of a list, or the list's end.
+    Item,
 }
 
-/// The text found after the arguments of a call.
-pub(super) enum AfterArguments {
-    /// The end of the call, at this offset in bytes.
-    End(usize),
-    /// The next call of the list.
-    Next(Head),
-}
-
-/// Reads the beginning of a call from this text.
-pub(super) fn head(style: Style, text: &str) -> Result<Head, Open> {
-    within(text, |text| {
-        let mut reader = Reader { text, at: 0 };
-        reader.blank();
-        match reader.rest().chars().next() {
-            None => Err(Open::More),
-            Some('{') if style != Style::Gemma => reader.object(Tail::Object),
-            Some('[') if style == Style::Mistral => {
-                reader.at += 1;
-                reader.object(Tail::List)
-            }
-            Some(_) if style == Style::Mistral => reader.named(),
-            Some(_) => Err(Open::No),
-        }
-    })
-}
-
-/// Reads the text after the arguments of a call.
-pub(super) fn after_arguments(tail: Tail, text: &str) -> Result<AfterArguments, Open> {
-    within(text, |text| {
-        let mut reader = Reader { text, at: 0 };
-        if tail == Tail::Nothing {
-            return Ok(AfterArguments::End(0));
-        }
-        while reader.eat(',')? {
-            reader.string()?;
-            reader.expect(':')?;
-            reader.value()?;
-        }
-        reader.expect('}')?;
-        if tail == Tail::List {
-            if reader.eat(',')? {
-                return reader.object(tail).map(AfterArguments::Next);
-            }
-            reader.expect(']')?;
-        }
-        Ok(AfterArguments::End(reader.at))
-    })
-}
-
-/// Reads the text around arguments. At most [`BESIDE`] bytes are examined, each time more text has arrived.
-fn within<T>(text: &str, read: impl FnOnce(&str) -> Result<T, Open>) -> Result<T, Open> {
-    match read(&text[..floor(text, BESIDE)]) {
-        Err(Open::More) if text.len() >= BESIDE => Err(Open::No),
+/// Reads the text around arguments. At most [`MAX_HEAD`] bytes are examined, each time more text has arrived.
+pub(super) fn within<T>(text: &str, read: impl FnOnce(&str) -> Result<T, Open>) -> Result<T, Open> {
+    match read(&text[..floor(text, MAX_HEAD)]) {
+        Err(Open::More) if text.len() >= MAX_HEAD => Err(Open::No),
         read => read,
     }
 }
 
 /// Reads JSON that may end anywhere.
-struct Reader<'t> {
+pub(super) struct Reader<'t> {
     text: &'t str,
-    at: usize,
+    pub(super) at: usize,
 }
 
 impl<'t> Reader<'t> {
-    fn rest(&self) -> &'t str {
+    pub(super) fn new(text: &'t str) -> Reader<'t> {
+        Reader { text, at: 0 }
+    }
+
+    pub(super) fn rest(&self) -> &'t str {
         &self.text[self.at..]
     }
 
-    fn blank(&mut self) {
+    pub(super) fn blank(&mut self) {
         self.at = self.text.len() - self.rest().trim_start().len();
     }
 
-    fn eat(&mut self, wanted: char) -> Result<bool, Open> {
+    pub(super) fn eat(&mut self, wanted: char) -> Result<bool, Open> {
         self.blank();
         let next = self.rest().chars().next().ok_or(Open::More)?;
         self.at += if next == wanted { next.len_utf8() } else { 0 };
         Ok(next == wanted)
     }
 
-    fn expect(&mut self, wanted: char) -> Result<(), Open> {
+    pub(super) fn expect(&mut self, wanted: char) -> Result<(), Open> {
         if self.eat(wanted)? { Ok(()) } else { Err(Open::No) }
     }
 
-    fn string(&mut self) -> Result<String, Open> {
+    pub(super) fn string(&mut self) -> Result<String, Open> {
         let mut strings = Deserializer::from_str(self.rest()).into_iter::<String>();
         let read = strings.next();
         self.at += strings.byte_offset();
@@ -138,7 +87,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Skips a value. One in brackets is not read.
-    fn value(&mut self) -> Result<(), Open> {
+    pub(super) fn value(&mut self) -> Result<(), Open> {
         self.blank();
         if self.rest().starts_with('"') {
             return self.string().map(drop);
@@ -149,42 +98,41 @@ impl<'t> Reader<'t> {
         if plain { Ok(()) } else { Err(Open::No) }
     }
 
-    /// `{"name": …, "arguments": {`, perhaps with other fields before the arguments.
-    fn object(&mut self, tail: Tail) -> Result<Head, Open> {
+    /// `{"name": …, "arguments": {`, perhaps with other fields before the arguments; returns the name. The reader then stands at the
+    /// brace of the arguments.
+    pub(super) fn object(&mut self, keys: &Object) -> Result<String, Open> {
         self.expect('{')?;
         let mut name = None;
         loop {
             let key = self.string()?;
             self.expect(':')?;
-            match &*key {
-                "name" => {
-                    self.blank();
-                    name = Some(self.string()?);
-                }
-                "arguments" | "parameters" => {
-                    let name = name.as_deref().ok_or(Open::No)?;
-                    let name = named(name).map_err(|_| Open::No)?;
-                    self.expect('{')?;
-                    return Ok(Head { name, at: self.at - 1, tail });
-                }
-                _ => self.value()?,
+            if keys.name.is_empty() {
+                name = Some(key);
+            } else if key == keys.name {
+                self.blank();
+                name = Some(self.string()?);
+                self.expect(',')?;
+                continue;
+            } else if !keys.arguments.contains(&&*key) {
+                self.value()?;
+                self.expect(',')?;
+                continue;
             }
-            self.expect(',')?;
+            let name = name.as_deref().and_then(named).ok_or(Open::No)?;
+            self.expect('{')?;
+            self.at -= 1;
+            return Ok(name);
         }
     }
 
-    /// `NAME[ARGS]{`, with or without the mark, perhaps with the id of the call before it.
-    fn named(&mut self) -> Result<Head, Open> {
-        let brace = self.rest().find('{').ok_or(Open::More)?;
-        let head = &self.rest()[..brace];
-        let name = &head[..head.find('[').unwrap_or(brace)];
-        let between = head[name.len()..].trim_end();
-        let name = named(name).map_err(|_| Open::No)?;
-        let marked = between.is_empty() || between.find("[ARGS]") == between.len().checked_sub(6);
-        if !marked || name.contains(char::is_whitespace) {
-            return Err(Open::No);
+    /// The rest of a call's object after its arguments.
+    pub(super) fn object_end(&mut self) -> Result<(), Open> {
+        while self.eat(',')? {
+            self.string()?;
+            self.expect(':')?;
+            self.value()?;
         }
-        Ok(Head { name, at: self.at + brace, tail: Tail::Nothing })
+        self.expect('}')
     }
 }
 
@@ -250,9 +198,4 @@ impl Arguments {
         }
         (text.len(), Ends::Later)
     }
-}
-
-/// Emits a piece of a call; returns the length of its text.
-pub(super) fn give_piece(name: String, arguments: &str, raw: &str, each: &mut Each<'_>) -> usize {
-    give(Part::Call(Call { name, arguments: arguments.to_owned() }), raw, each)
 }

@@ -1,0 +1,624 @@
+//! The descriptions, one for each family.
+
+use super::{
+    Calls, Elements, Field, Form, Format, History, Ids, Literal, Named, Notation, Object, Pair,
+    Tagged,
+};
+
+/// The description of a format.
+pub(super) fn notation(format: Format) -> &'static Notation {
+    match format {
+        Format::Plain => &PLAIN,
+        Format::ChatMl => &CHAT_ML,
+        Format::Harmony => &HARMONY,
+        Format::Gemma4 => &GEMMA4,
+        Format::Mistral => &MISTRAL,
+        Format::Glm => &GLM,
+        Format::Hy3 => &HY3,
+        Format::Horizon => &HORIZON,
+        Format::DeepSeek => &DEEPSEEK,
+        Format::Dsml => &DSML,
+        Format::Kimi => &KIMI,
+        Format::KimiK3 => &KIMI_K3,
+        Format::MiniMax => &MINIMAX,
+        Format::MiniMax3 => &MINIMAX3,
+        Format::Llama => &LLAMA,
+        Format::Seed => &SEED,
+        Format::Lfm2 => &LFM2,
+        Format::Command => &COMMAND,
+        Format::Granite3 => &GRANITE3,
+        Format::Nemotron2 => &NEMOTRON2,
+        Format::ToolCalls => &TOOL_CALLS,
+        Format::Apertus => &APERTUS,
+        Format::Solar => &SOLAR,
+        Format::MiniCpm5 => &MINICPM5,
+    }
+}
+
+const THINK: Pair = pair("<think>", "</think>");
+
+const fn pair(open: &'static str, close: &'static str) -> Pair {
+    Pair { open, close }
+}
+
+/// No calls.
+const NO_CALLS: Calls = Calls {
+    opens: &[],
+    closes: &[],
+    forms: &[],
+    bare: &[],
+    bare_lines: false,
+    unmarked: false,
+    in_thinking: false,
+    ids: false,
+};
+
+/// A description of thinking in `<think>`, for others to start from.
+const BASE: Notation = Notation {
+    thinking: &[THINK],
+    thinking_anywhere: false,
+    answer: &[],
+    calls: NO_CALLS,
+    history: ANY,
+    tokens: &["<think>", "</think>"],
+};
+
+/// Templates that iterate over the arguments, or write them as JSON themselves, are the rule.
+const ANY: History =
+    History { ids: Ids::Any, one_call: false, ordered_results: false, arguments_are_objects: true };
+
+const JSON: Form = Form::Object(OBJECT);
+
+const OBJECT: Object = Object { name: "name", arguments: &["arguments", "parameters"] };
+
+/// Qwen3-Coder's tags.
+const FUNCTION: Tagged = Tagged {
+    open: "<function=",
+    name_close: ">",
+    key_open: "<parameter=",
+    key_close: ">",
+    value_open: "",
+    value_closes: &["\n</parameter>", "</parameter>"],
+    close: "</function>",
+    newlines: true,
+    cdata: false,
+    wraps: &[],
+};
+
+/// GLM's tags.
+const ARG_KEY: Tagged = Tagged {
+    open: "",
+    name_close: "",
+    key_open: "<arg_key>",
+    key_close: "</arg_key>",
+    value_open: "<arg_value>",
+    value_closes: &["</arg_value>"],
+    close: "",
+    newlines: false,
+    cdata: false,
+    wraps: &[],
+};
+
+const PLAIN: Notation = Notation { thinking: &[], tokens: &[], ..BASE };
+
+const CHAT_ML: Notation = Notation {
+    // ERNIE's and Granite's answers after thinking.
+    answer: &[pair("<response>", "</response>")],
+    calls: Calls {
+        opens: &["<tool_call>"],
+        closes: &["</tool_call>"],
+        forms: &[JSON, Form::Tagged(FUNCTION)],
+        bare: &["<function="],
+        in_thinking: true,
+        ..NO_CALLS
+    },
+    tokens: &["<think>", "</think>", "<tool_call>", "</tool_call>"],
+    ..BASE
+};
+
+/// Headers are read by code of their own; `forms` and marks do not occur.
+const HARMONY: Notation = Notation {
+    thinking: &[],
+    tokens: &[
+        "<|start|>",
+        "<|channel|>",
+        "<|message|>",
+        "<|constrain|>",
+        "<|end|>",
+        "<|call|>",
+        "<|return|>",
+    ],
+    ..BASE
+};
+
+const GEMMA4: Notation = Notation {
+    thinking: &[pair("<|channel>thought", "<channel|>")],
+    thinking_anywhere: true,
+    calls: Calls {
+        opens: &["<|tool_call>"],
+        closes: &["<tool_call|>"],
+        forms: &[
+            Form::Literal(Literal { open: "call:", body: ('{', '}'), python: false, wraps: &[] }),
+            JSON,
+        ],
+        ..NO_CALLS
+    },
+    tokens: &["<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|\"|>"],
+    ..BASE
+};
+
+const MISTRAL: Notation = Notation {
+    thinking: &[pair("[THINK]", "[/THINK]"), THINK],
+    calls: Calls {
+        opens: &["[TOOL_CALLS]"],
+        forms: &[
+            JSON,
+            Form::Named(Named {
+                open: "",
+                first: Field::Name,
+                fields: &[("[CALL_ID]", Field::Id), ("[ARGS]", Field::Nothing)],
+                closes: &[],
+            }),
+        ],
+        in_thinking: true,
+        ids: true,
+        ..NO_CALLS
+    },
+    tokens: &["[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<think>", "</think>"],
+    history: History { ids: Ids::Nine, arguments_are_objects: false, ..ANY },
+    ..BASE
+};
+
+const GLM: Notation = Notation {
+    calls: Calls {
+        opens: &["<tool_call>"],
+        closes: &["</tool_call>"],
+        forms: &[JSON, Form::Tagged(ARG_KEY)],
+        ..NO_CALLS
+    },
+    tokens: &[
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        "<arg_key>",
+        "</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+    ],
+    ..BASE
+};
+
+const HY3: Notation = Notation {
+    thinking: &[pair("<think:opensource>", "</think:opensource>"), THINK],
+    calls: Calls {
+        opens: &["<tool_calls:opensource>"],
+        closes: &["</tool_calls:opensource>"],
+        forms: &[Form::Tagged(Tagged {
+            open: "<tool_call:opensource>",
+            name_close: "<tool_sep:opensource>",
+            key_open: "<arg_key:opensource>",
+            key_close: "</arg_key:opensource>",
+            value_open: "<arg_value:opensource>",
+            value_closes: &["</arg_value:opensource>"],
+            close: "</tool_call:opensource>",
+            newlines: false,
+            cdata: false,
+            wraps: &[],
+        })],
+        bare: &["<tool_call:opensource>"],
+        ..NO_CALLS
+    },
+    tokens: &[
+        "<think:opensource>",
+        "</think:opensource>",
+        "<tool_calls:opensource>",
+        "</tool_calls:opensource>",
+        "<tool_call:opensource>",
+        "</tool_call:opensource>",
+        "<tool_sep:opensource>",
+        "<arg_key:opensource>",
+        "</arg_key:opensource>",
+        "<arg_value:opensource>",
+        "</arg_value:opensource>",
+    ],
+    ..BASE
+};
+
+const HORIZON: Notation = Notation {
+    thinking: &[
+        pair("<ifm|think>", "</ifm|think>"),
+        pair("<ifm|think_fast>", "</ifm|think_fast>"),
+        pair("<ifm|think_faster>", "</ifm|think_faster>"),
+    ],
+    calls: Calls {
+        opens: &["<ifm|tool_calls>"],
+        closes: &["</ifm|tool_calls>"],
+        forms: &[Form::Tagged(Tagged {
+            open: "<ifm|tool_call>",
+            name_close: "",
+            key_open: "<ifm|arg_key>",
+            key_close: "</ifm|arg_key>",
+            value_open: "<ifm|arg_value>",
+            value_closes: &["</ifm|arg_value>"],
+            close: "</ifm|tool_call>",
+            newlines: false,
+            cdata: false,
+            wraps: &[],
+        })],
+        bare: &["<ifm|tool_call>"],
+        ..NO_CALLS
+    },
+    tokens: &[
+        "<ifm|think>",
+        "</ifm|think>",
+        "<ifm|think_fast>",
+        "</ifm|think_fast>",
+        "<ifm|think_faster>",
+        "</ifm|think_faster>",
+        "<ifm|tool_calls>",
+        "</ifm|tool_calls>",
+        "<ifm|tool_call>",
+        "</ifm|tool_call>",
+        "<ifm|arg_key>",
+        "</ifm|arg_key>",
+        "<ifm|arg_value>",
+        "</ifm|arg_value>",
+    ],
+    ..BASE
+};
+
+const DEEPSEEK: Notation = Notation {
+    calls: Calls {
+        opens: &["<｜tool▁calls▁begin｜>"],
+        closes: &["<｜tool▁calls▁end｜>"],
+        forms: &[Form::Named(Named {
+            open: "<｜tool▁call▁begin｜>",
+            first: Field::Name,
+            fields: &[("<｜tool▁sep｜>", Field::NameIfAny)],
+            closes: &["```", "<｜tool▁call▁end｜>"],
+        })],
+        bare: &["<｜tool▁call▁begin｜>"],
+        ..NO_CALLS
+    },
+    tokens: &[
+        "<think>",
+        "</think>",
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁end｜>",
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁call▁end｜>",
+        "<｜tool▁sep｜>",
+    ],
+    ..BASE
+};
+
+/// DeepSeek's tags.
+const INVOKE: Tagged = Tagged {
+    open: "<｜DSML｜invoke name=",
+    name_close: ">",
+    key_open: "<｜DSML｜parameter name=",
+    key_close: ">",
+    value_open: "",
+    value_closes: &["</｜DSML｜parameter>"],
+    close: "</｜DSML｜invoke>",
+    newlines: false,
+    cdata: false,
+    wraps: &["arguments", "input"],
+};
+
+const DSML: Notation = Notation {
+    calls: Calls {
+        opens: &[
+            "<｜DSML｜function_calls>",
+            "<｜DSML｜tool_calls>",
+            "<|DSML|function_calls>",
+            "<|DSML|tool_calls>",
+        ],
+        closes: &[
+            "</｜DSML｜function_calls>",
+            "</｜DSML｜tool_calls>",
+            "</|DSML|function_calls>",
+            "</|DSML|tool_calls>",
+        ],
+        forms: &[
+            Form::Tagged(INVOKE),
+            // With the ASCII bar that models write by mistake.
+            Form::Tagged(Tagged {
+                open: "<|DSML|invoke name=",
+                key_open: "<|DSML|parameter name=",
+                value_closes: &["</|DSML|parameter>"],
+                close: "</|DSML|invoke>",
+                ..INVOKE
+            }),
+        ],
+        bare: &["<｜DSML｜invoke name=", "<|DSML|invoke name="],
+        ..NO_CALLS
+    },
+    tokens: &["<think>", "</think>", "｜DSML｜"],
+    history: History { ordered_results: true, ..ANY },
+    ..BASE
+};
+
+const KIMI: Notation = Notation {
+    calls: Calls {
+        opens: &["<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"],
+        closes: &["<|tool_calls_section_end|>", "<|tool_call_section_end|>"],
+        forms: &[Form::Named(Named {
+            open: "<|tool_call_begin|>",
+            first: Field::IdWithName,
+            fields: &[("<|tool_call_argument_begin|>", Field::Nothing)],
+            closes: &["<|tool_call_end|>"],
+        })],
+        bare: &["<|tool_call_begin|>"],
+        in_thinking: true,
+        ids: true,
+        ..NO_CALLS
+    },
+    tokens: &[
+        "<think>",
+        "</think>",
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        "<|tool_call_section_begin|>",
+        "<|tool_call_section_end|>",
+        "<|tool_call_begin|>",
+        "<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
+    ],
+    history: History { ids: Ids::Counted, arguments_are_objects: false, ..ANY },
+    ..BASE
+};
+
+const KIMI_K3: Notation = Notation {
+    thinking: &[pair("<|open|>think<|sep|>", "<|close|>think<|sep|>")],
+    answer: &[
+        pair("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
+        pair("<|close|>message<|sep|>", ""),
+    ],
+    calls: Calls {
+        opens: &["<|open|>tools<|sep|>"],
+        closes: &["<|close|>tools<|sep|>"],
+        forms: &[Form::Tagged(Tagged {
+            open: "<|open|>call tool=",
+            name_close: "<|sep|>",
+            key_open: "<|open|>argument key=",
+            key_close: "<|sep|>",
+            value_open: "",
+            value_closes: &["<|close|>argument<|sep|>"],
+            close: "<|close|>call<|sep|>",
+            newlines: false,
+            cdata: false,
+            wraps: &[],
+        })],
+        bare: &["<|open|>call tool="],
+        ..NO_CALLS
+    },
+    tokens: &["<|open|>", "<|close|>", "<|sep|>"],
+    ..BASE
+};
+
+const MINIMAX: Notation = Notation {
+    calls: Calls {
+        opens: &["<minimax:tool_call>"],
+        closes: &["</minimax:tool_call>"],
+        forms: &[Form::Tagged(Tagged {
+            open: "<invoke name=",
+            name_close: ">",
+            key_open: "<parameter name=",
+            key_close: ">",
+            value_open: "",
+            value_closes: &["</parameter>"],
+            close: "</invoke>",
+            newlines: false,
+            cdata: false,
+            wraps: &[],
+        })],
+        bare: &["<invoke name="],
+        ..NO_CALLS
+    },
+    tokens: &["<think>", "</think>", "<minimax:tool_call>", "</minimax:tool_call>"],
+    ..BASE
+};
+
+const MINIMAX3: Notation = Notation {
+    thinking: &[pair("<mm:think>", "</mm:think>")],
+    // Without thinking, its end stands alone.
+    answer: &[pair("</mm:think>", "")],
+    calls: Calls {
+        opens: &["]<]minimax[>[<tool_call>"],
+        closes: &["]<]minimax[>[</tool_call>"],
+        forms: &[Form::Elements(Elements {
+            open: "]<]minimax[>[<invoke name=",
+            name_close: ">",
+            mark: "]<]minimax[>[",
+            close: "]<]minimax[>[</invoke>",
+        })],
+        bare: &["]<]minimax[>[<invoke name="],
+        ..NO_CALLS
+    },
+    tokens: &["<mm:think>", "</mm:think>", "]<]minimax[>["],
+    ..BASE
+};
+
+const PYTHON: Literal = Literal { open: "", body: ('(', ')'), python: true, wraps: &[] };
+
+const LLAMA: Notation = Notation {
+    calls: Calls {
+        opens: &["<|python_tag|>", "<|python_start|>"],
+        closes: &["<|python_end|>"],
+        forms: &[JSON, Form::Tagged(FUNCTION), Form::Literal(PYTHON)],
+        bare: &["{\"name\"", "{\"type\"", "<function="],
+        bare_lines: true,
+        unmarked: true,
+        ..NO_CALLS
+    },
+    tokens: &["<think>", "</think>", "<|python_tag|>", "<|python_start|>", "<|python_end|>"],
+    history: History { one_call: true, ..ANY },
+    ..BASE
+};
+
+const SEED: Notation = Notation {
+    thinking: &[pair("<seed:think>", "</seed:think>")],
+    calls: Calls {
+        opens: &["<seed:tool_call>"],
+        closes: &["</seed:tool_call>"],
+        forms: &[Form::Tagged(Tagged {
+            value_closes: &["</parameter>"],
+            newlines: false,
+            ..FUNCTION
+        })],
+        bare: &["<function="],
+        ..NO_CALLS
+    },
+    tokens: &["<seed:think>", "</seed:think>", "<seed:tool_call>", "</seed:tool_call>"],
+    ..BASE
+};
+
+const LFM2: Notation = Notation {
+    calls: Calls {
+        opens: &["<|tool_call_start|>"],
+        closes: &["<|tool_call_end|>"],
+        forms: &[JSON, Form::Literal(Literal { wraps: &["properties"], ..PYTHON })],
+        ..NO_CALLS
+    },
+    tokens: &["<think>", "</think>", "<|tool_call_start|>", "<|tool_call_end|>"],
+    ..BASE
+};
+
+const COMMAND: Notation = Notation {
+    thinking: &[pair("<|START_THINKING|>", "<|END_THINKING|>")],
+    answer: &[
+        pair("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        pair("<|START_TEXT|>", "<|END_TEXT|>"),
+    ],
+    calls: Calls {
+        opens: &["<|START_ACTION|>"],
+        closes: &["<|END_ACTION|>"],
+        forms: &[Form::Object(Object { name: "tool_name", arguments: &["parameters"] })],
+        ..NO_CALLS
+    },
+    tokens: &[
+        "<|START_THINKING|>",
+        "<|END_THINKING|>",
+        "<|START_ACTION|>",
+        "<|END_ACTION|>",
+        "<|START_RESPONSE|>",
+        "<|END_RESPONSE|>",
+        "<|START_TEXT|>",
+        "<|END_TEXT|>",
+    ],
+    ..BASE
+};
+
+const GRANITE3: Notation = Notation {
+    answer: &[pair("<response>", "</response>")],
+    calls: Calls {
+        opens: &["<|tool_call|>", "<tool_call>", "functools"],
+        closes: &["<|/tool_call|>", "</tool_call>"],
+        forms: &[JSON],
+        ..NO_CALLS
+    },
+    tokens: &["<think>", "</think>", "<|tool_call|>", "<|/tool_call|>", "<tool_call>"],
+    ..BASE
+};
+
+const NEMOTRON2: Notation = Notation {
+    calls: Calls { opens: &["<TOOLCALL>"], closes: &["</TOOLCALL>"], forms: &[JSON], ..NO_CALLS },
+    tokens: &["<think>", "</think>", "<TOOLCALL>", "</TOOLCALL>"],
+    ..BASE
+};
+
+const TOOL_CALLS: Notation = Notation {
+    // Apriel's thinking has no opening mark: its prompt ends with a sentence.
+    thinking: &[THINK, pair("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")],
+    answer: &[
+        pair("<answer>", "</answer>"),
+        pair("[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"),
+    ],
+    calls: Calls {
+        opens: &["<tool_calls>"],
+        closes: &["</tool_calls>"],
+        forms: &[JSON],
+        ..NO_CALLS
+    },
+    tokens: &[
+        "<think>",
+        "</think>",
+        "<tool_calls>",
+        "</tool_calls>",
+        "<answer>",
+        "</answer>",
+        "[BEGIN FINAL RESPONSE]",
+        "[END FINAL RESPONSE]",
+    ],
+    ..BASE
+};
+
+const APERTUS: Notation = Notation {
+    thinking: &[pair("<|inner_prefix|>", "<|inner_suffix|>")],
+    thinking_anywhere: true,
+    calls: Calls {
+        opens: &["<|tools_prefix|>"],
+        closes: &["<|tools_suffix|>"],
+        forms: &[Form::Object(Object { name: "", arguments: &[] })],
+        ..NO_CALLS
+    },
+    tokens: &["<|inner_prefix|>", "<|inner_suffix|>", "<|tools_prefix|>", "<|tools_suffix|>"],
+    ..BASE
+};
+
+const SOLAR: Notation = Notation {
+    thinking: &[pair("<|think|>", "<|end|>")],
+    answer: &[
+        pair("<|begin|>assistant<|content|>", "<|end|>"),
+        pair("<|content|>", "<|end|>"),
+        pair("<|begin|>assistant", ""),
+    ],
+    calls: Calls {
+        opens: &["<|tool_calls|>", "<|begin|>assistant<|tool_calls|>"],
+        closes: &["<|calls|>"],
+        forms: &[Form::Named(Named {
+            open: "<|tool_call:begin|>",
+            first: Field::Id,
+            fields: &[("<|tool_call:name|>", Field::Name), ("<|tool_call:args|>", Field::Nothing)],
+            closes: &["<|tool_call:end|>"],
+        })],
+        bare: &["<|tool_call:begin|>"],
+        ..NO_CALLS
+    },
+    tokens: &[
+        "<|think|>",
+        "<|end|>",
+        "<|begin|>",
+        "<|content|>",
+        "<|tool_calls|>",
+        "<|calls|>",
+        "<|tool_call:begin|>",
+        "<|tool_call:name|>",
+        "<|tool_call:args|>",
+        "<|tool_call:end|>",
+    ],
+    ..BASE
+};
+
+const MINICPM5: Notation = Notation {
+    calls: Calls {
+        forms: &[Form::Tagged(Tagged {
+            open: "<function name=",
+            name_close: ">",
+            key_open: "<param name=",
+            key_close: ">",
+            value_open: "",
+            value_closes: &["]]></param>", "</param>"],
+            close: "</function>",
+            newlines: false,
+            cdata: true,
+            wraps: &[],
+        })],
+        bare: &["<function name="],
+        ..NO_CALLS
+    },
+    tokens: &["<think>", "</think>"],
+    ..BASE
+};
