@@ -30,7 +30,7 @@ SEEDS = range(24)
 def add_arguments(parser) -> None:
     """How long, and how many clients at a time."""
     parser.add_argument("--minutes", type=float, default=60.0, help="how long (default: %(default)s)")
-    parser.add_argument("--clients", type=int, default=12, help="clients at a time (default: %(default)s)")
+    parser.add_argument("--clients", type=int, default=8, help="clients at a time (default: %(default)s)")
     parser.add_argument("--model", type=Path, default=common.models_folder() / "SmolLM2-135M-Instruct.Q4_1.gguf")
     parser.add_argument("--binary", type=Path, default=common.TARGET / "release/alight")
     parser.add_argument("--seed", type=int, default=1, help="of the requests (default: %(default)s)")
@@ -69,7 +69,7 @@ def hostile(rng: random.Random) -> tuple[str, bytes]:
         (CHAT, chat | {"messages": [{"role": "assistant", "tool_calls": [{"id": "x", "type": "function", "function": {
             "name": "f", "arguments": "[" * 5000 if n % 2 else "[" + "1," * 600_000 + "1]"}}]}]}),
         (COMPLETIONS, {"prompt": ["a b c " * 300] * 16, "echo": True, "logprobs": 5, "n": 8, "max_tokens": 1}),
-        ("/api/embed", {"model": "m", "input": [f"{n} words of a text " * 300] * 8}),
+        ("/api/embed", {"model": "m", "input": [f"{n} words of a text " * 300] * 2}),
         (CHAT, chat | {"grammar": "root ::= " + "(" * (n % 3000)}),
         (COMPLETIONS, {"prompt": "x" * (1 << 22)}),
         ("/tokenize", {"content": "aé\0 " * (n % 400_000), "with_pieces": True}),
@@ -116,7 +116,7 @@ class Soak:
 
     def post(self, path: str, body: bytes, leaves_after: float | None = None) -> tuple[int, bytes] | None:
         """The status and the body of an answer; `None`: the client has left."""
-        connection = http.client.HTTPConnection(*self.address, timeout=300 if leaves_after is None else leaves_after)
+        connection = http.client.HTTPConnection(*self.address, timeout=1800 if leaves_after is None else leaves_after)
         with contextlib.closing(connection):
             connection.request("POST", path, body, {"content-type": "application/json"})
             response = connection.getresponse()
@@ -177,7 +177,7 @@ class Soak:
             self.stop.wait(60 * self.args.minutes)
         self.stop.set()
         for thread in threads:
-            thread.join(timeout=320)
+            thread.join(timeout=1800)
         return self.judge()
 
     def judge(self) -> int:
@@ -227,6 +227,6 @@ def comparable(answer: bytes):
 
 def run(args) -> int:
     """Runs it; the exit status."""
-    socket.setdefaulttimeout(300)
+    socket.setdefaulttimeout(1800)
     os.environ["ALIGHT_CONFIG"] = ""
     return Soak(args).run()

@@ -414,7 +414,8 @@ impl Model {
         let prompts = several(prompts)?;
         // All of them are encoded before the first is computed.
         let (held, encoded) = py.detach(|| {
-            let held = self.held(&options, prompts.iter().any(|prompt| prompt.tools().is_some()))?;
+            let held =
+                self.held(&options, prompts.iter().any(|prompt| prompt.tools().is_some()))?;
             let encode = |prompt: Prompt| {
                 let tools = prompt.tools();
                 let (tokens, style) = prompt.encode(&self.vocabulary, &options, self.context)?;
