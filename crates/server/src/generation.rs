@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use alight_chat::answer::{Answer, AnswerOptions, Delta};
 use alight_chat::worker::{EngineEvent, TokenLogits};
-use alight_model::{Finish, Logprobs};
+use alight_model::{Finish, Logprobs, ModelError};
 use alight_text::Vocabulary;
 use serde_json::{Value, json};
 
@@ -172,12 +172,15 @@ impl Choice {
                 Some(Update::Ended(Piece { deltas, tokens }, reason))
             }
             failed => {
-                self.running = None;
+                let running = self.running.take();
+                let text = |why: &ModelError| {
+                    running.as_ref().map(|running| running.error_text(why)).unwrap_or_default()
+                };
                 Some(Update::Failed(match failed {
                     Some(EngineEvent::Failed(why) | EngineEvent::EngineFailed(why)) => {
-                        Failure::internal(why.to_string())
+                        Failure::internal(text(&why))
                     }
-                    Some(EngineEvent::Refused(why)) => Failure::invalid(why.to_string()),
+                    Some(EngineEvent::Refused(why)) => Failure::invalid(text(&why)),
                     Some(EngineEvent::Ending) => Failure::ending(),
                     _ => Failure::internal("the engine has ended before the answer"),
                 }))
