@@ -182,7 +182,7 @@ impl RepoFolder {
     /// The recorded commit of a branch, or `revision` itself if it is a commit.
     ///
     /// # Errors
-    /// What should record it is not a regular file.
+    /// The record is not a regular file.
     pub fn commit(&self, revision: &str) -> Result<Option<String>, HubError> {
         if is_hex(revision, 40) {
             return Ok(Some(revision.to_owned()));

@@ -200,7 +200,7 @@ pub enum HubError {
     Unexpected {
         /// The path in the cache.
         path: PathBuf,
-        /// What was found, without an article.
+        /// Its kind, without an article.
         found: String,
     },
     /// A file in the cache cannot be opened. Names the file.

@@ -102,8 +102,8 @@ impl PromptFolder {
         Ok(listed.collect())
     }
 
-    /// Removes all prompt files, and returns their number and total bytes. Existing mappings stay valid. Files that only have the name of a prompt file
-    /// stay.
+    /// Removes all prompt files, and returns their number and total bytes. Existing mappings stay valid. Other files with
+    /// the name of a prompt file stay.
     ///
     /// # Errors
     /// The folder cannot be opened or read, or belongs to another user; or a file cannot be removed.
