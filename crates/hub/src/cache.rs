@@ -174,9 +174,10 @@ impl RepoFolder {
         let folder = path.parent().unwrap_or(&self.cache);
         fs::create_dir_all(folder).map_err(HubError::cache(folder))?;
         let len = commit.len() as u64;
-        let new = Replacement::create(&path, New { len, replace: true, inputs: &[] })?;
+        let new = New { len, replace: true, inputs: &[] };
+        let new = Replacement::create(&path, new).map_err(HubError::writing)?;
         io::Write::write_all(&mut new.file(), commit.as_bytes()).map_err(HubError::cache(&path))?;
-        Ok(new.commit()?)
+        new.commit().map_err(HubError::writing)
     }
 
     /// The recorded commit of a branch, or `revision` itself if it is a commit.

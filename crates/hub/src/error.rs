@@ -203,12 +203,12 @@ pub enum HubError {
         /// Its kind, without an article.
         found: String,
     },
-    /// A file in the cache cannot be opened. Names the file.
+    /// A file in the cache cannot be used. Names the file.
     #[error(transparent)]
     Open(MapError),
-    /// A file in the cache cannot be written. Names the file.
+    /// A file in the cache cannot be replaced. Names the file.
     #[error(transparent)]
-    Write(#[from] ReplaceError),
+    Write(ReplaceError),
     /// The system denies an operation in the cache.
     #[error("{}: {source}", path.display())]
     Cache {
@@ -235,7 +235,18 @@ impl HubError {
             MapError::NotAFile { path, kind } => {
                 HubError::Unexpected { path, found: kind.to_string() }
             }
+            MapError::Open { path, source } => HubError::Cache { path, source },
             other => HubError::Open(other),
+        }
+    }
+
+    /// An error of writing a file in the cache.
+    pub(crate) fn writing(error: ReplaceError) -> HubError {
+        match error {
+            ReplaceError::Create { path, source } | ReplaceError::Commit { path, source } => {
+                HubError::Cache { path, source }
+            }
+            other => HubError::Write(other),
         }
     }
 
