@@ -156,7 +156,7 @@ fn existing(given: Option<PathBuf>) -> Outcome<PromptFolder> {
 /// Returns the kept prompts and their folder.
 fn kept(dir: Option<PathBuf>) -> Outcome<(PromptFolder, Vec<Kept>)> {
     let folder = existing(dir)?;
-    let listed = folder.list().map_err(|e| anyhow!("{}: {e}", folder.path().display()))?;
+    let listed = folder.list().map_err(|e| anyhow!(e))?;
     let now = SystemTime::now();
     let kept = listed.into_iter().map(|listed| {
         let (model, tokens, error) = match listed.prompt {
@@ -223,8 +223,7 @@ fn info(args: FolderArgs) -> Outcome {
 
 fn clear(args: FolderArgs) -> Outcome {
     let folder = existing(args.dir)?;
-    let removed = folder.clear().map_err(|e| anyhow!("{}: {e}", folder.path().display()))?;
-    let (count, bytes) = removed;
+    let (count, bytes) = folder.clear().map_err(|e| anyhow!(e))?;
     if args.json {
         let (folder, limit) = (folder.path().display().to_string(), LIMIT);
         return output::json(&Info { folder, prompts: count, bytes, limit });

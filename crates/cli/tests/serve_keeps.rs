@@ -111,6 +111,88 @@ fn a_slot_is_saved_restored_and_erased() {
     assert_eq!(slot(&serving, "save", "x").status, 501);
 }
 
+/// What is in the folder and is no prompt file stays, and nothing is read through it; an answer names the file and not its folder.
+#[test]
+fn a_slot_is_saved_and_restored_through_nothing_but_a_prompt_file() {
+    use std::os::unix::fs::{MetadataExt, chown, symlink};
+    let folder = tempfile::tempdir().unwrap();
+    let model = said::model(folder.path(), &SAID, 1);
+    let slots = folder.path().join("slots");
+    std::fs::create_dir(&slots).unwrap();
+    let args =
+        [&*model, "--no-cache", "--parallel", "1", "--slot-save-path", slots.to_str().unwrap()];
+    let serving = Serving::start(&args);
+    assert_eq!(cached(&serving, 300), 0);
+    assert_eq!(slot(&serving, "save", "good").status, 200);
+    let (victim, good) = (folder.path().join("victim"), slots.join("good"));
+    std::fs::copy(&good, &victim).unwrap();
+    let before = std::fs::read(&victim).unwrap();
+    symlink(&victim, slots.join("link")).unwrap();
+    symlink(folder.path().join("nowhere"), slots.join("dangling")).unwrap();
+    std::fs::write(slots.join("text"), "the words of a person").unwrap();
+    assert!(Command::new("mkfifo").arg(slots.join("pipe")).status().unwrap().success());
+    let outside = folder.path().to_str().unwrap();
+    for (name, why) in [
+        ("link", "is a symbolic link"),
+        ("dangling", "is a symbolic link"),
+        ("pipe", "is a pipe"),
+        ("text", "prompt file"),
+    ] {
+        for action in ["save", "restore"] {
+            let refused = slot(&serving, action, name);
+            let text = refused.text();
+            assert_eq!(refused.status, 400, "{action} {name}: {text}");
+            assert!(text.contains(why) && text.contains(name), "{text}");
+            assert!(!text.contains(outside) && !text.contains("words"), "{text}");
+        }
+    }
+    assert!(std::fs::read(&victim).unwrap() == before && !folder.path().join("nowhere").exists());
+    assert_eq!(std::fs::read(slots.join("text")).unwrap(), b"the words of a person");
+    let missing = slot(&serving, "restore", "missing");
+    assert!(missing.status == 400 && !missing.text().contains(outside), "{}", missing.text());
+    // A folder of another user, and then none.
+    let owner = std::fs::metadata(&slots).unwrap().uid();
+    match chown(&slots, Some(owner + 12_345), None) {
+        Ok(()) => {
+            std::fs::set_permissions(&slots, std::fs::Permissions::from_mode(0o777)).unwrap();
+            let (saved, restored) =
+                (slot(&serving, "save", "good"), slot(&serving, "restore", "good"));
+            assert_eq!((saved.status, restored.status), (500, 400));
+            for text in [saved.text(), restored.text()] {
+                assert!(text.contains("belongs to another user"), "{text}");
+                assert!(!text.contains(outside), "{text}");
+            }
+        }
+        Err(_) => eprintln!("skipped: only root can give a folder to another user"),
+    }
+    std::fs::remove_dir_all(&slots).unwrap();
+    let saved = slot(&serving, "save", "good");
+    assert!(saved.status == 500 && !saved.text().contains(outside), "{}", saved.text());
+    let (_, logged) = serving.stop(libc::SIGTERM);
+    assert!(logged.contains(slots.to_str().unwrap()), "the log has the whole path: {logged}");
+}
+
+#[test]
+fn an_error_of_the_server_names_a_file_and_not_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = said::model(folder.path(), &SAID, 1);
+    let serving = Serving::start(&[&*model, "--no-cache"]);
+    assert_eq!(cached(&serving, 30), 0);
+    std::fs::OpenOptions::new().write(true).open(&model).unwrap().set_len(100).unwrap();
+    let name = Path::new(&model).file_name().unwrap().to_str().unwrap();
+    let mut streamed = prompt(30);
+    streamed["stream"] = true.into();
+    for (body, status) in [(prompt(30), Some(500)), (streamed, None)] {
+        let failed = serving.post("/v1/completions", &body);
+        let text = failed.text();
+        assert!(status.is_none_or(|status| failed.status == status), "{text}");
+        assert!(text.contains(name) && text.contains("cut short"), "{text}");
+        assert!(!text.contains(folder.path().to_str().unwrap()), "{text}");
+    }
+    let (_, logged) = serving.stop(libc::SIGTERM);
+    assert!(logged.contains(&model), "the log has the whole path: {logged}");
+}
+
 #[test]
 fn one_key_s_slot_is_not_another_one_s() {
     let folder = tempfile::tempdir().unwrap();

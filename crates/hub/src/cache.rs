@@ -14,6 +14,8 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::time::SystemTime;
 
+use alight_pages::{MapError, New, Replacement, file_kind, open_unfollowed};
+
 use crate::api::is_hex;
 use crate::name::is_path;
 use crate::select::{self, Model};
@@ -25,6 +27,8 @@ const FILES: usize = 100_000;
 const DEPTH: usize = 16;
 /// The suffix of the name of an incomplete file.
 const INCOMPLETE: &str = ".alight.incomplete";
+/// Maximum number of bytes of a file that holds a commit.
+const MAX_REF_BYTES: u64 = 256;
 /// Tells backup programs that all of the cache can be fetched again (bford.info/cachedir).
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # This file is a cache directory tag; see https://bford.info/cachedir/\n";
@@ -111,7 +115,7 @@ impl RepoFolder {
         fs::create_dir_all(folder).map_err(HubError::cache(folder))?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
-        let file = options.open(&path).map_err(HubError::cache(&path))?;
+        let (file, _) = open_unfollowed(&path, &options).map_err(HubError::opening)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(Lock::Others),
@@ -121,7 +125,7 @@ impl RepoFolder {
         let same = |there: fs::Metadata| {
             file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (there.dev(), there.ino()))
         };
-        match fs::metadata(&path).is_ok_and(same) {
+        match fs::symlink_metadata(&path).is_ok_and(same) {
             true => Ok(Lock::Ours(file)),
             false => Ok(Lock::Others),
         }
@@ -164,34 +168,104 @@ impl RepoFolder {
             return Ok(());
         }
         let path = self.path().join("refs").join(revision);
-        if read_short(&path).as_deref() == Some(commit) {
+        if read_short(&path)?.as_deref() == Some(commit) {
             return Ok(());
         }
         let folder = path.parent().unwrap_or(&self.cache);
         fs::create_dir_all(folder).map_err(HubError::cache(folder))?;
-        let beside = folder.join(format!(".{}.alight", std::process::id()));
-        let written = fs::write(&beside, commit).and_then(|()| fs::rename(&beside, &path));
-        written.map_err(HubError::cache(&path))
+        let len = commit.len() as u64;
+        let new = New { len, replace: true, inputs: &[] };
+        let new = Replacement::create(&path, new).map_err(HubError::writing)?;
+        io::Write::write_all(&mut new.file(), commit.as_bytes()).map_err(HubError::cache(&path))?;
+        new.commit().map_err(HubError::writing)
     }
 
     /// The recorded commit of a branch, or `revision` itself if it is a commit.
-    pub fn commit(&self, revision: &str) -> Option<String> {
+    ///
+    /// # Errors
+    /// The record is not a regular file.
+    pub fn commit(&self, revision: &str) -> Result<Option<String>, HubError> {
         if is_hex(revision, 40) {
-            return Some(revision.to_owned());
+            return Ok(Some(revision.to_owned()));
         }
         if !is_path(revision) {
-            return None;
+            return Ok(None);
         }
         let commit = read_short(&self.path().join("refs").join(revision))?;
-        Some(commit.trim().to_owned()).filter(|commit| is_hex(commit, 40))
+        Ok(commit.map(|commit| commit.trim().to_owned()).filter(|commit| is_hex(commit, 40)))
+    }
+
+    /// The metadata of the regular file at `path` in the cache, if there is one; links within the cache are followed.
+    ///
+    /// # Errors
+    /// It is not a regular file, or a link that leads out of the cache.
+    pub fn regular(&self, path: &Path) -> Result<Option<fs::Metadata>, HubError> {
+        let found = match fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            found => found.map_err(HubError::cache(path))?,
+        };
+        let unexpected = |found| HubError::Unexpected { path: path.to_owned(), found };
+        match Inside::of(self).leads_out(path) {
+            Some(target) => {
+                let target = target.display();
+                Err(unexpected(format!("link to {target}, which is not in the cache")))
+            }
+            None if !found.is_file() => Err(unexpected(file_kind(found.file_type()).to_string())),
+            None => Ok(Some(found)),
+        }
     }
 
     /// The models of a snapshot.
     pub fn models(&self, commit: &str) -> Vec<Model> {
         let folder = self.path().join("snapshots").join(commit);
-        let mut files = Vec::new();
-        files_in(&folder, "", 0, &mut files);
+        let files = Inside::of(self).files(&folder);
         select::models(files.iter().map(String::as_str))
+    }
+}
+
+/// The folders that links in a repository's folder may lead to. Each of them may itself be a link, since users move them to other disks.
+struct Inside(Vec<PathBuf>);
+
+impl Inside {
+    fn of(repo: &RepoFolder) -> Inside {
+        let own = repo.path();
+        // `blobs` of the whole cache has the bytes that repositories share.
+        let folders = [own.join("blobs"), own, repo.cache.join("blobs"), repo.cache.clone()];
+        Inside(folders.iter().flat_map(fs::canonicalize).collect())
+    }
+
+    /// The target of a link that leads elsewhere.
+    fn leads_out(&self, path: &Path) -> Option<PathBuf> {
+        let target = path.is_symlink().then(|| fs::canonicalize(path).ok())??;
+        let is_inside = self.0.iter().any(|folder| target.starts_with(folder));
+        (!is_inside).then_some(target)
+    }
+
+    /// The regular files below a folder, by their paths in it. Links that lead nowhere or out of the cache are left out.
+    fn files(&self, folder: &Path) -> Vec<String> {
+        let mut files = Vec::new();
+        self.files_below(folder, "", 0, &mut files);
+        files
+    }
+
+    fn files_below(&self, folder: &Path, above: &str, depth: usize, files: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            if files.len() >= FILES || depth > DEPTH || name.starts_with('.') {
+                continue;
+            }
+            let path = format!("{above}{name}");
+            match fs::metadata(entry.path()) {
+                Ok(meta) if meta.is_file() && self.leads_out(&entry.path()).is_none() => {
+                    files.push(path);
+                }
+                // A link to a folder may lead back to it.
+                Ok(meta) if meta.is_dir() && !entry.path().is_symlink() => {
+                    self.files_below(&entry.path(), &format!("{path}/"), depth + 1, files);
+                }
+                _ => {}
+            }
+        }
     }
 }
 
@@ -209,7 +283,7 @@ pub(crate) enum Lock {
 /// The model of this name, if it is in the cache. The choice is made among the cached models only.
 pub(crate) fn find(cache: &Path, name: &Name) -> Result<Option<Cached>, HubError> {
     let folder = RepoFolder::new(cache, &name.repo);
-    let Some(commit) = folder.commit(name.revision()) else { return Ok(None) };
+    let Some(commit) = folder.commit(name.revision())? else { return Ok(None) };
     let models = folder.models(&commit);
     if models.is_empty() {
         return Ok(None);
@@ -236,10 +310,10 @@ pub(crate) fn list(cache: &Path) -> Result<Vec<Cached>, HubError> {
     for repo in repositories(cache)? {
         let Ok(name) = Name::parse(&repo) else { continue };
         let folder = RepoFolder::new(cache, &name.repo);
-        let mut refs = Vec::new();
-        files_in(&folder.path().join("refs"), "", 0, &mut refs);
+        let refs = Inside::of(&folder).files(&folder.path().join("refs"));
+        let at = |name: &str| folder.commit(name).unwrap_or_default();
         let refs: Vec<(String, Option<String>)> =
-            refs.into_iter().map(|name| (name.clone(), folder.commit(&name))).collect();
+            refs.into_iter().map(|name| (name.clone(), at(&name))).collect();
         for commit in folders(&folder.path().join("snapshots"))? {
             if !is_hex(&commit, 40) {
                 continue;
@@ -262,9 +336,9 @@ pub(crate) fn list(cache: &Path) -> Result<Vec<Cached>, HubError> {
 pub(crate) fn incomplete(cache: &Path) -> Result<Vec<(String, u64)>, HubError> {
     let mut all = Vec::new();
     for repo in repositories(cache)? {
-        let mut blobs = Vec::new();
-        let folder = RepoFolder::new(cache, &repo).path().join("blobs");
-        files_in(&folder, "", 0, &mut blobs);
+        let repo_folder = RepoFolder::new(cache, &repo);
+        let folder = repo_folder.path().join("blobs");
+        let mut blobs = Inside::of(&repo_folder).files(&folder);
         blobs.retain(|name| name.ends_with(INCOMPLETE));
         // A file has holes where nothing has been received yet.
         let bytes =
@@ -301,7 +375,8 @@ pub(crate) fn remove(cache: &Path, name: &Name, all: bool) -> Result<Removed, Hu
         .into_iter()
         .filter(|model| model.repo == name.repo)
         .filter(|model| {
-            name.revision.as_ref().is_none_or(|r| folder.commit(r).as_ref() == Some(&model.commit))
+            let at = |revision| folder.commit(revision).unwrap_or_default();
+            name.revision.as_ref().is_none_or(|r| at(r).as_ref() == Some(&model.commit))
         })
         .collect();
     if there.is_empty() && !folder.path().join("blobs").is_dir() {
@@ -369,8 +444,7 @@ impl Removed {
         let snapshots = folder.path().join("snapshots");
         let mut files = Vec::new();
         for commit in folders(&snapshots).unwrap_or_default() {
-            let mut of_commit = Vec::new();
-            files_in(&snapshots.join(&commit), "", 0, &mut of_commit);
+            let of_commit = Inside::of(folder).files(&snapshots.join(&commit));
             files.extend(of_commit.into_iter().map(|file| snapshots.join(&commit).join(file)));
         }
         files.iter().any(|file| {
@@ -456,25 +530,6 @@ fn folders(path: &Path) -> Result<Vec<String>, HubError> {
     Ok(names)
 }
 
-/// The files below a folder, by their paths in it. Dangling links are left out.
-fn files_in(folder: &Path, above: &str, depth: usize, files: &mut Vec<String>) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        if files.len() >= FILES || depth > DEPTH || name.starts_with('.') {
-            continue;
-        }
-        let path = format!("{above}{name}");
-        match fs::metadata(entry.path()) {
-            Ok(meta) if meta.is_file() => files.push(path),
-            // A link to a folder may lead back to it.
-            Ok(meta) if meta.is_dir() && !entry.path().is_symlink() => {
-                files_in(&entry.path(), &format!("{path}/"), depth + 1, files);
-            }
-            _ => {}
-        }
-    }
-}
-
 /// The last part of a path, if it is a name.
 fn file_name(path: &Path) -> Option<String> {
     match path.components().next_back() {
@@ -483,11 +538,18 @@ fn file_name(path: &Path) -> Option<String> {
     }
 }
 
-/// The text of a file that holds a commit.
-fn read_short(path: &Path) -> Option<String> {
+/// The text of a file that holds a commit, if there is one that can be read.
+///
+/// # Errors
+/// It is not a regular file.
+fn read_short(path: &Path) -> Result<Option<String>, HubError> {
+    let file = match open_unfollowed(path, OpenOptions::new().read(true)) {
+        Ok((file, _)) => file,
+        Err(error @ MapError::NotAFile { .. }) => return Err(HubError::opening(error)),
+        Err(_) => return Ok(None),
+    };
     let mut text = String::new();
-    File::open(path).ok()?.take(256).read_to_string(&mut text).ok()?;
-    Some(text)
+    Ok(file.take(MAX_REF_BYTES).read_to_string(&mut text).is_ok().then_some(text))
 }
 
 /// Syncs the names in a folder to disk.

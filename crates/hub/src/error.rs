@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use alight_pages::{MapError, ReplaceError};
 use thiserror::Error;
 
 /// The reason a model could not be fetched or found. Received bytes of a file are kept, and the next pull continues with them,
@@ -178,8 +179,12 @@ pub enum HubError {
         /// The hash of the received bytes.
         found: String,
     },
-    /// There is not enough free disk space.
-    #[error("{}: {file} needs {needed} more bytes, and {free} are free", cache.display())]
+    /// There is not enough free disk space. Nothing was fetched.
+    #[error(
+        "{}: {file} needs {needed} more bytes, and {free} are free: remove models that you do not need (`alight rm`), or let \
+         HF_HUB_CACHE name a folder on another disk",
+        cache.display()
+    )]
     NoRoom {
         /// The cache.
         cache: PathBuf,
@@ -190,6 +195,20 @@ pub enum HubError {
         /// Bytes that are free.
         free: u64,
     },
+    /// Something in the cache is no regular file, or is a link that leads out of the cache.
+    #[error("{}: is a {found}, expected a regular file in the cache: remove it, and try again", path.display())]
+    Unexpected {
+        /// The path in the cache.
+        path: PathBuf,
+        /// Its kind, without an article.
+        found: String,
+    },
+    /// A file in the cache cannot be used. Names the file.
+    #[error(transparent)]
+    Open(MapError),
+    /// A file in the cache cannot be replaced. Names the file.
+    #[error(transparent)]
+    Write(ReplaceError),
     /// The system denies an operation in the cache.
     #[error("{}: {source}", path.display())]
     Cache {
@@ -208,6 +227,27 @@ impl HubError {
     pub(crate) fn cache(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> HubError {
         let path = path.into();
         move |source| HubError::Cache { path, source }
+    }
+
+    /// An error of opening a file in the cache.
+    pub(crate) fn opening(error: MapError) -> HubError {
+        match error {
+            MapError::NotAFile { path, kind } => {
+                HubError::Unexpected { path, found: kind.to_string() }
+            }
+            MapError::Open { path, source } => HubError::Cache { path, source },
+            other => HubError::Open(other),
+        }
+    }
+
+    /// An error of writing a file in the cache.
+    pub(crate) fn writing(error: ReplaceError) -> HubError {
+        match error {
+            ReplaceError::Create { path, source } | ReplaceError::Commit { path, source } => {
+                HubError::Cache { path, source }
+            }
+            other => HubError::Write(other),
+        }
     }
 
     /// True if the hub could not be reached, so that only the cache is left.

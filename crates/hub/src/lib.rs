@@ -15,6 +15,9 @@
 //! **Invariant:** an answer of a hub is treated as hostile: names of files and commits become paths only after a check, each body
 //! has a limit, and a size or a range that is not the promised one is an error.
 //!
+//! **Invariant:** what is opened in the cache is a regular file, so that opening it never blocks. Links are followed only from a
+//! snapshot to bytes that are in the cache.
+//!
 //! **Invariant:** two pulls of one file, in one process or several, are both correct: one waits for the other's lock.
 //!
 //! **Invariant:** fetched bytes are kept out of the page cache as far as the system permits: written pages are given up as they
@@ -142,7 +145,7 @@ impl Hub {
         if name.tag.is_some() || found.is_none() {
             return Ok(found);
         }
-        let commit = folder.commit(name.revision()).unwrap_or_default();
+        let commit = folder.commit(name.revision())?.unwrap_or_default();
         let first = |cached: &Cached| {
             folder
                 .models(&commit)

@@ -15,6 +15,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use alight_pages::{MapError, open_unfollowed};
+
+use crate::HubError;
+
 const MAGIC: &[u8; 8] = b"alightP1";
 const HEAD: u64 = 16;
 /// Bytes of a piece; the last one may have fewer.
@@ -31,25 +35,34 @@ pub(crate) struct Partial {
 
 impl Partial {
     /// Opens the file at `path`, or creates it.
-    pub fn open(path: &Path, size: u64) -> io::Result<Partial> {
+    ///
+    /// # Errors
+    /// It cannot be opened or written, or is not a regular file.
+    pub fn open(path: &Path, size: u64) -> Result<Partial, HubError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
-        // A link planted there would lead elsewhere.
-        std::os::unix::fs::OpenOptionsExt::custom_flags(
-            &mut options,
-            rustix::fs::OFlags::NOFOLLOW.bits() as i32,
-        );
-        let partial = Partial::of(options.open(path)?, path, size);
-        if !partial.read_record()? {
-            partial.reset()?;
+        // A link planted there would lead elsewhere, and a pipe would wait for its other end.
+        let (file, _) = open_unfollowed(path, &options).map_err(HubError::opening)?;
+        let partial = Partial::of(file, path, size);
+        if !partial.read_record().map_err(HubError::cache(path))? {
+            partial.reset().map_err(HubError::cache(path))?;
         }
         Ok(partial)
     }
 
-    /// The number of bytes received of the file at `path`, which another process may be writing.
-    pub fn received_at(path: &Path, size: u64) -> io::Result<u64> {
-        let partial = Partial::of(File::open(path)?, path, size);
-        Ok(if partial.read_record()? { partial.received() } else { 0 })
+    /// The number of bytes received of the file at `path`, which another process may be writing; 0 if there is no such file.
+    ///
+    /// # Errors
+    /// It is not a regular file.
+    pub fn received_at(path: &Path, size: u64) -> Result<u64, HubError> {
+        let file = match open_unfollowed(path, OpenOptions::new().read(true)) {
+            Ok((file, _)) => file,
+            Err(error @ MapError::NotAFile { .. }) => return Err(HubError::opening(error)),
+            // Opening it for writing reports the error, if it is one.
+            Err(_) => return Ok(0),
+        };
+        let partial = Partial::of(file, path, size);
+        Ok(if partial.read_record().unwrap_or(false) { partial.received() } else { 0 })
     }
 
     fn of(file: File, path: &Path, size: u64) -> Partial {

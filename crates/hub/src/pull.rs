@@ -8,6 +8,8 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
+use alight_pages::Folder;
+
 use crate::api::{self, FileInfo, Listed};
 use crate::cache;
 use crate::cache::{Lock, RepoFolder};
@@ -117,8 +119,21 @@ impl Pull<'_> {
             let info = api::file(self.client, name, &listing.commit, listed, &stopped)?;
             files.push((listed, info));
         }
-        let bytes = files.iter().map(|(_, info)| info.size).sum();
-        let there: u64 = files.iter().map(|(_, info)| self.there(info)).sum();
+        let bytes: u64 = files.iter().map(|(_, info)| info.size).sum();
+        let mut there = 0;
+        for (listed, info) in &files {
+            there += match self.is_in_snapshot(&listing.commit, listed, info)? {
+                true => info.size,
+                false => self.there(info)?,
+            };
+        }
+        // An error about the place of the commit is reported before anything is fetched.
+        self.folder.commit(name.revision())?;
+        let all = match &model.files[..] {
+            [file] => file.clone(),
+            files => format!("{name} ({} files)", files.len()),
+        };
+        self.check_space(&all, bytes - there)?;
         self.total.store(bytes, Ordering::Relaxed);
         self.received.store(there, Ordering::Relaxed);
         self.say(Message::Chosen { model: model.clone(), bytes, there });
@@ -137,28 +152,40 @@ impl Pull<'_> {
     }
 
     /// The number of bytes of a file that are in the cache, complete or not.
-    fn there(&self, info: &FileInfo) -> u64 {
-        if self.is_complete(info) {
-            return info.size;
+    fn there(&self, info: &FileInfo) -> Result<u64, HubError> {
+        if self.is_complete(info)? {
+            return Ok(info.size);
         }
-        Partial::received_at(&self.folder.incomplete(&info.etag), info.size).unwrap_or(0)
+        Partial::received_at(&self.folder.incomplete(&info.etag), info.size)
     }
 
-    fn is_complete(&self, info: &FileInfo) -> bool {
-        fs::metadata(self.folder.blob(&info.etag)).is_ok_and(|there| there.len() == info.size)
+    fn is_complete(&self, info: &FileInfo) -> Result<bool, HubError> {
+        let there = self.folder.regular(&self.folder.blob(&info.etag))?;
+        Ok(there.is_some_and(|there| there.len() == info.size))
+    }
+
+    /// True if a file is in the snapshot of a commit, with all of its bytes.
+    fn is_in_snapshot(
+        &self,
+        commit: &str,
+        listed: &Listed,
+        info: &FileInfo,
+    ) -> Result<bool, HubError> {
+        let path = self.folder.file(commit, &listed.path);
+        // This includes filesystems without links, where the bytes are stored at this path.
+        let there = self.folder.regular(&path)?.is_some_and(|there| there.len() == info.size);
+        Ok(there && (!path.is_symlink() || self.is_complete(info)?))
     }
 
     /// Ensures that a file is in the cache, and returns its path.
     fn file(&self, commit: &str, listed: &Listed, info: &FileInfo) -> Result<PathBuf, HubError> {
         let path = self.folder.file(commit, &listed.path);
-        // This includes filesystems without links, where the bytes are stored at this path.
-        let there = fs::metadata(&path).is_ok_and(|there| there.len() == info.size);
-        if there && (self.is_complete(info) || !path.is_symlink()) {
+        if self.is_in_snapshot(commit, listed, info)? {
             return Ok(path);
         }
         self.folder.create()?;
         let lock = self.lock(&listed.path, info)?;
-        if !self.is_complete(info) {
+        if !self.is_complete(info)? {
             let incomplete = match lock {
                 Lock::Ours(_) => self.folder.incomplete(&info.etag),
                 // A name of this process alone: no other writes to it.
@@ -172,14 +199,14 @@ impl Pull<'_> {
 
     /// Waits for the lock of a file.
     fn lock(&self, file: &str, info: &FileInfo) -> Result<Lock, HubError> {
-        let before = self.there(info);
+        let before = self.there(info)?;
         let mut said = false;
         loop {
             match self.folder.try_lock(&info.etag)? {
                 Lock::Others => {}
                 lock => {
                     // Bytes that another process has added in the meantime.
-                    let now = self.there(info);
+                    let now = self.there(info)?;
                     self.received.fetch_add(now.saturating_sub(before), Ordering::Relaxed);
                     return Ok(lock);
                 }
@@ -202,8 +229,10 @@ impl Pull<'_> {
         info: &FileInfo,
         incomplete: PathBuf,
     ) -> Result<(), HubError> {
-        let partial =
-            Partial::open(&incomplete, info.size).map_err(HubError::cache(&incomplete))?;
+        // Before the file is as long as the hub claims that it is.
+        let received = Partial::received_at(&incomplete, info.size)?;
+        self.check_space(&listed.path, info.size - received)?;
+        let partial = Partial::open(&incomplete, info.size)?;
         let job = Job {
             client: self.client,
             name: self.name,
@@ -214,7 +243,6 @@ impl Pull<'_> {
             received: &self.received,
             stop: &self.stop,
         };
-        self.room(&listed.path, info.size - partial.received())?;
         let mut before = partial.received();
         loop {
             let found = fetch::fetch(&job)?;
@@ -239,13 +267,14 @@ impl Pull<'_> {
     }
 
     /// Checks that there is enough free disk space for `needed` more bytes.
-    fn room(&self, file: &str, needed: u64) -> Result<(), HubError> {
-        let cache = &self.settings.cache;
+    fn check_space(&self, file: &str, needed: u64) -> Result<(), HubError> {
+        let blobs = self.folder.path().join("blobs");
+        // The folder may not exist yet.
+        let existing = blobs.ancestors().find_map(|path| Folder::open(path).ok());
         // If the system cannot report it, a write will fail instead.
-        let Ok(stat) = rustix::fs::statvfs(cache) else { return Ok(()) };
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        let Some(free) = existing.and_then(|folder| folder.free_bytes()) else { return Ok(()) };
         if needed > free && needed > PIECE {
-            let (cache, file) = (cache.clone(), file.to_owned());
+            let (cache, file) = (self.settings.cache.clone(), file.to_owned());
             return Err(HubError::NoRoom { cache, file, needed, free });
         }
         Ok(())

@@ -3,6 +3,7 @@
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -334,7 +335,10 @@ fn hostile_answers_are_errors_and_leave_nothing() {
     case.hub.plan().size = Some("99999999999999999".to_owned());
     assert!(case.error("Q8_0").contains("larger than any"));
     case.hub.plan().size = Some((1u64 << 43).to_string());
-    assert!(case.error("Q8_0").contains("are free"));
+    let error = case.error("Q8_0");
+    assert!(error.contains("m-Q8_0.gguf needs 8796093022208 more bytes"), "{error}");
+    assert!(error.contains("are free") && error.contains("HF_HUB_CACHE"), "{error}");
+    assert!(!case.repo().exists(), "no file is as long as the hub claims");
     // Shorter and longer than what comes.
     for size in ["999", "1001"] {
         case.hub.plan().size = Some(size.to_owned());
@@ -537,6 +541,99 @@ fn a_link_in_the_place_of_bytes_is_not_followed() {
     let error = case.error("Q8_0");
     assert!(error.contains(".alight.incomplete"), "{error}");
     assert_eq!(fs::read(&victim).unwrap(), b"mine");
+}
+
+/// Something in the place of a file of the cache.
+#[derive(Clone, Copy, Debug)]
+enum Planted {
+    Pipe,
+    Folder,
+    /// A link to a file of this length outside of the cache.
+    LinkOut(usize),
+}
+
+/// Plants it, and returns the file that a link leads to.
+fn plant(case: &Case, path: &Path, what: Planted) -> PathBuf {
+    let victim = case.folder.path().join("victim");
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    match what {
+        Planted::Pipe => {
+            assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+        }
+        Planted::Folder => fs::create_dir(path).unwrap(),
+        Planted::LinkOut(len) => {
+            fs::write(&victim, vec![b'x'; len]).unwrap();
+            std::os::unix::fs::symlink(&victim, path).unwrap();
+        }
+    }
+    victim
+}
+
+/// What is no regular file, and a link that leads out of the cache: an error that names it, and never a wait.
+#[test]
+fn what_is_no_file_of_the_cache_is_named_and_not_opened() {
+    let model = bytes(1000, 23);
+    let hash = sha256(&model);
+    let places = [
+        "models--org--model-GGUF/refs/main".to_owned(),
+        format!("models--org--model-GGUF/blobs/{hash}"),
+        format!("models--org--model-GGUF/blobs/{hash}.alight.incomplete"),
+        format!("models--org--model-GGUF/snapshots/{COMMIT}/m-Q8_0.gguf"),
+        format!(".locks/models--org--model-GGUF/{hash}.lock"),
+    ];
+    for place in &places {
+        for what in [Planted::Pipe, Planted::Folder, Planted::LinkOut(1000), Planted::LinkOut(40)] {
+            let case = with(&[("m-Q8_0.gguf", model.clone())]);
+            let path = case.settings.cache.join(place);
+            let victim = plant(&case, &path, what);
+            let before = fs::read(&victim).ok();
+            let (hub, (done, ended)) = (case.ours(), std::sync::mpsc::channel());
+            thread::spawn(move || {
+                let pulled = hub.pull(&name("Q8_0"), &mut |_| ControlFlow::Continue(()));
+                // What only looks into the cache waits for nothing, either.
+                let _ = (hub.find(&name("Q8_0")), hub.incomplete().unwrap());
+                assert!(hub.list().unwrap().is_empty());
+                done.send(pulled).unwrap();
+            });
+            let pulled = ended.recv_timeout(Duration::from_secs(60));
+            let pulled = pulled.unwrap_or_else(|_| panic!("{what:?} at {place}: it waits"));
+            let error = pulled.unwrap_err();
+            let text = error.to_string();
+            assert!(matches!(error, HubError::Unexpected { .. }), "{what:?} at {place}: {text}");
+            assert!(text.contains(place) && text.contains("remove it"), "{text}");
+            let kind = match what {
+                Planted::Pipe => "is a pipe",
+                Planted::Folder => "is a directory",
+                Planted::LinkOut(_) => "link",
+            };
+            assert!(text.contains(kind), "{text}");
+            assert_eq!(fs::read(&victim).ok(), before);
+            // Removed, it is no longer in the way.
+            match what {
+                Planted::Folder => fs::remove_dir(&path).unwrap(),
+                _ => fs::remove_file(&path).unwrap(),
+            }
+            let pulled = case.pull("Q8_0").unwrap();
+            assert!(fs::read(&pulled.paths[0]).unwrap() == model);
+            assert!(case.ours().find(&name("Q8_0")).unwrap().is_some());
+        }
+    }
+}
+
+/// Users move caches, and what is in them, to other disks.
+#[test]
+fn folders_of_the_cache_may_be_links() {
+    let model = bytes(1000, 24);
+    for moved in ["hub", "hub/models--org--model-GGUF", "hub/models--org--model-GGUF/blobs"] {
+        let case = with(&[("m-Q8_0.gguf", model.clone())]);
+        case.pull("Q8_0").unwrap();
+        let (from, to) = (case.folder.path().join(moved), case.folder.path().join("elsewhere"));
+        fs::rename(&from, &to).unwrap();
+        std::os::unix::fs::symlink(&to, &from).unwrap();
+        assert_eq!(case.pull("Q8_0").unwrap().received, 0, "{moved}");
+        let found = case.ours().find(&name("Q8_0")).unwrap().unwrap();
+        assert!(fs::read(&found.paths[0]).unwrap() == model, "{moved}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! nothing but its time.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use alight_formats::GgmlType;
@@ -345,24 +345,104 @@ fn no_link_is_followed_and_nothing_replaced_that_is_no_prompt_file() {
     let error = session.keep(&folder).unwrap_err();
     assert!(matches!(error, PromptWriteError::NotOurs { .. }), "{error}");
     assert!(fs::read(&path).unwrap() == b"mine");
+    fs::remove_file(&path).unwrap();
+    pipe(&path);
+    let error = session.keep(&folder).unwrap_err();
+    assert!(error.to_string().contains("is a pipe"), "{error}");
+    assert_eq!(warm(&model, &folder, &prompt).1.positions, 0);
+    fs::remove_file(&path).unwrap();
     fs::write(&path, &written[..written.len() / 2]).unwrap();
     assert_eq!(session.keep(&folder).unwrap(), Some(path));
     assert_eq!(warm(&model, &folder, &prompt).1.positions, 99);
 }
 
+fn pipe(path: &Path) {
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+#[test]
+fn what_only_has_the_name_of_a_prompt_file_is_not_removed() {
+    let place = tempfile::tempdir().unwrap();
+    let model = open(&Spec::llama().write(place.path()).0);
+    let (folder, prompt) = (folder(&place), tokens(100, 290, 1));
+    let path = write(&model, &folder, &prompt, 50);
+    let bytes = fs::metadata(&path).unwrap().len();
+    let notes = folder.path().join("notes.prompt");
+    fs::write(&notes, vec![b'x'; 3 * bytes as usize]).unwrap();
+    let link = folder.path().join("link.prompt");
+    std::os::unix::fs::symlink(&notes, &link).unwrap();
+    pipe(&folder.path().join("pipe.prompt"));
+    // It is too large for the folder, and does not go; the older prompt does.
+    let limited = PromptFolder::new(folder.path(), 2 * bytes);
+    let second = write(&model, &limited, &tokens(100, 290, 2), 50);
+    assert!(notes.exists() && second.exists());
+    // Nor does one that is found under the name of a prompt.
+    let renamed = folder.path().join(path.file_name().unwrap());
+    fs::write(&renamed, "mine").unwrap();
+    let (_, restored) = warm(&model, &folder, &prompt);
+    assert!(matches!(restored.ignored[0].why, PromptFileError::Magic { .. }));
+    assert_eq!(folder.clear().unwrap(), (1, bytes));
+    assert_eq!(fs::read(&renamed).unwrap(), b"mine");
+    assert!(notes.exists() && fs::symlink_metadata(&link).is_ok() && !second.exists());
+    assert_eq!(folder.list().unwrap().len(), 2, "links and pipes are not listed");
+}
+
+#[test]
+fn an_engine_saves_and_restores_through_no_link() {
+    let place = tempfile::tempdir().unwrap();
+    let model = open(&Spec::llama().write(place.path()).0);
+    let options = EngineOptions { sequences: 1, ..EngineOptions::default() };
+    let mut engine = Engine::new(&model, &options).unwrap();
+    let prompt = tokens(150, 290, 5);
+    of_engine(&mut engine, &prompt, "");
+    let slots = place.path().join("slots");
+    fs::create_dir(&slots).unwrap();
+    let (good, victim) = (slots.join("good"), place.path().join("victim"));
+    let (saved, _) = engine.save("", &prompt, &good).unwrap().unwrap();
+    assert_eq!(engine.restore("", &good).unwrap().0.len(), saved);
+    fs::copy(&good, &victim).unwrap();
+    let before = fs::read(&victim).unwrap();
+    let named = |name: &str| slots.join(name);
+    std::os::unix::fs::symlink(&victim, named("link")).unwrap();
+    fs::write(named("text"), "mine").unwrap();
+    pipe(&named("pipe"));
+    for (name, why) in [
+        ("link", "is a symbolic link"),
+        ("text", "is a file of another kind"),
+        ("pipe", "is a pipe"),
+    ] {
+        let error = engine.save("", &prompt, &named(name)).unwrap_err();
+        assert!(matches!(error, PromptWriteError::NotOurs { .. }), "{error}");
+        assert!(error.to_string().contains(why), "{error}");
+        engine.restore("", &named(name)).unwrap_err();
+    }
+    assert!(fs::read(&victim).unwrap() == before && fs::read(named("text")).unwrap() == b"mine");
+    // Saved once more under its own name.
+    engine.save("", &prompt, &good).unwrap().unwrap();
+    let other = fs::metadata(&slots).unwrap().uid() + 12_345;
+    if chown(&slots, Some(other), None).is_err() {
+        return eprintln!("skipped: only root can give a folder to another user");
+    }
+    fs::set_permissions(&slots, fs::Permissions::from_mode(0o777)).unwrap();
+    let error = engine.save("", &prompt, &good).unwrap_err();
+    assert!(matches!(error, PromptWriteError::FolderOfOthers(_)), "{error}");
+    let error = engine.restore("", &good).unwrap_err();
+    assert!(error.to_string().contains("belongs to another user"), "{error}");
+}
+
 #[test]
 fn a_folder_of_another_user_is_not_used() {
-    use std::os::unix::fs::{MetadataExt, chown};
     let place = tempfile::tempdir().unwrap();
     let model = open(&Spec::llama().write(place.path()).0);
     let (folder, prompt) = (folder(&place), tokens(100, 290, 1));
     write(&model, &folder, &prompt, 50);
     assert_eq!(warm(&model, &folder, &prompt).1.positions, 99);
-    // Only the administrator can give it away.
     let other = fs::metadata(folder.path()).unwrap().uid() + 12_345;
     if chown(folder.path(), Some(other), None).is_err() {
-        return;
+        return eprintln!("skipped: only root can give a folder to another user");
     }
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(folder.list().is_err() && folder.clear().is_err());
     assert_eq!(warm(&model, &folder, &prompt).1.positions, 0);
     let mut session = session(&model);
     session.feed(&prompt).unwrap();

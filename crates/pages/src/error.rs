@@ -95,6 +95,7 @@ pub enum FileKind {
     CharacterDevice,
     BlockDevice,
     Socket,
+    SymbolicLink,
     Other,
 }
 
@@ -106,6 +107,7 @@ impl fmt::Display for FileKind {
             FileKind::CharacterDevice => "character device",
             FileKind::BlockDevice => "block device",
             FileKind::Socket => "socket",
+            FileKind::SymbolicLink => "symbolic link",
             FileKind::Other => "special file",
         })
     }

@@ -10,14 +10,6 @@ use rustix::fs::{CWD, Mode, OFlags, Stat};
 
 use crate::Identity;
 
-/// True if the file at `path` (links are followed) belongs to a user who is neither this process's user
-/// nor root. False if nothing is there.
-pub fn belongs_to_others(path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let owner = std::fs::metadata(path).map(|metadata| metadata.uid());
-    owner.is_ok_and(|owner| owner != 0 && owner != rustix::process::geteuid().as_raw())
-}
-
 /// An open folder. Clones share the descriptor.
 #[derive(Clone, Debug)]
 pub struct Folder {
@@ -80,6 +72,11 @@ impl Folder {
     /// The metadata cannot be read.
     pub fn identity(&self) -> io::Result<Identity> {
         Ok(Identity::from(&self.stat()?))
+    }
+
+    /// Bytes that this user may still write to the folder's filesystem, if it reports them.
+    pub fn free_bytes(&self) -> Option<u64> {
+        crate::sys::free_bytes(self.as_fd())
     }
 
     /// Syncs the folder's entries to the disk, as far as possible.

@@ -7,6 +7,7 @@
 //!   [`Region`] is memory made for that.
 //! - [`slots`]: pieces of files in a fixed number of slots, read on demand.
 //! - [`Replacement`]: a file that appears as a whole or not at all.
+//! - [`GuardedFolder`]: files that this program keeps for itself, where other users may write.
 //! - [`copy`]: the bytes of one file into another; [`assemble`]: a file built from ranges of others.
 //! - [`residency()`]: how much of a file is in the page cache; [`Facts`]: what else matters for reading
 //!   it; [`choose`]: the best way to read it, with a reason.
@@ -42,6 +43,9 @@
 //! last moment, and never a device, a pipe or one of its own input files, by whatever name. Its folder is
 //! open from the beginning, so a link put in the folder's place leads nowhere else.
 //!
+//! **Invariant:** in a [`GuardedFolder`] no link is followed, nothing but a regular file of this user's or root's is
+//! read, and nothing is replaced or removed that does not begin with the magic number of the program's own files.
+//!
 //! **Invariant:** users who may not read every input of a new file, or the file that it replaces, may not
 //! read the new file. Otherwise it has the permissions of any new file.
 //!
@@ -65,6 +69,7 @@ mod facts;
 pub mod fault;
 mod filesystem;
 mod folder;
+mod guarded;
 mod held;
 mod limits;
 mod map;
@@ -86,12 +91,13 @@ pub use error::{FileKind, MapError};
 pub use facts::{DirectAlign, Facts};
 pub use fault::page_size;
 pub use filesystem::{Filesystem, Kind};
-pub use folder::{Folder, belongs_to_others};
+pub use folder::Folder;
+pub use guarded::{GuardedError, GuardedFile, GuardedFolder, NotOurs};
 pub use held::{Held, path_of};
 pub use limits::{LimitSource, swap_free};
 pub use map::{Advice, HUGE_PAGE, Map};
 pub use mark::{is_marked_by_others, mark};
-pub use open::{Identity, open_file};
+pub use open::{Identity, file_kind, open_file, open_unfollowed};
 pub use policy::{Choice, Load, LoadRequest, Prefetch, ReadMethod, choose};
 pub use region::{LockError, Region, RegionError, check_lock};
 pub use replace::{Destination, Input, New, ReplaceError, Replacement, remove_acls};

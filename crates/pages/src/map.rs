@@ -1,6 +1,6 @@
 //! A read-only shared map of one regular file.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::MapError;
 use crate::fault::{self, Slot};
-use crate::open::open_file;
+use crate::open::{file_kind, open_file};
 use crate::ranges::Ranges;
 use crate::region::LockError;
 use crate::residency;
@@ -76,6 +76,25 @@ impl Map {
     /// empty, or cannot be mapped.
     pub fn open(path: &Path) -> Result<Map, MapError> {
         let (file, metadata) = open_file(path)?;
+        Map::of_opened(file, &metadata, path)
+    }
+
+    /// Maps an open file, which errors call `path`.
+    ///
+    /// # Errors
+    /// It is not a regular file, is empty, or cannot be mapped.
+    pub fn of_file(file: File, path: &Path) -> Result<Map, MapError> {
+        let metadata =
+            file.metadata().map_err(|source| MapError::Open { path: path.into(), source })?;
+        if !metadata.is_file() {
+            let kind = file_kind(metadata.file_type());
+            return Err(MapError::NotAFile { path: path.into(), kind });
+        }
+        Map::of_opened(file, &metadata, path)
+    }
+
+    /// Maps a regular file.
+    fn of_opened(file: File, metadata: &Metadata, path: &Path) -> Result<Map, MapError> {
         if metadata.len() == 0 {
             return Err(MapError::Empty { path: path.into() });
         }
@@ -95,7 +114,7 @@ impl Map {
             _ => return Err(map_error(io::Error::last_os_error())),
         };
         let slot = Slot::register(start.as_ptr() as usize, pages, libc::PROT_READ);
-        let stamp = Stamp::from(&metadata);
+        let stamp = Stamp::from(metadata);
         Ok(Map { start, len, path: path.into(), file, stamp, slot, locked: Mutex::default() })
     }
 

@@ -1,10 +1,14 @@
 //! Opens a file by a name from outside, and identifies files.
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::error::{FileKind, MapError};
+
+/// Opening never waits for another process, and makes no terminal that of this process.
+const FLAGS: libc::c_int = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
 
 /// The identity of a file, the same for every name or link that leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +36,26 @@ impl From<&rustix::fs::Stat> for Identity {
 /// # Errors
 /// The file cannot be opened, or is not a regular file.
 pub fn open_file(path: &Path) -> Result<(File, Metadata), MapError> {
+    let found = std::fs::metadata(path);
+    open_found(path, found, OpenOptions::new().read(true).custom_flags(FLAGS))
+}
+
+/// Opens the regular file at `path` with these options, which may create it. A link in its place is not
+/// followed. Never blocks.
+///
+/// # Errors
+/// The file cannot be opened or created, or is not a regular file; a link is an error too.
+pub fn open_unfollowed(path: &Path, options: &OpenOptions) -> Result<(File, Metadata), MapError> {
+    let found = std::fs::symlink_metadata(path);
+    open_found(path, found, options.clone().custom_flags(FLAGS | libc::O_NOFOLLOW))
+}
+
+/// Opens the file at `path`, where `found` was.
+fn open_found(
+    path: &Path,
+    found: io::Result<Metadata>,
+    options: &OpenOptions,
+) -> Result<(File, Metadata), MapError> {
     let open_error = |source| MapError::Open { path: path.into(), source };
     let regular = |kind: FileType| {
         if kind.is_file() {
@@ -41,18 +65,20 @@ pub fn open_file(path: &Path) -> Result<(File, Metadata), MapError> {
     };
     // Check the file before opening it, because opening some devices has effects, and again after,
     // because it may have been replaced. Without O_NONBLOCK, opening a pipe would block.
-    regular(std::fs::metadata(path).map_err(open_error)?.file_type())?;
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC)
-        .open(path)
-        .map_err(open_error)?;
+    match found {
+        Ok(found) => regular(found.file_type())?,
+        // It is created, or opening it reports the same.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(open_error(error)),
+    }
+    let file = options.open(path).map_err(open_error)?;
     let metadata = file.metadata().map_err(open_error)?;
     regular(metadata.file_type())?;
     Ok((file, metadata))
 }
 
-pub(crate) fn file_kind(kind: FileType) -> FileKind {
+/// The kind of a file that is not a regular one.
+pub fn file_kind(kind: FileType) -> FileKind {
     if kind.is_dir() {
         FileKind::Directory
     } else if kind.is_fifo() {
@@ -63,7 +89,23 @@ pub(crate) fn file_kind(kind: FileType) -> FileKind {
         FileKind::BlockDevice
     } else if kind.is_socket() {
         FileKind::Socket
+    } else if kind.is_symlink() {
+        FileKind::SymbolicLink
     } else {
         FileKind::Other
+    }
+}
+
+/// The kind of a file that is not a regular one, by its raw mode.
+pub(crate) fn kind_of(found: rustix::fs::FileType) -> FileKind {
+    use rustix::fs::FileType;
+    match found {
+        FileType::Directory => FileKind::Directory,
+        FileType::Fifo => FileKind::Pipe,
+        FileType::CharacterDevice => FileKind::CharacterDevice,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        FileType::Socket => FileKind::Socket,
+        FileType::Symlink => FileKind::SymbolicLink,
+        _ => FileKind::Other,
     }
 }

@@ -7,6 +7,19 @@ pub(crate) use elsewhere::*;
 #[cfg(target_os = "linux")]
 pub(crate) use linux::*;
 
+/// Bytes that this user may still write to the filesystem of an open file or folder, if it reports them.
+pub(crate) fn free_bytes(file: impl std::os::fd::AsFd) -> Option<u64> {
+    let found = rustix::fs::fstatvfs(file).ok()?;
+    // A filesystem without a size (ramfs) reports 0 blocks, which does not mean that it is full.
+    if found.f_blocks == 0 {
+        return None;
+    }
+    // Some blocks are reserved for root.
+    let is_root = rustix::process::geteuid().is_root();
+    let blocks = if is_root { found.f_bfree } else { found.f_bavail };
+    Some(blocks.saturating_mul(found.f_frsize))
+}
+
 #[cfg(target_os = "linux")]
 mod linux {
     use std::fs::File;

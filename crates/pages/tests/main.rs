@@ -13,6 +13,7 @@ mod copy_filesystems;
 mod copy_refusals;
 mod filesystems;
 mod foreign_faults;
+mod guarded;
 mod map;
 mod memory;
 mod no_threads;

@@ -265,7 +265,8 @@ pub(crate) fn begin(
         }
     }
     let prompts: Vec<Vec<u32>> = asks.iter().map(|ask| ask.request.prompt.clone()).collect();
-    Ok(worker::generate(&serving.worker, asks)?.into_iter().zip(prompts).collect())
+    let running = worker::generate(&serving.worker, &serving.errors, asks)?;
+    Ok(running.into_iter().zip(prompts).collect())
 }
 
 /// Returns a tool call in the format of templates.

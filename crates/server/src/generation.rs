@@ -179,7 +179,10 @@ impl Choice {
                 Some(Update::Ended(Piece { deltas, tokens }, reason))
             }
             failed => {
-                self.running = None;
+                let running = self.running.take();
+                let text = |why: &ModelError| {
+                    running.as_ref().map(|running| running.error_text(why)).unwrap_or_default()
+                };
                 Some(Update::Failed(match failed {
                     // The grammar of the request allows too much, or nothing, at this point of the answer: it fails again if it is repeated.
                     Some(EngineEvent::Failed(why))
@@ -192,9 +195,9 @@ impl Choice {
                         ))
                     }
                     Some(EngineEvent::Failed(why) | EngineEvent::EngineFailed(why)) => {
-                        Failure::internal(why.to_string())
+                        Failure::internal(text(&why))
                     }
-                    Some(EngineEvent::Refused(why)) => Failure::invalid(why.to_string()),
+                    Some(EngineEvent::Refused(why)) => Failure::invalid(text(&why)),
                     Some(EngineEvent::Ending) => Failure::ending(),
                     _ => Failure::internal("the engine has ended before the answer"),
                 }))

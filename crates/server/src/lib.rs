@@ -37,6 +37,7 @@ mod access;
 mod anthropic;
 mod apart;
 mod asking;
+mod client_errors;
 mod embedding;
 mod failure;
 #[cfg(fuzzing)]

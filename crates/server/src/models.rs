@@ -1,6 +1,7 @@
 //! The served models, by name.
 
-use std::sync::OnceLock;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use alight_chat::body::refusal::Refusal;
 use alight_chat::grammar::Grammars;
@@ -9,6 +10,7 @@ use alight_model::{EngineOptions, Model};
 use alight_text::Vocabulary;
 
 use crate::apart::{is_cancelled, step_aside};
+use crate::client_errors::ClientErrors;
 use crate::failure::Failure;
 use crate::{Log, Options, ids};
 
@@ -36,6 +38,8 @@ pub(crate) struct Serving {
     pub(crate) name: String,
     pub(crate) model: &'static Model,
     pub(crate) worker: Worker,
+    /// The errors of its engine, for clients.
+    pub(crate) errors: Arc<ClientErrors>,
     /// When it was opened.
     pub(crate) created: u64,
     /// Compiles the grammars of answers.
@@ -53,6 +57,18 @@ impl Serving {
         let (read, known) = &self.quantization;
         known.get_or_init(read).as_deref()
     }
+}
+
+/// The files and folders that the errors of an engine may name.
+fn paths<'p>(
+    model: &'p Model,
+    draft: Option<&'p Model>,
+    options: &'p Options,
+) -> impl Iterator<Item = &'p Path> {
+    let files = [Some(model), draft].into_iter().flatten().flat_map(Model::files);
+    let folders =
+        [options.slot_files.as_deref(), options.engine.prompts.as_ref().map(|p| p.path())];
+    files.chain(folders.into_iter().flatten())
 }
 
 /// All served models.
@@ -78,10 +94,11 @@ impl Models {
                 log: log.clone(),
             };
             let worker = Worker::start(model, draft, config)?;
+            let errors = Arc::new(ClientErrors::new(paths(model, draft, options), log.clone()));
             let grammars =
                 Grammars::new(model.vocabulary()).waiting(step_aside).until(is_cancelled);
             let quantization = (quantization, OnceLock::new());
-            Ok(Serving { name, model, worker, created: ids::now(), grammars, quantization })
+            Ok(Serving { name, model, worker, errors, created: ids::now(), grammars, quantization })
         };
         Ok(Models(served.into_iter().map(start).collect::<Result<_, StartError>>()?))
     }

@@ -1,17 +1,22 @@
 //! Sends requests to the thread that owns an engine ([`alight_chat::worker`]), for tasks that wait for the results.
 
+use std::sync::Arc;
+
 use alight_chat::worker::{
     EngineAccess, EngineEvent, GenerateRequest, RunningRequest, TooManyRequests, Worker,
 };
+use alight_model::ModelError;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
+use crate::client_errors::ClientErrors;
 use crate::failure::Failure;
 
 /// A request that is computed, or waits. Dropping it cancels it.
 pub(crate) struct Running {
     pub(crate) events: UnboundedReceiver<EngineEvent>,
     request: RunningRequest,
+    errors: Arc<ClientErrors>,
 }
 
 impl Running {
@@ -19,11 +24,17 @@ impl Running {
     pub(crate) fn end(self) {
         self.request.end();
     }
+
+    /// Returns the text of its error for the client, and logs what that leaves out.
+    pub(crate) fn error_text(&self, error: &ModelError) -> String {
+        self.errors.logged(error)
+    }
 }
 
 /// Starts all of these requests, or none.
 pub(crate) fn generate(
     worker: &Worker,
+    errors: &Arc<ClientErrors>,
     requests: Vec<GenerateRequest>,
 ) -> Result<Vec<Running>, Failure> {
     let n = requests.len();
@@ -51,7 +62,7 @@ pub(crate) fn generate(
     Ok(running
         .into_iter()
         .zip(events)
-        .map(|(request, events)| Running { events, request })
+        .map(|(request, events)| Running { events, request, errors: Arc::clone(errors) })
         .collect())
 }
 

@@ -8,6 +8,7 @@ use crate::cache::Indexed;
 use crate::positions::{POSITIONS, common};
 use crate::prompts::{
     IgnoredPrompt, PromptFile, PromptFileError, PromptFolder, PromptWriteError, RestoreError,
+    in_folder,
 };
 
 /// Maximum number of ignored files that are remembered until they are queried.
@@ -94,7 +95,8 @@ pub(super) fn save(
     let (key, name) = (runner.key(long, user), runner.model.name());
     let contents = runner.cache.indexed_contents(&salt(user, long), key, name, prompt);
     let Some(contents) = contents else { return Ok(None) };
-    contents.write(path)?;
+    let (folder, name) = in_folder(path)?;
+    contents.write(&folder, name)?;
     Ok(Some((contents.tokens.len(), contents.len())))
 }
 
@@ -108,7 +110,8 @@ pub(super) fn restore(
     let (Some(sequence), true) = (free, runner.cache.has_index()) else {
         return Err(RestoreError::NoRoom);
     };
-    let file = PromptFile::open(path)?;
+    let (folder, name) = in_folder(path).map_err(PromptFileError::from)?;
+    let file = PromptFile::open(&folder, name)?;
     let mut tokens = file.header.tokens.clone();
     let long = runner.is_long(tokens.len());
     if file.header.key != runner.key(long, user) {

@@ -361,7 +361,7 @@ impl<'m> Runner<'m> {
                 return restored;
             }
             Ok(false) => {}
-            Err(why) => restored.ignored.push(IgnoredPrompt::new(path.into(), why)),
+            Err(why) => restored.ignored.push(folder.ignore(path.into(), why)),
         }
         sequence.begin_again();
         restored

@@ -237,8 +237,8 @@ impl<'m> Engine<'m> {
         self.prompts.keep(&mut self.runner, salt, prompt)
     }
 
-    /// Writes the cached beginning of a prompt to the file at `path`, which only this user may read and which replaces an existing file. Returns its
-    /// number of tokens and bytes; `None` if nothing of the prompt is cached.
+    /// Writes the cached beginning of a prompt to the file at `path`, which only this user may read. It replaces a prompt file of this user's, and no
+    /// other file and no link. Returns its number of tokens and bytes; `None` if nothing of the prompt is cached.
     ///
     /// # Errors
     /// See [`PromptWriteError`]. An existing file is left as it was.

@@ -4,12 +4,13 @@
 //! Invariant: no length, offset or token is taken from the file before the header's checksum and its limits have been checked; the data after the
 //! header is only used in computations.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use alight_pages::{Destination, Map, MapError, New, ReplaceError, Replacement, page_size};
+use alight_pages::{GuardedError, GuardedFolder, Map, MapError, NotOurs, ReplaceError, page_size};
 use thiserror::Error;
 
 use crate::positions::POSITIONS;
@@ -30,9 +31,12 @@ pub(crate) type Key = [u8; 32];
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PromptFileError {
-    /// It cannot be opened, or was truncated while in use. Names the file.
+    /// It cannot be mapped, or was truncated while in use. Names the file.
     #[error(transparent)]
     Map(#[from] MapError),
+    /// It cannot be opened, or is not this user's, or its folder is not. Names the file or the folder.
+    #[error(transparent)]
+    Guarded(#[from] GuardedError),
     /// It is not a prompt file.
     #[error("it is not a prompt file: it begins with {found:02x?} instead of \"ALIGHTPC\"")]
     Magic {
@@ -72,31 +76,42 @@ pub enum RestoreError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PromptWriteError {
-    /// Its folder cannot be created or read.
+    /// Its folder, or the file that has its name, cannot be created or read.
     #[error("{}: {source}", path.display())]
     Folder {
-        /// The folder.
+        /// The folder or the file.
         path: PathBuf,
         /// The error of the system.
         source: io::Error,
     },
-    /// It cannot be written. Names the file.
+    /// Its folder is another user's. Names the folder.
     #[error(transparent)]
-    Replace(#[from] ReplaceError),
-    /// Another file has its name: a link, or a file that is not a prompt file.
-    #[error("{}: it is no prompt file, and stays: prompts replace prompt files alone, and follow no link", path.display())]
+    FolderOfOthers(GuardedError),
+    /// Another file has its name: one that is not a prompt file of this user's.
+    #[error(
+        "{}: {why}, and stays: a prompt replaces only a prompt file of yours; move it to another folder, or give another folder",
+        path.display()
+    )]
     NotOurs {
         /// The file.
         path: PathBuf,
+        /// The difference.
+        why: NotOurs,
     },
-    /// The disk fails or is full.
-    #[error("{}: cannot write: {source}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
+    /// It cannot be written: the disk fails or is full. Names the file.
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
+}
+
+impl From<GuardedError> for PromptWriteError {
+    fn from(error: GuardedError) -> PromptWriteError {
+        match error {
+            GuardedError::System { path, source } => PromptWriteError::Folder { path, source },
+            GuardedError::NotOurs { path, why } => PromptWriteError::NotOurs { path, why },
+            GuardedError::Replace(error) => PromptWriteError::Replace(error),
+            error => PromptWriteError::FolderOfOthers(error),
+        }
+    }
 }
 
 /// The states of recurrent layers in a file.
@@ -288,40 +303,55 @@ impl Contents<'_> {
         (header as u64).next_multiple_of(ALIGNMENT) + (stride * self.pages.len() + states) as u64
     }
 
-    /// Writes the file atomically; only this user may read it.
+    /// Writes the file atomically; only this user may read it. It replaces only a prompt file.
     ///
     /// # Errors
     /// See [`PromptWriteError`].
-    pub(crate) fn write(&self, path: &Path) -> Result<(), PromptWriteError> {
-        use std::os::unix::fs::PermissionsExt;
+    pub(crate) fn write(
+        &self,
+        folder: &GuardedFolder,
+        name: &OsStr,
+    ) -> Result<(), PromptWriteError> {
         let (header, pages_at) = self.header();
-        let write_error = |source| PromptWriteError::Write { path: path.into(), source };
-        // Other users may be able to write to the folder.
-        let dest = Destination::unfollowed(path)?;
-        if dest.look()?.is_some() && !dest.begins_with(MAGIC).map_err(write_error)? {
-            return Err(PromptWriteError::NotOurs { path: path.into() });
-        }
-        let new = New { len: self.len(), replace: true, inputs: &[] };
-        let new = Replacement::create_at(dest, new)?;
-        let write = |mut file: &std::fs::File| {
-            file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+        folder.write(name, self.len(), |mut file| {
             file.write_all(&header)?;
             file.write_all(&vec![0; (pages_at - header.len() as u64) as usize])?;
             self.pages.iter().try_for_each(|page| file.write_all(page))?;
             file.write_all(self.states.unwrap_or_default().0)
-        };
-        write(new.file()).map_err(write_error)?;
-        Ok(new.commit()?)
+        })?;
+        Ok(())
     }
 }
 
+/// Opens the folder at `path` for prompt files.
+///
+/// # Errors
+/// It cannot be opened, or belongs to another user.
+pub(crate) fn open_folder(path: &Path) -> Result<GuardedFolder, GuardedError> {
+    GuardedFolder::open(path, MAGIC)
+}
+
+/// Opens the folder of the prompt file at `path`, which need not exist, and returns it with the file's name.
+///
+/// # Errors
+/// As [`open_folder`]; no file can have this path.
+pub(crate) fn in_folder(path: &Path) -> Result<(GuardedFolder, &OsStr), GuardedError> {
+    let no_name =
+        || GuardedError::System { path: path.into(), source: io::ErrorKind::InvalidInput.into() };
+    let name = path.file_name().ok_or_else(no_name)?;
+    Ok((open_folder(path.parent().unwrap_or(Path::new("")))?, name))
+}
+
 impl PromptFile {
-    /// Opens the file at `path`. Its pages are not read.
+    /// Opens a file of the folder. Its pages are not read.
     ///
     /// # Errors
     /// See [`PromptFileError`].
-    pub(crate) fn open(path: &Path) -> Result<PromptFile, PromptFileError> {
-        let map = Map::open(path)?;
+    pub(crate) fn open(
+        folder: &GuardedFolder,
+        name: &OsStr,
+    ) -> Result<PromptFile, PromptFileError> {
+        let map = Map::of_file(folder.read(name)?, &folder.path_of(name))?;
         let header = Header::read(map.len() as u64, &map.reader());
         map.check()?;
         Ok(PromptFile { map: Arc::new(map), header: header? })
@@ -386,7 +416,8 @@ mod tests {
         let pages = vec![vec![3u8; 64 << 10]; tokens.len().div_ceil(POSITIONS)];
         let pages = pages.iter().map(Vec::as_slice).collect();
         let contents = Contents { key: [7; 32], name: "tiny", tokens: &tokens, pages, states };
-        contents.write(&path).unwrap();
+        let (folder, name) = in_folder(&path).unwrap();
+        contents.write(&folder, name).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), contents.len());
         std::fs::read(path).unwrap()
     }

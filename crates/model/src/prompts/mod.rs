@@ -5,6 +5,7 @@
 
 mod file;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,10 +13,12 @@ use std::time::SystemTime;
 
 use alight_kernels::attention::KvType;
 use alight_kernels::matmul::Precision;
-pub(crate) use file::{Contents, Key, PromptFile};
+use alight_pages::{GuardedError, GuardedFile, GuardedFolder};
+pub(crate) use file::{Contents, Key, PromptFile, in_folder};
 pub use file::{PromptFileError, PromptWriteError, RestoreError};
 use sha2::{Digest, Sha256};
 
+use self::file::open_folder;
 use crate::positions::POSITIONS;
 
 const EXTENSION: &str = "prompt";
@@ -24,7 +27,8 @@ pub(crate) const MIN_TOKENS: usize = POSITIONS;
 
 /// A folder of prompt files.
 ///
-/// Only its owner may read the files and enter the folder: they contain conversations.
+/// Only its owner may read the files and enter the folder: they contain conversations. If it was created with other permissions, other users may put
+/// files into it, or links: these are neither read nor replaced nor removed. A folder of another user is not used.
 #[derive(Clone, Debug)]
 pub struct PromptFolder {
     path: PathBuf,
@@ -38,17 +42,6 @@ pub struct IgnoredPrompt {
     pub path: PathBuf,
     /// The reason.
     pub why: PromptFileError,
-}
-
-impl IgnoredPrompt {
-    /// Removes a damaged file, so that the prompt can be written again.
-    pub(crate) fn new(path: PathBuf, why: PromptFileError) -> IgnoredPrompt {
-        if matches!(why, PromptFileError::Damaged { .. } | PromptFileError::Magic { .. }) {
-            // If it cannot be removed, it is ignored again the next time.
-            let _ = fs::remove_file(&path);
-        }
-        IgnoredPrompt { path, why }
-    }
 }
 
 /// A file in a folder of prompts.
@@ -83,52 +76,59 @@ impl PromptFolder {
         &self.path
     }
 
-    /// The prompt files in it, with their sizes and times, most recently used first; none if the folder does not exist.
+    /// Opens the folder; `None` if it does not exist.
     ///
     /// # Errors
-    /// The folder cannot be read.
-    fn files(&self) -> io::Result<Vec<(PathBuf, u64, SystemTime)>> {
-        let entries = match fs::read_dir(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
-        };
-        let mut files = Vec::new();
-        for entry in entries.flatten() {
-            let path = entry.path();
-            // Metadata of a link itself: this program never creates links.
-            let Ok(metadata) = entry.metadata() else { continue };
-            if metadata.is_file() && path.extension().is_some_and(|e| e == EXTENSION) {
-                let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-                files.push((path, metadata.len(), used));
-            }
+    /// It cannot be opened, or belongs to another user.
+    fn open(&self) -> Result<Option<GuardedFolder>, GuardedError> {
+        match open_folder(&self.path) {
+            Ok(folder) => Ok(Some(folder)),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(error),
         }
-        files.sort_by(|a, b| b.2.cmp(&a.2).then_with(|| a.0.cmp(&b.0)));
-        Ok(files)
     }
 
-    /// The files in it, most recently used first.
+    /// The files in it that are named like prompt files and are this user's, most recently used first.
     ///
     /// # Errors
-    /// The folder cannot be read.
-    pub fn list(&self) -> io::Result<Vec<ListedPrompt>> {
-        let listed = self.files()?.into_iter().map(|(path, bytes, used)| {
-            let prompt = PromptFile::open(&path).map(|file| (file.header.name, file.header.tokens));
-            ListedPrompt { path, bytes, used, prompt }
+    /// The folder cannot be opened or read, or belongs to another user.
+    pub fn list(&self) -> Result<Vec<ListedPrompt>, GuardedError> {
+        let Some(folder) = self.open()? else { return Ok(Vec::new()) };
+        let listed = files(&folder)?.into_iter().map(|GuardedFile { name, bytes, modified }| {
+            let prompt = PromptFile::open(&folder, &name);
+            let prompt = prompt.map(|file| (file.header.name, file.header.tokens));
+            ListedPrompt { path: self.path.join(name), bytes, used: modified, prompt }
         });
         Ok(listed.collect())
     }
 
-    /// Removes all prompt files, and returns their number and total bytes. Existing mappings stay valid.
+    /// Removes all prompt files, and returns their number and total bytes. Existing mappings stay valid. Other files with
+    /// the name of a prompt file stay.
     ///
     /// # Errors
-    /// The folder cannot be read, or a file cannot be removed.
-    pub fn clear(&self) -> io::Result<(usize, u64)> {
+    /// The folder cannot be opened or read, or belongs to another user; or a file cannot be removed.
+    pub fn clear(&self) -> Result<(usize, u64), GuardedError> {
+        let Some(folder) = self.open()? else { return Ok((0, 0)) };
         let (mut count, mut all) = (0, 0);
-        for (path, bytes, _) in self.files()? {
-            fs::remove_file(&path)?;
-            (count, all) = (count + 1, all + bytes);
+        for GuardedFile { name, bytes, .. } in files(&folder)? {
+            match folder.remove(&name) {
+                Ok(()) => (count, all) = (count + 1, all + bytes),
+                Err(GuardedError::NotOurs { .. }) => {}
+                // Another process has removed it.
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok((count, all))
+    }
+
+    /// Reports a file that is not used. A damaged one is removed, so that the prompt can be written again.
+    pub(crate) fn ignore(&self, path: PathBuf, why: PromptFileError) -> IgnoredPrompt {
+        if let (PromptFileError::Damaged { .. }, Some(name)) = (&why, path.file_name()) {
+            // If it cannot be removed, it is ignored again the next time.
+            let _ = open_folder(&self.path).and_then(|folder| folder.remove(name));
+        }
+        IgnoredPrompt { path, why }
     }
 
     /// Returns the file with the longest beginning of `tokens`, if it has more than `least` of them, for a cache with pages and states of these sizes
@@ -142,17 +142,17 @@ impl PromptFolder {
     ) -> (Option<FoundPrompt>, Vec<IgnoredPrompt>) {
         let (mut best, mut ignored) = (None, Vec::<IgnoredPrompt>::new());
         let mut most = least;
-        // Files written by another user cannot be trusted.
-        if tokens.len() < MIN_TOKENS || alight_pages::belongs_to_others(&self.path) {
+        if tokens.len() < MIN_TOKENS {
             return (best, ignored);
         }
+        // A folder that cannot be used has no prompts; writing to it reports why.
+        let Ok(Some(folder)) = self.open() else { return (best, ignored) };
         let beginning = beginning(key, tokens);
-        for (path, ..) in self.files().unwrap_or_default() {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if !name.starts_with(&beginning) {
+        for GuardedFile { name, .. } in files(&folder).unwrap_or_default() {
+            if !name.as_encoded_bytes().starts_with(beginning.as_bytes()) {
                 continue;
             }
-            let opened = PromptFile::open(&path).and_then(|file| {
+            let opened = PromptFile::open(&folder, &name).and_then(|file| {
                 if file.header.key != *key {
                     return Err(PromptFileError::Foreign);
                 }
@@ -168,8 +168,8 @@ impl PromptFolder {
                     }
                 }
                 // Another process has removed it.
-                Err(PromptFileError::Map(_)) if !path.exists() => {}
-                Err(why) => ignored.push(IgnoredPrompt::new(path, why)),
+                Err(PromptFileError::Guarded(error)) if error.is_missing() => {}
+                Err(why) => ignored.push(self.ignore(self.path.join(name), why)),
             }
         }
         if let Some(found) = &best {
@@ -194,39 +194,43 @@ impl PromptFolder {
         }
         let folder_error = |source| PromptWriteError::Folder { path: self.path.clone(), source };
         make_private(&self.path).map_err(folder_error)?;
-        if alight_pages::belongs_to_others(&self.path) {
-            return Err(folder_error(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                "the folder belongs to another user, who can change what is read from it",
-            )));
-        }
+        let folder = open_folder(&self.path)?;
         let name = format!(
             "{}-{}.{EXTENSION}",
             beginning(&contents.key, contents.tokens),
             short(&hash_of(&contents.key, contents.tokens)),
         );
-        let path = self.path.join(name);
-        let is_file = fs::symlink_metadata(&path).is_ok_and(|there| there.is_file());
-        let there = is_file.then(|| PromptFile::open(&path)).and_then(Result::ok);
-        if there.is_some_and(|there| {
+        let (name, path) = (OsStr::new(&name), self.path.join(&name));
+        if PromptFile::open(&folder, name).is_ok_and(|there| {
             there.header.key == contents.key && there.header.tokens == contents.tokens
         }) {
             return Ok(Some(path));
         }
-        let mut room = self.limit - len;
-        for (other, bytes, _) in self.files().map_err(folder_error)? {
-            match room.checked_sub(bytes) {
-                Some(left) if other != path => room = left,
+        let mut left = self.limit - len;
+        for GuardedFile { name: other, bytes, .. } in files(&folder)? {
+            match left.checked_sub(bytes) {
+                Some(rest) if other != name => left = rest,
                 Some(_) => {}
                 None => {
-                    // Another process may have already removed it.
-                    let _ = fs::remove_file(other);
+                    // Another process may have already removed it; a file that is no prompt file stays.
+                    let _ = folder.remove(&other);
                 }
             }
         }
-        contents.write(&path)?;
+        contents.write(&folder, name)?;
         Ok(Some(path))
     }
+}
+
+/// The files in a folder that are named like prompt files, most recently used first.
+///
+/// # Errors
+/// The folder cannot be read.
+fn files(folder: &GuardedFolder) -> Result<Vec<GuardedFile>, GuardedError> {
+    let mut files = folder.files()?;
+    files.retain(|file| Path::new(&file.name).extension().is_some_and(|e| e == EXTENSION));
+    files.sort_by(|a, b| b.modified.cmp(&a.modified).then_with(|| a.name.cmp(&b.name)));
+    Ok(files)
 }
 
 /// How the results of a prompt are rounded.

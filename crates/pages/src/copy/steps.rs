@@ -36,7 +36,7 @@ impl Files<'_> {
 
     /// Reserves space for the copy, or at least checks that there is enough now.
     pub fn reserve(&self, segments: &[Range<u64>], needed: u64) -> Result<(), CopyError> {
-        let free = crate::replace::free_bytes(self.dest);
+        let free = sys::free_bytes(self.dest);
         let no_space = |free| CopyError::NoSpace { path: self.to.into(), needed, free };
         if free.is_some_and(|free| free < needed) {
             return Err(no_space(free));

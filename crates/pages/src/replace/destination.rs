@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::{Input, ReplaceError};
-use crate::error::FileKind;
+use crate::open::kind_of;
 use crate::{Folder, Identity};
 
 /// A name in an open folder. A file with this name is created in exactly this folder, and no link is
@@ -113,23 +113,6 @@ impl Destination {
         self.folder.look(&self.name).map_err(create)
     }
 
-    /// True if this name is a regular file that begins with these bytes. Links are not followed.
-    ///
-    /// # Errors
-    /// The file cannot be opened or read.
-    pub fn begins_with(&self, bytes: &[u8]) -> io::Result<bool> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = match rustix::fs::openat(&self.folder, &self.name, flags, Mode::empty()) {
-            Err(Errno::LOOP | Errno::NOENT) => return Ok(false),
-            opened => fs::File::from(opened?),
-        };
-        let mut found = Vec::new();
-        if file.metadata()?.is_file() {
-            file.take(bytes.len() as u64).read_to_end(&mut found)?;
-        }
-        Ok(found == bytes)
-    }
-
     /// Checks that a file made of `inputs` may get this name. Returns the metadata of the file that has
     /// the name now, if any. Without `replace`, the name must be free.
     ///
@@ -144,7 +127,7 @@ impl Destination {
             FileType::RegularFile | FileType::Symlink if replace => Ok(Some(found)),
             FileType::RegularFile => Err(ReplaceError::Exists { path }),
             FileType::Symlink => Err(ReplaceError::DanglingLink { path }),
-            other => Err(ReplaceError::NotAFile { path, kind: kind(other) }),
+            other => Err(ReplaceError::NotAFile { path, kind: kind_of(other) }),
         }
     }
 
@@ -241,17 +224,6 @@ fn ends_in_dots(path: &Path) -> bool {
 
 fn is_one_of(inputs: &[Input], found: &Stat) -> bool {
     inputs.iter().any(|input| input.identity == Identity::from(found))
-}
-
-fn kind(found: FileType) -> FileKind {
-    match found {
-        FileType::Directory => FileKind::Directory,
-        FileType::Fifo => FileKind::Pipe,
-        FileType::CharacterDevice => FileKind::CharacterDevice,
-        FileType::BlockDevice => FileKind::BlockDevice,
-        FileType::Socket => FileKind::Socket,
-        _ => FileKind::Other,
-    }
 }
 
 /// A hidden name, removed on drop (unless it is already gone).

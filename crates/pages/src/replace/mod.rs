@@ -70,15 +70,6 @@ impl Replacement {
         Replacement::create_with(Destination::of(dest)?, new, unnamed)
     }
 
-    /// Like [`create`](Replacement::create), for a destination that is already resolved. If it is a link itself, the link is
-    /// replaced.
-    ///
-    /// # Errors
-    /// The errors of [`create`](Replacement::create).
-    pub fn create_at(dest: Destination, new: New<'_>) -> Result<Replacement, ReplaceError> {
-        Replacement::create_with(dest, new, unnamed)
-    }
-
     /// Checks that [`create`](Replacement::create) would begin, without checking for space.
     ///
     /// # Errors
@@ -97,8 +88,30 @@ impl Replacement {
         replace: bool,
         input: Input,
     ) -> Result<Replacement, ReplaceError> {
-        dest.check(replace, &[input])?;
-        let new = Replacement::begin(dest, OWNER, (replace, &[input]), unnamed)?;
+        Replacement::begin_private(dest, (replace, &[input]))
+    }
+
+    /// Begins a file of `len` bytes that will be at `dest`, which it replaces. Only its owner may open it,
+    /// whatever new files inherit from its folder.
+    ///
+    /// # Errors
+    /// The errors of [`create`](Replacement::create).
+    pub(crate) fn create_for_owner(
+        dest: Destination,
+        len: u64,
+    ) -> Result<Replacement, ReplaceError> {
+        let mut new = Replacement::begin_private(dest, (true, &[]))?;
+        new.expected = len;
+        new.reserve_space()?;
+        Ok(new)
+    }
+
+    fn begin_private(
+        dest: Destination,
+        (replace, inputs): (bool, &[Input]),
+    ) -> Result<Replacement, ReplaceError> {
+        dest.check(replace, inputs)?;
+        let new = Replacement::begin(dest, OWNER, (replace, inputs), unnamed)?;
         remove_acls(&new.file, false).map_err(|source| new.cannot_create(source))?;
         Ok(new)
     }
@@ -215,7 +228,7 @@ impl Replacement {
             return Ok(());
         }
         // Before anything is allocated: an allocation that fails half way may keep what it has allocated.
-        let free = free_bytes(&self.file);
+        let free = crate::sys::free_bytes(&self.file);
         let no_space = || {
             let path = self.dest.path().into();
             Err(ReplaceError::NoSpace { path, needed, free })
@@ -246,23 +259,6 @@ fn allocate(file: &File, len: u64) -> io::Result<()> {
 #[cfg(not(target_os = "linux"))]
 fn allocate(_file: &File, _len: u64) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
-}
-
-/// Bytes that this user may still write to the file's filesystem, if it reports them.
-pub(crate) fn free_bytes(file: &File) -> Option<u64> {
-    // SAFETY: an all-zero statvfs is a valid value of this plain C struct.
-    let mut found: libc::statvfs = unsafe { std::mem::MaybeUninit::zeroed().assume_init() };
-    // SAFETY: an open file and our own struct to fill.
-    let status = unsafe { libc::fstatvfs(file.as_raw_fd(), &mut found) };
-    // A filesystem without a size (ramfs) reports 0 blocks, which does not mean that it is full.
-    if status != 0 || found.f_blocks == 0 {
-        return None;
-    }
-    // Some blocks are reserved for root.
-    // SAFETY: always succeeds, takes no arguments.
-    let blocks = if unsafe { libc::geteuid() } == 0 { found.f_bfree } else { found.f_bavail };
-    #[allow(clippy::unnecessary_cast)] // the widths differ between systems
-    Some((blocks as u64).saturating_mul(found.f_frsize as u64))
 }
 
 /// Creates a file without a name in the destination's folder, if the filesystem supports that and the

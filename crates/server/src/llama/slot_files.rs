@@ -86,10 +86,13 @@ async fn save(call: &Call, serving: &Serving, place: usize) -> Result<Value, Fai
             "timings": {"save_ms": milliseconds(began)},
         })),
         Ok(None) => Err(Failure::invalid("nothing is kept of a prompt of this slot")),
-        Err(PromptWriteError::NotOurs { .. }) => Err(Failure::invalid(format!(
-            "{name:?} is not saved: something that is no prompt file has that name"
+        Err(PromptWriteError::NotOurs { why, .. }) => Err(Failure::invalid(format!(
+            "{name:?} is not saved: the file of that name {why}, and stays as it is: a prompt replaces only a prompt file"
         ))),
-        Err(error) => Err(Failure::internal(format!("the prompt is not saved: {error}"))),
+        Err(error) => {
+            let why = serving.errors.logged(&error);
+            Err(Failure::internal(format!("the prompt is not saved: {why}")))
+        }
     }
 }
 
@@ -116,7 +119,10 @@ async fn restore(call: &Call, serving: &Serving, place: usize) -> Result<Value, 
         Err(RestoreError::File(PromptFileError::Magic { .. })) => {
             Err(Failure::invalid(format!("{name:?} is not restored: it is no prompt file")))
         }
-        Err(error) => Err(Failure::invalid(format!("{name:?} is not restored: {error}"))),
+        Err(error) => {
+            let why = serving.errors.text(&error);
+            Err(Failure::invalid(format!("{name:?} is not restored: {why}")))
+        }
     }
 }
 
