@@ -95,7 +95,7 @@ pub enum ModelError {
     /// The system does not provide the memory for a cache.
     #[error(transparent)]
     Memory(#[from] CacheError),
-    /// The network's output is not numbers (NaN or +∞), so no token follows from it.
+    /// The network's output is not numbers (NaN or infinite), so no token follows from it.
     #[error(
         "{}: the logits after position {position} are not numbers, so no token follows from them{}",
         path.display(), blame(weight.as_deref())

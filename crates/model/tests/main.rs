@@ -28,6 +28,7 @@ mod load;
 mod long_context;
 mod mtp;
 mod neighbours;
+mod not_finite;
 mod of_prompt;
 mod oracle;
 mod pool;

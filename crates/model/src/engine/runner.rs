@@ -414,14 +414,15 @@ pub(super) fn admit(
     Ok(())
 }
 
-/// Checks that `logits` for the position after `position` are numbers or −∞.
+/// Checks that `logits` for the position after `position` are finite.
 ///
 /// # Errors
 /// [`ModelError::NotNumbers`], which names the first weight that is not a number, if there is one. This reads all weights, so it takes as long as a
 /// step.
 pub(super) fn numbers(model: &Model, logits: &[f32], position: usize) -> Result<(), ModelError> {
     // Every comparison with NaN is false. Each chunk is checked as a whole: the compiler vectorises loops without an early exit.
-    let all = |chunk: &[f32]| chunk.iter().fold(true, |all, logit| all & (*logit < f32::INFINITY));
+    let all =
+        |chunk: &[f32]| chunk.iter().fold(true, |all, logit| all & (logit.abs() < f32::INFINITY));
     if logits.chunks(1024).all(all) {
         return Ok(());
     }
