@@ -155,6 +155,20 @@ pub enum ModelError {
     },
 }
 
+impl ModelError {
+    /// If a file could not be read, by which a later step may not be hindered: this message with the name of the file alone, for readers who are not to
+    /// learn where it is.
+    pub fn unread(&self) -> Option<String> {
+        let path = match self {
+            ModelError::Map(error) => error.path(),
+            ModelError::Load(error) => error.unread()?,
+            _ => return None,
+        };
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        Some(self.to_string().replace(&path.display().to_string(), &name))
+    }
+}
+
 impl From<FilesError> for ModelError {
     fn from(error: FilesError) -> ModelError {
         match error {

@@ -34,6 +34,7 @@ mod oracle;
 mod pool;
 mod pool_idle;
 mod prompt_files;
+mod read_again;
 mod recurrent;
 mod refusals;
 mod sampler_behaviour;
