@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use alight_chat::worker::{EngineEvent, GenerateRequest, RunningRequest, StartError, WorkerConfig};
+use alight_chat::worker::{
+    EngineEvent, GenerateRequest, RunningRequest, STUCK_AFTER, StartError, WorkerConfig,
+};
 use alight_model::{EngineOptions, Model, ModelError};
 use pyo3::PyErr;
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
@@ -114,6 +116,7 @@ impl Worker {
             rest: None,
             remembers_prompts: false,
             starts_engine: true,
+            stuck_after: STUCK_AFTER,
             // A failed request reports its error itself.
             log: Arc::new(|_| {}),
         };

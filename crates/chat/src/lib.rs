@@ -3,7 +3,7 @@
 //!
 //! - [`body`]: requests in OpenAI's format, field by field, with errors that name the field;
 //! - [`grammar`]: answers constrained to a JSON schema, a grammar, a regular expression, or a tool call;
-//! - [`worker`]: the thread that owns an engine, and [`counts`], its counters;
+//! - [`worker`]: the thread that owns an engine, and [`counts`], its counters; `health`, whether it works;
 //! - [`answer`]: tokens into text, thinking and tool calls, up to a stop text.
 //!
 //! **Invariant:** nothing here depends on HTTP, a terminal or Python; nothing is printed.
@@ -15,4 +15,5 @@ pub mod body;
 pub mod counts;
 pub mod decoded;
 pub mod grammar;
+mod health;
 pub mod worker;

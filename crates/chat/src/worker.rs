@@ -5,7 +5,16 @@
 //! created on the next request.
 //!
 //! Invariants: it waits only for requests; a request whose [`RunningRequest`] is dropped is cancelled before the next step; if the
-//! engine panics, its requests end and a new engine is created on the same model.
+//! engine panics, its requests end and a new engine is created on the same model. If a file cannot be read, the requests of the step end, and the
+//! next step tries again. A step that does not end is reported ([`STUCK_AFTER`]), and does not keep the
+//! process from ending ([`Worker::quit`]).
+
+#[cfg(test)]
+#[path = "../../model/tests/common/mod.rs"]
+#[allow(dead_code)] // some of it is only for tests of models
+mod common;
+#[cfg(test)]
+mod tests;
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, VecDeque};
@@ -24,11 +33,17 @@ use alight_model::{
 
 use crate::counts::{Counts, Totals};
 use crate::grammar::{Held, Masks};
+use crate::health::Health;
 
 /// A prompt is worth a file if at least this many of its tokens were new.
 const MIN_NEW_TOKENS: usize = 64;
 /// Maximum number of prompts that wait for an idle moment to be written; more than that are written at once.
 const MAX_PENDING_PROMPTS: usize = 32;
+
+/// The usual time after which a step that makes no progress is reported: see [`WorkerConfig`]. A layer of a batch of tokens is progress.
+pub const STUCK_AFTER: Duration = Duration::from_secs(60);
+/// The time for which [`Worker::quit`] waits for a piece of work that makes no progress.
+const QUIT_WAIT: Duration = Duration::from_secs(30);
 
 /// Reports messages to the user.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
@@ -129,6 +144,8 @@ pub struct WorkerConfig {
     pub remembers_prompts: bool,
     /// True to create the engine at once, false to create it on first use.
     pub starts_engine: bool,
+    /// The time after which a step that makes no progress is logged, and reported by [`Worker::trouble`].
+    pub stuck_after: Duration,
     /// Receives messages for the user.
     pub log: Log,
 }
@@ -183,7 +200,18 @@ pub struct Worker {
     context: usize,
     page: Arc<OnceLock<(usize, usize)>>,
     counts: Arc<Counts>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    health: Arc<Health>,
+    stuck_after: Duration,
+    /// When it was first asked to quit.
+    quitting: OnceLock<Instant>,
+    thread: Mutex<Option<RunningThread>>,
+}
+
+/// The thread of a worker.
+struct RunningThread {
+    handle: JoinHandle<()>,
+    /// Disconnected when everything that the thread owns has been dropped.
+    ended: Receiver<()>,
 }
 
 /// A request that is computed or waits. Dropping it cancels it.
@@ -257,17 +285,29 @@ impl Worker {
         let (commands, received) = channel();
         let (made, first) = channel();
         let (max_pending, starts_engine) = (config.max_pending, config.starts_engine);
+        let (stuck_after, log) = (config.stuck_after, Arc::clone(&config.log));
+        let health = Arc::new(Health::new(model.as_model()));
+        let [(ends, ended), (ends_watch, watched)] = [channel(), channel()];
         let context = config.engine.context;
         let page = Arc::<OnceLock<_>>::default();
         let work = {
             let (page, counts) = (Arc::clone(&page), Arc::clone(&counts));
+            let health = Arc::clone(&health);
             move || {
-                let thread = EngineThread { model, draft, config, page, counts };
+                // Dropped after the model, also by a panic.
+                let _ends = (ends, ends_watch);
+                let thread = EngineThread { model, draft, config, page, counts, health };
                 thread.run(&received, &made);
             }
         };
         let thread = thread::Builder::new().name("alight-engine".into()).spawn(work);
-        let thread = thread.map_err(StartError::NoThread)?;
+        let handle = thread.map_err(StartError::NoThread)?;
+        let watch = {
+            let health = Arc::clone(&health);
+            move || health.watch(stuck_after, &watched, &log)
+        };
+        // Without it, nothing is logged about a step that does not end.
+        let _ = thread::Builder::new().name("alight-watch".into()).spawn(watch);
         let mut worker = Worker {
             commands,
             next: AtomicU64::new(0),
@@ -276,7 +316,10 @@ impl Worker {
             context: context.unwrap_or(0),
             page,
             counts,
-            thread: Mutex::new(Some(thread)),
+            health,
+            stuck_after,
+            quitting: OnceLock::new(),
+            thread: Mutex::new(Some(RunningThread { handle, ended })),
         };
         if starts_engine {
             match first.recv() {
@@ -301,6 +344,12 @@ impl Worker {
     /// The counters of its work so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    /// The reason why the engine does not work at the moment, if it does not: it could not read a file when it last tried, or a step has made no
+    /// progress for longer than [configured](WorkerConfig). It names the model, and of files only the name.
+    pub fn trouble(&self) -> Option<String> {
+        self.health.trouble(self.stuck_after)
     }
 
     /// Starts all of these requests, or none.
@@ -332,14 +381,30 @@ impl Worker {
         let _ = self.commands.send(Command::Between(work));
     }
 
-    /// Ends the thread, and returns when it has ended; its requests get [`EngineEvent::Ending`]. Prompts that wait to be written are written.
-    pub fn quit(&self) {
+    /// Begins to end the thread: see [`Worker::quit`].
+    pub fn begin_quit(&self) {
+        self.quitting.get_or_init(Instant::now);
         let _ = self.commands.send(Command::Quit);
+    }
+
+    /// Ends the thread, and returns when it has ended; its requests get [`EngineEvent::Ending`]. Prompts that wait to be written are written. The thread
+    /// is left to itself if a piece of its work (a step, the writing of a prompt) makes no progress for 30 s: then its model stays in use until the process
+    /// ends. Returns false in that case; later calls do not wait for it.
+    pub fn quit(&self) -> bool {
+        self.begin_quit();
+        let began = self.quitting.get_or_init(Instant::now);
         // Locked until the thread has ended, so that no other call returns earlier.
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(thread) = thread.take() {
-            let _ = thread.join();
+        let Some(RunningThread { handle, ended }) = thread.take() else { return true };
+        let limit = QUIT_WAIT.min(self.stuck_after);
+        while ended.recv_timeout(limit / 10) == Err(RecvTimeoutError::Timeout) {
+            let stuck = self.health.stuck_for().is_some_and(|time| time > limit);
+            if stuck && began.elapsed() > limit {
+                return false;
+            }
         }
+        let _ = handle.join();
+        true
     }
 
     /// Drops the handle of the thread without joining it: for a copy of the process (`fork`), which has no such thread.
@@ -356,6 +421,7 @@ struct EngineThread<M> {
     config: WorkerConfig,
     page: Arc<OnceLock<(usize, usize)>>,
     counts: Arc<Counts>,
+    health: Arc<Health>,
 }
 
 /// The reason why an engine is no longer needed.
@@ -367,7 +433,7 @@ enum Ended {
 
 impl<M: AsModel> EngineThread<M> {
     fn run(&self, commands: &Receiver<Command>, made: &Sender<Result<usize, ModelError>>) {
-        let EngineThread { config, page, counts, .. } = self;
+        let EngineThread { config, page, counts, health, .. } = self;
         let (model, draft) = (self.model.as_model(), self.draft.as_ref().map(AsModel::as_model));
         let make = || {
             let engine = engine(model, draft, &config.engine)?;
@@ -394,10 +460,17 @@ impl<M: AsModel> EngineThread<M> {
         let remembered = if config.remembers_prompts { config.engine.sequences } else { 0 };
         let mut prompts = vec![None; remembered];
         loop {
-            let made = first.take().map_or_else(make, Ok);
+            let made = first.take().map_or_else(
+                || {
+                    let _working = health.begin();
+                    make()
+                },
+                Ok,
+            );
             let engine = match made {
                 Ok(engine) => engine,
                 Err(error) => {
+                    health.tried(Some(&error));
                     (config.log)(&format!(
                         "the engine of '{}' cannot be made: {error}",
                         model.name()
@@ -410,7 +483,8 @@ impl<M: AsModel> EngineThread<M> {
                     continue;
                 }
             };
-            let mut engine = EngineLoop::of(model, engine, Arc::clone(counts), &config.log);
+            let (counts, health) = (Arc::clone(counts), Arc::clone(health));
+            let mut engine = EngineLoop::of(model, engine, counts, health, &config.log);
             engine.prompts = std::mem::replace(&mut prompts, vec![None; remembered]);
             let run = || engine.run(next.take(), commands, config.rest);
             match catch_unwind(AssertUnwindSafe(run)) {
@@ -434,7 +508,7 @@ impl<M: AsModel> EngineThread<M> {
                     );
                     // Their functions are dropped. The engine's own data may be in any state.
                     engine.active.clear();
-                    counts.count(Totals::clear);
+                    self.counts.count(Totals::clear);
                     std::mem::forget(engine);
                 }
             }
@@ -480,6 +554,7 @@ pub struct EngineLoop<'m> {
     /// Created when an answer first has a constraint.
     masks: OnceCell<Masks>,
     counts: Arc<Counts>,
+    health: Arc<Health>,
     log: Log,
 }
 
@@ -495,10 +570,18 @@ impl<'m> EngineLoop<'m> {
         log: &Log,
     ) -> Result<EngineLoop<'m>, ModelError> {
         let engine = engine(model, draft, options)?;
-        Ok(EngineLoop::of(model, engine, Arc::new(Counts::new(options.sequences)), log))
+        let counts = Arc::new(Counts::new(options.sequences));
+        let health = Arc::new(Health::new(model));
+        Ok(EngineLoop::of(model, engine, counts, health, log))
     }
 
-    fn of(model: &'m Model, engine: Engine<'m>, counts: Arc<Counts>, log: &Log) -> EngineLoop<'m> {
+    fn of(
+        model: &'m Model,
+        engine: Engine<'m>,
+        counts: Arc<Counts>,
+        health: Arc<Health>,
+        log: &Log,
+    ) -> EngineLoop<'m> {
         EngineLoop {
             model,
             engine,
@@ -508,6 +591,7 @@ impl<'m> EngineLoop<'m> {
             prompts: Vec::new(),
             masks: OnceCell::new(),
             counts,
+            health,
             log: Arc::clone(log),
         }
     }
@@ -560,6 +644,8 @@ impl<'m> EngineLoop<'m> {
                 }
                 Ok(Command::Cancel(key, left)) => self.end(key, left),
                 Ok(Command::Between(work)) => {
+                    let health = Arc::clone(&self.health);
+                    let _working = health.begin();
                     work(&mut EngineAccess {
                         engine: &mut self.engine,
                         prompts: &mut self.prompts,
@@ -567,7 +653,11 @@ impl<'m> EngineLoop<'m> {
                     self.count_kept();
                 }
                 Ok(Command::Quit) | Err(TryRecvError::Disconnected) => break,
-                Err(TryRecvError::Empty) => self.step(),
+                Err(TryRecvError::Empty) => {
+                    let health = Arc::clone(&self.health);
+                    let _working = health.begin();
+                    self.step();
+                }
             }
         }
         for (_, mut active) in self.active.drain() {
@@ -685,8 +775,11 @@ impl<'m> EngineLoop<'m> {
                 active.remove(&id);
             }
         };
-        if let Err(error) = engine.step(&mut on_event) {
-            self.fail_all(error);
+        match engine.step(&mut on_event) {
+            Ok(_) => {
+                self.health.tried(None);
+            }
+            Err(error) => self.fail_all(error),
         }
         self.count_kept();
         while self.keep.len() > MAX_PENDING_PROMPTS {
@@ -700,6 +793,9 @@ impl<'m> EngineLoop<'m> {
 
     /// Ends all requests with an error; the engine has already dropped them.
     fn fail_all(&mut self, error: ModelError) {
+        if self.health.tried(Some(&error)) {
+            (self.log)(&format!("a step has failed: {error}; the next request tries again"));
+        }
         let error = Arc::new(error);
         self.ids.clear();
         self.counts.count(Totals::clear);
@@ -709,6 +805,8 @@ impl<'m> EngineLoop<'m> {
     }
 
     fn keep_one(&mut self) {
+        let health = Arc::clone(&self.health);
+        let _working = health.begin();
         let Some((salt, prompt)) = self.keep.pop_front() else { return };
         if let Err(error) = self.engine.keep(&salt, &prompt) {
             (self.log)(&format!("a prompt is not kept: {error}"));

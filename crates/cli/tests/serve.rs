@@ -1895,6 +1895,38 @@ fn sigterm_and_sighup_let_a_stream_end() {
     assert!(all.contains("[DONE]") && !all.contains("\"error\""), "{all:.300}");
 }
 
+/// The file is cut and completed in place, by which its maps have no pages for a while.
+#[test]
+fn a_file_that_cannot_be_read_for_a_while_shows_in_the_health_check() {
+    let (folder, serving) = saying(&["--load", "mmap", "--repack", "off"]);
+    let name = support::names(folder.path()).remove(0);
+    let path = folder.path().join(&name);
+    let whole = std::fs::read(&path).unwrap();
+    let file = || std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let ask = || serving.post(CHAT, &json!({"messages": messages()}));
+    let expected = ask().json()["choices"].clone();
+    for _ in 0..2 {
+        file().set_len(whole.len() as u64 / 4).unwrap();
+        let failed = ask();
+        assert_eq!(failed.status, 500, "{}", failed.text());
+        assert!(failed.text().contains(&name), "{}", failed.text());
+        let health = serving.get("/health");
+        assert_eq!(health.status, 503, "{}", health.text());
+        let health = health.json();
+        let message = health["message"].as_str().unwrap();
+        assert_eq!(health["status"], "error");
+        assert!(message.contains(&format!("{name}: was cut short")), "{message}");
+        assert!(!message.contains(folder.path().to_str().unwrap()), "{message}");
+        std::io::Write::write_all(&mut file(), &whole).unwrap();
+        assert_eq!(ask().json()["choices"], expected);
+        let health = serving.get("/health");
+        assert_eq!((health.status, health.json()), (200, json!({"status": "ok"})));
+    }
+    let (status, stderr) = serving.stop(libc::SIGTERM);
+    assert_eq!(status.code(), Some(0), "{stderr}");
+    assert_eq!(stderr.matches("a step has failed").count(), 2, "{stderr}");
+}
+
 #[test]
 fn a_unix_socket_is_one_s_own_and_goes_with_the_server() {
     use std::io::{BufRead, BufReader, Read, Write};

@@ -3,10 +3,11 @@
 //!
 //! The scalar level sums in f64. The SIMD levels sum squares in f32 in four vectors, so that a lane adds at most `n / 32`
 //! terms: the relative error of the sum is below `(n / 32 + 8) · 2⁻²⁴` (1.2e-5 at n = 6144 in the worst case, some 1e-7 in
-//! practice), and half of that in the result. Squares overflow above 1.8e19, as in other f32 implementations.
+//! practice), and half of that in the result. Squares overflow above 1.8e19, as in other f32 implementations; the result is then NaN.
 
 use crate::Isa;
 use crate::lanes::{self, Binary, Lanes, Unary, by_level};
+use crate::vec::root_of_squares;
 
 /// `out = x / sqrt(mean(x²) + eps) * weight`. Panics unless all three have the same length.
 pub fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
@@ -55,7 +56,7 @@ unsafe fn center_lanes<S: Lanes>(x: &mut [f32]) {
 
 fn norm_scalar(x: &mut [f32], weight: &[f32], eps: f32) {
     let sum: f64 = x.iter().map(|&v| v as f64 * v as f64).sum();
-    let r = 1.0 / ((sum / x.len() as f64) as f32 + eps).sqrt();
+    let r = 1.0 / root_of_squares((sum / x.len() as f64) as f32 + eps);
     for (x, w) in x.iter_mut().zip(weight) {
         *x = *x * r * w;
     }
@@ -78,6 +79,6 @@ unsafe fn norm_lanes<S: Lanes>(x: &mut [f32], weight: &[f32], eps: f32) {
     // SAFETY: the caller vouches for the features and for equal lengths.
     unsafe {
         let mean = lanes::dot::<S>(x, x) / x.len() as f32;
-        lanes::zip::<S>(x, weight, Normalise(1.0 / (mean + eps).sqrt()));
+        lanes::zip::<S>(x, weight, Normalise(1.0 / root_of_squares(mean + eps)));
     }
 }

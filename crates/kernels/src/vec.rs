@@ -43,6 +43,17 @@ pub fn argmax(isa: Isa, x: &[f32]) -> usize {
     x.iter().position(|&v| v == max).unwrap_or(0)
 }
 
+/// Makes infinite elements NaN, and leaves the others as they are.
+pub(crate) fn infinite_to_nan(x: &mut [f32]) {
+    // ∞ · 0 is NaN, and adding a zero of its own sign to a number changes no bit.
+    x.iter_mut().for_each(|x| *x += *x * 0.0);
+}
+
+/// The square root of a sum of squares, or of their mean; NaN if the sum has overflowed: a number divided by an infinite root would be 0.
+pub fn root_of_squares(sum: f32) -> f32 {
+    if sum < f32::INFINITY { sum.sqrt() } else { f32::NAN }
+}
+
 fn add_assign_scalar(x: &mut [f32], y: &[f32]) {
     x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
 }

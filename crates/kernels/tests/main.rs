@@ -17,6 +17,7 @@ mod half;
 mod independent;
 mod math;
 mod matmul;
+mod not_finite;
 mod parallel;
 mod peak;
 mod quantize;

@@ -95,7 +95,7 @@ pub enum ModelError {
     /// The system does not provide the memory for a cache.
     #[error(transparent)]
     Memory(#[from] CacheError),
-    /// The network's output is not numbers (NaN or +∞), so no token follows from it.
+    /// The network's output is not numbers (NaN or infinite), so no token follows from it.
     #[error(
         "{}: the logits after position {position} are not numbers, so no token follows from them{}",
         path.display(), blame(weight.as_deref())
@@ -153,6 +153,20 @@ pub enum ModelError {
         /// Number of tokens in the vocabulary.
         vocab: usize,
     },
+}
+
+impl ModelError {
+    /// If a file could not be read, by which a later step may not be hindered: this message with the name of the file alone, for readers who are not to
+    /// learn where it is.
+    pub fn unread(&self) -> Option<String> {
+        let path = match self {
+            ModelError::Map(error) => error.path(),
+            ModelError::Load(error) => error.unread()?,
+            _ => return None,
+        };
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        Some(self.to_string().replace(&path.display().to_string(), &name))
+    }
 }
 
 impl From<FilesError> for ModelError {

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ use crate::load::{self, Ahead, Load, LoadReport, Loader, Repack, ResidentPart, W
 use crate::positions::POSITIONS;
 use crate::prompts::{Key, Rounding};
 use crate::spec::ModelSpec;
-use crate::store::{ExpertTrace, Loading, PROGRAM, Store};
+use crate::store::{ExpertTrace, Loading, PROGRAM, Seen, Store};
 use crate::threads::Pool;
 use crate::weights::Weights;
 
@@ -382,6 +383,12 @@ impl Model {
         self.loader.brings_behind()
     }
 
+    /// A number that grows while something is computed or loaded: with each layer of a step, and with each piece of a file. Where it stays the same
+    /// during a step, the step is stuck.
+    pub fn progress(&self) -> Arc<AtomicU64> {
+        Arc::clone(self.store.progress())
+    }
+
     /// Starts to record which experts are chosen.
     pub fn record_experts(&self) {
         self.store.recorder().begin(load::layers_with_experts(&self.weights));
@@ -422,7 +429,22 @@ impl Model {
     /// A file has become shorter since it was mapped, or a page of it could not be read.
     pub fn check(&self) -> Result<(), ModelError> {
         self.store.check_maps()?;
-        self.store.check_slots()?;
+        Ok(self.store.arrival().check()?)
+    }
+
+    /// Gets ready for a step: what could not be read before is read again. Costs next to nothing if everything could be.
+    pub(crate) fn begin_step(&self) -> Seen {
+        let seen = self.store.begin_step();
+        self.loader.try_again();
+        seen
+    }
+
+    /// Checks that everything that a step has read since it began is reliable.
+    ///
+    /// # Errors
+    /// A file has become shorter since it was mapped, or a part of it could not be read.
+    pub(crate) fn check_step(&self, seen: Seen) -> Result<(), ModelError> {
+        self.store.check_step(seen)?;
         Ok(self.store.arrival().check()?)
     }
 

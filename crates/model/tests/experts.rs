@@ -22,7 +22,7 @@ fn open(path: &Path, threads: usize, memory: Option<u64>) -> Result<Model, Model
 }
 
 /// The least memory that a model can be opened with, and how much the experts of a layer take.
-fn least(path: &Path) -> [u64; 2] {
+pub fn least(path: &Path) -> [u64; 2] {
     match open(path, 1, Some(1)).err().expect("too little memory") {
         ModelError::Load(error) => match &*error {
             LoadError::TooFewSlots { least, always, .. } => {
@@ -364,6 +364,10 @@ fn a_disk_that_fails_meanwhile_is_an_error_that_names_the_file() {
         let said = text.contains(name) && text.contains(&eio);
         std::fs::write(mounted.image(), whole).unwrap();
         assert!(said, "{slots:?}: {failed}");
+        evict(&file).unwrap();
+        for token in 0..5 {
+            session.decode(token).expect("the disk can be read again");
+        }
     }
 }
 

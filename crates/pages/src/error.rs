@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
@@ -83,6 +83,22 @@ pub enum MapError {
         /// Bytes of the file.
         len: u64,
     },
+}
+
+impl MapError {
+    /// The file.
+    pub fn path(&self) -> &Path {
+        match self {
+            MapError::Open { path, .. }
+            | MapError::NotAFile { path, .. }
+            | MapError::Empty { path }
+            | MapError::TooLarge { path, .. }
+            | MapError::Map { path, .. }
+            | MapError::FileShrank { path, .. }
+            | MapError::Changed { path }
+            | MapError::Unreadable { path, .. } => path,
+        }
+    }
 }
 
 /// The kind of file at a path that is not a regular file.

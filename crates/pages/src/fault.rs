@@ -3,7 +3,7 @@
 //! A handler is installed once, when the first map is opened. When a fault is inside a registered map,
 //! the handler marks that map as poisoned, replaces the map with zero pages from the faulting page to its
 //! end, and returns: the interrupted code continues, reading zeros, until a caller calls
-//! [`Map::check`](crate::Map::check). (To the end, because when a file shrinks, everything after the
+//! [`Map::check`](crate::Map::check). [`Map::try_again`](crate::Map::try_again) puts the file's pages back. (To the end, because when a file shrinks, everything after the
 //! first missing page is missing too; and replacing a large file page by page would use up the mappings
 //! that a process may have.) Any other SIGBUS goes to the previously installed handler, or has the effect
 //! it would have had without us. A library that installs its own handler after ours and does not pass
@@ -36,8 +36,11 @@ pub(crate) struct Slot {
     start: AtomicUsize,
     /// Bytes, a multiple of the page size; 0 when the slot has no map.
     len: AtomicUsize,
-    /// Lowest faulting address so far, or `usize::MAX`.
+    /// Lowest faulting address since the pages were last mapped, or `usize::MAX`.
     fault: AtomicUsize,
+    /// The last faulting address, and a number that grows with each fault.
+    last: AtomicUsize,
+    faults: AtomicUsize,
     /// The protection of the map's pages, also given to the pages that replace them.
     protection: AtomicI32,
 }
@@ -88,7 +91,24 @@ impl Slot {
 
     /// Marks the map as unreliable.
     pub(crate) fn poison(&self, address: usize) {
+        self.last.store(address, SeqCst);
+        self.faults.fetch_add(1, SeqCst);
         self.fault.fetch_min(address, SeqCst);
+    }
+
+    /// Takes the mark back. The caller then maps the file's pages again from the marked address on.
+    pub(crate) fn heal(&self) {
+        self.fault.store(usize::MAX, SeqCst);
+    }
+
+    /// A number that grows whenever the map is marked, and never shrinks.
+    pub(crate) fn faults(&self) -> usize {
+        self.faults.load(SeqCst)
+    }
+
+    /// The address that was marked last.
+    pub(crate) fn last(&self) -> usize {
+        self.last.load(SeqCst)
     }
 
     /// Lowest address that could not be read.
@@ -121,6 +141,8 @@ fn new_slot() -> &'static Slot {
         start: AtomicUsize::new(0),
         len: AtomicUsize::new(0),
         fault: AtomicUsize::new(usize::MAX),
+        last: AtomicUsize::new(0),
+        faults: AtomicUsize::new(0),
         protection: AtomicI32::new(libc::PROT_READ),
     }));
     let new = ptr::from_mut(slot);
@@ -248,6 +270,8 @@ fn replace(address: usize) -> bool {
                 0,
             )
         };
+        // Once more: meanwhile another thread may have taken the mark back, before these zeros came.
+        slot.poison(address);
         return placed != libc::MAP_FAILED;
     }
     false

@@ -24,8 +24,8 @@ pub const HUGE_PAGE: usize = 2 << 20;
 ///
 /// Its pages are the page cache's: any number of processes share them, and nothing is read until it is
 /// touched. Renaming or deleting the file does not affect a map. Truncating it does: then the missing
-/// parts read as zeros and [`Map::check`] fails from then on. Code that computes from a map calls `check`
-/// before it releases a result.
+/// parts read as zeros and [`Map::check`] fails until [`Map::try_again`]. Code that computes from a map
+/// calls `check` before it releases a result.
 ///
 /// A process that writes to the file changes the contents of the map; the system offers no protection
 /// against that. Code that reads a map must stay memory-safe whatever the bytes are, at any time: it
@@ -362,7 +362,7 @@ impl Map {
     ///
     /// # Errors
     /// The file has become shorter ([`MapError::FileShrank`]), or a page could not be read
-    /// ([`MapError::Unreadable`]). After a fault this remains for the life of the map.
+    /// ([`MapError::Unreadable`]). After a fault this remains until [`Map::try_again`].
     pub fn check(&self) -> Result<(), MapError> {
         let expected = self.len as u64;
         let found = self.file.metadata().map(|metadata| metadata.len());
@@ -370,13 +370,74 @@ impl Map {
             (_, Ok(found)) if found < expected => {
                 Err(MapError::FileShrank { path: self.path.clone(), expected, found })
             }
-            (Some(address), _) => {
-                let at = (address - self.start.as_ptr() as usize) as u64;
-                Err(MapError::Unreadable { path: self.path.clone(), at, len: expected })
-            }
+            (Some(address), _) => Err(self.unreadable(address)),
             // A failing `fstat` says nothing about the pages.
             (None, _) => Ok(()),
         }
+    }
+
+    /// A number that grows whenever a page cannot be read, and never shrinks: for [`Map::check_since`].
+    pub fn faults(&self) -> usize {
+        self.slot.faults()
+    }
+
+    /// Like [`check`](Map::check) for bytes that were read since [`Map::faults`] was `faults`. Where several
+    /// threads compute from a map, one may [try again](Self::try_again) after another has read zeros.
+    ///
+    /// # Errors
+    /// The errors of `check`.
+    pub fn check_since(&self, faults: usize) -> Result<(), MapError> {
+        self.check()?;
+        match self.faults() == faults {
+            true => Ok(()),
+            false => Err(self.unreadable(self.slot.last())),
+        }
+    }
+
+    fn unreadable(&self, address: usize) -> MapError {
+        let at = (address - self.start.as_ptr() as usize) as u64;
+        MapError::Unreadable { path: self.path.clone(), at, len: self.len as u64 }
+    }
+
+    /// After a failure, maps the pages again that could not be read, so that they are read again when they
+    /// are used. Without one it does nothing. Locked ranges are locked again as far as the system allows.
+    ///
+    /// # Errors
+    /// The file is still too short, or cannot be mapped; the map stays as it is.
+    pub fn try_again(&self) -> Result<(), MapError> {
+        let Some(address) = self.slot.poisoned() else { return Ok(()) };
+        if let Err(error @ MapError::FileShrank { .. }) = self.check() {
+            return Err(error);
+        }
+        // No thread locks or gives back pages meanwhile.
+        let locked = self.locked();
+        let from =
+            (address - self.start.as_ptr() as usize) / fault::page_size() * fault::page_size();
+        self.slot.heal();
+        // SAFETY: replaces pages of our own map, to its end, by the same pages of its file, with the same
+        // protection. References into them stay valid, with the caveat of `bytes`.
+        let placed = unsafe {
+            libc::mmap(
+                self.start.as_ptr().add(from).cast(),
+                self.len - from,
+                libc::PROT_READ,
+                libc::MAP_SHARED | libc::MAP_FIXED,
+                self.file.as_raw_fd(),
+                from as libc::off_t,
+            )
+        };
+        if placed == libc::MAP_FAILED {
+            let source = io::Error::last_os_error();
+            self.slot.poison(address);
+            let (path, len) = (self.path.clone(), self.len as u64);
+            return Err(MapError::Map { path, len, source });
+        }
+        for range in locked.all() {
+            let pages = self.outward(range);
+            // SAFETY: pages of the map; locking changes no contents. A refusal costs only time.
+            unsafe { libc::mlock(self.start.as_ptr().add(pages.start).cast(), pages.len()) };
+        }
+        Ok(())
     }
 
     /// The stamp of the file when it was opened.

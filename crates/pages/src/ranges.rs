@@ -13,6 +13,10 @@ impl Ranges {
         }
     }
 
+    pub fn all(&self) -> &[Range<usize>] {
+        &self.0
+    }
+
     /// Removes `range` from all ranges.
     pub fn remove(&mut self, range: &Range<usize>) {
         self.0 = self.0.drain(..).flat_map(|held| without(held, range)).collect();

@@ -306,3 +306,36 @@ fn a_file_replaced_by_rename_keeps_its_old_content_in_the_map() {
     map.populate(0..map.len()).unwrap();
     assert_eq!(map.bytes(), old);
 }
+
+#[test]
+fn a_file_that_has_its_length_again_is_read_again() {
+    let folder = TempDir::new().unwrap();
+    let path = file(&folder, "model", 4 * PAGE + 17);
+    let whole = fs::read(&path).unwrap();
+    let map = Map::open(&path).unwrap();
+    map.try_again().unwrap();
+    let before = map.faults();
+    // A lock, if there may be one here, is kept.
+    let _ = map.lock(2 * PAGE..2 * PAGE + 5);
+    for _ in 0..3 {
+        cut(&path, PAGE);
+        assert_eq!(map.bytes()[..PAGE], whole[..PAGE]);
+        assert_eq!(sum(&map.bytes()[PAGE..]), 0, "what is missing reads as zeros");
+        for _ in 0..2 {
+            assert!(matches!(map.check(), Err(MapError::FileShrank { .. })));
+            assert!(matches!(map.try_again(), Err(MapError::FileShrank { .. })));
+        }
+        // In place: the file is the same.
+        OpenOptions::new().write(true).open(&path).unwrap().write_all(&whole).unwrap();
+        let error = map.check().unwrap_err();
+        assert!(matches!(error, MapError::Unreadable { .. }), "{error}");
+        assert!(error.to_string().contains("model"), "{error}");
+        map.try_again().unwrap();
+        map.check().unwrap();
+        assert_eq!(map.bytes(), whole);
+        // Whoever has read zeros meanwhile learns of it.
+        let error = map.check_since(before).unwrap_err();
+        assert!(matches!(error, MapError::Unreadable { at, .. } if at >= PAGE as u64), "{error}");
+        map.check_since(map.faults()).unwrap();
+    }
+}

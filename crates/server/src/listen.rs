@@ -108,7 +108,7 @@ impl Server {
             Ok(())
         });
         runtime.shutdown_background();
-        shared.models.all().iter().for_each(|serving| serving.worker.quit());
+        shared.models.quit(&log);
         outcome
     }
 }
@@ -157,10 +157,10 @@ async fn accept(
     if timeout_at(end, all_gone()).await.is_err() {
         // Requests still in progress end with an error that their clients may read.
         let (done, quitted) = oneshot::channel();
-        let cut = shared.clone();
+        let (cut, log) = (Arc::clone(&shared), Arc::clone(log));
         cut.ending.store(true, Ordering::Relaxed);
         let quit = move || {
-            cut.models.all().iter().for_each(|serving| serving.worker.quit());
+            cut.models.quit(&log);
             let _ = done.send(());
         };
         // On its own thread, so that it does not queue after requests that hold a permit.

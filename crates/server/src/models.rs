@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use alight_chat::body::refusal::Refusal;
 use alight_chat::grammar::Grammars;
-use alight_chat::worker::{StartError, Worker, WorkerConfig};
+use alight_chat::worker::{STUCK_AFTER, StartError, Worker, WorkerConfig};
 use alight_model::{EngineOptions, Model};
 use alight_text::Vocabulary;
 
@@ -91,6 +91,7 @@ impl Models {
                 rest: options.rest,
                 remembers_prompts: options.slot_files.is_some(),
                 starts_engine: at_once,
+                stuck_after: STUCK_AFTER,
                 log: log.clone(),
             };
             let worker = Worker::start(model, draft, config)?;
@@ -105,6 +106,14 @@ impl Models {
 
     pub(crate) fn all(&self) -> &[Serving] {
         &self.0
+    }
+
+    /// Ends all engines, at the same time: see [`Worker::quit`].
+    pub(crate) fn quit(&self, log: &Log) {
+        self.0.iter().for_each(|serving| serving.worker.begin_quit());
+        for serving in self.0.iter().filter(|serving| !serving.worker.quit()) {
+            log(&format!("the engine of '{}' does not end, and is left to itself", serving.name));
+        }
     }
 
     /// Returns the model with this name.

@@ -286,8 +286,7 @@ fn by_slots(
         groups = coming;
         held.wait_for_more();
     }
-    drop(held);
-    match slots.failure() {
+    match held.failure() {
         None => Ok(()),
         Some(error) => Err(Refusal::argument(error.to_string())),
     }

@@ -5,6 +5,7 @@ use crate::dequant::{self, dequantize_row};
 use crate::fields;
 use crate::half::{bf16_to_f32, f16_to_f32};
 use crate::tiles::{Layout, TILE_ROWS, packable};
+use crate::vec;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -209,7 +210,7 @@ impl<'a> Matrix<'a> {
         self.data
     }
 
-    /// Row `r` as floats; `out` is `[cols]`.
+    /// Row `r` as floats; `out` is `[cols]`. An infinite weight is NaN, as a product that is not finite.
     ///
     /// # Panics
     /// If there is no such row, or `out` does not have length `cols`.
@@ -225,6 +226,7 @@ impl<'a> Matrix<'a> {
                 }
             ),
         }
+        vec::infinite_to_nan(out);
     }
 
     #[inline(never)]
@@ -246,6 +248,8 @@ impl<'a> Matrix<'a> {
         for (x, bytes) in x.iter_mut().zip(row.iter().step_by(step)) {
             *x += f32::from_le_bytes(*bytes);
         }
+        // As a product that is not finite.
+        vec::infinite_to_nan(x);
     }
 
     /// The bytes of one row, which must not be in a tile.

@@ -17,6 +17,9 @@
 //! Otherwise weights and their scales are used exactly as stored; sums are exact integers within a group of 32 (16 for a type
 //! with a scale per 16) and f32 across groups. F32, F16 and BF16 weights are multiplied in f32 with unrounded activations.
 //!
+//! A product that is not finite is NaN: an infinite one could become an ordinary number in what follows (a sigmoid, a clamp), and a weight
+//! that is not finite would change an answer without a trace.
+//!
 //! A piece of work is a range of rows for all tokens; pieces write disjoint elements of the output and are pure functions of
 //! their inputs.
 
@@ -40,6 +43,7 @@ pub use matrix::{Matrix, MatrixError, Output};
 pub(crate) use sizes::{MAX_K, cut_at_multiples};
 
 use crate::tiles::Layout;
+use crate::vec;
 use std::ops::Range;
 
 /// Number of rows of a sensible piece of work: small enough to balance a slow thread, large enough (about 64 KiB of weights) to
@@ -91,12 +95,13 @@ pub unsafe fn matmul<'a>(
         // SAFETY: as above.
         Precision::Bits8 => unsafe { gemm::rows(w, rows, x, out, scratch) },
     }
-    if w.scale != 1.0 {
-        for t in 0..x.tokens() {
-            // SAFETY: as above; no other references to the elements are left.
-            let out = unsafe { out.row_mut(t, all.clone()) };
+    for t in 0..x.tokens() {
+        // SAFETY: as above; no other references to the elements are left.
+        let out = unsafe { out.row_mut(t, all.clone()) };
+        if w.scale != 1.0 {
             out.iter_mut().for_each(|y| *y *= w.scale);
         }
+        vec::infinite_to_nan(out);
     }
 }
 

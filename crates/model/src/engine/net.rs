@@ -220,6 +220,7 @@ impl<'m> Net<'m> {
                 pending = Some(contribution(&w.output_norm));
             }
             pending = end_layer(&mut step, w, pending);
+            self.store.get_on();
         }
         if let Some(alt_up) = self.weights.alt_up {
             alt_up.end(&mut step);

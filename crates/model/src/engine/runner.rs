@@ -20,6 +20,7 @@ use crate::parts::buffers::Buffers;
 use crate::parts::compute::Compute;
 use crate::positions::POSITIONS;
 use crate::prompts::{FoundPrompt, IgnoredPrompt, Key, PromptFolder, Rounding};
+use crate::store::Seen;
 use crate::weights::not_finite;
 
 /// Maximum number of tokens that are computed together.
@@ -72,6 +73,8 @@ pub(super) struct Runner<'m> {
     batch: usize,
     rounding: Rounding,
     planner: StepPlanner,
+    /// The failures of reading before the step.
+    seen: Seen,
     /// Proposers of the first sequences of the cache, indexed by sequence.
     pub(super) proposers: Vec<Proposer<'m>>,
 }
@@ -116,6 +119,7 @@ impl<'m> Runner<'m> {
             batch,
             rounding,
             planner: StepPlanner::new(decode),
+            seen: Seen::default(),
             proposers: Vec::new(),
         })
     }
@@ -239,9 +243,10 @@ impl<'m> Runner<'m> {
     /// Computes the step, and the logits of the first `logits` requested rows. Returns the time it took.
     ///
     /// # Errors
-    /// Weights that cannot be loaded, or a file that has shrunk. The cache contents for the rows are then invalid.
+    /// Weights that cannot be loaded, or a file that has shrunk. The cache contents for the rows are then invalid. The next step has files read again.
     pub(super) fn run(&mut self, logits: usize) -> Result<Duration, ModelError> {
         let began = Instant::now();
+        self.seen = self.model.begin_step();
         let (net, cache, buffers) = (&self.net, &mut self.cache, &mut self.buffers);
         let proposers = &mut self.proposers;
         let rows = buffers.batch.tokens().len();
@@ -367,13 +372,13 @@ impl<'m> Runner<'m> {
         restored
     }
 
-    /// Checks that everything read from files so far is reliable.
+    /// Checks that everything that the step has read from files is reliable.
     ///
     /// # Errors
     /// A file has become shorter since it was mapped, or cannot be read.
     fn check(&self) -> Result<(), ModelError> {
         self.cache.check()?;
-        self.model.check()
+        self.model.check_step(self.seen)
     }
 }
 
@@ -414,14 +419,15 @@ pub(super) fn admit(
     Ok(())
 }
 
-/// Checks that `logits` for the position after `position` are numbers or −∞.
+/// Checks that `logits` for the position after `position` are finite.
 ///
 /// # Errors
 /// [`ModelError::NotNumbers`], which names the first weight that is not a number, if there is one. This reads all weights, so it takes as long as a
 /// step.
 pub(super) fn numbers(model: &Model, logits: &[f32], position: usize) -> Result<(), ModelError> {
     // Every comparison with NaN is false. Each chunk is checked as a whole: the compiler vectorises loops without an early exit.
-    let all = |chunk: &[f32]| chunk.iter().fold(true, |all, logit| all & (*logit < f32::INFINITY));
+    let all =
+        |chunk: &[f32]| chunk.iter().fold(true, |all, logit| all & (logit.abs() < f32::INFINITY));
     if logits.chunks(1024).all(all) {
         return Ok(());
     }

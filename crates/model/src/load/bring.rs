@@ -10,20 +10,32 @@ use alight_pages::transfer::{self, Method, Options, Piece, transfer};
 use alight_pages::{Advice, Prefetch, ReadMethod, Region};
 
 use super::Shared;
-use super::plan::{Job, LoadMethod, Plan, Work};
+use super::plan::{Job, LoadMethod, Work};
 use crate::store::LoadError;
 
 /// If the pieces read again in small pages outnumber those in huge pages by this, huge pages are not available.
 const MAX_IN_VAIN: i32 = 16;
 
+/// A job that is still to be done.
+#[derive(Clone, Copy)]
+struct Left<'p> {
+    job: &'p Job,
+    done: &'p AtomicBool,
+}
+
 impl Shared {
-    /// Carries out `plan`, in order; returns when it is done, has failed, or was stopped.
-    pub(super) fn carry_out(&self, plan: &Plan, methods: &[LoadMethod]) -> Result<(), LoadError> {
-        let lane = |job: &Job| (job.shard, methods[job.shard].read);
-        for jobs in plan.jobs.chunk_by(|a, b| lane(a) == lane(b)) {
+    /// Carries out what is left of the plan, in order; returns when it is done, has failed, or was stopped.
+    pub(super) fn carry_out(&self) -> Result<(), LoadError> {
+        let (methods, jobs) = (&self.methods, self.plan.jobs.iter().zip(&self.done));
+        let left: Vec<Left<'_>> = jobs
+            .filter(|(_, done)| !done.load(Ordering::Relaxed))
+            .map(|(job, done)| Left { job, done })
+            .collect();
+        let lane = |left: &Left<'_>| (left.job.shard, methods[left.job.shard].read);
+        for jobs in left.chunk_by(|a, b| lane(a) == lane(b)) {
             let Some(first) = jobs.first() else { continue };
-            match methods[first.shard].read {
-                ReadMethod::Mmap => self.by_map(plan, jobs, methods[first.shard])?,
+            match methods[first.job.shard].read {
+                ReadMethod::Mmap => self.by_map(jobs, methods[first.job.shard])?,
                 ReadMethod::Direct => self.by_transfer(jobs, Method::Direct)?,
                 ReadMethod::Read => self.by_transfer(jobs, Method::Read)?,
             }
@@ -37,18 +49,18 @@ impl Shared {
     }
 
     /// Carries out jobs of one file whose bytes come through its map.
-    fn by_map(&self, plan: &Plan, jobs: &[Job], method: LoadMethod) -> Result<(), LoadError> {
-        let packs = jobs.iter().any(|job| matches!(job.work, Work::Pack { .. }));
+    fn by_map(&self, jobs: &[Left<'_>], method: LoadMethod) -> Result<(), LoadError> {
+        let packs = jobs.iter().any(|left| matches!(left.job.work, Work::Pack { .. }));
         let readers = match method.prefetch {
             Prefetch::ReadThreads(n) => {
                 // The page cache keeps data in the pages in which it was read. In small ones the file would be slow to map from then on (3B, warm:
                 // 140 ms compared with 4). Where huge pages are not available, small ones suffice.
                 if let Some(first) = jobs.first() {
-                    let map = &self.store.maps()[first.shard];
+                    let map = &self.store.maps()[first.job.shard];
                     match method.prefetch_chosen {
                         // The weights left out exceed memory, so a fault in them should not load a huge page.
-                        Prefetch::None => jobs.iter().for_each(|job| {
-                            let _ = map.advise(job.source.clone(), Advice::HugePages);
+                        Prefetch::None => jobs.iter().for_each(|left| {
+                            let _ = map.advise(left.job.source.clone(), Advice::HugePages);
                         }),
                         _ => drop(map.advise(0..map.len(), Advice::HugePages)),
                     }
@@ -59,9 +71,9 @@ impl Shared {
         };
         let threads = if packs { readers.max(Options::default().threads) } else { readers };
         self.crew(threads.min(jobs.len()), jobs.len(), &|i| {
-            let job = &jobs[i];
+            let job = jobs[i].job;
             let map = &self.store.maps()[job.shard];
-            if plan.is_behind(job) {
+            if self.plan.is_behind(job) {
                 self.store.priority().let_pass();
             }
             match job.work {
@@ -89,9 +101,7 @@ impl Shared {
                 }
                 Work::Copy => unreachable!("a plan copies from files that are read"),
             }
-            if let Some(section) = job.section {
-                self.store.arrival().arrived(section, job.source.len());
-            }
+            self.end(jobs[i]);
             Ok(())
         })
     }
@@ -111,14 +121,23 @@ impl Shared {
         }
     }
 
+    /// Records that a job is done.
+    fn end(&self, Left { job, done }: Left<'_>) {
+        done.store(true, Ordering::Relaxed);
+        self.store.get_on();
+        if let Some(section) = job.section {
+            self.store.arrival().arrived(section, job.source.len());
+        }
+    }
+
     /// Carries out jobs of one file that is read.
-    fn by_transfer(&self, jobs: &[Job], method: Method) -> Result<(), LoadError> {
+    fn by_transfer(&self, jobs: &[Left<'_>], method: Method) -> Result<(), LoadError> {
         let Some(first) = jobs.first() else { return Ok(()) };
-        let map = &self.store.maps()[first.shard];
+        let map = &self.store.maps()[first.job.shard];
         let range = |range: &Range<usize>| range.start as u64..range.end as u64;
         let pieces: Vec<Piece> = jobs
             .iter()
-            .map(|job| match (job.work, self.store.image(job.shard)) {
+            .map(|Left { job, .. }| match (job.work, self.store.image(job.shard)) {
                 (Work::Copy, Some(image)) => {
                     assert!(job.source.end <= image.len());
                     // SAFETY: within the image, which lives as long as the store. Pieces of a plan are disjoint, and nothing reads one before it is
@@ -132,12 +151,10 @@ impl Shared {
             })
             .collect();
         let each = |i: usize, bytes: &[u8]| {
-            if let Work::Pack { ty, cols, to } = jobs[i].work {
+            if let Work::Pack { ty, cols, to } = jobs[i].job.work {
                 self.pack(ty, cols, bytes, to);
             }
-            if let Some(section) = jobs[i].section {
-                self.store.arrival().arrived(section, jobs[i].source.len());
-            }
+            self.end(jobs[i]);
         };
         let options = transfer::Options::default();
         let report =

@@ -10,7 +10,8 @@
 //! - A weight is in memory once: in the map, in an image of the file, or packed. While weights are
 //!   packed from a map, its pages are given back piece by piece.
 //! - A piece is written once, by one thread, before it is counted; it is read only when its section is ready.
-//! - A failed load is an error of the next step, and of every later one. Dropping a [`Loader`] ends the load within a few pieces.
+//! - A failed load is an error of the next step. If a file could not be read, the step after that begins the load again where it has
+//!   failed. Dropping a [`Loader`] ends the load within a few pieces.
 
 mod ahead;
 mod bring;
@@ -103,11 +104,16 @@ pub(crate) struct Wanted {
 /// A load in the background. Dropping it ends the load.
 pub(crate) struct Loader {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Shared {
     store: Arc<Store>,
+    plan: Plan,
+    /// By file.
+    methods: Vec<LoadMethod>,
+    /// By job of the plan: true once it is done.
+    done: Vec<AtomicBool>,
     stop: AtomicBool,
     /// By file, if pages of its map are given back.
     reclaim: Vec<Option<Reclaim>>,
@@ -168,29 +174,59 @@ impl Loader {
         let asks_ahead = chosen.iter().any(|prefetch| *prefetch != Prefetch::Populate);
         let sizes = StoreSizes { asks_ahead, ..plan.store_sizes() };
         let store = Arc::new(Store::new(maps, sizes, slots, arrival, output)?);
+        let (packed, jobs) = (plan.packed, plan.jobs.len());
         let shared = Arc::new(Shared {
             store: Arc::clone(&store),
+            plan,
+            methods,
+            done: (0..jobs).map(|_| AtomicBool::new(false)).collect(),
             stop: AtomicBool::new(false),
             reclaim,
             repacked: AtomicU64::new(0),
             headers,
             brings_behind: asks_ahead && !chosen.contains(&Prefetch::None),
             lock: if wanted.lock { weights.matrices().cloned().collect() } else { Vec::new() },
-            report: Mutex::new(LoadReport { packed: plan.packed, ..report }),
+            report: Mutex::new(LoadReport { packed, ..report }),
         });
-        let theirs = Arc::clone(&shared);
-        let plan = Arc::new(plan);
-        let (its_plan, its_methods) = (Arc::clone(&plan), methods.clone());
+        let loader = Loader { shared, thread: Mutex::default() };
+        *loader.thread() = loader.begin(ahead);
+        Ok((store, loader))
+    }
+
+    /// Loads what is missing, on a new thread.
+    fn begin(&self, ahead: Option<Ahead>) -> Option<JoinHandle<()>> {
+        let theirs = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("alight-load".into());
         let thread = thread.spawn(move || {
             drop(ahead);
-            theirs.bring(&its_plan, &its_methods);
+            theirs.bring();
         });
         if thread.is_err() {
             // The system provides no more threads, so the load runs here, before this call returns.
-            shared.bring(&plan, &methods);
+            self.shared.bring();
         }
-        Ok((store, Loader { shared, thread: thread.ok() }))
+        thread.ok()
+    }
+
+    /// After a load that has failed because a file could not be read: begins it again for what is missing.
+    pub(crate) fn try_again(&self) {
+        let arrival = self.shared.store.arrival();
+        if !arrival.has_failed() {
+            return;
+        }
+        let mut thread = self.thread();
+        if arrival.check().is_err_and(|error| error.unread().is_some()) {
+            // After a failure it ends at once.
+            if let Some(ending) = thread.take() {
+                let _ = ending.join();
+            }
+            arrival.begin_again();
+            *thread = self.begin(None);
+        }
+    }
+
+    fn thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns when everything has been loaded.
@@ -378,11 +414,11 @@ impl Drop for FinishOnDrop<'_> {
 
 impl Shared {
     /// Runs on the load thread: carries out the plan, locks, and records the outcome.
-    fn bring(&self, plan: &Plan, methods: &[LoadMethod]) {
+    fn bring(&self) {
         let began = Instant::now();
         let arrival = self.store.arrival();
         let finish = FinishOnDrop(arrival);
-        let brought = self.carry_out(plan, methods);
+        let brought = self.carry_out();
         if brought.is_ok() && self.brings_behind {
             self.store.stop_asking();
             self.read_anew();
@@ -390,7 +426,7 @@ impl Shared {
         let result = brought.and_then(|()| self.lock_all());
         match result {
             // Locked bytes have already been counted.
-            Ok(()) => plan.sealed.into_iter().for_each(|section| arrival.arrived(section, 0)),
+            Ok(()) => self.plan.sealed.into_iter().for_each(|section| arrival.arrived(section, 0)),
             Err(error) => arrival.fail(error),
         }
         self.report().took = Some(began.elapsed());
@@ -431,7 +467,7 @@ impl Shared {
 impl Drop for Loader {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.thread().take() {
             let _ = thread.join();
         }
     }

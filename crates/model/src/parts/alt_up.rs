@@ -106,7 +106,7 @@ impl AltUp {
 
 /// Scales `y` to the length of `x`.
 fn to_length_of(isa: Isa, x: &[f32], y: &mut [f32]) {
-    let length = |row: &[f32]| vec::dot(isa, row, row).sqrt();
+    let length = |row: &[f32]| vec::root_of_squares(vec::dot(isa, row, row));
     let scale = length(x) / length(y).max(f32::MIN_POSITIVE);
     vec::scale(isa, y, scale);
 }

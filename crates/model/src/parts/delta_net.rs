@@ -376,7 +376,7 @@ fn split_inputs(spec: &DeltaNetSpec, step: &mut Step<'_>) {
 /// Scales each head of `dim` elements to a length: `x · length / √(Σx² + eps)`.
 fn to_length(isa: Isa, x: &mut [f32], dim: usize, length: f32, eps: f32) {
     for head in x.chunks_exact_mut(dim) {
-        let scale = length / (vec::dot(isa, head, head) + eps).sqrt();
+        let scale = length / vec::root_of_squares(vec::dot(isa, head, head) + eps);
         vec::scale(isa, head, scale);
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::{Packing, Rows};
-use alight_kernels::{Isa, gate};
+use alight_kernels::{Isa, gate, vec};
 
 use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
@@ -143,8 +143,9 @@ fn keep_above(x: &mut [f32], deviations: f32) {
     let n = x.len() as f32;
     let mean = x.iter().sum::<f32>() / n;
     let variance = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f32>() / n;
-    let least = mean + deviations * variance.sqrt();
-    x.iter_mut().for_each(|x| *x = (*x - least).max(0.0));
+    let least = mean + deviations * vec::root_of_squares(variance);
+    // Not by `max`, which would turn NaN into 0.
+    x.iter_mut().for_each(|x| *x = if *x < least { 0.0 } else { *x - least });
 }
 
 /// The tensors of a dense part.

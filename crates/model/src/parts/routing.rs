@@ -124,8 +124,11 @@ impl Routing {
         if let Some(bias) = bias {
             scores.iter_mut().zip(bias).for_each(|(score, bias)| *score += bias);
         }
-        // NaN would be neither better nor worse than another score; the logits will show it.
-        scores.iter_mut().filter(|score| score.is_nan()).for_each(|s| *s = f32::NEG_INFINITY);
+        // NaN would be neither better nor worse than another score.
+        let mut unknown = false;
+        for score in scores.iter_mut().filter(|score| score.is_nan()) {
+            (*score, unknown) = (f32::NEG_INFINITY, true);
+        }
         if self.groups > 1 {
             self.leave_groups_out(scores);
         }
@@ -143,6 +146,10 @@ impl Routing {
         }
         if self.scale != 1.0 {
             weights.iter_mut().for_each(|weight| *weight *= self.scale);
+        }
+        if unknown {
+            // An expert of which nothing is known may have been left out: the logits must show it.
+            weights.fill(f32::NAN);
         }
     }
 
@@ -310,6 +317,17 @@ mod tests {
             for gating in [Gating::Softmax, Gating::Sigmoid, Gating::SoftmaxOfChosen] {
                 assert_eq!(choose(&routing(4, 2, gating), &logits, None).0, [0, 1]);
             }
+        }
+    }
+
+    #[test]
+    fn with_an_unknown_score_no_weight_is_a_number() {
+        for gating in
+            [Gating::Softmax, Gating::Sigmoid, Gating::SoftmaxOfChosen, Gating::SqrtSoftplus]
+        {
+            let routing = Routing { normalise: true, ..routing(4, 2, gating) };
+            let (_, weights) = choose(&routing, &[1.0, 2.0, f32::NAN, 3.0], None);
+            assert!(weights.iter().all(|weight| weight.is_nan()), "{gating:?}: {weights:?}");
         }
     }
 

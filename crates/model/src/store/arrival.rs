@@ -6,11 +6,11 @@
 //! Invariants:
 //! - A thread that has waited for a section sees every byte of it: pieces are counted after they are
 //!   written.
-//! - A failure wakes all waiting threads and is permanent: no thread waits for pieces that will not arrive.
+//! - A failure wakes all waiting threads, and stays until the load begins again: no thread waits for pieces that will not arrive.
 //! - Neither waiting nor counting allocates.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::error::LoadError;
@@ -57,7 +57,9 @@ pub(crate) struct Arrival {
     bytes: AtomicU64,
     total: u64,
     /// The reason that the missing pieces will not arrive.
-    failure: OnceLock<Arc<LoadError>>,
+    failure: Mutex<Option<Arc<LoadError>>>,
+    /// True if there is one.
+    failed: AtomicBool,
     /// Set when the load has ended, complete or not.
     over: AtomicBool,
     /// Changes when a section becomes ready, and when the load ends.
@@ -78,7 +80,8 @@ impl Arrival {
             missing_in_all: AtomicU32::new(all),
             bytes: AtomicU64::new(0),
             total,
-            failure: OnceLock::new(),
+            failure: Mutex::default(),
+            failed: AtomicBool::new(false),
             over: AtomicBool::new(false),
             bell: Parking::new(0),
             waited: AtomicU64::new(0),
@@ -123,7 +126,7 @@ impl Arrival {
 
     /// The progress of the load; `None` when nothing is missing any more, or no more pieces will arrive.
     pub(crate) fn loading(&self) -> Option<Loading> {
-        if self.is_complete() || self.failure.get().is_some() {
+        if self.is_complete() || self.has_failed() {
             return None;
         }
         Some(Loading { done: self.bytes.load(Ordering::Relaxed), total: self.total })
@@ -163,10 +166,19 @@ impl Arrival {
     /// # Errors
     /// It has failed.
     pub(crate) fn check(&self) -> Result<(), Arc<LoadError>> {
-        match self.failure.get() {
-            Some(error) => Err(Arc::clone(error)),
+        match self.has_failed().then(|| self.failure().clone()).flatten() {
+            Some(error) => Err(error),
             None => Ok(()),
         }
+    }
+
+    /// True if the load has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<Arc<LoadError>>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a piece of `section` of `bytes` bytes, which has been written.
@@ -186,8 +198,17 @@ impl Arrival {
 
     /// Ends the load with an error: the missing pieces will not arrive. The first error is kept.
     pub(crate) fn fail(&self, error: LoadError) {
-        let _ = self.failure.set(Arc::new(error));
+        self.failure().get_or_insert_with(|| Arc::new(error));
+        self.failed.store(true, Ordering::Release);
         self.ring();
+    }
+
+    /// A load that has failed and ended begins again: what is missing may still arrive.
+    pub(crate) fn begin_again(&self) {
+        let mut failure = self.failure();
+        self.over.store(false, Ordering::Release);
+        self.failed.store(false, Ordering::Release);
+        *failure = None;
     }
 
     /// Marks the load as ended.

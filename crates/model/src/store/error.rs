@@ -1,7 +1,7 @@
 //! The errors of loading weights. Every message names the file or the limit that it is about.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use alight_pages::slots::SlotsError;
@@ -9,7 +9,7 @@ use alight_pages::transfer::TransferError;
 use alight_pages::{LimitSource, LockError, MapError, RegionError};
 use thiserror::Error;
 
-/// The error of a failed load. The first step that needs a missing weight returns it, and every step after that.
+/// The error of a failed load. Every step that needs a missing weight returns it. If a file could not be read, the next step has it read again.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -91,4 +91,16 @@ pub enum LoadError {
     /// The load has ended without loading everything: the model is being dropped, or there is a bug.
     #[error("the load was stopped")]
     Stopped,
+}
+
+impl LoadError {
+    /// The file, if one could not be read.
+    pub(crate) fn unread(&self) -> Option<&Path> {
+        match self {
+            LoadError::Map(error) => Some(error.path()),
+            LoadError::Transfer(error) => error.unread(),
+            LoadError::Slots(error) => error.unread(),
+            _ => None,
+        }
+    }
 }

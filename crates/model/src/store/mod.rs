@@ -9,7 +9,7 @@ pub(crate) mod trace;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use alight_pages::slots::{Found, Held, Slots};
 use alight_pages::{Advice, Map, MapError, Region, is_cached};
@@ -115,6 +115,15 @@ impl Chosen<'_> {
     }
 }
 
+/// The failures of reading before a step: see [`Store::begin_step`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    /// Of all maps that weights are used from.
+    faults: usize,
+    /// Of slots.
+    failures: u64,
+}
+
 /// The memory that a store needs.
 #[derive(Debug, Default)]
 pub(crate) struct StoreSizes {
@@ -150,6 +159,8 @@ pub(crate) struct Store {
     asked: Vec<HugePages>,
     /// Reads of the forward pass come before those of a load in the background.
     priority: Priority,
+    /// Counts layers that were computed and pieces that were loaded.
+    progress: Arc<AtomicU64>,
 }
 
 impl Store {
@@ -184,6 +195,7 @@ impl Store {
             asks_ahead: AtomicBool::new(asks_ahead),
             asked,
             priority: Priority::new(),
+            progress: Arc::default(),
         })
     }
 
@@ -232,6 +244,16 @@ impl Store {
     /// The order of reads: the forward pass comes before a load in the background.
     pub(crate) fn priority(&self) -> &Priority {
         &self.priority
+    }
+
+    /// A number that grows with each layer that is computed, and with each piece that is loaded.
+    pub(crate) fn progress(&self) -> &Arc<AtomicU64> {
+        &self.progress
+    }
+
+    /// Counts a layer that was computed, or a piece that was loaded.
+    pub(crate) fn get_on(&self) {
+        self.progress.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The files, in the order of the shards.
@@ -307,14 +329,39 @@ impl Store {
         used.try_for_each(|(map, _)| map.check())
     }
 
-    /// Checks that all chosen experts could be read.
+    /// The maps that weights are used from.
+    fn maps_in_use(&self) -> impl Iterator<Item = &Map> {
+        let shared = self.slots().is_some_and(Slots::are_shared);
+        let maps = self.maps.iter().zip(&self.in_use);
+        maps.filter(move |(_, in_use)| shared || **in_use).map(|(map, _)| &**map)
+    }
+
+    /// Gets ready for a step: parts of maps that could not be read will be read again. (So will experts in slots, whenever they are chosen.)
+    pub(crate) fn begin_step(&self) -> Seen {
+        for map in &self.maps {
+            // A file that is still too short is an error of those who need it.
+            let _ = map.try_again();
+        }
+        let faults = self.maps_in_use().map(Map::faults).sum();
+        Seen { faults, failures: self.slots().map_or(0, Slots::failures) }
+    }
+
+    /// Checks that everything is reliable that was read from files since `seen`. A file that was copied may change.
     ///
     /// # Errors
     /// A file has become shorter or could not be read.
-    pub(crate) fn check_slots(&self) -> Result<(), LoadError> {
-        match self.slots().and_then(Slots::failure) {
-            Some(failure) => Err(LoadError::Slots(Arc::clone(failure))),
-            None => Ok(()),
+    pub(crate) fn check_step(&self, seen: Seen) -> Result<(), LoadError> {
+        self.maps_in_use().try_for_each(Map::check)?;
+        if let Some(slots) = self.slots()
+            && slots.failures() > seen.failures
+            && let Some(error) = slots.failure()
+        {
+            return Err(LoadError::Slots(error));
+        }
+        // Another step may have got the pages back that were missing in this one.
+        match self.maps_in_use().map(Map::faults).sum::<usize>() > seen.faults {
+            true => Ok(self.maps_in_use().try_for_each(|map| map.check_since(0))?),
+            false => Ok(()),
         }
     }
 }

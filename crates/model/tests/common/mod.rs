@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
-use alight_kernels::half::{f16_to_f32, f32_to_f16};
+use alight_kernels::half::{f16_to_f32, f32_to_bf16, f32_to_f16};
 use alight_kernels::{Isa, WeightType, dequantize_row};
 
 /// True if all there is to show is to be shown, as by `make test-all`, or what sees nearly every mistake in a third of the time.
@@ -1044,6 +1044,7 @@ fn fill(ty: GgmlType, name: &str, shape: &[usize], n: usize, random: &mut Random
     match ty {
         GgmlType::F32 => (0..n).flat_map(|_| value().to_le_bytes()).collect(),
         GgmlType::F16 => (0..n).flat_map(|_| f32_to_f16(value()).to_le_bytes()).collect(),
+        GgmlType::BF16 => (0..n).flat_map(|_| f32_to_bf16(value()).to_le_bytes()).collect(),
         GgmlType::Q8_0 => {
             let d = f32_to_f16(scale / 127.0);
             assert!(f16_to_f32(d) > 0.0);

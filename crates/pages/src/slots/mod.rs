@@ -43,7 +43,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -256,7 +256,10 @@ impl Slots {
         let shared = options.shared && cached.is_some();
         let state = State {
             shelf: Shelf::new(&layout),
-            slots: vec![Slot { left: 0, ahead: false, cached: false, closed: false }; slots],
+            slots: vec![
+                Slot { left: 0, ahead: false, cached: false, closed: false, failed: false };
+                slots
+            ],
             queue: VecDeque::with_capacity(most),
             asked: VecDeque::with_capacity(slots),
             shared,
@@ -267,6 +270,9 @@ impl Slots {
             closed: (0, 0),
             counts: SlotCounts::default(),
             guesses: Guesses::new(),
+            error: None,
+            failures: 0,
+            failure: None,
             stop: false,
         };
         let shared = Arc::new(Shared {
@@ -277,7 +283,6 @@ impl Slots {
             state: Mutex::new(state),
             work: Condvar::new(),
             arrived: Condvar::new(),
-            failure: OnceLock::new(),
             watch,
             #[cfg(test)]
             interpose,
@@ -288,6 +293,7 @@ impl Slots {
             cached: vec![false; widest],
             all_here: true,
             found: Found::default(),
+            failure: None,
             #[cfg(target_os = "linux")]
             ring: options.ring.then(|| Ring::new(&shared)).flatten(),
             shuffled,
@@ -345,25 +351,35 @@ impl Slots {
     pub fn here(&self, group: usize) -> Vec<bool> {
         let state = self.shared.state();
         let there = |piece: usize| {
-            state.shelf.slot_of(piece).is_some_and(|slot| state.slots[slot].left == 0)
+            let arrived = |slot: usize| state.slots[slot].left == 0 && !state.slots[slot].failed;
+            state.shelf.slot_of(piece).is_some_and(arrived)
         };
         self.shared.layout.groups[group].clone().map(there).collect()
     }
 
-    /// The first read that failed, if any: bytes handed out since may be anything.
-    pub fn failure(&self) -> Option<&Arc<TransferError>> {
-        let shared = &*self.shared;
-        // Data used from a map may be gone from its file at any time.
-        let used = shared.cached.as_ref().filter(|_| shared.state().in_cache > 0);
-        if let Some(Err(error)) = used.map(Cached::check) {
-            let _ = shared.failure.set(Arc::new(error));
-        }
-        shared.failure.get()
+    /// The number of pieces that a visit waited for and that could not be read, so far. If it is larger after some visits than before them, bytes
+    /// that they have seen may be anything. A piece that could not be read is not resident: the next visit that wants it has it read again.
+    pub fn failures(&self) -> u64 {
+        self.shared.state().failures
+    }
+
+    /// The reason of the last failure that [`Slots::failures`] counts; or why data used from a map cannot be relied on at the moment.
+    pub fn failure(&self) -> Option<Arc<TransferError>> {
+        let last = self.shared.state().failure.clone();
+        self.shared.check_used().map(Arc::new).or(last)
     }
 
     /// True if pieces stay in the page cache, for other processes to share.
     pub fn are_shared(&self) -> bool {
         self.shared.state().shared
+    }
+}
+
+impl Shared {
+    /// Checks the maps, if pieces are used from them: data may be gone from a file at any time.
+    fn check_used(&self) -> Option<TransferError> {
+        let used = self.cached.as_ref().filter(|_| self.state().in_cache > 0);
+        used.and_then(|cached| cached.check().err())
     }
 }
 

@@ -24,7 +24,7 @@ impl Shared {
         self.drop_cached(state, slot);
         let clears = state.shelf.piece_in(slot).is_none();
         state.shelf.give(piece, slot);
-        state.slots[slot].ahead = ahead;
+        (state.slots[slot].ahead, state.slots[slot].failed) = (ahead, false);
         state.counts.brought += 1;
         let bytes = self.read_len(piece, state.shared);
         state.counts.read_bytes += bytes;
@@ -61,6 +61,14 @@ impl Shared {
         let taken = |slot: usize| busy(slot) || state.shelf.piece_in(slot).is_none();
         let of_full = full.then(|| state.shelf.victim(&self.layout, piece, taken)).flatten();
         of_full.or_else(|| state.shelf.victim(&self.layout, piece, busy))
+    }
+
+    /// Takes a piece out of its slot if it could not be read, so that it is read again.
+    pub(super) fn forget_failed(&self, state: &mut State, piece: usize) {
+        let Some(slot) = state.shelf.slot_of(piece) else { return };
+        let Slot { left: 0, failed: true, .. } = state.slots[slot] else { return };
+        self.drop_cached(state, slot);
+        state.shelf.forget(piece);
     }
 
     /// Drops the piece of a slot from the page cache, if it is there. It stays there if another process uses it.

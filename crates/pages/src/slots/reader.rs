@@ -1,8 +1,9 @@
 //! Reads into slots, by threads or by a visit itself.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 
 use super::state::{Job, Shared, State};
+use crate::transfer::TransferError;
 use crate::transfer::blocks::Block;
 
 impl Shared {
@@ -18,11 +19,10 @@ impl Shared {
                 continue;
             };
             drop(state);
-            self.read_block(job, self.block(job));
+            let read = self.read_block(job, self.block(job));
             state = self.state();
-            let slot = &mut state.slots[job.slot];
-            slot.left -= 1;
-            if slot.left == 0 {
+            state.ended(job.slot, read);
+            if state.slots[job.slot].left == 0 {
                 self.arrived.notify_all();
             }
         }
@@ -34,8 +34,8 @@ impl Shared {
         Block::new(read.offset, read.len, read.need, self.region.as_mut_ptr().wrapping_add(read.to))
     }
 
-    /// Reads the part of a job's block that has not arrived yet. A failure is recorded.
-    pub(super) fn read_block(&self, job: Job, block: Block) {
+    /// Reads the part of a job's block that has not arrived yet.
+    fn read_block(&self, job: Job, block: Block) -> Result<(), TransferError> {
         self.watch.written(job.slot, job.span);
         let file = &self.files[self.layout.spans[job.span].span.file];
         #[cfg(test)]
@@ -48,16 +48,14 @@ impl Shared {
             Some(interpose) if interpose(0, to) < 0 => Err(file.failed(at, -interpose(0, to))),
             _ => Ok(()),
         });
-        if let Err(error) = done {
-            let _ = self.failure.set(Arc::new(error));
-        }
+        done
     }
 
     /// [`Shared::read_block`] by the visiting thread, with the bookkeeping that follows.
     #[cfg(target_os = "linux")]
     pub(super) fn read_alone(&self, state: &mut State, job: Job, block: Block) {
-        self.read_block(job, block);
-        state.slots[job.slot].left -= 1;
+        let read = self.read_block(job, block);
+        state.ended(job.slot, read);
     }
 
     /// The result of a read through the ring.

@@ -53,7 +53,7 @@ impl Ring {
         {
             any = true;
             match landing {
-                Landing::Complete => state.slots[job.slot].left -= 1,
+                Landing::Complete => state.ended(job.slot, Ok(())),
                 Landing::Again => self.again.push_back((job, block)),
                 Landing::Alone => shared.read_alone(state, job, block),
             }

@@ -1,7 +1,7 @@
 //! The state that visits and readers share.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::cached::Cached;
 use super::guesses::Guesses;
@@ -25,7 +25,6 @@ pub(super) struct Shared {
     pub(super) work: Condvar,
     /// Notified when a piece has arrived.
     pub(super) arrived: Condvar,
-    pub(super) failure: OnceLock<Arc<TransferError>>,
     pub(super) watch: Watch,
     /// Changes the results of reads.
     #[cfg(test)]
@@ -51,6 +50,11 @@ pub(super) struct State {
     pub(super) counts: SlotCounts,
     /// Guesses for the group that comes next.
     pub(super) guesses: Guesses,
+    /// The last read that failed.
+    pub(super) error: Option<Arc<TransferError>>,
+    /// The number of pieces that a visit waited for and that could not be read, and the reason of the last one.
+    pub(super) failures: u64,
+    pub(super) failure: Option<Arc<TransferError>>,
     pub(super) stop: bool,
 }
 
@@ -65,6 +69,8 @@ pub(super) struct Slot {
     pub(super) cached: bool,
     /// It has no piece and no memory, because there is less memory than at first.
     pub(super) closed: bool,
+    /// A read of its piece has failed, so its bytes may be anything.
+    pub(super) failed: bool,
 }
 
 /// A read: a block of a span, into a slot.
@@ -75,6 +81,18 @@ pub(super) struct Job {
     pub(super) block: usize,
     /// No piece was in the slot, so the system clears its memory first, which takes longer than many reads.
     pub(super) clears: bool,
+}
+
+impl State {
+    /// Counts a read of a slot that has ended.
+    pub(super) fn ended(&mut self, slot: usize, read: Result<(), TransferError>) {
+        let slot = &mut self.slots[slot];
+        slot.left -= 1;
+        if let Err(error) = read {
+            slot.failed = true;
+            self.error = Some(Arc::new(error));
+        }
+    }
 }
 
 impl Shared {

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 
 use super::{Groups, SlotOptions, Slots, Span};
 
@@ -111,6 +112,45 @@ fn a_read_that_fails_is_named_and_nothing_waits_for_ever() {
         let failure = slots.failure().expect("a failure").to_string();
         let error = std::io::Error::from_raw_os_error(libc::EIO).to_string();
         assert!(failure.contains("weights") && failure.contains(&error), "{failure}");
+    }
+}
+
+#[test]
+fn a_piece_that_could_not_be_read_is_read_again() {
+    for options in ways() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let (path, bytes, groups) = file(folder.path());
+        let file = File::open(&path).unwrap();
+        let fails = Arc::new(AtomicBool::new(false));
+        let interpose = {
+            let fails = Arc::clone(&fails);
+            move |result: i32, _: *mut u8| if fails.load(SeqCst) { -libc::EIO } else { result }
+        };
+        let (files, interpose) = ([(&file, path)], Some(Box::new(interpose) as Interpose));
+        let least = Slots::least(&groups, 4096);
+        let slots = Slots::build(&files, None, &groups, least, options, interpose).unwrap();
+        let visit = |group: usize, wanted: [usize; 3]| {
+            let mut held = slots.hold(group, wanted.into_iter());
+            held.wait();
+            let right = wanted.iter().all(|piece| {
+                held.bytes(*piece, 1)
+                    == &bytes
+                        [(group * 10 + piece) * PIECE + 20_000..(group * 10 + piece + 1) * PIECE]
+            });
+            (held.failure(), right)
+        };
+        assert!(matches!(visit(0, [1, 2, 3]), (None, true)), "{options:?}");
+        fails.store(true, SeqCst);
+        // Those that are there are of use.
+        assert!(matches!(visit(0, [1, 2, 3]), (None, true)), "{options:?}");
+        let failure = visit(0, [3, 4, 5]).0.expect("a failure").to_string();
+        assert!(failure.contains("weights") && slots.failures() == 2, "{options:?}: {failure}");
+        assert_eq!(slots.here(0)[..6], [false, true, true, true, false, false], "{options:?}");
+        assert!(visit(1, [0, 1, 2]).0.is_some() && slots.failures() == 5, "{options:?}");
+        fails.store(false, SeqCst);
+        assert!(matches!(visit(1, [0, 1, 2]), (None, true)), "{options:?}");
+        assert!(matches!(visit(0, [3, 4, 5]), (None, true)), "{options:?}");
+        assert_eq!(slots.failures(), 5, "{options:?}");
     }
 }
 

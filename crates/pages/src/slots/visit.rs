@@ -9,6 +9,7 @@ use super::ring::Ring;
 use super::state::{Shared, State};
 use super::sync::MutexGuard;
 use super::{COMING, LOOK, MAX_GUESSES, NONE, Slots};
+use crate::transfer::TransferError;
 
 /// Counts of the pieces that a visit has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub(super) struct Visit {
     /// The ring that reads, unless separate threads do.
     #[cfg(target_os = "linux")]
     pub(super) ring: Option<Ring>,
+    /// The reason why one of the pieces could not be read.
+    pub(super) failure: Option<Arc<TransferError>>,
     /// See [`SlotOptions`].
     pub(super) shuffled: Option<u64>,
     pub(super) guess: bool,
@@ -68,6 +71,7 @@ impl Slots {
         visit.here.fill(false);
         visit.all_here = true;
         visit.found = Found::default();
+        visit.failure = None;
         let mut state = shared.state();
         visit.turn(shared, &mut state);
         if state.shelf.visits().is_multiple_of(LOOK) && shared.cached.is_some() {
@@ -86,6 +90,7 @@ impl Slots {
             let piece = pieces.start + index;
             state.counts.wanted += 1;
             visit.found.wanted += 1;
+            shared.forget_failed(&mut state, piece);
             let Some(slot) = state.shelf.want(piece) else {
                 state.counts.missed_bytes += shared.layout.pieces[piece].bytes;
                 visit.slot_of[index] = COMING;
@@ -147,7 +152,13 @@ impl Held<'_> {
         self.visit.found
     }
 
-    /// Returns when all pieces have arrived, or have failed: see [`Slots::failure`].
+    /// The reason why a piece that is resident could not be read, if there is one: its bytes may be anything. It is read again when another visit
+    /// wants it.
+    pub fn failure(&self) -> Option<Arc<TransferError>> {
+        self.visit.failure.clone().or_else(|| self.slots.shared.check_used().map(Arc::new))
+    }
+
+    /// Returns when all pieces have arrived, or have failed: see [`Held::failure`].
     pub fn wait(&mut self) {
         while !self.visit.all_here {
             self.wait_for_more();
@@ -155,7 +166,7 @@ impl Held<'_> {
     }
 
     /// Returns when more of the pieces are resident than before, in whatever order they arrive; at once, if all are. A piece that could
-    /// not be read counts as resident: see [`Slots::failure`].
+    /// not be read counts as resident: see [`Held::failure`].
     pub fn wait_for_more(&mut self) {
         if self.visit.all_here {
             return;
@@ -164,7 +175,7 @@ impl Held<'_> {
         let mut state = shared.state();
         let mut began = None;
         self.visit.turn(shared, &mut state);
-        while !self.visit.look(&state) {
+        while !self.visit.look(&mut state) {
             began.get_or_insert_with(Instant::now);
             state = self.visit.wait(shared, state);
         }
@@ -279,35 +290,51 @@ impl Visit {
     }
 
     /// Returns true if more pieces have arrived than before.
-    pub(super) fn look(&mut self, state: &State) -> bool {
-        let come = |slot: u32| slot != NONE && state.slots[slot as usize].left == 0;
+    pub(super) fn look(&mut self, state: &mut State) -> bool {
         if self.shuffled.is_some() {
-            return self.look_shuffled(&come);
+            let come = |slot: u32| slot != NONE && state.slots[slot as usize].left == 0;
+            let next = self.look_shuffled(&come);
+            return next.map(|slot| self.note(state, slot)).is_some();
         }
         let (mut more, mut all) = (false, true);
-        for (slot, here) in self.slot_of.iter().zip(&mut self.here) {
-            if *slot != NONE && !*here {
-                *here = come(*slot);
-                more |= *here;
-                all &= *here;
+        for index in 0..self.slot_of.len() {
+            let slot = self.slot_of[index];
+            if slot != NONE && !self.here[index] {
+                let here = state.slots[slot as usize].left == 0;
+                if here {
+                    self.note(state, slot);
+                }
+                self.here[index] = here;
+                more |= here;
+                all &= here;
             }
         }
         self.all_here = all;
         more
     }
 
+    /// Records it if the piece in a slot, which has arrived for this visit, could not be read.
+    fn note(&mut self, state: &mut State, slot: u32) {
+        if state.slots[slot as usize].failed {
+            self.failure.clone_from(&state.error);
+            state.failure.clone_from(&state.error);
+            state.failures += 1;
+        }
+    }
+
     /// [`Visit::look`], for tests: once all have arrived, they become available one after another.
-    pub(super) fn look_shuffled(&mut self, come: &dyn Fn(u32) -> bool) -> bool {
+    /// Returns the slot of the piece that has become available.
+    fn look_shuffled(&mut self, come: &dyn Fn(u32) -> bool) -> Option<u32> {
         let late = || (0..self.here.len()).filter(|i| self.slot_of[*i] != NONE && !self.here[*i]);
         let count = late().count();
         if count == 0 || !late().all(|i| come(self.slot_of[i])) {
-            return false;
+            return None;
         }
         let seed = self.shuffled.unwrap_or(0).wrapping_mul(6_364_136_223_846_793_005) + 1;
-        let next = late().nth((seed >> 33) as usize % count);
-        next.into_iter().for_each(|i| self.here[i] = true);
+        let next = late().nth((seed >> 33) as usize % count)?;
+        self.here[next] = true;
         (self.shuffled, self.all_here) = (Some(seed), count == 1);
-        true
+        Some(self.slot_of[next])
     }
 
     /// Takes completed reads, and submits pending ones, unless separate threads read.
@@ -360,11 +387,9 @@ impl Visit {
         if let (Some(slot), Some(cached)) = (state.asked.remove(next), &shared.cached) {
             let piece = state.shelf.piece_in(slot as usize).expect("a slot that is being filled");
             drop(state);
-            if let Err(error) = cached.fetch(&shared.layout, piece) {
-                let _ = shared.failure.set(Arc::new(error));
-            }
+            let read = cached.fetch(&shared.layout, piece);
             let mut state = shared.state();
-            state.slots[slot as usize].left -= 1;
+            state.ended(slot as usize, read);
             self.turn(shared, &mut state);
             return state;
         }

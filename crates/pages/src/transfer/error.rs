@@ -1,7 +1,7 @@
 //! Why a transfer did not read everything.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
@@ -54,4 +54,15 @@ pub enum TransferError {
         /// The file.
         path: PathBuf,
     },
+}
+
+impl TransferError {
+    /// The file, if it could not be read.
+    pub fn unread(&self) -> Option<&Path> {
+        match self {
+            TransferError::EndOfFile { path, .. } | TransferError::Read { path, .. } => Some(path),
+            TransferError::Map(error) => Some(error.path()),
+            TransferError::Memory { .. } | TransferError::Stopped { .. } => None,
+        }
+    }
 }

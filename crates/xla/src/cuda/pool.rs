@@ -364,8 +364,8 @@ impl Held<'_> {
             return Ok(());
         }
         // A piece that could not be read counts as here, too.
-        if let Some(failure) = pool.host.failure() {
-            return Err(PoolError::Read(Arc::clone(failure)));
+        if let Some(failure) = host.failure() {
+            return Err(PoolError::Read(failure));
         }
         let first = pool.layout.pieces_of(self.group).start;
         let mut copied = Ok(());

@@ -2,7 +2,6 @@
 
 use super::pack::scale_for;
 use super::{ActSlots, Offsets, Precision, WIDE};
-use crate::lanes::{Avx2, Lanes};
 use std::arch::x86_64::*;
 
 impl ActSlots<'_> {
@@ -18,13 +17,11 @@ impl ActSlots<'_> {
                     let x = x.as_ptr().add(32 * b);
                     [0, 8, 16, 24].map(|i| _mm256_loadu_ps(x.add(i)))
                 };
-                let mut max = _mm256_setzero_ps();
+                let mut max = _mm256_setzero_si256();
                 for b in 0..x.len() / 32 {
-                    for v in values(b) {
-                        max = Avx2::max(Avx2::abs(v), max);
-                    }
+                    max = _mm256_max_epu32(largest(values(b)), max);
                 }
-                let (a, inv) = scale_for(Avx2::largest(max).min(f32::MAX), WIDE);
+                let (a, inv) = scale_for(largest_of_8(max), WIDE);
                 *self.scale.add(g) = a;
                 let inv = _mm256_set1_ps(inv);
                 for b in 0..x.len() / 32 {
@@ -57,7 +54,7 @@ impl ActSlots<'_> {
             unsafe {
                 let v: [__m256; 4] =
                     std::array::from_fn(|i| _mm256_loadu_ps(x.as_ptr().add(8 * i)));
-                let (a, inv) = scale_for(largest(v).min(f32::MAX), 127.0);
+                let (a, inv) = scale_for(largest_of_8(largest(v)), 127.0);
                 let inv = _mm256_set1_ps(inv);
                 let q = bytes(v.map(|v| quantize(_mm256_mul_ps(v, inv), 127.0)));
                 _mm256_storeu_si256(self.q.add(at.bytes + 32 * g).cast(), q);
@@ -90,15 +87,23 @@ fn words([a, b, c, d]: [__m256i; 4]) -> [__m256i; 2] {
         .map(|v| _mm256_permute4x64_epi64::<0b11_01_10_00>(v))
 }
 
-/// max |x|, ignoring NaN.
+/// The bits of max |x| of each lane, compared as in [`max_abs`](super::pack::max_abs).
 #[inline]
 #[target_feature(enable = "avx2")]
-fn largest(v: [__m256; 4]) -> f32 {
-    // SAFETY: the CPU has AVX2. `Lanes::max` returns the second operand if one is NaN.
-    unsafe {
-        let max = |max, v| Avx2::max(Avx2::abs(v), max);
-        Avx2::largest(v.into_iter().fold(_mm256_setzero_ps(), max))
-    }
+fn largest(v: [__m256; 4]) -> __m256i {
+    let no_sign = _mm256_set1_epi32(i32::MAX);
+    let [a, b, c, d] = v.map(|v| _mm256_and_si256(_mm256_castps_si256(v), no_sign));
+    _mm256_max_epu32(_mm256_max_epu32(a, b), _mm256_max_epu32(c, d))
+}
+
+/// The float with the largest bits of all lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn largest_of_8(v: __m256i) -> f32 {
+    let v = _mm_max_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
+    let v = _mm_max_epu32(v, _mm_shuffle_epi32::<0b01_00_11_10>(v));
+    let v = _mm_max_epu32(v, _mm_shuffle_epi32::<0b10_11_00_01>(v));
+    f32::from_bits(_mm_cvtsi128_si32(v) as u32)
 }
 
 /// Clamps (NaN to 0) and rounds to nearest even.

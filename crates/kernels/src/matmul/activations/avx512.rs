@@ -16,11 +16,11 @@ impl ActSlots<'_> {
                 let n = (k - 256 * i).min(256);
                 let xp = x.as_ptr().add(256 * i);
                 let g = t * k.div_ceil(256) + i;
-                let mut max = _mm512_setzero_ps();
+                let mut max = _mm512_setzero_si512();
                 for i in 0..16 {
-                    max = _mm512_max_ps(_mm512_abs_ps(load(xp, 16 * i, n)), max);
+                    max = _mm512_max_epu32(magnitude(load(xp, 16 * i, n)), max);
                 }
-                let (a, inv) = scale_for(_mm512_reduce_max_ps(max).min(f32::MAX), WIDE);
+                let (a, inv) = scale_for(largest(max), WIDE);
                 *self.scale.add(g) = a;
                 let inv = _mm512_set1_ps(inv);
                 for s in 0..n.div_ceil(64) {
@@ -119,6 +119,20 @@ unsafe fn load(x: *const f32, i: usize, n: usize) -> __m512 {
     unsafe { _mm512_maskz_loadu_ps(((1u32 << left) - 1) as __mmask16, x.wrapping_add(i)) }
 }
 
+/// The bits of |x|, which are compared as in [`max_abs`](super::pack::max_abs).
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn magnitude(x: __m512) -> __m512i {
+    _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MAX))
+}
+
+/// The float with the largest bits of all lanes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn largest(v: __m512i) -> f32 {
+    f32::from_bits(_mm512_reduce_max_epu32(v))
+}
+
 /// Clamps (NaN to 0) and rounds to nearest even.
 #[inline]
 #[target_feature(enable = "avx512f")]
@@ -151,9 +165,8 @@ fn sums_of_16(b0: __m128i, b1: __m128i) -> [i32; 2] {
 unsafe fn quantize_32(x: *const f32) -> (f32, __m512i, __m512i) {
     // SAFETY: the caller's pointer has 32 readable floats.
     let (v0, v1) = unsafe { (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16))) };
-    let max = _mm512_max_ps(_mm512_abs_ps(v0), _mm512_setzero_ps());
-    let max = _mm512_max_ps(_mm512_abs_ps(v1), max);
-    let (a, inv) = scale_for(_mm512_reduce_max_ps(max).min(f32::MAX), 127.0);
+    let max = _mm512_max_epu32(magnitude(v0), magnitude(v1));
+    let (a, inv) = scale_for(largest(max), 127.0);
     let inv = _mm512_set1_ps(inv);
     let i0 = quantize(_mm512_mul_ps(v0, inv), 127.0);
     let i1 = quantize(_mm512_mul_ps(v1, inv), 127.0);

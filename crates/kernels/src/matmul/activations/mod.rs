@@ -8,7 +8,7 @@
 //! - AVX2, packed weights: also `planes`, per 32 values 32 high bytes then 32 low bytes (both signed: q = 256·hi + lo);
 //! - AVX-512: per 64 values 64 high bytes then 64 low bytes;
 //! - NEON: the same per 32 values;
-//! - all: `s16[K/16]` and `s32[K/32]`, the sums of 16 and 32 `q` as f32 (exact); past the last value they are finite.
+//! - all: `s16[K/16]` and `s32[K/32]`, the sums of 16 and 32 `q` as f32 (exact), and zeros past the last value: kernels multiply whole groups of 256.
 //!
 //! All of these start over for each token, padded to whole groups of 256.
 //!

@@ -40,7 +40,7 @@ unsafe impl Send for ActSlots<'_> {}
 unsafe impl Sync for ActSlots<'_> {}
 
 impl ActSlots<'_> {
-    /// Packs token `t`; `x` is `[cols]`. NaN becomes 0 in the integer packings and ±inf saturates.
+    /// Packs token `t`; `x` is `[cols]`. In the integer packings, values that share a scale with one that is not finite are NaN.
     ///
     /// # Safety
     /// No two threads may put the same token at the same time.
@@ -92,6 +92,7 @@ impl ActSlots<'_> {
                     SimdLevel::Neon => self.put_planes_neon(t, x),
                     _ => self.put_words(t, x),
                 }
+                self.end_sums(t);
             } else {
                 let (t, first) = (t - self.rows.bits16, first / 32);
                 match self.isa.base() {
@@ -152,6 +153,17 @@ impl ActSlots<'_> {
                     *self.s32.add(8 * g + b) = (sums[0] + sums[1]) as f32;
                 }
             }
+        }
+    }
+
+    /// Writes the sums past the last value of 16-bit token `t`: the memory may have anything of another set, also NaN.
+    #[inline(always)]
+    unsafe fn end_sums(&self, t: usize) {
+        let padded = self.cols.next_multiple_of(256);
+        for (sums, each) in [(self.s16, 16), (self.s32, 32)] {
+            let count = padded / each - self.cols / each;
+            // SAFETY: within the buffers, as in `put`: tokens have whole groups of 256.
+            unsafe { sums.add(t * padded / each + self.cols / each).write_bytes(0, count) };
         }
     }
 
@@ -287,29 +299,35 @@ impl ActSlots<'_> {
     }
 }
 
-/// max |x|, ignoring NaN and capped so that its reciprocal stays normal.
+/// max |x|; NaN or infinite if an `x` is. (Without their sign, floats have the order of their bits, above which are those of NaN.
+/// Maxima of floats would ignore it.)
 #[inline(always)]
 pub(super) fn max_abs(x: &[f32]) -> f32 {
-    // Sixteen independent maxima, so that the loop vectorises without reassociating floats.
-    let mut lanes = [0f32; 16];
+    let max = |bits: u32, x: f32| bits.max(x.abs().to_bits());
+    // Sixteen independent maxima, so that the loop becomes vectors as it is.
+    let mut lanes = [0u32; 16];
     let mut chunks = x.chunks_exact(16);
     for c in &mut chunks {
         for (l, &x) in lanes.iter_mut().zip(c) {
-            *l = if x.abs() > *l { x.abs() } else { *l };
+            *l = max(*l, x);
         }
     }
     for (l, &x) in lanes.iter_mut().zip(chunks.remainder()) {
-        *l = if x.abs() > *l { x.abs() } else { *l };
+        *l = max(*l, x);
     }
-    lanes.iter().fold(0f32, |m, &l| if l > m { l } else { m }).min(f32::MAX)
+    f32::from_bits(lanes.into_iter().fold(0, u32::max))
 }
 
-/// The scale for integers up to `limit`, and its reciprocal; both 0 if nothing can be represented (all zeros, or so small that
-/// the scale is subnormal).
+/// The scale for integers up to `limit` of numbers up to `max`, and its reciprocal. Both are 0 if nothing can be represented (all zeros, or
+/// so small that the scale is subnormal), and NaN if `max` is not finite: then all integers are 0, and every product with them is NaN.
 #[inline(always)]
 pub(super) fn scale_for(max: f32, limit: f32) -> (f32, f32) {
     let a = max / limit;
-    if a < f32::MIN_POSITIVE { (0.0, 0.0) } else { (a, limit / max) }
+    match a {
+        f32::MIN_POSITIVE..f32::INFINITY => (a, limit / max),
+        0.0..f32::MIN_POSITIVE => (0.0, 0.0),
+        _ => (f32::NAN, f32::NAN),
+    }
 }
 
 /// Rounds to the nearest even integer; NaN becomes 0.
