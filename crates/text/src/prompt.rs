@@ -164,7 +164,7 @@ impl<'m> Encoder<'m> {
     /// arguments are an object; `tools`, as JSON schemas; `add_generation_prompt`; and perhaps `enable_thinking`,
     /// `reasoning_effort`, …
     ///
-    /// What llama-server gives to a template in addition has its defaults: `enable_thinking` is true, except after
+    /// The variables that llama-server gives to a template in addition have its defaults: `enable_thinking` is true, except after
     /// [`without_thinking`](Self::without_thinking); `date_string` (`26 Jul 2024`) and `datetime` (`Jul 26 2024`) are today's date
     /// in the local time zone. The time is taken once for a prompt.
     ///

@@ -83,8 +83,8 @@ fn local_offset(seconds: u64) -> i32 {
     let Ok(seconds) = seconds.try_into() else { return 0 };
     let mut local = std::mem::MaybeUninit::zeroed();
     // SAFETY: both pointers are valid for the call, which keeps neither. Zeroes are a valid `tm` (numbers and a pointer),
-    // so it may be read if the call leaves something out. The call reads `TZ`: whoever changes the environment has to rule out
-    // readers in other threads (`std::env::set_var`).
+    // so it may be read if the call leaves something out. The call reads `TZ`; code that changes the environment has to
+    // exclude readers in other threads (`std::env::set_var`).
     let local: libc::tm = unsafe {
         if libc::localtime_r(&seconds, local.as_mut_ptr()).is_null() {
             return 0;

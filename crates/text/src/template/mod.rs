@@ -17,7 +17,7 @@
 //! - source: [`MAX_SOURCE`] bytes.
 //!
 //! The same template, conversation and [`Time`] yield the same text everywhere; only `strftime_now` uses the
-//! time, and whoever calls may fix it. Not supported are recursive loops, HTML escaping where strings marked by `safe` or `escape`
+//! time, and the caller may fix it. Not supported are recursive loops, HTML escaping where strings marked by `safe` or `escape`
 //! are formatted, joined or replaced in, other templates (`include`, `extends`), and filters that
 //! depend on chance or on a terminal (`random`, `pprint`, `wordwrap`, `urlize`, `xmlattr`,
 //! `striptags`).
