@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from evidence.lib import common
@@ -51,7 +51,7 @@ def environment():
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
-    env.globals["strftime_now"] = lambda form: datetime.now(UTC).strftime(form)
+    env.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
     return env
 
 

@@ -122,7 +122,7 @@ def compare_keys(case: str, mine: dict, theirs: dict) -> tuple[list, list]:
 # Keys that llama.cpp's converter leaves to guessing.
 EXTRA = {
     "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id", "tokenizer.ggml.bos_token_id",
-    "tokenizer.ggml.eos_token_id", "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.padding_token_id",
+    "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eos_token_ids", "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.padding_token_id",
     "tokenizer.ggml.add_space_prefix", "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token",
 }
 

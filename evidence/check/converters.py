@@ -48,6 +48,7 @@ ALLOWED = [
      SAME),
     (r"HF.*: only ours: tokenizer\.ggml\.(unknown|bos|eos)_token_id", "tokenizer.model says it; theirs asks the other files"),
     (r"HF.*: only ours: tokenizer\.ggml\.eot_token_id", "generation_config.json names another token that ends an answer"),
+    (r"HF.*: only ours: tokenizer\.ggml\.eos_token_ids", "all tokens that end an answer, if there are several, which theirs does not keep"),
     (r"HF: gemma.*: differs: tokenizer\.ggml\.add_space_prefix", "theirs says no for every Gemma; this test's tokenizer.model says yes"),
     (r"HF: gemma2.*: only ours: gemma2\.rope\.freq_base", SAME),
     (r"HF: gemma3.*: only ours: gemma3\.attention\.sliding_window_pattern",

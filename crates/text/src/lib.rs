@@ -8,7 +8,8 @@
 //! - [`output::Parser`] separates thinking, answer and tool calls, in the format that the model writes.
 //!
 //! This crate knows nothing of weights. It must never import `alight-model`, `alight-kernels` or `alight-pages`, print,
-//! or read a file. It reads the clock, because templates may use the date.
+//! or open a file. It reads the clock, and the local time zone from the C library (the only `unsafe`, in `template/clock.rs`),
+//! because templates may use the date.
 //!
 //! **Invariant:** a chat template is a program from an untrusted file. Compiling and rendering it takes bounded time,
 //! memory and stack for any template and any conversation (the limits are in [`template`]). A template is compiled to

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use serde_json::{Map, Value};
 
-use crate::template::{self, ChatError, Message};
+use crate::template::{self, ChatError, Message, Time};
 use crate::tokenizer::{Search, Stop, Tokenizer, TokenizerError, never};
 use crate::vocabulary::{TemplateError, Vocabulary};
 
@@ -108,7 +108,8 @@ pub struct Encoder<'m> {
     vocabulary: &'m Vocabulary,
     style: Style,
     parse_special: bool,
-    thinking: Option<bool>,
+    thinking: bool,
+    time: Option<Time>,
     stop: Stop,
 }
 
@@ -116,7 +117,7 @@ impl<'m> Encoder<'m> {
     /// Creates an encoder for a model. With `parse_special`, names of special tokens in texts and
     /// messages become those tokens.
     pub fn new(vocabulary: &'m Vocabulary, style: Style, parse_special: bool) -> Encoder<'m> {
-        Encoder { vocabulary, style, parse_special, thinking: None, stop: never }
+        Encoder { vocabulary, style, parse_special, thinking: true, time: None, stop: never }
     }
 
     /// Stops encoding with [`TokenizerError::Stopped`] once `stop` returns true.
@@ -127,7 +128,12 @@ impl<'m> Encoder<'m> {
     /// Requests a prompt without thinking: the template gets `enable_thinking = false`. A template that does not use this
     /// variable renders the same text as without it.
     pub fn without_thinking(self) -> Encoder<'m> {
-        Encoder { thinking: Some(false), ..self }
+        Encoder { thinking: false, ..self }
+    }
+
+    /// Fixes the time that templates know, which is the present otherwise.
+    pub fn at(self, time: Time) -> Encoder<'m> {
+        Encoder { time: Some(time), ..self }
     }
 
     /// Returns whether a chat template renders the prompt.
@@ -158,6 +164,10 @@ impl<'m> Encoder<'m> {
     /// arguments are an object; `tools`, as JSON schemas; `add_generation_prompt`; and perhaps `enable_thinking`,
     /// `reasoning_effort`, …
     ///
+    /// The variables that llama-server gives to a template in addition have its defaults: `enable_thinking` is true, except after
+    /// [`without_thinking`](Self::without_thinking); `date_string` (`26 Jul 2024`) and `datetime` (`Jul 26 2024`) are today's date
+    /// in the local time zone. The time is taken once for a prompt.
+    ///
     /// With `continue_final_message`, which is not passed to the template there either, the tokens end with the text of the last
     /// message, so that the model continues it.
     ///
@@ -166,9 +176,6 @@ impl<'m> Encoder<'m> {
     pub fn chat_in(&self, mut context: Map<String, Value>) -> Result<Vec<u32>, PromptError> {
         let template = self.vocabulary.template().ok_or(PromptError::NoTemplate)?;
         let template = template.map_err(|error| PromptError::Template(error.clone()))?;
-        if let Some(thinking) = self.thinking {
-            context.entry("enable_thinking").or_insert(thinking.into());
-        }
         let continued = context.shift_remove("continue_final_message") == Some(true.into());
         let mut hidden = Hidden::default();
         if !self.parse_special {
@@ -191,7 +198,9 @@ impl<'m> Encoder<'m> {
         if continued {
             mark_end(&mut context)?;
         }
-        let mut rendered = template.render_context(&context).map_err(PromptError::Chat)?;
+        let time = self.time.unwrap_or_else(Time::now);
+        template::complete(&mut context, time, self.thinking);
+        let mut rendered = template.render_context_at(&context, time).map_err(PromptError::Chat)?;
         if continued {
             rendered.truncate(rendered.rfind(MARK).ok_or(PromptError::NotContinued)?);
         }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use alight_formats::gguf::write::Builder;
 use alight_formats::gguf::{self, GgufError};
+use alight_text::tokenizer::{END_IDS, MAX_END_IDS};
 use alight_text::{EncodeOptions, Tokenizer, TokenizerError};
 
 const NORMAL: i32 = 1;
@@ -216,6 +217,59 @@ fn missing_and_mistyped_keys_are_named() {
     b.str("tokenizer.ggml.model", "llama");
     b.i32s("tokenizer.ggml.tokens", &[1, 2]);
     assert_eq!(key_of(&b), "tokenizer.ggml.tokens");
+}
+
+/// `made` with these tokens as the ends of an answer.
+fn with_ends(made: &Made, ids: &[i64]) -> Result<Tokenizer, TokenizerError> {
+    let mut builder = made.builder();
+    builder.i64s(END_IDS, ids);
+    read(&builder)
+}
+
+#[test]
+fn all_tokens_that_the_file_lists_end_an_answer() {
+    // Neither by a key of llama.cpp's nor by their spelling; `</s>` of this family would be no end by its spelling.
+    let made = Made::spm(&[("x", -1.0), ("y", -2.0)]).token("<|tool_response>", CONTROL);
+    let (x, y, response) = (made.id_of("x"), made.id_of("y"), made.id_of("<|tool_response>"));
+    assert_eq!(made.build().unwrap().ends(), [response]);
+    let tokenizer = with_ends(&made, &[y.into(), 2, x.into(), y.into()]).unwrap();
+    assert_eq!(tokenizer.ends(), [2, x, y, response]);
+    assert!(tokenizer.is_end(x) && tokenizer.is_end(y) && !tokenizer.is_end(x - 1));
+    assert_eq!(tokenizer.eos(), Some(2), "the list does not change the token that ends a text");
+    // Any width, and an empty list.
+    let mut builder = made.builder();
+    builder.u32s(END_IDS, &[x]);
+    assert_eq!(read(&builder).unwrap().ends(), [x, response]);
+    assert_eq!(with_ends(&made, &[]).unwrap().ends(), [response]);
+}
+
+#[test]
+fn hostile_lists_of_ends_are_skipped_or_refused() {
+    let made = Made::spm(&[]);
+    let count = made.tokens.len() as i64;
+    // No tokens: left out, as they are from single keys.
+    let ids = [-1, i64::MIN, i64::MAX, count, 1 << 32, (1 << 32) + 5, 7];
+    assert_eq!(with_ends(&made, &ids).unwrap().ends(), [2, 7]);
+    let all: Vec<i64> = (0..MAX_END_IDS as i64 + 1).collect();
+    assert_eq!(with_ends(&made, &all[..MAX_END_IDS]).unwrap().ends().len(), MAX_END_IDS);
+    let found = MAX_END_IDS + 1;
+    let error = TokenizerError::TooManyEnds { found, limit: MAX_END_IDS };
+    assert_eq!(with_ends(&made, &all).err(), Some(error));
+    // Neither a list nor ids.
+    type Write = fn(&mut Builder);
+    let wrong: [Write; 4] = [
+        |b| _ = b.u32(END_IDS, 7),
+        |b| _ = b.str(END_IDS, "7"),
+        |b| _ = b.strs(END_IDS, &["7"]),
+        |b| _ = b.f32s(END_IDS, &[7.0]),
+    ];
+    for write in wrong {
+        let mut builder = made.builder();
+        write(&mut builder);
+        let error = read(&builder).err().unwrap();
+        assert!(matches!(error, TokenizerError::Metadata(_)), "{error:?}");
+        assert!(error.to_string().contains(END_IDS), "{error}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use alight_formats::gguf::{self, write::Builder};
 use alight_text::output::{Call, Format, Shown, Thinking, Tools};
+use alight_text::template::Time;
 use alight_text::{ChatError, Encoder, Message, PromptError, Style, TemplateError, Vocabulary};
 
 /// The text of tokens. (This vocabulary has no token for a space, which is three bytes.)
@@ -204,13 +205,61 @@ fn a_template_is_told_of_thinking() {
     let messages = [Message::user("Ok?"), answer];
     let encoder = Encoder::new(&vocabulary, Style::Chat, false);
     let text = |ids: Vec<u32>| text(&vocabulary, &ids);
-    assert_eq!(text(encoder.chat(&messages, true).unwrap()), "[||Ok?][Hm|Hm|Yes]");
+    // As in llama-server, a model may think unless the caller asks for no thinking.
+    assert_eq!(text(encoder.chat(&messages, true).unwrap()), "[||Ok?][Hm|Hm|Yes]True");
     let without = encoder.without_thinking();
     assert_eq!(text(without.chat(&messages, true).unwrap()), "[||Ok?][Hm|Hm|Yes]False");
     // What the caller says comes first.
     let context = serde_json::json!({"messages": [], "enable_thinking": true});
     let encoder = Encoder::new(&vocabulary, Style::Chat, false).without_thinking();
     assert_eq!(text(encoder.chat_in(context.as_object().unwrap().clone()).unwrap()), "True");
+}
+
+#[test]
+fn a_template_has_the_date_of_the_caller() {
+    let template = "{{ date_string }}|{{ datetime }}|{{ strftime_now('%d %B %Y %H:%M:%S') }}|{{ strftime_now('%F') }}";
+    let vocabulary = with_tokens(&[], Some(template));
+    let text = |context: serde_json::Value, time| {
+        let encoder = Encoder::new(&vocabulary, Style::Chat, false).at(time);
+        text(&vocabulary, &encoder.chat_in(context.as_object().unwrap().clone()).unwrap())
+    };
+    // 2024-07-26 23:30:05 in UTC, where it is, and in a zone where it is already the next day.
+    let (utc, ahead) = (Time::new(1_722_036_605, 0), Time::new(1_722_036_605, 3600));
+    let context = serde_json::json!({"messages": []});
+    assert_eq!(
+        text(context.clone(), utc),
+        "26 Jul 2024|Jul 26 2024|26 July 2024 23:30:05|2024-07-26"
+    );
+    assert_eq!(text(context, ahead), "27 Jul 2024|Jul 27 2024|27 July 2024 00:30:05|2024-07-27");
+    let context = serde_json::json!({"messages": [], "date_string": "1 May", "datetime": null});
+    assert!(
+        text(context, utc).starts_with("1 May|None|26 July"),
+        "what the caller sets comes first"
+    );
+}
+
+#[test]
+fn the_date_of_a_conversation_is_today_and_stays_for_the_day() {
+    // The way in which the template of Llama 3.1 asks for it.
+    let template = "{% if not date_string is defined %}{% set date_string = '26 Jul 2024' %}{% endif %}\
+                    Today Date: {{ date_string }}|{% for m in messages %}{{ m.content }}|{% endfor %}";
+    let vocabulary = with_tokens(&[], Some(template));
+    let encode = |messages: &[Message], encoder: Encoder<'_>| {
+        text(&vocabulary, &encoder.chat(messages, true).unwrap())
+    };
+    let encoder = || Encoder::new(&vocabulary, Style::Chat, false);
+    let messages = [Message::user("a"), Message::assistant("b"), Message::user("c")];
+    // Morning and evening.
+    let first = encode(&messages[..1], encoder().at(Time::new(1_722_000_000, 0)));
+    let later = encode(&messages, encoder().at(Time::new(1_722_036_605, 0)));
+    assert_eq!(later, format!("{first}b|c|"));
+    // Without a fixed time it is the present. Midnight may pass in between.
+    let dates = || encode(&[], encoder().at(Time::now()));
+    let (before, now, after) = (dates(), encode(&[], encoder()), dates());
+    assert!(now == before || now == after, "{before}, {now}, {after}");
+    // The same for conversations that are rendered without being encoded.
+    let rendered = vocabulary.template().unwrap().unwrap().render(&[], true).unwrap();
+    assert!(rendered == now || rendered == dates(), "{rendered}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::budget::{Budget, Lease, Result, Stop, fail};
+use super::clock::Time;
 use super::code::{Const, Name, Op, Program};
 use super::shown::clip;
 use super::value::{Buffer, Builtin, MapBuilder, Missing, Seq, Text, Value};
@@ -153,8 +154,8 @@ pub(super) struct Machine<'t> {
     objects_lease: Lease,
     pub(super) chars: RefCell<[Option<Value>; 128]>,
     pc: usize,
-    /// Seconds since 1970.
-    pub(super) now: u64,
+    /// The time that the template knows.
+    pub(super) now: Time,
 }
 
 impl<'t> Machine<'t> {
@@ -162,7 +163,7 @@ impl<'t> Machine<'t> {
     pub(super) fn new(
         program: &'t Program,
         budget: Rc<Budget>,
-        now: u64,
+        now: Time,
         mut variable: impl FnMut(&str) -> Result<Option<Value>>,
     ) -> Result<Machine<'t>> {
         let mut names = Vec::with_capacity(program.names.len());

@@ -460,7 +460,7 @@ impl Machine<'_> {
                 // A directive of two characters becomes at most 12.
                 self.budget.bytes(8 * format.len())?;
                 let _lease = self.budget.lease(16 * format.len())?;
-                Value::text(&super::clock::format_utc(self.now, &format), &self.budget)
+                Value::text(&self.now.format(&format), &self.budget)
             }
         }
     }

@@ -16,8 +16,8 @@
 //!   held; the allocator may hold twice that while a value grows;
 //! - source: [`MAX_SOURCE`] bytes.
 //!
-//! The same template and conversation yield the same text everywhere; only `strftime_now` reads the
-//! time. Not supported are recursive loops, HTML escaping where strings marked by `safe` or `escape`
+//! The same template, conversation and [`Time`] yield the same text everywhere; only `strftime_now` uses the
+//! time, and the caller may fix it. Not supported are recursive loops, HTML escaping where strings marked by `safe` or `escape`
 //! are formatted, joined or replaced in, other templates (`include`, `extends`), and filters that
 //! depend on chance or on a terminal (`random`, `pprint`, `wordwrap`, `urlize`, `xmlattr`,
 //! `striptags`).
@@ -42,9 +42,9 @@ mod text;
 mod value;
 
 use std::rc::Rc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use budget::{Budget, Stop};
+pub use clock::Time;
 use code::Program;
 use lexer::SyntaxError;
 use machine::Machine;
@@ -199,7 +199,8 @@ impl ChatTemplate {
     }
 
     /// Renders the conversation as the model expects it; with `add_generation_prompt` up to the
-    /// beginning of its answer.
+    /// beginning of its answer. The template has today's date, and may let the model think
+    /// (see [`Encoder::chat_in`](crate::Encoder::chat_in)).
     ///
     /// # Errors
     /// [`ChatError::Refused`], [`ChatError::Endless`], [`ChatError::TooDeep`],
@@ -209,7 +210,10 @@ impl ChatTemplate {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<String, ChatError> {
-        self.render_context(&context(messages, add_generation_prompt))
+        let time = Time::now();
+        let mut context = context(messages, add_generation_prompt);
+        complete(&mut context, time, true);
+        self.render_context_at(&context, time)
     }
 
     /// As [`render`](Self::render) for any context, such as one with tools: `context` is what Hugging Face's
@@ -222,12 +226,24 @@ impl ChatTemplate {
         &self,
         context: &serde_json::Map<String, serde_json::Value>,
     ) -> Result<String, ChatError> {
+        self.render_context_at(context, Time::now())
+    }
+
+    /// As [`render_context`](Self::render_context) at a given time, which is what `strftime_now` formats.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub fn render_context_at(
+        &self,
+        context: &serde_json::Map<String, serde_json::Value>,
+        time: Time,
+    ) -> Result<String, ChatError> {
         let messages = context.get("messages").and_then(|m| m.as_array()).map_or(0, Vec::len);
         let mut bytes = 0;
         for (key, value) in context {
             bytes += key.len() + measure(value, 1)?;
         }
-        self.run(&Size { messages, bytes }, |name, budget| {
+        self.run(&Size { messages, bytes }, time, |name, budget| {
             context.get(name).map(|value| from_json(value, budget)).transpose()
         })
     }
@@ -235,6 +251,7 @@ impl ChatTemplate {
     fn run(
         &self,
         size: &Size,
+        time: Time,
         mut context: impl FnMut(&str, &Rc<Budget>) -> budget::Result<Option<Value>>,
     ) -> Result<String, ChatError> {
         let bytes = size.bytes.saturating_add(self.source_len);
@@ -243,7 +260,6 @@ impl ChatTemplate {
             .saturating_add(each.saturating_mul(size.messages as u64))
             .saturating_add(bytes as u64);
         let budget = Budget::new(steps, HELD.saturating_add(bytes.saturating_mul(HELD_PER_BYTE)));
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let variables = |name: &str| {
             Ok(match context(name, &budget)? {
                 Some(value) => Some(value),
@@ -255,7 +271,7 @@ impl ChatTemplate {
                 },
             })
         };
-        Machine::new(&self.program, Rc::clone(&budget), now, variables)
+        Machine::new(&self.program, Rc::clone(&budget), time, variables)
             .map_err(|stop| (stop, 0))
             .and_then(Machine::run)
             .map_err(|(stop, line)| match stop {
@@ -277,6 +293,23 @@ pub(crate) fn context(
         ("messages".to_owned(), messages.into()),
         ("add_generation_prompt".to_owned(), add_generation_prompt.into()),
     ])
+}
+
+/// Adds the variables that llama-server gives to templates in addition to Hugging Face's, except those that the context
+/// has: the date, and whether the model may think.
+pub(crate) fn complete(
+    context: &mut serde_json::Map<String, serde_json::Value>,
+    time: Time,
+    thinking: bool,
+) {
+    let mut default = |name: &str, value: serde_json::Value| {
+        context.entry(name).or_insert(value);
+    };
+    // Llama 3's, "26 Jul 2024".
+    default("date_string", time.format("%d %b %Y").into());
+    // llama.cpp's has the time of day as well. With it, no request of a conversation would begin like the one before.
+    default("datetime", time.format("%b %d %Y").into());
+    default("enable_thinking", thinking.into());
 }
 
 /// Returns the size of a JSON value. Recurses as deep as values may nest.

@@ -49,6 +49,14 @@ pub enum TokenizerError {
         /// Number of tokens.
         expected: usize,
     },
+    /// The file lists more tokens that end an answer than any model has.
+    #[error("`tokenizer.ggml.eos_token_ids` has {found} entries, expected at most {limit}")]
+    TooManyEnds {
+        /// Number of entries found.
+        found: usize,
+        /// The largest number.
+        limit: usize,
+    },
     /// A token of type byte does not have the form `<0xHH>`.
     #[error(
         "token {id} has the type of a byte, but its text is `{text}`, expected `<0x00>` to `<0xFF>`"

@@ -2,12 +2,18 @@
 //!
 //! The selection follows llama.cpp: the ids in the metadata if they are in range, else the defaults
 //! of the tokenizer model, and then well-known spellings. The spelling decides which tokens end an
-//! answer, because files seldom state it.
+//! answer, because files seldom state it; those that `tokenizer.ggml.eos_token_ids` lists do as well.
 
 use alight_formats::gguf::{Gguf, GgufError};
 
+use super::error::TokenizerError;
 use super::vocab::{Kind, SPECIAL, Vocab};
 use crate::format::Format;
+
+/// Lists tokens that end an answer, for models with more than llama.cpp has keys for. `alight convert` writes it.
+pub const END_IDS: &str = "tokenizer.ggml.eos_token_ids";
+/// The maximum length of that list. Every generated token is compared with the ends, and models have a handful.
+pub const MAX_END_IDS: usize = 256;
 
 /// Ids of the tokens with a meaning. All are in range.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -166,13 +172,27 @@ fn id_of(
     }
 }
 
+/// The tokens that the file lists as ends of an answer. Ids out of range are skipped, as those of single keys are.
+fn listed_ends(gguf: &Gguf<'_>, count: usize) -> Result<Vec<u32>, TokenizerError> {
+    let Some(array) = gguf.get_array(END_IDS)? else { return Ok(Vec::new()) };
+    if array.len() > MAX_END_IDS {
+        return Err(TokenizerError::TooManyEnds { found: array.len(), limit: MAX_END_IDS });
+    }
+    let Some(ids) = array.iter_int() else {
+        let (key, found) = (END_IDS.into(), array.elem_type());
+        return Err(GgufError::WrongElementType { key, found, expected: "integers" }.into());
+    };
+    let in_range = |id: i128| u32::try_from(id).ok().filter(|id| (*id as usize) < count);
+    Ok(ids.filter_map(in_range).collect())
+}
+
 impl SpecialIds {
     /// Finds the ids and marks the tokens found by their spelling as control tokens.
     pub(crate) fn find(
         gguf: &Gguf<'_>,
         vocab: &mut Vocab,
         defaults: Defaults,
-    ) -> Result<SpecialIds, GgufError> {
+    ) -> Result<SpecialIds, TokenizerError> {
         let bos = id_of(gguf, vocab, "bos", defaults.bos)?;
         let eos = id_of(gguf, vocab, "eos", defaults.eos)?;
         let unknown = id_of(gguf, vocab, "unknown", defaults.unknown)?;
@@ -212,8 +232,6 @@ impl SpecialIds {
                 vocab.set_kind(id, Kind::USER);
             }
         }
-        ends.sort_unstable();
-        ends.dedup();
 
         // In two families an ending spelling has another meaning.
         let end_id = |spelling: &str| {
@@ -238,6 +256,10 @@ impl SpecialIds {
             ends.retain(|&end| end != id);
             vocab.set_kind(id, kind);
         }
+        // The list is the file's own statement, so no rule about spellings limits it.
+        ends.extend(listed_ends(gguf, vocab.len())?);
+        ends.sort_unstable();
+        ends.dedup();
 
         mark_stripping(gguf, vocab)?;
         Ok(SpecialIds { bos, eos, unknown, padding, ends, infill })

@@ -19,6 +19,7 @@ mod template;
 mod tests;
 
 use alight_formats::tokenizer::{Model, TokenType};
+use alight_text::tokenizer::END_IDS;
 
 use super::side::SideFiles;
 use super::tensor::Entry;
@@ -93,6 +94,9 @@ pub(crate) fn read(
     }
     for (name, id) in &special.ids {
         put(&format!("tokenizer.ggml.{name}_token_id"), Entry::U32(*id));
+    }
+    if !special.ends.is_empty() {
+        put(END_IDS, Entry::U32s(special.ends));
     }
     for (name, add) in &special.add {
         put(&format!("tokenizer.ggml.add_{name}_token"), Entry::Bool(*add));

@@ -3,6 +3,7 @@
 //! `tokenizer_config.json`, then the ids in `config.json`. The tokens' own file comes last.
 
 use alight_formats::tokenizer::json;
+use alight_text::tokenizer::MAX_END_IDS;
 use serde_json::{Map, Value};
 
 use super::super::side::SideFiles;
@@ -29,11 +30,17 @@ pub(super) struct Special {
     pub ids: Vec<(&'static str, u32)>,
     /// GGUF name, whether it is added.
     pub add: Vec<(&'static str, bool)>,
+    /// All tokens that end an answer, each once, if the files list more than one: the end of text first.
+    pub ends: Vec<u32>,
 }
 
 impl Special {
     fn has(&self, name: &str) -> bool {
-        self.ids.iter().any(|(known, _)| *known == name)
+        self.get(name).is_some()
+    }
+
+    fn get(&self, name: &str) -> Option<u32> {
+        self.ids.iter().find(|(known, _)| *known == name).map(|(_, id)| *id)
     }
 
     /// Sets an id that is not set yet.
@@ -131,7 +138,7 @@ pub(super) fn find(
             special.id(name, id);
         }
     }
-    more_ends(base, &model, side, &mut special);
+    more_ends(base, &model, side, &mut special, notes);
     for (name, add) in [("bos", base.add_bos), ("eos", base.add_eos)] {
         if let Some(add) = add.filter(|_| !special.add.iter().any(|(known, _)| *known == name)) {
             special.add(name, add);
@@ -163,21 +170,50 @@ fn ids(config: &Map<String, Value>, key: &str) -> Vec<i64> {
     }
 }
 
-/// A model may list several tokens that end an answer, whereas GGUF has end of text, of turn and of
-/// message. llama.cpp recognises the others by their text only.
-fn more_ends(base: &Base, model: &Map<String, Value>, side: &SideFiles, special: &mut Special) {
+/// A model may list several tokens that end an answer, whereas llama.cpp has keys for the end of text, of turn and of
+/// message, and recognises the others by their text only. So the list is kept as well.
+fn more_ends(
+    base: &Base,
+    model: &Map<String, Value>,
+    side: &SideFiles,
+    special: &mut Special,
+    notes: &mut Vec<String>,
+) {
     // Mistakes in it are reported where the sampling settings are read.
     let settings = side.tokenizer.json("generation_config.json").ok().flatten().unwrap_or_default();
-    let listed = ids(&settings, "eos_token_id");
-    for id in listed.into_iter().chain(ids(model, "eos_token_id")) {
-        let Some(id) = in_range(base, id) else { continue };
+    let mut ends: Vec<u32> = special.get("eos").into_iter().collect();
+    // The first id of config.json has been checked with its other ids.
+    for (file, config, checked) in
+        [("generation_config.json", &settings, 0), ("config.json", model, 1)]
+    {
+        let mut left_out = Vec::new();
+        for (at, id) in ids(config, "eos_token_id").into_iter().enumerate() {
+            match in_range(base, id) {
+                Some(id) if ends.contains(&id) => {}
+                Some(id) if ends.len() < MAX_END_IDS => ends.push(id),
+                None if at < checked => {}
+                _ => left_out.push(id),
+            }
+        }
+        if let Some(first) = left_out.first() {
+            notes.push(format!(
+                "{file}: {} ids of eos_token_id are left out, the first is {first}: they are no tokens, or more than \
+                 {MAX_END_IDS}",
+                left_out.len()
+            ));
+        }
+    }
+    for &id in &ends {
         if !special.has("eos") {
             special.id("eos", id);
         } else if base.slots[id as usize].text == "<|eom_id|>" {
             special.id("eom", id);
-        } else if !special.ids.contains(&("eos", id)) {
+        } else if special.get("eos") != Some(id) {
             special.id("eot", id);
         }
+    }
+    if ends.len() > 1 {
+        special.ends = ends;
     }
 }
 

@@ -3,7 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use alight_formats::gguf::{self, write::Builder};
+use alight_text::Tokenizer;
 use alight_text::template::MAX_SOURCE;
+use alight_text::tokenizer::MAX_END_IDS;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -70,6 +73,15 @@ fn id(tokens: &Tokens, name: &str) -> Option<u32> {
     }
 }
 
+/// The list of tokens that end an answer, if it is written.
+fn ends(tokens: &Tokens) -> &[u32] {
+    match get(tokens, "ggml.eos_token_ids") {
+        Some(Entry::U32s(ids)) => ids,
+        None => &[],
+        Some(other) => panic!("{other:?}"),
+    }
+}
+
 fn flag(tokens: &Tokens, name: &str) -> Option<bool> {
     match get(tokens, &format!("ggml.{name}")) {
         Some(Entry::Bool(flag)) => Some(*flag),
@@ -131,6 +143,7 @@ fn sentencepiece_with_what_goes_beside_it() {
         "ggml.eos_token_id",
         "ggml.unknown_token_id",
         "ggml.eot_token_id",
+        "ggml.eos_token_ids",
         "ggml.add_bos_token",
         "ggml.add_eos_token",
         "chat_template",
@@ -147,6 +160,7 @@ fn sentencepiece_with_what_goes_beside_it() {
     assert_eq!(token(&tokens, 271), ("[PAD271]".into(), Some(-10_000.0), 5));
     assert_eq!((id(&tokens, "bos"), id(&tokens, "eos")), (Some(1), Some(2)));
     assert_eq!(id(&tokens, "eot"), Some(269), "another end of an answer");
+    assert_eq!(ends(&tokens), [2, 269]);
     assert_eq!(
         (flag(&tokens, "add_bos_token"), flag(&tokens, "add_eos_token")),
         (Some(true), Some(false))
@@ -185,6 +199,7 @@ fn bpe_over_bytes_with_a_template() {
         "ggml.eos_token_id",
         "ggml.padding_token_id",
         "ggml.eot_token_id",
+        "ggml.eos_token_ids",
         "ggml.add_bos_token",
         "ggml.add_eos_token",
         "ggml.add_sep_token",
@@ -459,6 +474,69 @@ fn what_the_tokens_own_file_knows_better_stays() {
     assert_eq!(token(&tokens, 1).2, 1, "what is null in the one is none in the other");
     assert_eq!((id(&tokens, "eos"), id(&tokens, "padding")), (Some(2), None));
     assert_eq!((id(&tokens, "eom"), id(&tokens, "eot")), (Some(5), Some(6)), "by their spelling");
+    assert_eq!(ends(&tokens), [2, 5, 6]);
+}
+
+#[test]
+fn all_ends_of_an_answer_are_kept() {
+    let with = |config: Value, settings: Value| {
+        let folder = folder(&[
+            ("tokenizer.json", text(over_bytes(json!(null)))),
+            ("tokenizer_config.json", text(json!({"eos_token": "<|end|>"}))),
+            ("config.json", text(json!({ "eos_token_id": config }))),
+            ("generation_config.json", text(json!({ "eos_token_id": settings }))),
+        ]);
+        convert(folder.path(), "llama", 8)
+    };
+    // The named one first, the second has llama.cpp's key, and the rest would be lost without the list.
+    let tokens = with(json!([6, 3]), json!([1, 5, 1, 2]));
+    assert_eq!((id(&tokens, "eos"), id(&tokens, "eot")), (Some(5), Some(1)));
+    assert_eq!(ends(&tokens), [5, 1, 2, 6, 3]);
+    assert_eq!(tokens.notes, Vec::<String>::new());
+    // The tokenizer that is made of these keys ends answers there.
+    let mut file = Builder::new();
+    for (key, entry) in &tokens.keys {
+        entry.write(key, &mut file);
+    }
+    let bytes = file.header();
+    let tokenizer = Tokenizer::from_gguf(&gguf::parse(&bytes).unwrap()).unwrap();
+    assert_eq!(tokenizer.ends(), [1, 2, 3, 5, 6]);
+    // One end needs no list, however it is written.
+    for (config, settings) in
+        [(json!(5), json!(null)), (json!([5]), json!(5)), (json!([5, 5]), json!([]))]
+    {
+        assert_eq!(ends(&with(config, settings)), [0; 0]);
+    }
+    // Without a name, the first of the list is the end of text.
+    let folder = folder(&[
+        ("tokenizer.json", text(over_bytes(json!(null)))),
+        ("generation_config.json", text(json!({"eos_token_id": [6, 5, 2]}))),
+    ]);
+    let tokens = convert(folder.path(), "llama", 8);
+    assert_eq!((id(&tokens, "eos"), id(&tokens, "eot")), (Some(6), Some(5)));
+    assert_eq!(ends(&tokens), [6, 5, 2]);
+}
+
+#[test]
+fn lists_of_ends_that_no_model_has_are_cut() {
+    let with = |config: Value, settings: Value| {
+        let folder = folder(&[
+            ("tokenizer.json", text(over_bytes(json!(null)))),
+            ("tokenizer_config.json", text(json!({"eos_token": "<|end|>"}))),
+            ("config.json", text(json!({ "eos_token_id": config }))),
+            ("generation_config.json", text(json!({ "eos_token_id": settings }))),
+        ]);
+        convert(folder.path(), "llama", 400)
+    };
+    let tokens = with(json!(99_999), json!([-1, 1, 400, 1_u64 << 40, "x", 1.5, null, 399]));
+    assert_eq!(ends(&tokens), [5, 1, 399]);
+    let [config, generation] = &tokens.notes[..] else { panic!("{:?}", tokens.notes) };
+    assert!(config.starts_with("config.json") && config.contains("99999"), "{config}");
+    assert!(generation.starts_with("generation_config.json: 3 ids"), "{generation}");
+    // No more than are read, with the end of text.
+    let tokens = with(json!(null), json!((10..310).collect::<Vec<u32>>()));
+    assert_eq!((ends(&tokens).len(), ends(&tokens)[0]), (MAX_END_IDS, 5));
+    assert!(tokens.notes.iter().any(|note| note.contains("45 ids")), "{:?}", tokens.notes);
 }
 
 #[test]
