@@ -1392,17 +1392,17 @@ fn a_prompt_begins_an_answer_or_continues_a_message() {
     let folder = tempfile::tempdir().unwrap();
     let model = said::model(folder.path(), &[("b", TEXT), ("Yes.", TEXT)], 0);
     // The template of the model asks for no answer by itself.
-    let template = "{% for m in messages %}[{{ m.content }}]{% endfor %}{% if add_generation_prompt %}<go>{% endif %}";
+    let template = "{% for m in messages %}{{ m.content }}<no>{% endfor %}{% if add_generation_prompt %}<go>{% endif %}";
     let template = write(folder.path(), "template", template);
     let args = [&*model, "--no-cache", "--temp", "0", "--chat-template-file", &template];
     let serving = Serving::start(&args);
     let said = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);
     for (more, end) in [
-        (json!({}), "[b"),
-        (json!({"add_generation_prompt": false, "continue_final_message": true}), "[b"),
-        (json!({"add_generation_prompt": true}), "[b]<go>"),
-        (json!({"continue_final_message": false}), "[b]<go>"),
-        (json!({"add_generation_prompt": false, "continue_final_message": false}), "[b]"),
+        (json!({}), "b"),
+        (json!({"add_generation_prompt": false, "continue_final_message": true}), "b"),
+        (json!({"add_generation_prompt": true}), "b<no><go>"),
+        (json!({"continue_final_message": false}), "b<no><go>"),
+        (json!({"add_generation_prompt": false, "continue_final_message": false}), "b<no>"),
     ] {
         let body = with(json!({"messages": said}), more);
         let prompt = serving.post("/apply-template", &body).json()["prompt"].clone();
