@@ -1391,7 +1391,7 @@ fn prompts_of_chats_are_counted_as_they_are_read() {
 fn a_prompt_begins_an_answer_or_continues_a_message() {
     let folder = tempfile::tempdir().unwrap();
     let model = said::model(folder.path(), &[("b", TEXT), ("Yes.", TEXT)], 0);
-    // The template of the model asks for no answer by itself.
+    // The model's own template shows the last message alone.
     let template = "{% for m in messages %}{{ m.content }}<no>{% endfor %}{% if add_generation_prompt %}<go>{% endif %}";
     let template = write(folder.path(), "template", template);
     let args = [&*model, "--no-cache", "--temp", "0", "--chat-template-file", &template];

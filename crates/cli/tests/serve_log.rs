@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::http::Serving;
 use crate::support::pty::Pty;
 use crate::support::said::{self, TEXT};
-use crate::support::{PATIENCE, command};
+use crate::support::{PATIENCE, command, write};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -63,6 +63,8 @@ fn each_request_has_a_line() {
         json!({"system": "x-anthropic-billing-header: cch=1;\nBe kind.", "max_tokens": 1});
     assert_eq!(serving.post("/v1/messages", &chat(stamped)).status, 200);
     assert_eq!(serving.post("/v1/embeddings", &json!({"input": ["a", "b"]})).status, 200);
+    let ollama = json!({"keep_alive": 5, "stream": false, "options": {"num_ctx": 9}});
+    assert_eq!(serving.post("/api/chat", &chat(ollama)).status, 200);
     // These are asked again and again, and have no line as long as they are well.
     assert_eq!(serving.get("/health").status, 200);
     assert_eq!(serving.get("/alight/memory").status, 200);
@@ -109,7 +111,8 @@ fn each_request_has_a_line() {
     );
     assert!(got[6].starts_with(&format!("POST /v1/embeddings 200, {model}, ")), "{}", got[6]);
     assert!(got[6].ends_with(" read, 0 reused, 0 written"), "{}", got[6]);
-    assert_eq!(got.len(), 7, "{said}");
+    assert!(got[7].ends_with(" written; ignored: keep_alive, options.num_ctx"), "{}", got[7]);
+    assert_eq!(got.len(), 8, "{said}");
 }
 
 #[test]
@@ -158,4 +161,21 @@ fn only_a_terminal_has_a_log_unless_it_is_asked_for() {
     let request = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     std::io::Write::write_all(&mut client, request).unwrap();
     terminal.expect(" GET /v1/models 200, ");
+}
+
+#[test]
+fn what_a_template_does_not_show_is_logged() {
+    let folder = tempfile::tempdir().unwrap();
+    let template = "{% if messages[0].role == 'system' %}{{ raise_exception('no such role') }}{% endif %}{{ messages[-1].content }}<go>";
+    let template = write(folder.path(), "template", template);
+    let serving = started(folder.path(), &["--log", "on", "--chat-template-file", &template]);
+    let messages = json!([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]);
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
+    let answer = serving.post(CHAT, &json!({"messages": messages, "tools": tools}));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let (_, said) = serving.stop(libc::SIGTERM);
+    let line = &lines(&said)[0];
+    let notes =
+        "; the template does not show tools; roles that the template refuses are the user's";
+    assert!(line.ends_with(notes), "{line}");
 }

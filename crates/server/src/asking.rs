@@ -110,7 +110,11 @@ pub(crate) fn conversation(
         )),
         error => error.into(),
     };
-    encode(&encoder, context).map_err(refused)
+    let encoded = encode(&encoder, context).map_err(refused)?;
+    if encoded.is_plain {
+        note("roles that the template refuses are the user's");
+    }
+    Ok(encoded.tokens)
 }
 
 /// Returns the prompt of a conversation, and how its answer is to be parsed. If one of `must_call` has to be called, the answer is
@@ -140,6 +144,9 @@ pub(crate) fn chat(
     let may_call = context.get("tools").and_then(Value::as_array).filter(|_| !held);
     if let Some(may_call) = may_call {
         ask.grammar = grammar::of_strict_calls(may_call, &serving.grammars)?;
+    }
+    if context.contains_key("tools") && !serving.vocabulary().template_has("tools") {
+        note("the template does not show tools");
     }
     let mut prompt = conversation(context, serving)?;
     let vocabulary = serving.vocabulary();

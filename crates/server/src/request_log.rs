@@ -118,18 +118,27 @@ impl Record {
         });
     }
 
-    /// Adds a note about something that was dropped, changed or failed.
+    /// Adds a note about something that was dropped, changed or failed, once.
     pub(crate) fn note(&self, text: &str) {
         self.with(|facts| {
-            if facts.notes.len() < MAX_NOTES {
-                facts.notes.push(short(text));
+            let note = short(text);
+            if facts.notes.len() < MAX_NOTES && !facts.notes.contains(&note) {
+                facts.notes.push(note);
             }
         });
     }
 
     /// Notes the fields of a request that nothing has taken.
     pub(crate) fn ignored(&self, fields: &Fields) {
-        let names: Vec<String> = fields.left().take(MAX_NAMES + 1).map(short).collect();
+        self.ignored_in(&[("", fields)]);
+    }
+
+    /// [`ignored`](Self::ignored), for fields in several objects, whose names follow these prefixes.
+    pub(crate) fn ignored_in(&self, objects: &[(&str, &Fields)]) {
+        let names = objects.iter().flat_map(|(prefix, fields)| {
+            fields.left().map(move |name| short(&format!("{prefix}{name}")))
+        });
+        let names: Vec<String> = names.take(MAX_NAMES + 1).collect();
         if !names.is_empty() {
             let more = if names.len() > MAX_NAMES { ", …" } else { "" };
             let names = names[..names.len().min(MAX_NAMES)].join(", ");
@@ -254,9 +263,11 @@ mod tests {
         let object = (0..20).map(|i| (format!("{i:0300}"), true.into())).collect();
         let record = Record::default();
         record.ignored(&Fields::new(object));
-        (0..20).for_each(|_| record.note(&"é".repeat(300)));
+        (0..20).for_each(|i| record.note(&format!("{i}{}", "é".repeat(300))));
+        record.note(&"é".repeat(300));
         record.with(|facts| {
             assert_eq!(facts.notes.len(), MAX_NOTES);
+            assert!(facts.notes[0].starts_with("ignored: 000"), "{:?}", facts.notes);
             assert!(facts.notes.iter().all(|note| note.chars().count() <= MAX_CHARS + 1));
         });
     }

@@ -23,7 +23,15 @@ pub fn without_thinking(context: &mut Map<String, Value>) {
     context.entry("enable_thinking").or_insert(false.into());
 }
 
-/// Returns the tokens of a conversation, given as template variables. Some templates reject roles that others have; they get the same
+/// The tokens of a conversation.
+pub struct Encoded {
+    /// The tokens.
+    pub tokens: Vec<u32>,
+    /// True if the template rejects a role of the messages, whose texts became words of the user.
+    pub is_plain: bool,
+}
+
+/// Encodes a conversation, given as template variables. Some templates reject roles that others have; they get the same
 /// messages in the roles that all have.
 ///
 /// # Errors
@@ -31,7 +39,7 @@ pub fn without_thinking(context: &mut Map<String, Value>) {
 pub fn encode(
     encoder: &Encoder<'_>,
     mut context: Map<String, Value>,
-) -> Result<Vec<u32>, PromptError> {
+) -> Result<Encoded, PromptError> {
     match encoder.chat_in(context.clone()) {
         Err(PromptError::Chat(error)) => {
             let plain = messages::plain(&context["messages"]);
@@ -39,9 +47,10 @@ pub fn encode(
                 return Err(PromptError::Chat(error));
             }
             context.insert("messages".to_owned(), plain);
-            encoder.chat_in(context).map_err(|_| PromptError::Chat(error))
+            let tokens = encoder.chat_in(context).map_err(|_| PromptError::Chat(error))?;
+            Ok(Encoded { tokens, is_plain: true })
         }
-        encoded => encoded,
+        encoded => Ok(Encoded { tokens: encoded?, is_plain: false }),
     }
 }
 

@@ -150,7 +150,7 @@ fn message_into(message: &Value, at: &str, all: &mut Vec<Value>) -> Result<(), R
         match block["type"].as_str() {
             Some("text") => text.push(block["text"].as_str().unwrap_or_default()),
             Some("thinking") => thinking.push(block["thinking"].as_str().unwrap_or_default()),
-            Some("redacted_thinking") => {}
+            Some("redacted_thinking") => note("redacted thinking is left out"),
             Some("tool_use") => {
                 calls.push(tool_call(&block["id"], &block["name"], block["input"].clone()));
             }

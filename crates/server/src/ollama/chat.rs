@@ -44,8 +44,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         asking::ask(call, serving, &mut options, Calls::of(&context, &[])).map_err(in_words)?;
     let stops = options::stops(&mut options).map_err(in_words)?;
     let (prompt, asked) = asking::chat(context, &[], stops, &mut ask, serving)?;
-    call.record.ignored(&fields);
-    call.record.ignored(&options);
+    call.record.ignored_in(&[("", &fields), ("options.", &options)]);
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
     Ok(Begun::Answer { generation, lines, stream })

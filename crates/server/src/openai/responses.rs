@@ -62,8 +62,7 @@ pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving,
     let mut ask = ask.map_err(|failure| failure.in_words(&NAMES, ""))?;
     let stops = options::stops(&mut fields)?;
     let stream = fields.truth("stream")?.unwrap_or(false);
-    call.record.ignored(&others);
-    call.record.ignored(&fields);
+    call.record.ignored_in(&[("", &others), ("", &fields)]);
     let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
     Ok((serving, Asks { ask, prompt, asked, stream }))
 }
