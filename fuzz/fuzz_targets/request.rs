@@ -84,7 +84,7 @@ fn server() -> &'static Fuzzed {
             page: true,
         };
         // A context of a few answers: none takes long, whatever is asked.
-        let served = Served { name: "tiny".into(), model: model(), draft: None, context: 192, quantization: Box::new(|| None) };
+        let served = Served { name: "tiny".into(), aliases: Vec::new(), model: model(), draft: None, context: 192, quantization: Box::new(|| None) };
         let log = |said: &str| {
             if said.contains("engine") {
                 eprintln!("{said}");

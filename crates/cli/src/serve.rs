@@ -46,7 +46,8 @@ pub struct ServeArgs {
     #[arg(value_name = "MODEL", required = true)]
     models: Vec<PathBuf>,
 
-    /// Name of the model in requests and answers; of several, a name for each, separated by commas [default: the files' names]
+    /// Name of the model in requests and answers, and further names that requests may use, separated by commas; of several models, a
+    /// name for each [default: the files' names]
     #[arg(short = 'a', long, value_name = "NAME", value_delimiter = ',', value_parser = alias)]
     alias: Vec<String>,
 
@@ -89,13 +90,19 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 
-    /// Origins that browsers may send requests from, such as https://host, separated by commas; *: all
+    /// Origins that browsers may send requests from, such as https://host, separated by commas; localhost: this machine's, at any
+    /// port; *: all
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = origin)]
     cors_origins: Vec<String>,
 
     /// Serve Prometheus metrics at /metrics
     #[arg(long)]
     metrics: bool,
+
+    /// Log one line a request on standard error: time, client, path, status, seconds, model, tokens, and what was dropped or changed
+    /// of it; auto: if that is a terminal
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    log: LogRequests,
 
     /// Disable /slots
     #[arg(long, overrides_with = "slots")]
@@ -141,6 +148,14 @@ pub struct ServeArgs {
     sampling: SamplingArgs,
 }
 
+/// When requests are logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum LogRequests {
+    Auto,
+    On,
+    Off,
+}
+
 /// Parses a name that requests can use for a model.
 fn alias(text: &str) -> Result<String, String> {
     match text.trim().is_empty() {
@@ -159,9 +174,12 @@ fn sequences(text: &str) -> Result<usize, String> {
 /// Parses an origin whose pages may send requests: a malformed one would silently allow none.
 fn origin(text: &str) -> Result<String, String> {
     let text = text.trim();
-    match ["", "*", "null"].contains(&text) || text.contains("://") {
+    match ["", "*", "null", "localhost"].contains(&text) || text.contains("://") {
         true => Ok(text.to_owned()),
-        false => Err("expected https://host, or * for all".to_owned()),
+        false => Err(
+            "expected https://host, localhost for this machine's pages at any port, or * for all"
+                .to_owned(),
+        ),
     }
 }
 
@@ -181,8 +199,9 @@ pub fn main(args: ServeArgs) -> Outcome {
     };
     let named = args.named()?;
     let mut served = Vec::new();
-    for (name, file) in &named {
-        match (args.open(name, &file.path), &file.folder) {
+    for (names, file) in &named {
+        let name = &names[0];
+        match (args.open(names, &file.path), &file.folder) {
             (Ok(one), _) => served.push(one),
             // A folder may contain files that cannot be served, such as an image projector: the others are served.
             (Err(Stop::Failed(why)), Some(_)) => {
@@ -241,13 +260,16 @@ pub fn main(args: ServeArgs) -> Outcome {
         ));
     }
     panics::end_their_task();
-    let server = match given {
+    let mut server = match given {
         Some(socket) => Server::given(socket, options).context("the given socket is of no use")?,
         None => Server::bind(options).with_context(|| match is_socket_file(&args.host) {
             true => format!("cannot listen at {} (--host)", args.host),
             false => format!("cannot listen at {} port {} (--host, --port)", args.host, args.port),
         })?,
     };
+    if args.logs_requests() {
+        server.log_requests(Arc::new(say::line));
+    }
     let address = server.address().context("the address is not known")?;
     stop_by_signals(server.stopper())?;
     let models: Vec<&'static Model> = served.iter().map(|served| served.model).collect();
@@ -281,6 +303,11 @@ fn name(path: &Path) -> String {
     one_line(&stem.to_string_lossy()).into_owned()
 }
 
+/// Returns a name that is in the list more than once.
+fn repeated(names: &[String]) -> Option<&String> {
+    names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)).map(|(_, name)| name)
+}
+
 /// The file of a model.
 struct File {
     path: PathBuf,
@@ -296,7 +323,7 @@ impl ServeArgs {
     }
 
     /// Opens a model, which is used until the process ends.
-    fn open(&self, name: &str, path: &Path) -> Outcome<Served> {
+    fn open(&self, names: &[String], path: &Path) -> Outcome<Served> {
         let mut model = open::model(&self.keep.file(path)?, &self.engine)?;
         self.template.give(|source| model.set_template(source))?;
         let trained = model.spec().context;
@@ -305,16 +332,18 @@ impl ServeArgs {
             given => alight_model::context(given, trained),
         };
         if context > trained {
+            let name = &names[0];
             say::note(&format!("{name} was trained to look back on {trained} tokens, not more"));
         }
         let model: &'static Model = Box::leak(Box::new(model));
         let file = model.files().next().map(Path::to_owned);
         let quantization = Box::new(move || quantization::of(file.as_deref()?).ok());
-        Ok(Served { name: name.to_owned(), model, draft: None, context, quantization })
+        let (name, aliases) = (names[0].clone(), names[1..].to_vec());
+        Ok(Served { name, aliases, model, draft: None, context, quantization })
     }
 
-    /// Returns the files of all models, with their names in requests.
-    fn named(&self) -> Outcome<Vec<(String, File)>> {
+    /// Returns the files of all models, with their names in requests, of which each has at least one.
+    fn named(&self) -> Outcome<Vec<(Vec<String>, File)>> {
         let mut files = Vec::new();
         for path in &self.models {
             if path.is_dir() {
@@ -324,9 +353,16 @@ impl ServeArgs {
                 files.push(File { path: path.clone(), folder: None });
             }
         }
-        let names = match &self.alias[..] {
-            [] => files.iter().map(|file| name(&file.path)).collect(),
-            names if names.len() == files.len() => names.to_vec(),
+        if let Some(twice) = repeated(&self.alias) {
+            let message = format!("--alias has {twice:?} twice, expected names that differ");
+            return Err(Stop::Usage(message));
+        }
+        let names: Vec<Vec<String>> = match &self.alias[..] {
+            [] => files.iter().map(|file| vec![name(&file.path)]).collect(),
+            names if files.len() == 1 => vec![names.to_vec()],
+            names if names.len() == files.len() => {
+                names.iter().map(|name| vec![name.clone()]).collect()
+            }
             names => {
                 return Err(Stop::Usage(format!(
                     "--alias has {} for {}: give a name for each, separated by commas",
@@ -335,14 +371,20 @@ impl ServeArgs {
                 )));
             }
         };
-        for (i, name) in names.iter().enumerate() {
-            if names[..i].contains(name) {
-                return Err(Stop::Usage(format!(
-                    "two models are called {name:?}: give a name for each with --alias, separated by commas"
-                )));
-            }
+        if let Some(twice) = repeated(&names.concat()) {
+            return Err(Stop::Usage(format!(
+                "two models are called {twice:?}: give a name for each with --alias, separated by commas"
+            )));
         }
         Ok(names.into_iter().zip(files).collect())
+    }
+
+    fn logs_requests(&self) -> bool {
+        match self.log {
+            LogRequests::Auto => say::is_terminal(),
+            LogRequests::On => true,
+            LogRequests::Off => false,
+        }
     }
 
     fn keys(&self) -> Outcome<Vec<String>> {

@@ -42,6 +42,7 @@ mod run;
 mod serve;
 mod serve_keeps;
 mod serve_limits;
+mod serve_log;
 mod slash;
 mod streams;
 mod terminal;

@@ -1074,6 +1074,7 @@ fn a_mistake_is_told_once_and_names_its_field() {
             Some("tool_choice"),
         ),
         (CHAT, chat(json!({"stop": [1]})), 400, "invalid_request_error", Some("stop")),
+        (CHAT, chat(json!({"stop": vec!["x"; 65]})), 400, "invalid_request_error", Some("stop")),
         (CHAT, chat(json!({"max_tokens": -7})), 400, "invalid_request_error", Some("max_tokens")),
         (
             CHAT,
@@ -1180,6 +1181,7 @@ fn only_known_names_pages_and_keys() {
         serving.request("GET", "/v1/models", headers, b"")
     };
     assert_eq!(ask(&serving, &[]).status, 200);
+    assert_eq!(ask(&serving, &[("origin", "http://localhost:3000")]).status, 403);
     assert_eq!(ask(&serving, &[("host", "evil.example")]).status, 403);
     assert_eq!(ask(&serving, &[("origin", "http://evil.example")]).status, 403);
     // What looks after containers asks by whatever name.
@@ -1187,6 +1189,15 @@ fn only_known_names_pages_and_keys() {
     assert_eq!(health.status, 200);
     let zipped = [("content-encoding", "gzip")];
     assert_eq!(serving.request("POST", CHAT, &zipped, b"\x1f\x8b").status, 415);
+    drop(serving);
+    let (_folder, serving) = saying(&["--cors-origins", "localhost,tauri://localhost"]);
+    for page in
+        ["http://localhost:3000", "http://127.0.0.1:5173", "http://[::1]", "tauri://localhost"]
+    {
+        let told = serving.request("OPTIONS", CHAT, &[("origin", page)], b"");
+        assert_eq!((told.status, told.header("access-control-allow-origin")), (204, Some(page)));
+    }
+    assert_eq!(ask(&serving, &[("origin", "http://localhost.evil.example")]).status, 403);
     drop(serving);
 
     let keys = write(folder.path(), "keys", "one\n\n two \n");
@@ -1331,10 +1342,120 @@ fn several_models_are_chosen_by_their_names() {
     assert!(done.stderr.contains("\nalight: error: no file in the folder "), "{}", done.stderr);
     alight(&["serve", &one, &half]).fails(1, &[&*half]);
     alight(&["serve", &one, &one]).fails(2, &["two models are called", "--alias"]);
-    alight(&["serve", &one, "--alias", "a,b"]).fails(2, &["2 names for 1 model:"]);
+    alight(&["serve", &one, &other, "--alias", "a"]).fails(2, &["1 name for 2 models:"]);
+    alight(&["serve", &one, "--alias", "a,b,a"]).fails(2, &["--alias has \"a\" twice"]);
     for alias in ["", "a,", " "] {
         alight(&["serve", &one, "--alias", alias]).fails_as_usage("expected a name");
     }
+}
+
+#[test]
+fn a_model_may_have_several_names() {
+    let (_folder, serving) = saying(&["--alias", "one,two:latest,a/b"]);
+    let names = ["one", "two:latest", "a/b"];
+    let ids = |listed: &Value, name: &str| {
+        let all = listed.as_array().unwrap().iter();
+        all.map(|model| model[name].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&serving.get("/v1/models").json()["data"], "id"), names);
+    assert_eq!(ids(&serving.get("/api/tags").json()["models"], "name"), names);
+    for name in names {
+        let about = serving.get(&format!("/v1/models/{name}")).json();
+        assert_eq!(about["id"], name);
+        let answer = serving.post(CHAT, &json!({"model": name, "messages": messages()}));
+        assert_eq!((answer.status, &answer.json()["model"]), (200, &json!("one")));
+    }
+}
+
+#[test]
+fn prompts_of_chats_are_counted_as_they_are_read() {
+    let (_folder, serving) = saying(&[]);
+    for more in [
+        json!({}),
+        json!({"tools": tools(), "tool_choice": "required"}),
+        json!({"messages": [{"role": "assistant", "content": "aaa"}], "stream": true}),
+        json!({"messages": [{"role": "user", "content": "aa"}], "add_generation_prompt": false}),
+    ] {
+        let body = with(json!({"messages": messages()}), more);
+        let counted = serving.post(&format!("{CHAT}/input_tokens"), &body);
+        assert_eq!(counted.status, 200, "{}", counted.text());
+        let counted = counted.json()["input_tokens"].clone();
+        let asked = with(body, json!({"stream": false, "max_tokens": 1}));
+        assert_eq!(serving.post(CHAT, &asked).json()["usage"]["prompt_tokens"], counted);
+    }
+    let wrong = serving.post(&format!("{CHAT}/input_tokens"), &json!({"n": 0}));
+    assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!("messages")));
+}
+
+#[test]
+fn a_prompt_begins_an_answer_or_continues_a_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = said::model(folder.path(), &[("b", TEXT), ("Yes.", TEXT)], 0);
+    // The model's own template shows the last message alone.
+    let template = "{% for m in messages %}{{ m.content }}<no>{% endfor %}{% if add_generation_prompt %}<go>{% endif %}";
+    let template = write(folder.path(), "template", template);
+    let args = [&*model, "--no-cache", "--temp", "0", "--chat-template-file", &template];
+    let serving = Serving::start(&args);
+    let said = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);
+    for (more, end) in [
+        (json!({}), "b"),
+        (json!({"add_generation_prompt": false, "continue_final_message": true}), "b"),
+        (json!({"add_generation_prompt": true}), "b<no><go>"),
+        (json!({"continue_final_message": false}), "b<no><go>"),
+        (json!({"add_generation_prompt": false, "continue_final_message": false}), "b<no>"),
+    ] {
+        let body = with(json!({"messages": said}), more);
+        let prompt = serving.post("/apply-template", &body).json()["prompt"].clone();
+        assert!(prompt.as_str().unwrap().ends_with(end), "{body} {prompt}");
+    }
+    let both = json!({"add_generation_prompt": true, "continue_final_message": true});
+    let refused = serving.post(CHAT, &with(json!({"messages": said}), both));
+    let error = &refused.json()["error"];
+    assert_eq!(
+        (refused.status, &error["param"]),
+        (400, &json!("add_generation_prompt")),
+        "{error}"
+    );
+}
+
+#[test]
+fn roles_that_no_template_has_are_refused_in_every_interface() {
+    let (_folder, serving) = saying(&[]);
+    for role in ["bob", "User", ""] {
+        let said = json!([{"role": "user", "content": "a"}, {"role": role, "content": "b"}]);
+        for (path, field) in [
+            (CHAT, "messages"),
+            ("/v1/messages", "messages"),
+            ("/api/chat", "messages"),
+            ("/v1/responses", "input"),
+            ("/apply-template", "messages"),
+        ] {
+            let refused = serving.post(path, &json!({field: said}));
+            let error = &refused.json()["error"];
+            let message = error.as_str().or(error["message"].as_str()).unwrap();
+            assert_eq!(refused.status, 400, "{path} {message}");
+            let wanted = format!("{field}[1].role: it is {role:?}, expected ");
+            assert!(message.starts_with(&wanted), "{path} {message}");
+        }
+    }
+    let older = json!([
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{}"}},
+        {"role": "function", "name": "f", "content": "a"},
+    ]);
+    let answer = serving.post(CHAT, &json!({"messages": older}));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+#[test]
+fn a_body_may_begin_with_a_mark_and_a_doubled_version_is_explained() {
+    let (_folder, serving) = saying(&[]);
+    let body = format!("\u{feff}{}", json!({"messages": messages()}));
+    assert_eq!(serving.request("POST", CHAT, &[], body.as_bytes()).status, 200);
+    let twice = serving.post(&format!("/v1{CHAT}"), &json!({}));
+    let message = twice.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!(twice.status, 404);
+    assert!(message.contains("the base URL already ends with /v1"), "{message}");
 }
 
 #[test]

@@ -10,6 +10,9 @@ use std::net::IpAddr;
 use crate::failure::Failure;
 use crate::{Options, is_socket_file};
 
+/// The name in the list of origins that stands for all pages of this machine, at any port.
+const LOCAL: &str = "localhost";
+
 /// The access rules of a server.
 pub(crate) struct Access {
     host: String,
@@ -50,7 +53,12 @@ impl Access {
         let own = origin
             .split_once("://")
             .is_some_and(|(scheme, from)| ["http", "https"].contains(&scheme) && from == host);
-        if own || self.origins.iter().any(|known| known == "*" || *known == origin) {
+        let is_allowed = |known: &String| match known.as_str() {
+            "*" => true,
+            LOCAL => is_local(&origin),
+            known => known == origin,
+        };
+        if own || self.origins.iter().any(is_allowed) {
             return Ok(headers.get(ORIGIN).cloned());
         }
         Err(refused(format!(
@@ -98,6 +106,15 @@ impl Access {
         }
         Ok(given.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into())
     }
+}
+
+/// True if a page comes from a program on the browser's own machine.
+fn is_local(origin: &str) -> bool {
+    let Some(("http" | "https", host)) = origin.split_once("://") else { return false };
+    let name = name_of(host);
+    let port = host[name.len()..].trim_start_matches(':');
+    ["localhost", "127.0.0.1", "[::1]"].contains(&name)
+        && port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// A host without its port.
@@ -183,6 +200,33 @@ mod tests {
             let given = headers(&[("host", "localhost:8080"), ("origin", origin)]);
             assert_eq!(access.names(&given).is_ok(), may, "{origin}");
         }
+    }
+
+    #[test]
+    fn pages_of_this_machine_may_be_allowed_at_any_port() {
+        let access = access(&["localhost"], &[]);
+        for (origin, may) in [
+            ("http://localhost", true),
+            ("http://localhost:3000", true),
+            ("https://LOCALHOST:1", true),
+            ("http://127.0.0.1:5173", true),
+            ("http://[::1]:80", true),
+            ("http://[::1]", true),
+            ("http://a.localhost:80", false),
+            ("http://localhost.evil.example", false),
+            ("http://localhost:evil.example", false),
+            ("http://localhost:80.evil.example", false),
+            ("http://127.0.0.2", false),
+            ("http://192.168.0.7:80", false),
+            ("tauri://localhost", false),
+            ("localhost", false),
+            ("null", false),
+        ] {
+            let given = headers(&[("host", "localhost:8080"), ("origin", origin)]);
+            assert_eq!(access.names(&given).is_ok(), may, "{origin}");
+        }
+        // It allows no other name of the server itself.
+        assert!(access.names(&headers(&[("host", "evil.example")])).is_err());
     }
 
     #[test]

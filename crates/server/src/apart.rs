@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::request_log::Record;
 use crate::shared::Shared;
 
 thread_local! {
@@ -20,12 +21,14 @@ thread_local! {
 #[derive(Clone)]
 pub(crate) struct Client {
     left: Arc<AtomicBool>,
+    record: Arc<Record>,
     server: Arc<Shared>,
 }
 
 impl Client {
-    pub(crate) fn new(server: &Arc<Shared>) -> Client {
-        Client { left: Arc::default(), server: Arc::clone(server) }
+    pub(crate) fn new(server: &Arc<Shared>, record: &Arc<Record>) -> Client {
+        let (server, record) = (Arc::clone(server), Arc::clone(record));
+        Client { left: Arc::default(), record, server }
     }
 
     /// Returns a guard that, when dropped, reports that the client has left.
@@ -50,6 +53,18 @@ pub(crate) fn is_cancelled() -> bool {
             client.left.load(Ordering::Relaxed) || client.server.ending.load(Ordering::Relaxed)
         })
     })
+}
+
+/// Notes for the log what is changed of the request that the work on this thread is for.
+pub(crate) fn note(text: &str) {
+    CLIENT.with_borrow(|client| client.iter().for_each(|client| client.record.note(text)));
+}
+
+/// Notes that this many tools, which only the maker of an interface runs, are left out.
+pub(crate) fn left_out_tools(count: usize) {
+    if count > 0 {
+        note(&format!("tools that only run at their maker's are left out: {count}"));
+    }
 }
 
 /// The permit of this thread; dropping it releases the permit.

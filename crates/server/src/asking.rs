@@ -15,7 +15,7 @@ use alight_text::prompt::{TooLong, check_length};
 use alight_text::{EncodeOptions, Encoder, PromptError, Style};
 use serde_json::{Map, Value, json};
 
-use crate::apart::is_cancelled;
+use crate::apart::{is_cancelled, note};
 use crate::failure::Failure;
 use crate::http::Call;
 use crate::ids;
@@ -27,9 +27,12 @@ pub(crate) const MAX_CHOICES: usize = 128;
 /// Maximum number of tokens whose logits are changed.
 const MAX_BIASES: usize = 4096;
 
+/// The note about a text that does not fit and is truncated.
+const CUT: &str = "a text is cut to the context";
+
 /// Returns the model that a body names.
 pub(crate) fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Serving, Failure> {
-    call.server.models.find(fields.string("model")?.as_deref())
+    call.serving(fields.string("model")?.as_deref())
 }
 
 /// Takes the options by which a request's answers are generated.
@@ -107,7 +110,11 @@ pub(crate) fn conversation(
         )),
         error => error.into(),
     };
-    encode(&encoder, context).map_err(refused)
+    let encoded = encode(&encoder, context).map_err(refused)?;
+    if encoded.is_plain {
+        note("roles that the template refuses are the user's");
+    }
+    Ok(encoded.tokens)
 }
 
 /// Returns the prompt of a conversation, and how its answer is to be parsed. If one of `must_call` has to be called, the answer is
@@ -128,6 +135,7 @@ pub(crate) fn chat(
     let held = ask.grammar.is_some();
     let rules = AnswerRules::of(ask.grammar.as_ref());
     if !rules.thinking {
+        note("without thinking, because the answer follows a grammar");
         without_thinking(&mut context);
     }
     let chat = rules.marks;
@@ -136,6 +144,9 @@ pub(crate) fn chat(
     let may_call = context.get("tools").and_then(Value::as_array).filter(|_| !held);
     if let Some(may_call) = may_call {
         ask.grammar = grammar::of_strict_calls(may_call, &serving.grammars)?;
+    }
+    if context.contains_key("tools") && !serving.vocabulary().template_has("tools") {
+        note("the template does not show tools");
     }
     let mut prompt = conversation(context, serving)?;
     let vocabulary = serving.vocabulary();
@@ -172,7 +183,10 @@ pub(crate) fn texts(
     let one = |value: Value| match value {
         Value::String(mut text) => {
             match check_length(text.len(), &vocabulary.tokenizer, context) {
-                Err(why) if cut => text.truncate(text.floor_char_boundary(why.most)),
+                Err(why) if cut => {
+                    note(CUT);
+                    text.truncate(text.floor_char_boundary(why.most));
+                }
                 checked => {
                     checked.map_err(too_long)?;
                 }
@@ -198,6 +212,9 @@ pub(crate) fn texts(
     // Before the next text is encoded.
     let fitting = |mut tokens: Vec<u32>| {
         if cut {
+            if tokens.len() > context {
+                note(CUT);
+            }
             tokens.truncate(context);
         } else if tokens.len() > context {
             return Err(Failure::too_long(tokens.len(), context));

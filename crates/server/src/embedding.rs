@@ -4,6 +4,7 @@
 //! requests are served in between, and a request occupies no more of the queue than one batch.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use alight_chat::answer::AnswerOptions;
 use alight_chat::body::fields::{Fields, whole};
@@ -17,6 +18,7 @@ use crate::failure::Failure;
 use crate::generation::{Generation, Update};
 use crate::http::Call;
 use crate::models::Serving;
+use crate::request_log::Record;
 use crate::shared::Shared;
 
 /// Maximum number of numbers in all vectors of a request. Written as JSON they take some 84 MB.
@@ -27,6 +29,7 @@ const MAX_TEXTS: usize = 2048;
 /// Texts to be embedded.
 pub(crate) struct Texts {
     model: String,
+    record: Arc<Record>,
     all: Vec<Vec<u32>>,
     ask: GenerateRequest,
     /// The number of leading elements of a vector that are kept.
@@ -67,8 +70,9 @@ pub(crate) fn take(
     let of_prompt = OfPrompt::Embedding(pooling.unwrap_or(Pooling::Mean));
     let request = Request { of_prompt, salt: call.salt.clone(), ..Request::default() };
     let ask = GenerateRequest { request, ..GenerateRequest::default() };
-    let model = serving.name.clone();
-    Ok(Texts { model, all, ask, dimensions })
+    let (model, record) = (serving.name.clone(), Arc::clone(&call.record));
+    record.ignored(fields);
+    Ok(Texts { model, record, all, ask, dimensions })
 }
 
 fn check_numbers(texts: usize, dimensions: usize) -> Result<(), Refusal> {
@@ -101,8 +105,9 @@ impl Texts {
         let (mut all, mut tokens) = (Vec::new(), 0);
         for some in self.all.chunks(server.options.engine.sequences) {
             let running = asking::begin(serving, some.to_vec(), 1, &self.ask)?;
+            let asked = AnswerOptions::default();
             let mut generation =
-                Generation::new(running, &AnswerOptions::default(), serving.vocabulary());
+                Generation::new(&self.record, running, &asked, serving.vocabulary());
             while let Some((_, update)) = generation.next().await {
                 if let Update::Failed(failure) = update {
                     return Err(failure);

@@ -25,7 +25,8 @@ impl Fuzzed {
     /// # Errors
     /// As [`Server::run`](crate::Server::run).
     pub fn new(models: Vec<Served>, options: Options, log: Log) -> Result<Fuzzed, String> {
-        let shared = Shared::start(models, options, &log)?;
+        let requests: Log = Arc::new(|_| ());
+        let shared = Shared::start(models, options, &log, Some(requests))?;
         let runtime = crate::threads::runtime()?;
         Ok(Fuzzed { runtime, shared, stop: watch::channel(false).0 })
     }
@@ -37,7 +38,8 @@ impl Fuzzed {
         let stop = self.stop.subscribe();
         let shared = Arc::clone(&self.shared);
         self.runtime.block_on(async move {
-            let served = tokio::spawn(listen::connection(Box::new(server), shared, stop));
+            let served =
+                tokio::spawn(listen::connection((Box::new(server), "fuzzed".into()), shared, stop));
             let (mut reader, mut writer) = tokio::io::split(client);
             let mut all = Vec::new();
             let sent = writer.write_all(bytes).await;

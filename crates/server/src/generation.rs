@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use alight_text::Vocabulary;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
+use crate::request_log::{Record, Tokens};
 use crate::worker::Running;
 
 /// Why an answer ended.
@@ -74,6 +76,8 @@ pub(crate) struct Choice {
     /// Of the prompt: its tokens, and those that were reused.
     pub(crate) prompt_tokens: usize,
     pub(crate) reused: usize,
+    /// Tokens of the prompt that are computed or known so far.
+    known: usize,
     /// Tokens that were generated.
     pub(crate) tokens: usize,
     /// The tokens of the prompt, if requested; the first one has no likelihood.
@@ -132,11 +136,12 @@ impl Choice {
         match event {
             Some(EngineEvent::Prompt { reused }) => {
                 self.reused = reused;
+                self.known = self.prompt_tokens;
                 self.read = Some(Instant::now());
                 Some(Update::Read)
             }
             Some(EngineEvent::Reading { read, reused }) => {
-                self.reused = reused;
+                (self.reused, self.known) = (reused, read);
                 Some(Update::Reading(read))
             }
             Some(EngineEvent::PromptToken(id, logits)) => {
@@ -145,6 +150,7 @@ impl Choice {
             }
             Some(EngineEvent::Embedding(embedding)) => {
                 self.embedding = embedding;
+                self.known = self.prompt_tokens;
                 self.running = None;
                 Some(Update::Ended(Piece::default(), Reason::Stop))
             }
@@ -232,9 +238,20 @@ fn logprobs(logits: TokenLogits) -> Option<Box<Logprobs>> {
 /// returns all at once. As JSON values they take some 130 MB.
 pub(crate) const MAX_LOGPROBS: usize = 1 << 18;
 
+impl Drop for Generation {
+    fn drop(&mut self) {
+        for Choice { known, reused, tokens, .. } in &self.choices {
+            let read = known.saturating_sub(*reused);
+            self.record.count(Tokens { read, reused: *reused, written: *tokens });
+        }
+    }
+}
+
 /// All answers to a request.
 pub(crate) struct Generation {
     pub(crate) choices: Vec<Choice>,
+    /// The record of the request, for the log.
+    pub(crate) record: Arc<Record>,
     /// The number of log probabilities that [`next`](Self::next) has returned.
     logprobs: usize,
     /// Index of the answer to be polled next.
@@ -244,6 +261,7 @@ pub(crate) struct Generation {
 impl Generation {
     /// Takes answers that are being computed already, or wait.
     pub(crate) fn new(
+        record: &Arc<Record>,
         running: Vec<(Running, Vec<u32>)>,
         asked: &AnswerOptions,
         vocabulary: &'static Vocabulary,
@@ -256,6 +274,7 @@ impl Generation {
             read: None,
             prompt_tokens: prompt.len(),
             reused: 0,
+            known: 0,
             tokens: 0,
             echoed: prompt
                 .first()
@@ -265,7 +284,8 @@ impl Generation {
             embedding: Vec::new(),
             waiting: VecDeque::new(),
         });
-        Generation { choices: choices.collect(), logprobs: 0, turn: 0 }
+        let (choices, record) = (choices.collect(), Arc::clone(record));
+        Generation { choices, record, logprobs: 0, turn: 0 }
     }
 
     /// Returns the next event and the index of its answer; `None` when all have ended.

@@ -19,6 +19,8 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use crate::apart::{Client, ThreadPermit};
 use crate::failure::{ErrorFormat, Failure};
 use crate::generation::{Choice, Generation, Update};
+use crate::models::Serving;
+use crate::request_log::{Entry, Record};
 use crate::shared::Shared;
 
 /// The interval at which an idle stream sends a sign of life: clients give up on silent connections.
@@ -38,12 +40,21 @@ pub(crate) struct Call {
     pub(crate) salt: Box<str>,
     /// True if the client is one of Anthropic's, for addresses that it shares with other clients.
     pub(crate) anthropic: bool,
+    /// For the log.
+    pub(crate) record: Arc<Record>,
 }
 
 impl Call {
     /// The JSON object in the body.
     pub(crate) fn object(&self) -> Result<Map<String, Value>, Failure> {
         crate::json::object(&self.body)
+    }
+
+    /// Returns the model with this name, as [`Models::find`](crate::models::Models::find).
+    pub(crate) fn serving(&self, name: Option<&str>) -> Result<&Serving, Failure> {
+        let serving = self.server.models.find(name)?;
+        self.record.model(&serving.name);
+        Ok(serving)
     }
 
     /// Returns the value of `name` in the query.
@@ -60,7 +71,7 @@ impl Call {
     ) -> Result<T, Failure> {
         let failed = || Failure::internal("internal server error");
         let permit = Arc::clone(&self.server.apart).acquire_owned().await.map_err(|_| failed())?;
-        let client = Client::new(&self.server);
+        let client = Client::new(&self.server, &self.record);
         let _present = client.presence();
         let done = tokio::task::spawn_blocking(move || {
             let _permit = ThreadPermit::new(permit, client);
@@ -183,7 +194,10 @@ impl Stream {
             let mut out = String::new();
             match self.generation.poll(context) {
                 Poll::Ready(Some((at, update))) => {
-                    self.ended = matches!(update, Update::Failed(_));
+                    if let Update::Failed(failure) = &update {
+                        self.generation.record.note(&format!("failed: {}", failure.message));
+                        self.ended = true;
+                    }
                     self.shape.update(&self.generation.choices, at, update, &mut out);
                 }
                 Poll::Ready(None) => {
@@ -199,6 +213,64 @@ impl Stream {
             }
             self.ready.push_back(out);
         }
+    }
+}
+
+impl Reply {
+    /// True once all of it has been passed on, or is there at once.
+    fn is_complete(&self) -> bool {
+        match self {
+            Reply::Whole(_) => true,
+            Reply::Stream(stream) => stream.ended && stream.ready.iter().all(String::is_empty),
+        }
+    }
+}
+
+/// A body with the entry of its request in the log.
+pub(crate) struct Logged {
+    // Dropped before the entry, which it gives its last numbers.
+    reply: Reply,
+    entry: Entry,
+}
+
+impl Logged {
+    /// Returns a response whose entry ends with its body.
+    pub(crate) fn response(response: Response<Reply>, mut entry: Entry) -> Response<Logged> {
+        entry.answered(response.status());
+        response.map(|reply| {
+            let mut logged = Logged { reply, entry };
+            logged.check();
+            logged
+        })
+    }
+
+    fn check(&mut self) {
+        if self.reply.is_complete() {
+            self.entry.complete();
+        }
+    }
+}
+
+impl Body for Logged {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let logged = self.get_mut();
+        let frame = Pin::new(&mut logged.reply).poll_frame(context);
+        logged.check();
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.reply.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.reply.size_hint()
     }
 }
 

@@ -5,8 +5,12 @@ use serde_json::{Map, Value};
 
 use crate::failure::Failure;
 
+/// The mark with which some programs begin a text in UTF-8. JSON has no place for it, and parsers may ignore it (RFC 8259).
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Parses the object in a body.
 pub(crate) fn object(bytes: &[u8]) -> Result<Map<String, Value>, Failure> {
+    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     let text = std::str::from_utf8(bytes).map_err(|error| {
         Failure::invalid(format!("the body is not UTF-8 text: see byte {}", error.valid_up_to()))
     })?;
@@ -28,6 +32,13 @@ mod tests {
     use alight_chat::body::json::{MAX_DEPTH as DEPTH, MAX_VALUES as VALUES};
 
     use super::*;
+
+    #[test]
+    fn a_byte_order_mark_is_ignored_at_the_beginning() {
+        assert_eq!(object("\u{feff}{\"a\": 1}".as_bytes()).unwrap()["a"], 1);
+        assert!(object("\u{feff}".as_bytes()).unwrap_err().message.contains("empty"));
+        assert!(object("{\"a\": 1}\u{feff}".as_bytes()).is_err());
+    }
 
     #[test]
     fn what_would_cost_too_much_is_refused_before_it_is_parsed() {

@@ -19,6 +19,7 @@
 //! | [`grammar`] | answers constrained to a JSON schema, grammar, regular expression or tool call; shared with `alight run` and `alight batch` |
 //! | `asking` | the parts that all requests for an answer have in common |
 //! | `openai`, `anthropic`, `ollama`, `llama` | their endpoints, one file each |
+//! | `request_log` | a line for each request, for people |
 //! | `page` | the page with a chat and a picture of memory, and the data for the picture |
 //!
 //! It must never print, and must not contain logic of the model.
@@ -53,6 +54,7 @@ mod models;
 mod ollama;
 mod openai;
 mod page;
+mod request_log;
 mod routes;
 mod shared;
 mod socket;

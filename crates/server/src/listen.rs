@@ -23,8 +23,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::failure::{ErrorFormat, Failure};
-use crate::http::{self, Answered, Call, Reply};
+use crate::http::{self, Answered, Call, Logged, Reply};
 use crate::models::Served;
+use crate::request_log::{Entry, Record, RequestLog};
 use crate::routes::AuthRequirement;
 use crate::shared::{BODY, Shared};
 use crate::socket::{Listener, Listening, Socket, Stream, TimeoutStream};
@@ -58,6 +59,7 @@ impl Stopper {
 pub struct Server {
     socket: Socket,
     options: Options,
+    requests: Option<Log>,
     stop: watch::Sender<bool>,
 }
 
@@ -68,7 +70,7 @@ impl Server {
     /// The address is in use, or does not belong to this machine.
     pub fn bind(options: Options) -> io::Result<Server> {
         let socket = Socket::bind(&options.host, options.port)?;
-        Ok(Server { socket, options, stop: watch::channel(false).0 })
+        Ok(Server::of(socket, options))
     }
 
     /// Answers on a socket that listens already.
@@ -77,7 +79,16 @@ impl Server {
     /// The socket cannot be used.
     pub fn given(listening: Listening, options: Options) -> io::Result<Server> {
         let socket = Socket::given(listening)?;
-        Ok(Server { socket, options, stop: watch::channel(false).0 })
+        Ok(Server::of(socket, options))
+    }
+
+    fn of(socket: Socket, options: Options) -> Server {
+        Server { socket, options, requests: None, stop: watch::channel(false).0 }
+    }
+
+    /// Passes a line for each request to `log`, which may be slow: lines that it has no time for are left out.
+    pub fn log_requests(&mut self, log: Log) {
+        self.requests = Some(log);
     }
 
     /// The address for clients: `http://ADDRESS`, or `unix:PATH`.
@@ -98,7 +109,7 @@ impl Server {
     /// # Errors
     /// A model for which there can be no engine, or a resource that the system refuses.
     pub fn run(self, models: Vec<Served>, log: Log, ready: impl FnOnce()) -> Result<(), String> {
-        let shared = Shared::start(models, self.options, &log)?;
+        let shared = Shared::start(models, self.options, &log, self.requests)?;
         let runtime = runtime()?;
         let (socket, stop) = (self.socket, self.stop.subscribe());
         let outcome = runtime.block_on(async {
@@ -109,6 +120,7 @@ impl Server {
         });
         runtime.shutdown_background();
         shared.models.quit(&log);
+        shared.request_log.iter().for_each(RequestLog::flush);
         outcome
     }
 }
@@ -134,11 +146,11 @@ async fn accept(
         };
         let Some(next) = first(told.as_mut(), next).await else { break };
         match next {
-            Some((place, Ok(stream))) => {
+            Some((place, Ok(client))) => {
                 failures.end(log);
                 let (shared, stop) = (Arc::clone(&shared), stop.clone());
                 tokio::spawn(async move {
-                    connection(stream, shared, stop).await;
+                    connection(client, shared, stop).await;
                     drop(place);
                 });
             }
@@ -207,15 +219,15 @@ async fn first<T>(mut told: Pin<&mut impl Future>, work: impl Future<Output = T>
     .await
 }
 
-/// Answers the requests of a connection.
+/// Answers the requests of a connection, whose client has this address.
 pub(crate) async fn connection(
-    stream: Box<dyn Stream>,
+    (stream, peer): (Box<dyn Stream>, Arc<str>),
     shared: Arc<Shared>,
     mut stop: watch::Receiver<bool>,
 ) {
     let service = service_fn(move |request| {
-        let shared = Arc::clone(&shared);
-        async move { Ok::<_, std::convert::Infallible>(respond(shared, request).await) }
+        let (shared, peer) = (Arc::clone(&shared), Arc::clone(&peer));
+        async move { Ok::<_, std::convert::Infallible>(logged(shared, peer, request).await) }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME).max_buf_size(64 << 10);
@@ -228,8 +240,25 @@ pub(crate) async fn connection(
     }
 }
 
+/// Answers a request, and logs it.
+async fn logged(
+    shared: Arc<Shared>,
+    peer: Arc<str>,
+    request: Request<Incoming>,
+) -> Response<Logged> {
+    let (method, path) = (request.method().clone(), request.uri().path());
+    let entry = Entry::new(Arc::clone(&shared), peer, method, path);
+    // If the client leaves, this is dropped before the entry.
+    let response = respond(shared, &entry.record, request).await;
+    Logged::response(response, entry)
+}
+
 /// Answers a request. A panic ends only this request.
-async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Reply> {
+async fn respond(
+    shared: Arc<Shared>,
+    record: &Arc<Record>,
+    request: Request<Incoming>,
+) -> Response<Reply> {
     let (head, body) = request.into_parts();
     let found = routes::find(&head.method, head.uri.path());
     let shape: ErrorFormat = match &found {
@@ -239,7 +268,10 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
     let origin = match shared.access.names(&head.headers) {
         Ok(origin) => origin,
         Err(_) if matches!(&found, Ok((route, _)) if route.auth == AuthRequirement::Any) => None,
-        Err(failure) => return closing(http::failed(&failure, shape)),
+        Err(failure) => {
+            record.note(&failure.message);
+            return closing(http::failed(&failure, shape));
+        }
     };
     let preflight = head.method == Method::OPTIONS && origin.is_some();
     let handled = async {
@@ -266,12 +298,14 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
         let query = head.uri.query().unwrap_or_default().into();
         let server = Arc::clone(&shared);
         let anthropic = head.headers.contains_key("anthropic-version");
-        let call = Call { server, named: named.into(), body, _room: room, query, salt, anthropic };
+        let (named, record) = (named.into(), Arc::clone(record));
+        let call = Call { server, named, body, _room: room, query, salt, anthropic, record };
         (route.handler)(call).await
     };
     let mut response = match unharmed(handled).await {
         Ok(response) => response,
         Err(failure) => {
+            record.note(&failure.message);
             let response = http::failed(&failure, shape);
             // The unread part of the body must not be taken for the next request.
             let unread = matches!(
@@ -367,7 +401,7 @@ mod tests {
     /// Returns a server without models.
     fn alone() -> Arc<Shared> {
         let log: Log = Arc::new(|_| ());
-        Shared::start(Vec::new(), Options::of_tests(), &log).unwrap()
+        Shared::start(Vec::new(), Options::of_tests(), &log, None).unwrap()
     }
 
     /// Returns a connection to it.
@@ -381,7 +415,7 @@ mod tests {
         let told = stop.subscribe();
         runtime.spawn(async move {
             let server = tokio::net::UnixStream::from_std(server).unwrap();
-            connection(Box::new(server), shared, told).await;
+            connection((Box::new(server), "test".into()), shared, told).await;
         });
         client
     }
@@ -472,6 +506,7 @@ mod tests {
             query: "".into(),
             salt: "".into(),
             anthropic: false,
+            record: Arc::default(),
         };
         let (release, released) = std::sync::mpsc::channel::<()>();
         let released = Arc::new(std::sync::Mutex::new(released));

@@ -8,6 +8,7 @@ use alight_chat::grammar::Grammars;
 use alight_chat::worker::{STUCK_AFTER, StartError, Worker, WorkerConfig};
 use alight_model::{EngineOptions, Model};
 use alight_text::Vocabulary;
+use serde_json::Value;
 
 use crate::apart::{is_cancelled, step_aside};
 use crate::client_errors::ClientErrors;
@@ -18,6 +19,8 @@ use crate::{Log, Options, ids};
 pub struct Served {
     /// The name that requests use.
     pub name: String,
+    /// Further names that requests may use.
+    pub aliases: Vec<String>,
     /// The model. It is used until the process ends.
     pub model: &'static Model,
     /// A smaller model with the same tokens, which proposes tokens for speculative decoding
@@ -36,6 +39,7 @@ pub type Quantization = Box<dyn Fn() -> Option<String> + Send + Sync>;
 /// A model that is served.
 pub(crate) struct Serving {
     pub(crate) name: String,
+    aliases: Vec<String>,
     pub(crate) model: &'static Model,
     pub(crate) worker: Worker,
     /// The errors of its engine, for clients.
@@ -48,6 +52,11 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
+    /// Returns all its names, of which the first is the one in answers.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        [&self.name].into_iter().chain(&self.aliases).map(String::as_str)
+    }
+
     pub(crate) fn vocabulary(&self) -> &'static Vocabulary {
         self.model.vocabulary()
     }
@@ -83,7 +92,8 @@ impl Models {
         // If there is only one model, an engine that cannot start is reported at once. Of several models, many may never be
         // requested.
         let at_once = served.len() == 1;
-        let start = |Served { name, model, draft, context, quantization }: Served| {
+        let start = |served: Served| {
+            let Served { name, aliases, model, draft, context, quantization } = served;
             let engine = EngineOptions { context: Some(context), ..options.engine.clone() };
             let config = WorkerConfig {
                 max_pending: engine.sequences + options.queue,
@@ -99,13 +109,21 @@ impl Models {
             let grammars =
                 Grammars::new(model.vocabulary()).waiting(step_aside).until(is_cancelled);
             let quantization = (quantization, OnceLock::new());
-            Ok(Serving { name, model, worker, errors, created: ids::now(), grammars, quantization })
+            let created = ids::now();
+            Ok(Serving { name, aliases, model, worker, errors, created, grammars, quantization })
         };
         Ok(Models(served.into_iter().map(start).collect::<Result<_, StartError>>()?))
     }
 
     pub(crate) fn all(&self) -> &[Serving] {
         &self.0
+    }
+
+    /// Describes each model under each of its names.
+    pub(crate) fn listed(&self, about: impl Fn(&Serving, &str) -> Value) -> Vec<Value> {
+        let all =
+            self.0.iter().flat_map(|serving| serving.names().map(move |name| (serving, name)));
+        all.map(|(serving, name)| about(serving, name)).collect()
     }
 
     /// Ends all engines, at the same time: see [`Worker::quit`].
@@ -118,7 +136,7 @@ impl Models {
 
     /// Returns the model with this name.
     pub(crate) fn named(&self, name: &str) -> Option<&Serving> {
-        self.0.iter().find(|serving| serving.name == name)
+        self.0.iter().find(|serving| serving.names().any(|own| own == name))
     }
 
     /// Returns the model with this name, to which Ollama's clients append a tag. A single model answers to any name: clients have default
@@ -129,7 +147,7 @@ impl Models {
         match (name.and_then(named), &self.0[..]) {
             (Some(serving), _) | (None, [serving]) => Ok(serving),
             (None, _) => {
-                let names: Vec<&str> = self.0.iter().map(|serving| &*serving.name).collect();
+                let names: Vec<&str> = self.0.iter().flat_map(Serving::names).collect();
                 let names = names.join(", ");
                 let Some(name) = name else {
                     let message = format!("it is missing, expected one of {names}");

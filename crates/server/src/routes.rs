@@ -56,6 +56,7 @@ pub(crate) static ROUTES: &[Route] = routes![
     GET  "/models"           key  Failure::openai => openai::models::answer,
     GET  "/models/*"         key  Failure::openai => openai::models::one,
     POST "/chat/completions" key  Failure::openai => openai::chat::answer,
+    POST "/chat/completions/input_tokens" key Failure::openai => openai::input_tokens::of_chat,
     POST "/completions"      key  Failure::openai => openai::completions::answer,
     POST "/responses"        key  Failure::openai => openai::responses::answer,
     POST "/responses/input_tokens" key Failure::openai => openai::input_tokens::answer,
@@ -95,6 +96,15 @@ impl Route {
     }
 }
 
+/// Returns a path that is no route without any `/v1` at its beginning, and true if there was one: clients differ in who adds it.
+fn without_more_versions(path: &str) -> (&str, bool) {
+    let mut rest = path;
+    while let Some(after) = rest.strip_prefix("/v1").filter(|after| after.starts_with('/')) {
+        rest = after;
+    }
+    (rest, rest.len() < path.len() || path == "/v1")
+}
+
 /// Returns the route of a request and the part that its `*` matches; or the format of the failure, and the failure. HEAD is allowed
 /// wherever GET is, and its response has no body.
 pub(crate) fn find<'p>(
@@ -121,12 +131,17 @@ pub(crate) fn find<'p>(
             Err((route.failure, Failure { allow: Some(allow), ..failure }))
         }
         None => {
+            let (plain, doubled) = without_more_versions(plain);
             let shape: ErrorFormat = match plain {
                 ollama if ollama.starts_with("/api/") => Failure::ollama,
                 anthropic if anthropic.starts_with("/messages") => Failure::anthropic,
                 _ => Failure::openai,
             };
-            Err((shape, Failure::not_found(format!("there is nothing at {path:?}"))))
+            let mut message = format!("there is nothing at {path:?}");
+            if doubled {
+                message += ": the base URL already ends with /v1, and the client adds another one: give the client the base URL without /v1";
+            }
+            Err((shape, Failure::not_found(message)))
         }
     }
 }
@@ -134,6 +149,25 @@ pub(crate) fn find<'p>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_that_comes_twice_is_named() {
+        for (path, key) in [
+            ("/v1/v1/chat/completions", "error"),
+            ("/v1/v1/v1/models", "error"),
+            ("//v1/v1/", "error"),
+            ("/v1/v1/messages", "type"),
+        ] {
+            let (shape, failure) = find(&Method::POST, path).err().unwrap();
+            assert_eq!(failure.status, StatusCode::NOT_FOUND);
+            assert!(failure.message.contains("already ends with /v1"), "{}", failure.message);
+            assert!(shape(&failure).get(key).is_some(), "{path}");
+        }
+        for path in ["/v1/nothing", "/nothing", "/v1x/models", "/v1/v1x"] {
+            let (_, failure) = find(&Method::GET, path).err().unwrap();
+            assert!(!failure.message.contains("already"), "{}", failure.message);
+        }
+    }
 
     #[test]
     fn a_path_has_one_method_and_head_is_asked_where_get_is() {

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::models::{Models, Served};
+use crate::request_log::RequestLog;
 use crate::{Log, Options, ids};
 
 /// Maximum size of a body in bytes, and of all large ones at the same time.
@@ -24,6 +25,8 @@ pub(crate) struct Shared {
     /// The last picture of memory, and when it was taken.
     pub(crate) memory: Mutex<Option<(Instant, Bytes)>>,
     pub(crate) access: Access,
+    /// The log of requests, if there is one.
+    pub(crate) request_log: Option<RequestLog>,
     /// Permits for large bodies, by KiB.
     pub(crate) bodies: Arc<Semaphore>,
     /// Permits for requests that do long work.
@@ -35,20 +38,32 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Starts the engines.
+    /// Starts the engines. A line for each request goes to `requests`.
     ///
     /// # Errors
-    /// A model for which there can be no engine.
+    /// A model for which there can be no engine, or no thread for the log of requests.
     pub(crate) fn start(
         models: Vec<Served>,
         options: Options,
         log: &Log,
+        requests: Option<Log>,
     ) -> Result<Arc<Shared>, String> {
         let models = Models::start(models, &options, log).map_err(|error| error.to_string())?;
         let access = Access::new(&options);
+        let request_log = requests.map(RequestLog::start).transpose()?;
         let [bodies, apart] =
             [LARGE_BODIES >> 10, APART].map(|permits| Arc::new(Semaphore::new(permits)));
         let (memory, ending, started) = (Mutex::new(None), AtomicBool::new(false), ids::now());
-        Ok(Arc::new(Shared { options, models, memory, access, bodies, apart, ending, started }))
+        Ok(Arc::new(Shared {
+            options,
+            models,
+            memory,
+            access,
+            request_log,
+            bodies,
+            apart,
+            ending,
+            started,
+        }))
     }
 }

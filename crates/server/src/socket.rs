@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener as StdUnix, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -137,15 +138,19 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    pub(crate) async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+    /// Returns a connection, and the address of its client as people read it.
+    pub(crate) async fn accept(&self) -> io::Result<(Box<dyn Stream>, Arc<str>)> {
         match self {
             Listener::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, peer) = listener.accept().await?;
                 // A token is a packet.
                 let _ = stream.set_nodelay(true);
-                Ok(Box::new(stream))
+                Ok((Box::new(stream), peer.to_string().into()))
             }
-            Listener::Unix(listener, _) => Ok(Box::new(listener.accept().await?.0)),
+            // Its clients have no addresses.
+            Listener::Unix(listener, _) => {
+                Ok((Box::new(listener.accept().await?.0), "unix".into()))
+            }
         }
     }
 }

@@ -7,15 +7,14 @@ use super::fields::Fields;
 use super::messages;
 use super::refusal::Refusal;
 
-/// Hugging Face's name for the flag that the last message is continued instead of answered.
+/// Hugging Face's names for the flag that the last message is continued instead of answered, and for the flag that the prompt ends with
+/// the beginning of an answer.
 const CONTINUED: &str = "continue_final_message";
+const BEGUN: &str = "add_generation_prompt";
 
 /// Returns the template variables for these messages.
 pub fn context(messages: Vec<Value>) -> Map<String, Value> {
-    Map::from_iter([
-        ("messages".to_owned(), messages.into()),
-        ("add_generation_prompt".to_owned(), true.into()),
-    ])
+    Map::from_iter([("messages".to_owned(), messages.into()), (BEGUN.to_owned(), true.into())])
 }
 
 /// Tells the template to build a prompt without thinking, unless the body sets it: an answer constrained by a schema or a grammar has
@@ -24,7 +23,15 @@ pub fn without_thinking(context: &mut Map<String, Value>) {
     context.entry("enable_thinking").or_insert(false.into());
 }
 
-/// Returns the tokens of a conversation, given as template variables. Some templates reject roles that others have; they get the same
+/// The tokens of a conversation.
+pub struct Encoded {
+    /// The tokens.
+    pub tokens: Vec<u32>,
+    /// True if the template rejects a role of the messages, whose texts became words of the user.
+    pub is_plain: bool,
+}
+
+/// Encodes a conversation, given as template variables. Some templates reject roles that others have; they get the same
 /// messages in the roles that all have.
 ///
 /// # Errors
@@ -32,7 +39,7 @@ pub fn without_thinking(context: &mut Map<String, Value>) {
 pub fn encode(
     encoder: &Encoder<'_>,
     mut context: Map<String, Value>,
-) -> Result<Vec<u32>, PromptError> {
+) -> Result<Encoded, PromptError> {
     match encoder.chat_in(context.clone()) {
         Err(PromptError::Chat(error)) => {
             let plain = messages::plain(&context["messages"]);
@@ -40,9 +47,10 @@ pub fn encode(
                 return Err(PromptError::Chat(error));
             }
             context.insert("messages".to_owned(), plain);
-            encoder.chat_in(context).map_err(|_| PromptError::Chat(error))
+            let tokens = encoder.chat_in(context).map_err(|_| PromptError::Chat(error))?;
+            Ok(Encoded { tokens, is_plain: true })
         }
-        encoded => encoded,
+        encoded => Ok(Encoded { tokens: encoded?, is_plain: false }),
     }
 }
 
@@ -67,8 +75,20 @@ pub fn take_with_choice(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<
     let missing = || Refusal::invalid("messages", "they are missing");
     let given = fields.list("messages")?.ok_or_else(missing)?;
     let mut context = context(messages::for_template(given)?);
-    if is_continued(&context["messages"], fields.truth(CONTINUED)?)? {
+    let (continued, begun) = (fields.truth(CONTINUED)?, fields.truth(BEGUN)?);
+    if (continued, begun) == (Some(true), Some(true)) {
+        let why = format!(
+            "it is true, and so is {CONTINUED}: an answer is begun, or a message continued, not both"
+        );
+        return Err(Refusal::invalid(BEGUN, why));
+    }
+    // A client that asks for the beginning of an answer wants a message of its own.
+    let wanted = continued.or(begun.filter(|begun| *begun).map(|_| false));
+    if is_continued(&context["messages"], wanted)? {
         context.insert(CONTINUED.to_owned(), true.into());
+    }
+    if let Some(begun) = begun {
+        context.insert(BEGUN.to_owned(), begun.into());
     }
     let tools = fields.list("tools")?.filter(|tools| !tools.is_empty());
     let choice = fields.any("tool_choice").unwrap_or("auto".into());
@@ -129,6 +149,30 @@ fn named(tool: &Value) -> Option<&str> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn an_answer_is_begun_or_a_message_continued() {
+        let own = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);
+        let asked = json!([{"role": "user", "content": "a"}]);
+        // With each pair of flags: whether the message is continued, and the variable of the template.
+        for (messages, begun, continued, wanted) in [
+            (&own, Value::Null, Value::Null, Some((true, true))),
+            (&own, json!(false), json!(true), Some((true, false))),
+            (&own, json!(false), Value::Null, Some((true, false))),
+            (&own, json!(false), json!(false), Some((false, false))),
+            (&own, json!(true), Value::Null, Some((false, true))),
+            (&own, json!(true), json!(false), Some((false, true))),
+            (&own, json!(true), json!(true), None),
+            (&asked, json!(false), Value::Null, Some((false, false))),
+            (&asked, json!(false), json!(true), None),
+        ] {
+            let body = json!({"messages": messages, BEGUN: begun, CONTINUED: continued});
+            let taken = take(&mut Fields::new(body.as_object().unwrap().clone()));
+            let got =
+                taken.map(|context| (context.contains_key(CONTINUED), context[BEGUN] == true));
+            assert_eq!(got.ok(), wanted, "{body}");
+        }
+    }
 
     #[test]
     fn a_last_message_of_the_assistant_s_is_continued_unless_the_client_says_otherwise() {

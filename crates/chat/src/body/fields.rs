@@ -114,6 +114,11 @@ impl Fields {
         names.iter().for_each(|name| drop(self.any(name)));
     }
 
+    /// Returns the names of the fields that have not been taken.
+    pub fn left(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str())
+    }
+
     /// Checks that all fields have been taken.
     pub fn finish(self) -> Result<(), Refusal> {
         match self.0.into_iter().find(|(_, value)| !value.is_null()) {

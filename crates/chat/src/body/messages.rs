@@ -56,15 +56,14 @@ fn one(message: Value, at: &str, budget: &mut JsonBudget) -> Result<Value, Refus
     let Value::Object(mut message) = message else {
         return Err(Refusal::invalid(at, format!("it is {}, expected an object", kind(&message))));
     };
-    match message.get_mut("role") {
-        Some(Value::String(given)) => *given = role(given).to_owned(),
-        _ => return Err(Refusal::invalid(format!("{at}.role"), "expected a string")),
-    }
+    let role = role(message.get("role"), at)?;
+    message.insert("role".to_owned(), role.into());
+    with_older_call(&mut message);
     let called = calls(&mut message, at, budget)?;
     let content = match message.get_mut("content").map(Value::take) {
         Some(Value::String(text)) => text,
         Some(Value::Array(parts)) => joined(&parts, &format!("{at}.content"))?,
-        None | Some(Value::Null) if called || message["role"] == "assistant" => String::new(),
+        None | Some(Value::Null) if called || role == "assistant" => String::new(),
         other => {
             let found = other.as_ref().map_or("missing".to_owned(), kind);
             let param = format!("{at}.content");
@@ -79,9 +78,36 @@ fn one(message: Value, at: &str, budget: &mut JsonBudget) -> Result<Value, Refus
     Ok(message.into())
 }
 
-/// The template's name for a role: a developer takes the role of the system.
-pub fn role(role: &str) -> &str {
-    if role == "developer" { "system" } else { role }
+/// Returns the template's name for the role of the message `at`: a developer takes the role of the system, and `function`, OpenAI's
+/// older name, is that of a tool. Templates ignore a message with any other role, or render it in ways of their own.
+///
+/// # Errors
+/// The role is missing, or is none of these.
+pub fn role(given: Option<&Value>, at: &str) -> Result<&'static str, Refusal> {
+    Ok(match given.and_then(Value::as_str) {
+        Some("system" | "developer") => "system",
+        Some("user") => "user",
+        Some("assistant") => "assistant",
+        Some("tool" | "function") => "tool",
+        _ => {
+            let found = given.filter(|given| !given.is_null()).map_or("missing".to_owned(), kind);
+            let expected = "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"";
+            let message = format!("it is {found}, expected {expected}");
+            return Err(Refusal::invalid(format!("{at}.role"), message));
+        }
+    })
+}
+
+/// Replaces the call of a message in OpenAI's older form, to which a message of the role `function` answers.
+fn with_older_call(message: &mut Map<String, Value>) {
+    let has_calls = message.get("tool_calls").is_some_and(|calls| !calls.is_null());
+    match message.shift_remove("function_call") {
+        Some(call @ Value::Object(_)) if !has_calls => {
+            let calls = json!([{"type": "function", "function": call}]);
+            message.insert("tool_calls".to_owned(), calls);
+        }
+        _ => {}
+    }
 }
 
 /// Joins the text of parts.
@@ -218,11 +244,55 @@ mod tests {
     }
 
     #[test]
+    fn a_role_is_one_that_templates_have() {
+        for (role, wanted) in [
+            (json!("developer"), Ok("system")),
+            (json!("user"), Ok("user")),
+            (json!("function"), Ok("tool")),
+            (json!("User"), Err("it is \"User\", expected \"system\", \"developer\", ")),
+            (json!("bob"), Err("it is \"bob\", ")),
+            (json!(""), Err("it is \"\", ")),
+            (json!(7), Err("it is 7, ")),
+            (Value::Null, Err("it is missing, ")),
+        ] {
+            let given = vec![
+                json!({"role": "user", "content": "a"}),
+                json!({"role": role, "content": "b"}),
+            ];
+            let got = for_template(given).map(|all| all[1]["role"].clone());
+            match wanted {
+                Ok(wanted) => assert_eq!(got, Ok(wanted.into())),
+                Err(why) => {
+                    let refusal = got.unwrap_err();
+                    assert_eq!(refusal.param.as_deref(), Some("messages[1].role"));
+                    let wanted = format!("messages[1].role: {why}");
+                    assert!(refusal.message.starts_with(&wanted), "{}", refusal.message);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_and_its_result_may_have_openai_s_older_form() {
+        let call = json!({"name": "f", "arguments": "{\"a\": 1}"});
+        let given = vec![
+            json!({"role": "assistant", "content": null, "function_call": call}),
+            json!({"role": "function", "name": "f", "content": "7"}),
+        ];
+        let got = for_template(given).unwrap();
+        let function = json!({"name": "f", "arguments": {"a": 1}});
+        assert_eq!(got[0]["tool_calls"], json!([{"type": "function", "function": function}]));
+        assert_eq!(got[0].get("function_call"), None);
+        assert_eq!(got[1], json!({"role": "tool", "name": "f", "content": "7"}));
+    }
+
+    #[test]
     fn what_is_no_message_is_named() {
         for (messages, param) in [
             (json!([]), "messages"),
             (json!([1]), "messages[0]"),
             (json!([{"role": "user", "content": "a"}, {"content": "b"}]), "messages[1].role"),
+            (json!([{"role": "function", "content": null}]), "messages[0].content"),
             (json!([{"role": "user"}]), "messages[0].content"),
             (json!([{"role": "user", "content": 1}]), "messages[0].content"),
             (json!([{"role": "user", "content": [1]}]), "messages[0].content[0]"),

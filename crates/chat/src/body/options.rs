@@ -12,7 +12,7 @@ pub const NO_LOGPROBS: &str =
     "/v1/chat/completions and /v1/completions tell how likely tokens were";
 
 /// Maximum number of stop texts, and maximum bytes of each.
-const STOPS: (usize, usize) = (16, 1024);
+const STOPS: (usize, usize) = (64, 1024);
 
 /// Takes the sampling options and the maximum number of tokens.
 ///
@@ -149,6 +149,19 @@ mod tests {
         ] {
             assert_eq!(taken(json!({name: wrong})).unwrap_err().param.as_deref(), Some(name));
         }
+    }
+
+    #[test]
+    fn there_are_as_many_stop_texts_as_the_message_says() {
+        let taken = |n: usize| {
+            let all: Vec<String> = (0..n).map(|i| i.to_string()).collect();
+            stops(&mut fields(&json!({"stop": all})))
+        };
+        assert_eq!(taken(64).unwrap().len(), 64);
+        let refusal = taken(65).unwrap_err();
+        assert_eq!(refusal.param.as_deref(), Some("stop"));
+        assert!(refusal.message.contains("a list of 65, expected"), "{}", refusal.message);
+        assert!(refusal.message.contains("at most 64,"), "{}", refusal.message);
     }
 
     #[test]

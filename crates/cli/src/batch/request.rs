@@ -341,7 +341,7 @@ fn encode(
         }
         Prompt::Chat(context) => {
             fits(context["messages"].as_array().map_or(0, |messages| messages::bytes(messages)))?;
-            conversation::encode(encoder, context).map_err(refused)
+            Ok(conversation::encode(encoder, context).map_err(refused)?.tokens)
         }
     }
 }

@@ -16,7 +16,7 @@ const TOKEN: &str =
 const SAMPLERS: &str =
     "tokens are drawn with --temp, --top-k, --top-p, --min-p and the penalties alone";
 const FILE: &str = "what the model's file says of its positions is what counts";
-const LOG: &str = "nothing is logged; --stats and --explain-load report what was done";
+const LOG: &str = "nothing is logged but requests (`alight serve --log`); --stats and --explain-load report what was done";
 const TASKSET: &str = "`taskset` chooses the CPUs";
 const NICE: &str = "`nice` and `taskset` do that";
 const TEXT: &str = "models take and give text alone";

@@ -54,8 +54,9 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let stops = options::stops(&mut stop).map_err(|refusal| in_words(refusal.into()))?;
     let stream = fields.truth("stream")?.unwrap_or(false);
     let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
+    call.record.ignored(&fields);
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
-    let generation = Generation::new(running, &asked, serving.vocabulary());
+    let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
     let events =
         Events { id: ids::id("msg_"), model: serving.name.clone(), block: None, blocks: 0 };
     Ok((generation, events, stream))

@@ -9,6 +9,7 @@ use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::refusal::Refusal;
 use serde_json::{Map, Value, json};
 
+use crate::apart::{left_out_tools, note};
 use crate::asking::tool_call;
 use crate::failure::Failure;
 
@@ -30,10 +31,9 @@ fn take(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<Value>), Failure
     let mut body = Map::new();
     body.insert("messages".to_owned(), messages.into());
     if let Some(tools) = fields.list("tools")? {
-        body.insert(
-            "tools".to_owned(),
-            tools.iter().filter(|tool| is_own(tool)).map(tool).collect(),
-        );
+        let own: Vec<Value> = tools.iter().filter(|tool| is_own(tool)).map(tool).collect();
+        left_out_tools(tools.len() - own.len());
+        body.insert("tools".to_owned(), own.into());
     }
     if let Some(choice) = fields.object("tool_choice")? {
         let kind_of = choice.get("type").unwrap_or(&Value::Null);
@@ -116,7 +116,10 @@ fn texts(content: &Value, at: &str) -> Result<String, Refusal> {
 /// Removes a first line that is a stamp.
 fn without_stamp(text: &str) -> &str {
     match text.strip_prefix(STAMP) {
-        Some(rest) => rest.split_once('\n').map_or("", |(_, rest)| rest.trim_start()),
+        Some(rest) => {
+            note("a stamp before the system prompt is left out");
+            rest.split_once('\n').map_or("", |(_, rest)| rest.trim_start())
+        }
         None => text,
     }
 }
@@ -147,7 +150,7 @@ fn message_into(message: &Value, at: &str, all: &mut Vec<Value>) -> Result<(), R
         match block["type"].as_str() {
             Some("text") => text.push(block["text"].as_str().unwrap_or_default()),
             Some("thinking") => thinking.push(block["thinking"].as_str().unwrap_or_default()),
-            Some("redacted_thinking") => {}
+            Some("redacted_thinking") => note("redacted thinking is left out"),
             Some("tool_use") => {
                 calls.push(tool_call(&block["id"], &block["name"], block["input"].clone()));
             }

@@ -8,18 +8,18 @@ use crate::ids;
 use crate::models::Serving;
 
 pub(crate) fn answer(call: &Call) -> Response<Reply> {
-    let all: Vec<Value> = call.server.models.all().iter().map(about).collect();
+    let all = call.server.models.listed(about);
     let id = |model: Option<&Value>| model.map_or(Value::Null, |model| model["id"].clone());
     let [first, last] = [all.first(), all.last()].map(id);
     let body = json!({"data": all, "has_more": false, "first_id": first, "last_id": last});
     http::json(StatusCode::OK, &body)
 }
 
-pub(crate) fn about(serving: &Serving) -> Value {
+pub(crate) fn about(serving: &Serving, name: &str) -> Value {
     json!({
         "type": "model",
-        "id": serving.name,
-        "display_name": serving.name,
+        "id": name,
+        "display_name": name,
         "created_at": ids::date(serving.created),
     })
 }

@@ -76,9 +76,10 @@ fn begun(call: &Call, prompt: Prompt) -> Result<(Generation, Pieces, bool), Fail
     let limits = Limits { indent, time: time.map(|ms| Duration::from_millis(ms as u64)) };
     let stream = fields.truth("stream")?.unwrap_or(false);
     let progress = fields.truth("return_progress")?.unwrap_or(false);
+    call.record.ignored(&fields);
     let running = asking::begin(serving, vec![tokens], 1, &ask)?;
     let asked = AnswerOptions { stops, limits, ..AnswerOptions::default() };
-    let generation = Generation::new(running, &asked, serving.vocabulary());
+    let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
     Ok((generation, Pieces { model: serving.name.clone(), progress }, stream))
 }
 

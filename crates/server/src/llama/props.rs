@@ -9,7 +9,7 @@ use crate::http::{self, Answered, Call};
 pub(crate) async fn answer(call: Call) -> Answered {
     let models = &call.server.models;
     let named = call.asked("model");
-    let serving = models.find(named.as_deref().or(models.all().first().map(|m| &*m.name)))?;
+    let serving = call.serving(named.as_deref().or(models.all().first().map(|m| &*m.name)))?;
     let options = &call.server.options;
     let sampling = &options.sampling;
     let tokenizer = &serving.vocabulary().tokenizer;

@@ -44,8 +44,9 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         asking::ask(call, serving, &mut options, Calls::of(&context, &[])).map_err(in_words)?;
     let stops = options::stops(&mut options).map_err(in_words)?;
     let (prompt, asked) = asking::chat(context, &[], stops, &mut ask, serving)?;
+    call.record.ignored_in(&[("", &fields), ("options.", &options)]);
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
-    let generation = Generation::new(running, &asked, serving.vocabulary());
+    let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
     Ok(Begun::Answer { generation, lines, stream })
 }
 

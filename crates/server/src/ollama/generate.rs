@@ -54,9 +54,10 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         let encoder = Encoder::new(vocabulary, Style::Raw, false);
         encoder.raw(&text).map_err(|error| Failure::invalid(error.to_string()))?
     };
+    call.record.ignored_in(&[("", &fields), ("options.", &options)]);
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let chat = chat && ask.grammar.is_none();
     let asked = AnswerOptions { chat, stops, ..AnswerOptions::default() };
-    let generation = Generation::new(running, &asked, vocabulary);
+    let generation = Generation::new(&call.record, running, &asked, vocabulary);
     Ok(Begun::Answer { generation, lines, stream })
 }

@@ -31,7 +31,7 @@ fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Serving, Failure
     let full = |name: &String| !name.is_empty();
     let newer = fields.string("model")?.filter(full);
     let name = newer.or(fields.string("name")?.filter(full));
-    call.server.models.find(name.as_deref())
+    call.serving(name.as_deref())
 }
 
 /// Refuses a field that would change the answer.

@@ -13,8 +13,8 @@ pub(crate) async fn answer(call: Call) -> Answered {
 }
 
 pub(crate) async fn running(call: Call) -> Answered {
-    let running = |serving: &Serving| {
-        let mut about = about(serving);
+    let running = |serving: &Serving, name: &str| {
+        let mut about = about(serving, name);
         about["size_vram"] = 0.into();
         about["context_length"] = serving.worker.context().into();
         // Ollama's value for never: clients compute with it, and some do not support later years.
@@ -25,18 +25,17 @@ pub(crate) async fn running(call: Call) -> Answered {
 }
 
 /// Lists all models. On the first call, the fingerprint of each model is read from its file.
-async fn listed(call: Call, about: fn(&Serving) -> Value) -> Answered {
-    let all =
-        call.apart(move |call| Ok(call.server.models.all().iter().map(about).collect::<Value>()));
+async fn listed(call: Call, about: fn(&Serving, &str) -> Value) -> Answered {
+    let all = call.apart(move |call| Ok(call.server.models.listed(about)));
     Ok(http::json(StatusCode::OK, &json!({"models": all.await?})))
 }
 
-fn about(serving: &Serving) -> Value {
+fn about(serving: &Serving, name: &str) -> Value {
     let digest = serving.model.identity().into_iter().map(|byte| format!("{byte:02x}"));
     let digest: String = digest.collect();
     json!({
-        "name": serving.name,
-        "model": serving.name,
+        "name": name,
+        "model": name,
         "modified_at": ids::date(serving.created),
         "size": serving.model.file_bytes(),
         // Clients show its beginning, and compare it.

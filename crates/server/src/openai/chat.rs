@@ -1,11 +1,11 @@
 //! `POST /v1/chat/completions`
 
-use alight_chat::answer::{Delta, Message};
+use alight_chat::answer::{AnswerOptions, Delta, Message};
 use alight_chat::body::fields::{Fields, whole};
 use alight_chat::body::refusal::Refusal;
 use alight_chat::body::{conversation, options};
 use alight_chat::grammar::Calls;
-use alight_chat::worker::LogitsWanted;
+use alight_chat::worker::{GenerateRequest, LogitsWanted};
 use alight_text::Tokenizer;
 use alight_text::output::Call as ToolCall;
 use hyper::StatusCode;
@@ -15,6 +15,7 @@ use super::{About, answers, event, finish_reason, streaming, usage};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, TokenLogprob, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
+use crate::models::Serving;
 use crate::{asking, ids};
 
 /// The running generation, and the format of its response.
@@ -65,8 +66,20 @@ pub(crate) async fn answer(call: Call) -> Answered {
     Ok(http::json(StatusCode::OK, &response))
 }
 
-/// Reads the request, and starts the computation.
-fn begun(call: &Call) -> Result<Begun, Failure> {
+/// The contents of a request.
+pub(super) struct Asks {
+    ask: GenerateRequest,
+    pub(super) prompt: Vec<u32>,
+    asked: AnswerOptions,
+    n: usize,
+    stream: bool,
+    usage: bool,
+    logprobs: bool,
+    progress: bool,
+}
+
+/// Reads a request without computing anything.
+pub(super) fn asks(call: &Call) -> Result<(&Serving, Asks), Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
     let (context, must_call) = conversation::take_with_choice(&mut fields)?;
@@ -78,9 +91,17 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let logprobs = top.is_some();
     ask.logits = top.map_or(LogitsWanted::Nothing, LogitsWanted::Logprobs);
     let progress = fields.truth("return_progress")?.unwrap_or(false);
+    call.record.ignored(&fields);
     let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
+    Ok((serving, Asks { ask, prompt, asked, n, stream, usage, logprobs, progress }))
+}
+
+/// Reads the request, and starts the computation.
+fn begun(call: &Call) -> Result<Begun, Failure> {
+    let (serving, asks) = asks(call)?;
+    let Asks { ask, prompt, asked, n, stream, usage, logprobs, progress } = asks;
     let running = asking::begin(serving, vec![prompt], n, &ask)?;
-    let generation = Generation::new(running, &asked, serving.vocabulary());
+    let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
     let about = About {
         id: ids::id("chatcmpl-"),
         object: "chat.completion",

@@ -116,9 +116,10 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let tokenizer = &serving.vocabulary().tokenizer;
     let text = |prompt: &Vec<u32>| if echo { tokenizer.decode(prompt) } else { String::new() };
     let echo = prompts.iter().flat_map(|prompt| vec![text(prompt); n]).collect();
+    call.record.ignored(&fields);
     let running = asking::begin(serving, prompts, n, &ask)?;
     let asked = AnswerOptions { stops, ..AnswerOptions::default() };
-    let generation = Generation::new(running, &asked, serving.vocabulary());
+    let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
     let about = About {
         id: ids::id("cmpl-"),
         object: "text_completion",

@@ -7,14 +7,16 @@ use alight_chat::body::options::NO_LOGPROBS;
 use alight_chat::body::refusal::Refusal;
 use serde_json::{Map, Value, json};
 
+use crate::apart::left_out_tools;
 use crate::asking::tool_call;
 
 /// Names of fields in chat completions, and here.
 pub(super) const NAMES: [(&str, &str); 2] =
     [("max_tokens", "max_output_tokens"), ("response_format", "text.format")];
 
-/// Renames the fields to those of chat completions. Fields that need a server that stores answers are refused.
-pub(crate) fn renamed(object: Map<String, Value>) -> Result<Fields, Refusal> {
+/// Renames the fields to those of chat completions; also returns those that are left. Fields that need a server that stores answers
+/// are refused.
+pub(crate) fn renamed(object: Map<String, Value>) -> Result<(Fields, Fields), Refusal> {
     let mut fields = Fields::new(object);
     let kept = "answers are not kept here: send the whole conversation as input";
     fields.only("previous_response_id", |_| false, kept)?;
@@ -37,13 +39,16 @@ pub(crate) fn renamed(object: Map<String, Value>) -> Result<Fields, Refusal> {
     body.insert("continue_final_message".to_owned(), false.into());
     if let Some(tools) = fields.list("tools")? {
         // Other tools are run by OpenAI's server, not by the client.
+        let all = tools.len();
         let tools = tools.iter().filter(|tool| tool["type"] == "function");
         let tools = tools.map(|tool| {
             let mut function = tool.clone();
             function.as_object_mut().map(|fields| fields.shift_remove("type"));
             json!({"type": "function", "function": function})
         });
-        body.insert("tools".to_owned(), tools.collect());
+        let tools: Vec<Value> = tools.collect();
+        left_out_tools(all - tools.len());
+        body.insert("tools".to_owned(), tools.into());
     }
     if let Some(effort) = fields.object("reasoning")?.and_then(|mut r| r.shift_remove("effort")) {
         body.insert("reasoning_effort".to_owned(), effort);
@@ -70,7 +75,7 @@ pub(crate) fn renamed(object: Map<String, Value>) -> Result<Fields, Refusal> {
             body.insert(to.to_owned(), value);
         }
     }
-    Ok(Fields::new(body))
+    Ok((Fields::new(body), fields))
 }
 
 fn messages(instructions: Option<String>, input: Value) -> Result<Vec<Value>, Refusal> {
@@ -97,10 +102,7 @@ fn messages(instructions: Option<String>, input: Value) -> Result<Vec<Value>, Re
 fn message(item: &Value, at: &str, all: &mut Vec<Value>) -> Result<(), Refusal> {
     match item["type"].as_str().unwrap_or("message") {
         "message" => {
-            let role = match item["role"].as_str() {
-                Some(given) => role(given),
-                None => return Err(Refusal::invalid(format!("{at}.role"), "expected a string")),
-            };
+            let role = role(item.get("role"), at)?;
             let text = text(&item["content"], &format!("{at}.content"))?;
             // Templates support one system message, before all others.
             if role == "system" && all.len() == 1 && all[0]["role"] == "system" {
@@ -201,6 +203,7 @@ mod tests {
             (json!(7), "input"),
             (json!([{"type": "item_reference", "id": "x"}]), "input[0].type"),
             (json!([{"content": "x"}]), "input[0].role"),
+            (json!([{"role": "bob", "content": "x"}]), "input[0].role"),
             (
                 json!([{"role": "user", "content": [{"type": "input_image"}]}]),
                 "input[0].content[0].type",

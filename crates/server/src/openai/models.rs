@@ -12,20 +12,22 @@ pub(crate) async fn answer(call: Call) -> Answered {
     if call.anthropic {
         return Ok(models::answer(&call));
     }
-    let all: Value = call.server.models.all().iter().map(about).collect();
+    let all = call.server.models.listed(about);
     Ok(http::json(StatusCode::OK, &json!({"object": "list", "data": all})))
 }
 
 pub(crate) async fn one(call: Call) -> Answered {
-    let serving = call.server.models.find(Some(&decoded(&call.named)))?;
+    let asked = decoded(&call.named);
+    let serving = call.serving(Some(&asked))?;
+    let name = serving.names().find(|name| *name == asked).unwrap_or(&serving.name);
     let about = if call.anthropic { models::about } else { about };
-    Ok(http::json(StatusCode::OK, &about(serving)))
+    Ok(http::json(StatusCode::OK, &about(serving, name)))
 }
 
-fn about(serving: &Serving) -> Value {
+fn about(serving: &Serving, name: &str) -> Value {
     let tokenizer = &serving.vocabulary().tokenizer;
     json!({
-        "id": serving.name,
+        "id": name,
         "object": "model",
         "created": serving.created,
         "owned_by": "alight",

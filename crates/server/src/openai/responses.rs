@@ -38,7 +38,7 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let response = response(&object);
     let (serving, Asks { ask, prompt, asked, stream }) = asks(call, object)?;
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
-    let generation = Generation::new(running, &asked, serving.vocabulary());
+    let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
     let mut events = Events { response, open: None, thought: 0, written: 0 };
     events.response["model"] = serving.name.as_str().into();
     Ok((generation, events, stream))
@@ -54,7 +54,7 @@ pub(super) struct Asks {
 
 /// Reads a request without computing anything.
 pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving, Asks), Failure> {
-    let mut fields = items::renamed(object)?;
+    let (mut fields, others) = items::renamed(object)?;
     let serving = asking::model(call, &mut fields)?;
     let (context, must_call) = conversation::take_with_choice(&mut fields)?;
     let calls = Calls::of(&context, &must_call);
@@ -62,6 +62,7 @@ pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving,
     let mut ask = ask.map_err(|failure| failure.in_words(&NAMES, ""))?;
     let stops = options::stops(&mut fields)?;
     let stream = fields.truth("stream")?.unwrap_or(false);
+    call.record.ignored_in(&[("", &others), ("", &fields)]);
     let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
     Ok((serving, Asks { ask, prompt, asked, stream }))
 }
