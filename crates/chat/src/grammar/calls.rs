@@ -4,7 +4,9 @@ use alight_text::output::Format;
 use alight_text::{EncodeOptions, Vocabulary};
 use serde_json::{Map, Value, json};
 
-use super::{Grammar, Grammars, Held, Marks, NotHeld, Part, SCHEMA, Wanted, with_rules};
+use super::{
+    Grammar, Grammars, Held, Marks, NoGrammar, NotHeld, Part, SCHEMA, Wanted, schemas, with_rules,
+};
 use crate::body::refusal::Refusal;
 
 /// The text between the recipient of a call and its arguments, in the header of a gpt-oss message.
@@ -71,7 +73,7 @@ pub(super) fn or_schema(
 
 /// Constrains an answer to a call of one of these tools: `{"name": …, "arguments": {…}}`, with the blanks that templates write.
 pub fn of_calls(tools: &[Value], grammars: &Grammars) -> Result<Held, NotHeld> {
-    let grammar = held(format!("start: call\n{}", calls(tools)?), grammars)?;
+    let grammar = held(format!("start: call\n{}", calls(tools)?), tools, grammars)?;
     Ok(Held(Part::Whole(grammar)))
 }
 
@@ -88,13 +90,14 @@ pub fn of_strict_calls(tools: &[Value], grammars: &Grammars) -> Result<Option<He
         return Err(Refusal::invalid("tools", message).into());
     }
     let vocabulary = grammars.vocabulary;
-    let one =
-        |lark: String| held(format!("{lark}\nBLANK: /[ \\n]{{1,8}}/\n{}", calls(tools)?), grammars);
+    let one = |lark: String| {
+        held(format!("{lark}\nBLANK: /[ \\n]{{1,8}}/\n{}", calls(tools)?), tools, grammars)
+    };
     // For each tool, its name and a grammar of its arguments alone.
     let each = || {
         tools.iter().enumerate().map(|(i, tool)| {
             let lark = format!("start: args\nargs: %json {}", schema(tool));
-            Ok((name(i, tool)?, held(lark, grammars)?))
+            Ok((name(i, tool)?, held(lark, tools, grammars)?))
         })
     };
     let marks = match vocabulary.output_format() {
@@ -122,8 +125,23 @@ pub fn of_strict_calls(tools: &[Value], grammars: &Grammars) -> Result<Option<He
     Ok(Some(Held(Part::After(Marks::new(marks, &vocabulary.tokenizer)))))
 }
 
-fn held(lark: String, grammars: &Grammars) -> Result<Grammar, NotHeld> {
-    grammars.compiled("tools", Wanted::Calls(lark))
+/// Compiles a grammar of calls. If it fails, the error names the tool that is at fault.
+fn held(lark: String, tools: &[Value], grammars: &Grammars) -> Result<Grammar, NotHeld> {
+    grammars.compile(Wanted::Calls(lark)).map_err(|why| {
+        if why.is_of_what_was_asked() {
+            for (i, tool) in tools.iter().enumerate() {
+                let (schema, strict) = (own_schema(tool), is_strict(tool));
+                if let Err(why) = grammars.compile(Wanted::Schema { schema, strict }) {
+                    return why.of_field(&format!("tools[{i}].function.parameters"));
+                }
+            }
+        }
+        let why = match why {
+            NoGrammar::Wrong(why) => NoGrammar::Wrong(schemas::reason(&why)),
+            why => why,
+        };
+        why.of_field("tools")
+    })
 }
 
 fn is_strict(tool: &Value) -> bool {
@@ -135,12 +153,17 @@ fn name(i: usize, tool: &Value) -> Result<&str, Refusal> {
     tool["function"]["name"].as_str().ok_or_else(refused)
 }
 
-/// The schema of a tool's arguments.
-fn schema(tool: &Value) -> Value {
-    let mut schema = match &tool["function"]["parameters"] {
+/// The schema of a tool's arguments, as the client gave it.
+fn own_schema(tool: &Value) -> Value {
+    match &tool["function"]["parameters"] {
         Value::Object(schema) if !schema.is_empty() => Value::Object(schema.clone()),
         _ => json!({"type": "object"}),
-    };
+    }
+}
+
+/// The schema of a tool's arguments, with the rules for writing it.
+fn schema(tool: &Value) -> Value {
+    let mut schema = own_schema(tool);
     with_rules(&mut schema, is_strict(tool));
     // The blanks that templates write.
     schema["x-guidance"]["item_separator"] = ", ".into();

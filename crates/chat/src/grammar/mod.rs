@@ -19,6 +19,7 @@ mod error;
 #[cfg(feature = "grammar")]
 mod gbnf;
 mod marks;
+mod schemas;
 #[cfg(feature = "grammar")]
 mod size;
 mod trial;
@@ -102,8 +103,12 @@ impl Grammars {
     }
 
     /// Compiles the grammar that the field `param` of a request requests.
-    fn compiled(&self, param: &'static str, wanted: Wanted) -> Result<Grammar, NotHeld> {
-        let grammar = self.compiler.get(&self.vocabulary.tokenizer).and_then(|compiler| {
+    fn compiled(&self, param: &str, wanted: Wanted) -> Result<Grammar, NotHeld> {
+        self.compile(wanted).map_err(|why| why.of_field(param))
+    }
+
+    fn compile(&self, wanted: Wanted) -> Result<Grammar, NoGrammar> {
+        self.compiler.get(&self.vocabulary.tokenizer).and_then(|compiler| {
             let (mut wanted, mut compiled) = (Some(wanted), None);
             (self.waiting)(&mut || {
                 compiled = wanted
@@ -111,8 +116,7 @@ impl Grammars {
                     .map(|wanted| compiling::compile(compiler, wanted, self.cancelled));
             });
             compiled.unwrap_or(Err(NoGrammar::Failed))
-        });
-        grammar.map_err(|why| why.of_field(param))
+        })
     }
 }
 
@@ -339,6 +343,7 @@ pub fn take(
 
 /// Sets the rules for writing JSON of a schema.
 fn with_rules(schema: &mut Value, strict: bool) {
+    schemas::prepare(schema, strict);
     if let Some(object) = schema.as_object_mut() {
         // A small model may write blanks forever. Parts of a schema that llguidance does not support are ignored, unless the client insists.
         let how = json!({"whitespace_flexible": false, "lenient": !strict});
