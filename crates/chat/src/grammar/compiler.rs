@@ -152,6 +152,18 @@ impl Grammar {
         Ok(Mask { allowed, ends })
     }
 
+    /// All tokens but those that end an answer.
+    pub(super) fn free(&self) -> Option<Mask> {
+        let vocab = self.matcher.tok_env().ok()?.tok_trie().vocab_size();
+        let mut allowed = SimpleVob::alloc(vocab);
+        allowed.set_all(true);
+        self.ends
+            .iter()
+            .filter(|id| (**id as usize) < vocab)
+            .for_each(|id| allowed.disallow_token(*id));
+        Some(Mask { allowed, ends: None })
+    }
+
     pub(super) fn accept(&mut self, token: u32) {
         // If it fails, so does the next mask.
         let _ = self.matcher.consume_token(token);

@@ -200,8 +200,9 @@ fn parts(schema: &Value) -> Vec<(String, &Value)> {
 /// The first line of a reason of llguidance's, without positions in the text of a grammar.
 pub(super) fn reason(why: &str) -> String {
     let line = why.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-    // `12(3): `, the line and the column.
+    // `12(3): ` or `at 12(3): `, the line and the column.
     let position = |text: &str| {
+        let text = text.strip_prefix("at ").unwrap_or(text);
         let rest = text.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix('(')?;
         let (inside, rest) = rest.split_once("): ")?;
         inside.bytes().all(|byte| byte.is_ascii_digit()).then(|| rest.to_owned())
@@ -255,6 +256,7 @@ mod tests {
     #[test]
     fn a_reason_has_no_position_in_a_grammar() {
         assert_eq!(reason("12(3): no such type\n12: start: a"), "no such type");
+        assert_eq!(reason("at 12(3): no such type"), "no such type");
         assert_eq!(reason("no such type (here)"), "no such type (here)");
     }
 }

@@ -69,8 +69,8 @@ pub(crate) async fn answer(call: Call) -> Answered {
 fn begun(call: &Call) -> Result<Begun, Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
-    let (context, must_call) = conversation::take_with_choice(&mut fields)?;
-    let mut ask = asking::ask(call, serving, &mut fields, Calls::of(&context, &must_call))?;
+    let (context, choice) = conversation::take_with_choice(&mut fields)?;
+    let mut ask = asking::ask(call, serving, &mut fields, Calls::of(&context, &choice.must))?;
     let stops = options::stops(&mut fields)?;
     let n = answers(&mut fields)?;
     let (stream, usage) = streaming(&mut fields)?;
@@ -78,7 +78,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let logprobs = top.is_some();
     ask.logits = top.map_or(LogitsWanted::Nothing, LogitsWanted::Logprobs);
     let progress = fields.truth("return_progress")?.unwrap_or(false);
-    let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
+    let (prompt, asked) = asking::chat(context, &choice, stops, &mut ask, serving)?;
     let running = asking::begin(serving, vec![prompt], n, &ask)?;
     let generation = Generation::new(running, &asked, serving.vocabulary());
     let about = About {
