@@ -31,8 +31,10 @@ pub struct AnswerOptions {
     pub chat: bool,
     /// The tools to call. Without any, text that looks like a call is plain text.
     pub tools: Option<Tools>,
-    /// True if the whole answer is a tool call, `{"name": …, "arguments": {…}}`.
+    /// True if the whole answer is tool calls: in the model's notation, or `{"name": …, "arguments": {…}}` without `tools`.
     pub call: bool,
+    /// True if the answer ends where a second call begins.
+    pub one_call: bool,
     /// Texts that end the answer and are not part of it.
     pub stops: Vec<String>,
     /// Further limits, as clients of llama-server set them.
@@ -53,7 +55,7 @@ impl Answer {
         let format = if asked.chat { vocabulary.output_format() } else { Format::Plain };
         let parser = || Parser::after(format, tokenizer, prompt);
         let parser = match (asked.call, &asked.tools) {
-            (true, _) => Parser::of_call(),
+            (true, None) => Parser::of_call(),
             (_, Some(tools)) => parser().with_tools(tools.clone()).in_pieces(),
             _ => parser(),
         };
@@ -63,7 +65,12 @@ impl Answer {
         Answer {
             tokenizer,
             spans: AnswerSpans::new(format, vocabulary, parser, stops),
-            sorter: Sorter { tools: asked.tools.is_some(), call: asked.call, ..Sorter::default() },
+            sorter: Sorter {
+                tools: asked.tools.is_some(),
+                call: asked.call,
+                one_call: asked.one_call,
+                ..Sorter::default()
+            },
         }
     }
 
@@ -71,7 +78,8 @@ impl Answer {
     /// ([`Answer::stopped`]) or by a limit. Everything before the end has been emitted then.
     pub fn push(&mut self, token: u32, each: &mut dyn FnMut(Delta)) -> bool {
         let Answer { spans, sorter, .. } = self;
-        spans.push(token, &mut |span| sorter.take(&span, each))
+        let ended = spans.push(token, &mut |span| sorter.take(&span, each));
+        ended || sorter.full
     }
 
     /// Ends the answer, and emits the rest.
@@ -88,6 +96,11 @@ impl Answer {
     /// The text that ended the answer.
     pub fn stopped(&self) -> Option<&str> {
         self.spans.stops().found()
+    }
+
+    /// True if the answer ended because a second call began.
+    pub fn is_full(&self) -> bool {
+        self.sorter.full
     }
 
     /// True if a tool was called.
@@ -107,6 +120,9 @@ struct Sorter {
     tools: bool,
     /// True if the whole answer is a call. If it was cut within the tool's name, nothing is shown.
     call: bool,
+    /// True if nothing follows the first call, and once a second one has begun.
+    one_call: bool,
+    full: bool,
     called: bool,
     /// True if there was any text for the user, and any thinking.
     begun: [bool; 2],
@@ -118,6 +134,11 @@ struct Sorter {
 
 impl Sorter {
     fn take(&mut self, span: &Span<'_>, each: &mut dyn FnMut(Delta)) {
+        let is_call = |part: &Part| matches!(part, Part::Call(call) if !call.name.is_empty());
+        self.full |= self.one_call && self.called && is_call(&span.part);
+        if self.full {
+            return;
+        }
         let which = match &span.part {
             Part::Mark => {
                 self.divided = true;
@@ -131,7 +152,8 @@ impl Sorter {
                     true => each(Delta::Arguments(call.arguments.clone())),
                 };
             }
-            _ if self.call => return,
+            _ if self.call && !self.tools => return,
+            Part::Answer | Part::Call(_) if self.call => return,
             Part::Answer | Part::Call(_) => 0,
             Part::Thinking => 1,
         };
@@ -215,6 +237,34 @@ impl Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_second_call_ends_an_answer_that_may_have_one() {
+        let call = |name: &str| Span { part: Part::Call(Call::new(name, "{}")), raw: "" };
+        let more = Span { part: Part::Call(Call::new("", "{")), raw: "" };
+        let after = Span { part: Part::Answer, raw: "So." };
+        for (one_call, calls) in [(true, 1), (false, 2)] {
+            let mut message = Message::default();
+            let mut sorter = Sorter { tools: true, one_call, ..Sorter::default() };
+            for span in [&call("f"), &more, &call("g"), &more, &after] {
+                sorter.take(span, &mut |delta| message.take(delta));
+            }
+            assert_eq!((message.calls.len(), sorter.full), (calls, one_call));
+            assert_eq!(message.content.is_empty(), one_call);
+        }
+    }
+
+    #[test]
+    fn an_answer_that_must_be_calls_has_thinking_and_no_text() {
+        let spans = [
+            Span { part: Part::Thinking, raw: "Hm." },
+            Span { part: Part::Answer, raw: "<tool_call>\n{\"na" },
+        ];
+        let mut message = Message::default();
+        let mut sorter = Sorter { tools: true, call: true, ..Sorter::default() };
+        spans.iter().for_each(|span| sorter.take(span, &mut |delta| message.take(delta)));
+        assert_eq!((&*message.content, &*message.thinking), ("", "Hm."));
+    }
 
     #[test]
     fn calls_are_apart_where_there_are_tools_and_text_where_there_are_none() {

@@ -2,7 +2,7 @@
 //! options, and the place in the engine.
 
 use alight_chat::answer::{AnswerOptions, Tools};
-use alight_chat::body::conversation::{encode, without_thinking};
+use alight_chat::body::conversation::{ToolChoice, encode, without_thinking};
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
 use alight_chat::body::{messages, options};
@@ -117,19 +117,19 @@ pub(crate) fn conversation(
     Ok(encoded.tokens)
 }
 
-/// Returns the prompt of a conversation, and how its answer is to be parsed. If one of `must_call` has to be called, the answer is
-/// constrained to such a call; otherwise to the grammar of `ask`, if it has one. Without either, calls of strict tools are
-/// constrained to their schemas.
+/// Returns the prompt of a conversation, and how its answer is to be parsed. If tools must be called, the answer is constrained to such
+/// calls; otherwise to the grammar of `ask`, if it has one. Without either, calls of strict tools are constrained to their schemas. If the
+/// prompt opens thinking, each of them begins where the thinking ends.
 pub(crate) fn chat(
     mut context: Map<String, Value>,
-    must_call: &[Value],
+    choice: &ToolChoice,
     stops: Vec<String>,
     ask: &mut GenerateRequest,
     serving: &Serving,
 ) -> Result<(Vec<u32>, AnswerOptions), Failure> {
-    let call = !must_call.is_empty();
+    let call = !choice.must.is_empty();
     if call {
-        ask.grammar = Some(grammar::of_calls(must_call, &serving.grammars)?);
+        ask.grammar = Some(grammar::of_calls(&choice.must, choice.one, &serving.grammars)?);
         ask.request.ignore_eos = false;
     }
     let held = ask.grammar.is_some();
@@ -138,11 +138,9 @@ pub(crate) fn chat(
         note("without thinking, because the answer follows a grammar");
         without_thinking(&mut context);
     }
-    let chat = rules.marks;
-    let tools = context.get("tools").and_then(Value::as_array).filter(|_| chat);
-    let tools = tools.map(|tools| Tools::of(tools));
-    let may_call = context.get("tools").and_then(Value::as_array).filter(|_| !held);
-    if let Some(may_call) = may_call {
+    let given = context.get("tools").and_then(Value::as_array);
+    let tools = given.filter(|_| rules.marks).map(|tools| Tools::of(tools));
+    if let Some(may_call) = given.filter(|_| !held) {
         ask.grammar = grammar::of_strict_calls(may_call, &serving.grammars)?;
     }
     if context.contains_key("tools") && !serving.vocabulary().template_has("tools") {
@@ -150,13 +148,21 @@ pub(crate) fn chat(
     }
     let mut prompt = conversation(context, serving)?;
     let vocabulary = serving.vocabulary();
-    if call && matches!(vocabulary.output_format(), Format::ChatMl | Format::Glm) {
-        // As the model would begin the call.
-        let options = EncodeOptions { add_bos: Some(false), parse_special: true };
-        let mark = vocabulary.tokenizer.encode("<tool_call>\n", options);
-        prompt.extend(mark.map_err(|error| Failure::invalid(error.to_string()))?);
+    let mut chat = rules.marks;
+    if call && !rules.marks {
+        // A call without any mark: as the model would begin it.
+        if matches!(vocabulary.output_format(), Format::ChatMl | Format::Glm) {
+            let options = EncodeOptions { add_bos: Some(false), parse_special: true };
+            let mark = vocabulary.tokenizer.encode("<tool_call>\n", options);
+            prompt.extend(mark.map_err(|error| Failure::invalid(error.to_string()))?);
+        }
+    } else if let Some(held) = ask.grammar.take() {
+        let held = held.after(&prompt, vocabulary);
+        chat = AnswerRules::of(Some(&held)).marks;
+        ask.grammar = Some(held);
     }
-    Ok((prompt, AnswerOptions { chat, tools, call, stops, ..AnswerOptions::default() }))
+    let one_call = choice.one;
+    Ok((prompt, AnswerOptions { chat, tools, call, one_call, stops, ..AnswerOptions::default() }))
 }
 
 /// Takes at most `most` texts to be computed: a text, its tokens, or a list of either. If `cut` is true, a text that is too long is truncated

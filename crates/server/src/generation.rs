@@ -167,8 +167,11 @@ impl Choice {
                 let piece = Piece { deltas, tokens };
                 if ended {
                     self.running.take().into_iter().for_each(Running::end);
-                    let text = self.answer.stopped().is_some();
-                    let reason = if text { Reason::Text } else { Reason::Length };
+                    let reason = match self.answer.stopped() {
+                        Some(_) => Reason::Text,
+                        None if self.answer.is_full() => Reason::Stop,
+                        None => Reason::Length,
+                    };
                     return Some(Update::Ended(piece, reason));
                 }
                 let something = !piece.deltas.is_empty() || !piece.tokens.is_empty();

@@ -3,7 +3,7 @@
 use alight_text::{Encoder, PromptError};
 use serde_json::{Map, Value};
 
-use super::fields::Fields;
+use super::fields::{Fields, kind};
 use super::messages;
 use super::refusal::Refusal;
 
@@ -59,19 +59,32 @@ pub fn encode(
 /// # Errors
 /// Invalid messages or tools, or a choice of tools that cannot be met.
 pub fn take(fields: &mut Fields) -> Result<Map<String, Value>, Refusal> {
-    let (context, must_call) = take_with_choice(fields)?;
-    if must_call.is_empty() {
+    let (context, choice) = take_with_choice(fields)?;
+    if choice.one {
+        let why = "a model calls as many tools as it will here: true is taken";
+        return Err(Refusal::unsupported("parallel_tool_calls", why));
+    }
+    if choice.must.is_empty() {
         return Ok(context);
     }
     let why = "a model cannot be made to call a tool here: \"auto\" and \"none\" are taken";
     Err(Refusal::unsupported("tool_choice", why))
 }
 
-/// [`take`], with the tools of which one must be called; if there are none, the model chooses.
+/// The calls that a client wants in the answer to a conversation.
+#[derive(Clone, Debug, Default)]
+pub struct ToolChoice {
+    /// The tools of which one must be called; if there are none, the model chooses.
+    pub must: Vec<Value>,
+    /// True if there may be one call only.
+    pub one: bool,
+}
+
+/// [`take`], with the calls that the client wants.
 ///
 /// # Errors
 /// As [`take`].
-pub fn take_with_choice(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<Value>), Refusal> {
+pub fn take_with_choice(fields: &mut Fields) -> Result<(Map<String, Value>, ToolChoice), Refusal> {
     let missing = || Refusal::invalid("messages", "they are missing");
     let given = fields.list("messages")?.ok_or_else(missing)?;
     let mut context = context(messages::for_template(given)?);
@@ -92,15 +105,29 @@ pub fn take_with_choice(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<
     }
     let tools = fields.list("tools")?.filter(|tools| !tools.is_empty());
     let choice = fields.any("tool_choice").unwrap_or("auto".into());
-    let mut must_call = Vec::new();
+    let mut wanted = ToolChoice::default();
+    wanted.one = fields.truth("parallel_tool_calls")? == Some(false) && tools.is_some();
+    let (tools, choice, allowed) = match (tools, allowed_tools(&choice)) {
+        (Some(tools), Some(allowed)) => {
+            let (mode, subset) = allowed_of(allowed, &tools)?;
+            // A model that may choose sees only what it may call.
+            let shown = if mode == "auto" { subset.clone() } else { tools };
+            (Some(shown), Value::from(mode), Some(subset))
+        }
+        (tools, _) => (tools, choice, None),
+    };
+    let must_call = &mut wanted.must;
     match (tools, choice.as_str()) {
         (None, Some("auto" | "none")) | (Some(_), Some("none")) => {}
         (None, _) => return Err(Refusal::invalid("tool_choice", "there are no tools")),
         (Some(tools), choice_word) => {
             match (choice_word, named(&choice)) {
                 (Some("auto"), _) => {}
-                (Some("required" | "any"), _) => must_call.clone_from(&tools),
+                (Some("required" | "any"), _) => {
+                    must_call.clone_from(allowed.as_ref().unwrap_or(&tools));
+                }
                 (None, Some(name)) => {
+                    wanted.one = true;
                     must_call.extend(tools.iter().find(|tool| named(tool) == Some(name)).cloned());
                     if must_call.is_empty() {
                         let why = format!("there is no tool {name:?}");
@@ -126,7 +153,7 @@ pub fn take_with_choice(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<
         }
         context.insert(key, value);
     }
-    Ok((context, must_call))
+    Ok((context, wanted))
 }
 
 /// Returns true if the last message is continued: an assistant message is, as with Anthropic and llama-server, unless `wanted` is false.
@@ -138,6 +165,36 @@ fn is_continued(messages: &Value, wanted: Option<bool>) -> Result<bool, Refusal>
         return Err(Refusal::invalid(CONTINUED, "the last message is no text of the assistant's"));
     }
     Ok(wanted.unwrap_or(own))
+}
+
+/// The object of a choice among some of the tools: OpenAI's two APIs have it at different places.
+fn allowed_tools(choice: &Value) -> Option<&Value> {
+    let allowed = choice["type"] == "allowed_tools";
+    allowed.then(|| choice.get("allowed_tools").unwrap_or(choice))
+}
+
+/// The mode of such a choice, and its tools.
+fn allowed_of(allowed: &Value, tools: &[Value]) -> Result<(&'static str, Vec<Value>), Refusal> {
+    let refused = |why: String| Refusal::invalid("tool_choice", why);
+    let mode = match allowed["mode"].as_str() {
+        Some("auto") => "auto",
+        Some("required") => "required",
+        _ => {
+            let found = kind(&allowed["mode"]);
+            let why = format!("its mode is {found}, expected \"auto\" or \"required\"");
+            return Err(refused(why));
+        }
+    };
+    let listed = allowed["tools"].as_array().filter(|listed| !listed.is_empty());
+    let listed = listed.ok_or_else(|| refused("it has no list of tools".to_owned()))?;
+    let mut names = Vec::new();
+    for one in listed {
+        let name = named(one).filter(|name| tools.iter().any(|tool| named(tool) == Some(name)));
+        let found = named(one).map_or_else(|| kind(one), |name| format!("{name:?}"));
+        names.push(name.ok_or_else(|| refused(format!("there is no tool {found}")))?);
+    }
+    let of = |tool: &&Value| named(tool).is_some_and(|name| names.contains(&name));
+    Ok((mode, tools.iter().filter(of).cloned().collect()))
 }
 
 /// The name of a tool, or of the chosen one.
@@ -171,6 +228,42 @@ mod tests {
             let got =
                 taken.map(|context| (context.contains_key(CONTINUED), context[BEGUN] == true));
             assert_eq!(got.ok(), wanted, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_client_chooses_the_calls() {
+        let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+        let tools = [tool("f"), tool("g"), tool("h")];
+        let some = |mode: &str, names: &[&str]| {
+            let all: Value = names.iter().map(|name| tool(name)).collect();
+            json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": all}})
+        };
+        let flat = json!({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "h"}]});
+        for (choice, parallel, shown, must, one) in [
+            (json!("auto"), Value::Null, 3, "", false),
+            (json!("auto"), json!(false), 3, "", true),
+            (json!("required"), json!(true), 3, "fgh", false),
+            (json!("required"), json!(false), 3, "fgh", true),
+            (tool("g"), Value::Null, 3, "g", true),
+            (some("auto", &["g", "f"]), Value::Null, 2, "", false),
+            (some("required", &["g", "f"]), Value::Null, 3, "fg", false),
+            (flat, Value::Null, 3, "h", false),
+        ] {
+            let messages = json!([{"role": "user", "content": "a"}]);
+            let body = json!({"messages": messages, "tools": tools, "tool_choice": choice, "parallel_tool_calls": parallel});
+            let mut fields = Fields::new(body.as_object().unwrap().clone());
+            let (context, wanted) = take_with_choice(&mut fields).unwrap();
+            let names: String = wanted.must.iter().map(|tool| named(tool).unwrap()).collect();
+            assert_eq!(context["tools"].as_array().unwrap().len(), shown, "{choice}");
+            assert_eq!((&*names, wanted.one), (must, one), "{choice}");
+        }
+        for choice in [some("auto", &["x"]), some("never", &["f"]), some("auto", &[])] {
+            let messages = json!([{"role": "user", "content": "a"}]);
+            let body = json!({"messages": messages, "tools": tools, "tool_choice": choice});
+            let mut fields = Fields::new(body.as_object().unwrap().clone());
+            let refusal = take_with_choice(&mut fields).unwrap_err();
+            assert_eq!(refusal.param.as_deref(), Some("tool_choice"));
         }
     }
 

@@ -1,10 +1,13 @@
 //! Tool calls, in the model's notation: answers that must be one, and answers that may contain one.
 
 use alight_text::output::Format;
-use alight_text::{EncodeOptions, Vocabulary};
+use alight_text::{Tokenizer, Vocabulary};
 use serde_json::{Map, Value, json};
 
-use super::{Grammar, Grammars, Held, Marks, NotHeld, Part, SCHEMA, Wanted, with_rules};
+use super::notation::{Writer, mark, until};
+use super::{
+    Grammar, Grammars, Held, Marks, NoGrammar, NotHeld, Part, SCHEMA, Wanted, schemas, with_rules,
+};
 use crate::body::refusal::Refusal;
 
 /// The text between the recipient of a call and its arguments, in the header of a gpt-oss message.
@@ -37,46 +40,104 @@ impl<'t> Calls<'t> {
     }
 }
 
-/// Returns an llguidance grammar of an answer that is JSON of a schema, or tool calls in its place; `None` if the model's notation
-/// for calls is not JSON between markers.
+/// The writer of calls in the notation of a model; `None` if no grammar holds calls in it.
+fn with_writer<T>(vocabulary: &Vocabulary, work: impl FnOnce(Option<Writer<'_>>) -> T) -> T {
+    let has = |text: &str| vocabulary.template_has(text);
+    let control = |text: &str| control(&vocabulary.tokenizer, text);
+    work(Writer::new(vocabulary.output_format(), &has, &control))
+}
+
+/// The id of a text that is a control token.
+fn control(tokenizer: &Tokenizer, text: &str) -> Option<u32> {
+    tokenizer.token_id(text.as_bytes()).filter(|id| tokenizer.is_control(*id))
+}
+
+/// Returns an llguidance grammar of an answer that is JSON of a schema, or tool calls in its place; `None` if the calls of the model
+/// have no marks that a grammar could begin with.
 pub(super) fn or_schema(
     tools: &[Value],
     wanted: &Value,
     strict: bool,
     vocabulary: &Vocabulary,
 ) -> Result<Option<String>, Refusal> {
-    if vocabulary.output_format() != Format::ChatMl
-        || vocabulary.template_has("<function=")
-        || !vocabulary.template_has("tools")
-        || !wanted.is_object()
-    {
+    if !vocabulary.template_has("tools") || !wanted.is_object() {
         return Ok(None);
     }
-    let tokenizer = &vocabulary.tokenizer;
-    let options = EncodeOptions { add_bos: Some(false), parse_special: true };
-    // A marker that is a control token of its own is referred to by its name.
-    let mark = |text: &str| match tokenizer.encode(text, options).as_deref() {
-        Ok([id]) if tokenizer.is_control(*id) => text.to_owned(),
-        _ => json!(text).to_string(),
-    };
-    let [open, close] = ["<tool_call>", "</tool_call>"].map(mark);
-    let mut schema = wanted.clone();
-    with_rules(&mut schema, strict);
-    Ok(Some(format!(
-        "start: answer | tool (BLANK? tool)*\nanswer: %json {schema}\n\
-         tool: {open} BLANK? call BLANK? {close}\nBLANK: /[ \\n]{{1,8}}/\n{}",
-        calls(tools)?
-    )))
+    with_writer(vocabulary, |writer| {
+        let Some(writer) = writer.filter(|writer| !writer.is_unmarked()) else { return Ok(None) };
+        let mut schema = wanted.clone();
+        with_rules(&mut schema, strict);
+        let rules = writer.rules(tools, false)?;
+        Ok(Some(format!("start: answer | calls\nanswer: %json {schema}\n{rules}")))
+    })
 }
 
-/// Constrains an answer to a call of one of these tools: `{"name": …, "arguments": {…}}`, with the blanks that templates write.
-pub fn of_calls(tools: &[Value], grammars: &Grammars) -> Result<Held, NotHeld> {
-    let grammar = held(format!("start: call\n{}", calls(tools)?), grammars)?;
-    Ok(Held(Part::Whole(grammar)))
+/// Constrains an answer to calls of these tools, in the model's own notation and perhaps after thinking; with `one`, to a single call.
+/// Where no grammar holds the notation, it is one call `{"name": …, "arguments": {…}}`, with the blanks that templates write.
+pub fn of_calls(tools: &[Value], one: bool, grammars: &Grammars) -> Result<Held, NotHeld> {
+    let vocabulary = grammars.vocabulary;
+    let format = vocabulary.output_format();
+    let known = |text: &str| control(&vocabulary.tokenizer, text);
+    let tokens = format.notation().tokens;
+    let own = match format {
+        Format::Harmony => Some(harmony(tools, tokens, &known)?),
+        format => with_writer(vocabulary, |writer| {
+            let rules = writer.map(|writer| writer.rules(tools, one)).transpose()?;
+            Ok::<_, Refusal>(rules.map(|rules| {
+                let mut thinking = String::new();
+                let pair = format.notation().thinking.first();
+                let first = pair.map_or(String::new(), |pair| {
+                    let until =
+                        until("thought", "(?s:.*)", pair.close, (tokens, &known), &mut thinking);
+                    format!("(BLANK? {} {until})? ", mark(pair.open, tokens, &known))
+                });
+                format!("start: {first}BLANK? calls\n{thinking}{rules}")
+            }))
+        })?,
+    };
+    match own {
+        Some(lark) => Ok(Held(Part::Calls(held(lark, tools, grammars)?))),
+        None => {
+            let grammar = held(format!("start: call\n{}", calls(tools)?), tools, grammars)?;
+            Ok(Held(Part::Whole(grammar)))
+        }
+    }
+}
+
+/// A call of gpt-oss, perhaps after its analysis. The prompt ends with the role.
+fn harmony(
+    tools: &[Value],
+    tokens: &'static [&'static str],
+    known: &dyn Fn(&str) -> Option<u32>,
+) -> Result<String, Refusal> {
+    let text = |text: &str| mark(text, tokens, known);
+    let mut lark = String::new();
+    let thought = until("thought", "(?s:.*)", "<|end|>", (tokens, known), &mut lark);
+    let all: Vec<String> = (0..tools.len()).map(|i| format!("call{i}")).collect();
+    let mut rules = format!(
+        "start: ({} {thought} {})? call\ncall: {}\n{lark}",
+        text("<|channel|>analysis<|message|>"),
+        text("<|start|>assistant"),
+        all.join(" | ")
+    );
+    for (i, tool) in tools.iter().enumerate() {
+        let name = name(i, tool)?;
+        let channel = text(&format!(
+            "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
+        ));
+        let header = text(&format!(
+            " to=functions.{name}<|channel|>commentary <|constrain|>json<|message|>"
+        ));
+        let schema = schema(tool);
+        rules.push_str(&format!(
+            "call{i}: ({channel} | {header}) args{i}\nargs{i}: %json {schema}\n"
+        ));
+    }
+    Ok(rules)
 }
 
 /// Constrains the arguments of calls to their schemas wherever the model writes a call, and leaves the rest of its answer free;
-/// `None` if no tool is strict, or if the model's notation for calls is not JSON.
+/// `None` if no tool is strict, or if calls cannot be distinguished from an answer by a mark.
 pub fn of_strict_calls(tools: &[Value], grammars: &Grammars) -> Result<Option<Held>, NotHeld> {
     if !tools.iter().any(is_strict) {
         return Ok(None);
@@ -88,59 +149,99 @@ pub fn of_strict_calls(tools: &[Value], grammars: &Grammars) -> Result<Option<He
         return Err(Refusal::invalid("tools", message).into());
     }
     let vocabulary = grammars.vocabulary;
-    let one =
-        |lark: String| held(format!("{lark}\nBLANK: /[ \\n]{{1,8}}/\n{}", calls(tools)?), grammars);
-    // For each tool, its name and a grammar of its arguments alone.
-    let each = || {
-        tools.iter().enumerate().map(|(i, tool)| {
-            let lark = format!("start: args\nargs: %json {}", schema(tool));
-            Ok((name(i, tool)?, held(lark, grammars)?))
-        })
-    };
-    let marks = match vocabulary.output_format() {
-        Format::ChatMl if !vocabulary.template_has("<function=") => {
-            vec![("<tool_call>".to_owned(), one("start: BLANK? call".to_owned())?)]
-        }
-        Format::Mistral if !vocabulary.template_has("[ARGS]") => {
-            let list = r#"start: BLANK? "[" call (", " call)* "]""#;
-            vec![("[TOOL_CALLS]".to_owned(), one(list.to_owned())?)]
-        }
-        Format::Mistral => each()
-            .map(|tool| tool.map(|(name, of)| (format!("[TOOL_CALLS]{name}[ARGS]"), of)))
-            .collect::<Result<_, NotHeld>>()?,
+    let format = vocabulary.output_format();
+    let marks = match format {
         Format::Harmony => {
             let mut marks = Vec::new();
-            for tool in each() {
-                let (name, of) = tool?;
+            for (i, tool) in tools.iter().enumerate() {
+                let lark = format!("start: args\nargs: %json {}", schema(tool));
+                let (name, of) = (name(i, tool)?, held(lark, tools, grammars)?);
                 let mark = |between| format!("to=functions.{name}{between}<|message|>");
                 marks.extend(HARMONY.map(|between| (mark(between), of.clone())));
             }
             marks
         }
-        _ => return Ok(None),
+        _ => {
+            let written = with_writer(vocabulary, |writer| {
+                let writer = writer.filter(|writer| !writer.is_unmarked());
+                let rules = writer.map(|writer| Ok((writer.marks(), writer.rules(tools, false)?)));
+                rules.transpose()
+            });
+            let Some((marks, rules)) = written.map_err(|refusal: Refusal| refusal)? else {
+                return Ok(None);
+            };
+            let of = |start: &str| held(format!("start: {start}\n{rules}"), tools, grammars);
+            let after_all = of("rest")?;
+            let after_own =
+                if marks.iter().all(|(_, all)| *all) { None } else { Some(of("body")?) };
+            let each = |(mark, all): (&str, bool)| {
+                let grammar = if all { Some(&after_all) } else { after_own.as_ref() };
+                Some((mark.to_owned(), grammar?.clone()))
+            };
+            marks.into_iter().filter_map(each).collect()
+        }
     };
-    Ok(Some(Held(Part::After(Marks::new(marks, &vocabulary.tokenizer)))))
+    let marks = Marks::new(marks, format.notation(), &vocabulary.tokenizer);
+    Ok(Some(Held(Part::After(marks))))
 }
 
-fn held(lark: String, grammars: &Grammars) -> Result<Grammar, NotHeld> {
-    grammars.compiled("tools", Wanted::Calls(lark))
+/// Compiles the grammar of [`or_schema`]. If it fails, the error is about the schema or about a tool, whichever is at fault.
+pub(super) fn or_schema_held(
+    lark: String,
+    (schema, strict): (&Value, bool),
+    tools: &[Value],
+    param: &str,
+    grammars: &Grammars,
+) -> Result<Grammar, NotHeld> {
+    match grammars.compile(Wanted::Calls(lark.clone())) {
+        Ok(grammar) => Ok(grammar),
+        Err(why) if why.is_of_what_was_asked() => {
+            grammars.compiled(param, Wanted::Schema { schema: schema.clone(), strict })?;
+            held(lark, tools, grammars)
+        }
+        Err(why) => Err(why.of_field(param)),
+    }
+}
+
+/// Compiles a grammar of calls. If it fails, the error names the tool that is at fault.
+fn held(lark: String, tools: &[Value], grammars: &Grammars) -> Result<Grammar, NotHeld> {
+    grammars.compile(Wanted::Calls(lark)).map_err(|why| {
+        if why.is_of_what_was_asked() {
+            for (i, tool) in tools.iter().enumerate() {
+                let (schema, strict) = (own_schema(tool), is_strict(tool));
+                if let Err(why) = grammars.compile(Wanted::Schema { schema, strict }) {
+                    return why.of_field(&format!("tools[{i}].function.parameters"));
+                }
+            }
+        }
+        let why = match why {
+            NoGrammar::Wrong(why) => NoGrammar::Wrong(schemas::reason(&why)),
+            why => why,
+        };
+        why.of_field("tools")
+    })
 }
 
 fn is_strict(tool: &Value) -> bool {
     tool["function"]["strict"] == true
 }
 
-fn name(i: usize, tool: &Value) -> Result<&str, Refusal> {
+pub(super) fn name(i: usize, tool: &Value) -> Result<&str, Refusal> {
     let refused = || Refusal::invalid(format!("tools[{i}].function.name"), "expected a string");
     tool["function"]["name"].as_str().ok_or_else(refused)
 }
 
-/// The schema of a tool's arguments.
-fn schema(tool: &Value) -> Value {
-    let mut schema = match &tool["function"]["parameters"] {
+/// The schema of a tool's arguments, as the client gave it.
+pub(super) fn own_schema(tool: &Value) -> Value {
+    match &tool["function"]["parameters"] {
         Value::Object(schema) if !schema.is_empty() => Value::Object(schema.clone()),
         _ => json!({"type": "object"}),
-    };
+    }
+}
+
+/// The schema of a tool's arguments, with the rules for writing it.
+pub(super) fn schema(tool: &Value) -> Value {
+    let mut schema = own_schema(tool);
     with_rules(&mut schema, is_strict(tool));
     // The blanks that templates write.
     schema["x-guidance"]["item_separator"] = ", ".into();

@@ -8,10 +8,11 @@ use alight_text::Tokenizer;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
+use serde_json::Value;
 
 use super::compiling::{GrammarMemory, Tried};
 use super::error::NoGrammar;
-use super::{Wanted, gbnf, size, with_rules};
+use super::{Wanted, gbnf, schemas, size, with_rules};
 
 /// Compiles schemas and grammars for the tokens of a model.
 pub struct Compiler {
@@ -78,15 +79,23 @@ impl Compiler {
 
     pub(super) fn compile(&self, wanted: Wanted) -> Result<Grammar, String> {
         let grammar = match wanted {
-            Wanted::Schema { mut schema, strict } => {
+            Wanted::Schema { schema, strict } => {
                 size::check(&schema)?;
-                with_rules(&mut schema, strict);
-                TopLevelGrammar::from_json_schema(schema)
+                let compile = |mut part: Value| {
+                    with_rules(&mut part, strict);
+                    self.begin(TopLevelGrammar::from_json_schema(part))
+                };
+                return compile(schema.clone())
+                    .map_err(|why| schemas::located(&schema, &why, |part| compile(part).err()));
             }
             Wanted::Gbnf(text) => of_lark(gbnf::lark(&text)?)?,
             Wanted::Lark(text) | Wanted::Calls(text) => of_lark(text)?,
             Wanted::Regex(regex) => TopLevelGrammar::from_regex(&regex),
         };
+        self.begin(grammar)
+    }
+
+    fn begin(&self, grammar: TopLevelGrammar) -> Result<Grammar, String> {
         let parser = self.factory.create_parser(grammar);
         let parser = parser.map_err(|error| error.to_string())?;
         let matcher = Matcher::new(Ok(parser));
@@ -141,6 +150,18 @@ impl Grammar {
         let allowed = self.matcher.compute_mask_or_eos().map_err(|e| e.to_string())?;
         let ends = allowed.is_allowed(self.end).then(|| self.ends.clone());
         Ok(Mask { allowed, ends })
+    }
+
+    /// All tokens but those that end an answer.
+    pub(super) fn free(&self) -> Option<Mask> {
+        let vocab = self.matcher.tok_env().ok()?.tok_trie().vocab_size();
+        let mut allowed = SimpleVob::alloc(vocab);
+        allowed.set_all(true);
+        self.ends
+            .iter()
+            .filter(|id| (**id as usize) < vocab)
+            .for_each(|id| allowed.disallow_token(*id));
+        Some(Mask { allowed, ends: None })
     }
 
     pub(super) fn accept(&mut self, token: u32) {
@@ -210,6 +231,40 @@ mod tests {
             let schema = json!({"$ref": "#"});
             assert!(compiler.compile(Wanted::Schema { schema, strict }).is_err());
         }
+    }
+
+    #[test]
+    fn an_error_names_the_place_in_the_schema_and_the_reason() {
+        let compiler = Compiler::of_bytes();
+        for (schema, wanted) in [
+            (json!({"properties": {"a": {"type": "strange"}}}), "at /properties/a: "),
+            (
+                json!({"properties": {"a": {"items": {"type": "string", "pattern": "("}}}}),
+                "at /properties/a/items: ",
+            ),
+            (
+                json!({"properties": {"a/b": {"anyOf": [{"type": "null"}, {"enum": 7}]}}}),
+                "at /properties/a~1b/anyOf/1: ",
+            ),
+            (
+                json!({"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"required": 1}}}),
+                "at /$defs/x: ",
+            ),
+            (json!({"type": "strange"}), "Invalid type"),
+        ] {
+            let wanted_schema = Wanted::Schema { schema, strict: false };
+            let why = compiler.compile(wanted_schema).err().unwrap();
+            println!("{why}");
+            assert!(why.starts_with(wanted) && !why.contains('\n'), "{why}");
+        }
+    }
+
+    #[test]
+    fn references_with_escapes_are_held() {
+        let compiler = Compiler::of_bytes();
+        let schema = json!({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "integer"}}});
+        let mut grammar = compiler.compile(Wanted::Schema { schema, strict: true }).unwrap();
+        assert!(grammar.accept_text(b"12"));
     }
 
     /// Each rule is twice the size of the next. A few more of them would use gigabytes.

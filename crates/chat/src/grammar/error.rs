@@ -84,7 +84,7 @@ impl NoGrammar {
     }
 
     /// The same, for a field of a body.
-    pub(super) fn of_field(self, param: &'static str) -> NotHeld {
+    pub(super) fn of_field(self, param: &str) -> NotHeld {
         match self {
             NoGrammar::NotBuilt | NoGrammar::NoEnd | NoGrammar::Tokens(_) => {
                 Refusal::unsupported(param, self.to_string()).into()

@@ -1,9 +1,11 @@
 //! Answers of which only the text after a marker is held to a grammar, up to the grammar's end. Before and after it the answer is free.
+//! In thinking, a marker is one only for models that call from there: others only think about calls.
 
 use std::fmt;
 use std::sync::Arc;
 
 use alight_text::Tokenizer;
+use alight_text::format::Notation;
 
 use super::{Grammar, Mask};
 
@@ -18,35 +20,81 @@ pub(crate) struct Marks {
     now: Option<Grammar>,
     /// The end of the answer, while it is free: it contains no marker, but may contain the beginning of one.
     seen: Vec<u8>,
+    notation: &'static Notation,
+    /// The mark that ends the thinking that the answer is in.
+    thinking: Option<&'static str>,
+    /// Answer text has begun: it may mention thinking without beginning it.
+    begun: bool,
     tokenizer: &'static Tokenizer,
 }
 
 impl Marks {
     /// Creates the markers for an answer in these tokens.
-    pub(super) fn new(all: Vec<(String, Grammar)>, tokenizer: &'static Tokenizer) -> Marks {
+    pub(super) fn new(
+        all: Vec<(String, Grammar)>,
+        notation: &'static Notation,
+        tokenizer: &'static Tokenizer,
+    ) -> Marks {
         let all: Arc<[(Box<[u8]>, Grammar)]> =
             all.into_iter().map(|(mark, of)| (mark.into_bytes().into(), of)).collect();
-        let longest = all.iter().map(|(mark, _)| mark.len()).max().unwrap_or(0);
-        Marks { all, longest, now: None, seen: Vec::new(), tokenizer }
+        let thinking = notation.thinking.iter().map(|pair| pair.open.len().max(pair.close.len()));
+        let longest = all.iter().map(|(mark, _)| mark.len()).chain(thinking).max().unwrap_or(0);
+        let seen = Vec::new();
+        Marks { all, longest, now: None, seen, notation, thinking: None, begun: false, tokenizer }
+    }
+
+    /// The same for an answer that begins in thinking, which ends with this mark.
+    pub(super) fn in_thinking(self, close: &'static str) -> Marks {
+        Marks { thinking: Some(close), ..self }
     }
 
     /// Adds a token to the text that was seen. Returns the grammar of the marker that the token completes, if any.
     fn see(&mut self, token: u32) -> Option<Grammar> {
         self.tokenizer.decode_special(token, &mut self.seen);
-        let end = |mark: &[u8]| {
-            let at = self.seen.windows(mark.len()).position(|bytes| bytes == mark)?;
-            Some(at + mark.len())
-        };
-        let found = self.all.iter().find_map(|(mark, of)| Some((of, end(mark)?)));
-        let Some((grammar, end)) = found else {
-            self.seen.drain(..self.seen.len().saturating_sub(self.longest));
-            return None;
-        };
-        let mut grammar = grammar.clone();
-        let begun = grammar.accept_text(&self.seen[end..]);
-        self.seen.clear();
-        // The rest of the token after the marker was chosen while the answer was free. If it does not match the grammar, the answer stays free.
-        begun.then_some(grammar)
+        loop {
+            let end = |mark: &[u8]| {
+                let at = self.seen.windows(mark.len()).position(|bytes| bytes == mark)?;
+                Some((at, at + mark.len()))
+            };
+            let armed = self.thinking.is_none() || self.notation.calls.in_thinking;
+            let calls = self.all.iter().filter(|_| armed);
+            let call =
+                calls.filter_map(|(mark, of)| Some((end(mark)?, of))).min_by_key(|(at, _)| at.0);
+            let (range, next) = match self.thinking {
+                Some(close) => (end(close.as_bytes()), None),
+                None => {
+                    let may_think = !self.begun || self.notation.thinking_anywhere;
+                    let pairs = self.notation.thinking.iter().filter(|_| may_think);
+                    let found =
+                        pairs.filter_map(|pair| Some((end(pair.open.as_bytes())?, pair.close)));
+                    found
+                        .min_by_key(|(at, _)| at.0)
+                        .map_or((None, None), |(at, close)| (Some(at), Some(close)))
+                }
+            };
+            match (range, call) {
+                (Some((at, end)), call) if call.is_none_or(|((call, _), _)| at < call) => {
+                    self.thinking = next;
+                    self.begun = false;
+                    self.seen.drain(..end);
+                }
+                (_, Some(((_, end), grammar))) => {
+                    let mut grammar = grammar.clone();
+                    let begun = grammar.accept_text(&self.seen[end..]);
+                    self.seen.clear();
+                    (self.thinking, self.begun) = (None, true);
+                    // The rest of the token after the marker was chosen while the answer was free. If it does not match the grammar, the
+                    // answer stays free.
+                    return begun.then_some(grammar);
+                }
+                _ => {
+                    let past = self.seen.len().saturating_sub(self.longest);
+                    let text = self.seen.drain(..past).any(|byte| !byte.is_ascii_whitespace());
+                    self.begun |= text && self.thinking.is_none();
+                    return None;
+                }
+            }
+        }
     }
 
     /// The size of all grammars as compiled.

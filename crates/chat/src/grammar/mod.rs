@@ -19,13 +19,17 @@ mod error;
 #[cfg(feature = "grammar")]
 mod gbnf;
 mod marks;
+mod notation;
+mod schemas;
 #[cfg(feature = "grammar")]
 mod size;
+mod thought;
 mod trial;
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
+use alight_text::output::opened_thinking;
 use alight_text::{Tokenizer, Vocabulary};
 use serde_json::{Map, Value, json};
 
@@ -40,6 +44,7 @@ use self::compiler::{Grammar, Mask};
 pub use self::compiling::{Cancelled, MAX_COMPILED, MAX_GRAMMAR_MEMORY};
 pub use self::error::{NoGrammar, NotHeld};
 use self::marks::Marks;
+use self::thought::Thought;
 
 /// Maximum bytes of a schema or of a grammar without long expressions, of an llguidance grammar, and of a regular expression. The
 /// time to compile an expression grows with the square of its length.
@@ -102,8 +107,12 @@ impl Grammars {
     }
 
     /// Compiles the grammar that the field `param` of a request requests.
-    fn compiled(&self, param: &'static str, wanted: Wanted) -> Result<Grammar, NotHeld> {
-        let grammar = self.compiler.get(&self.vocabulary.tokenizer).and_then(|compiler| {
+    fn compiled(&self, param: &str, wanted: Wanted) -> Result<Grammar, NotHeld> {
+        self.compile(wanted).map_err(|why| why.of_field(param))
+    }
+
+    fn compile(&self, wanted: Wanted) -> Result<Grammar, NoGrammar> {
+        self.compiler.get(&self.vocabulary.tokenizer).and_then(|compiler| {
             let (mut wanted, mut compiled) = (Some(wanted), None);
             (self.waiting)(&mut || {
                 compiled = wanted
@@ -111,8 +120,7 @@ impl Grammars {
                     .map(|wanted| compiling::compile(compiler, wanted, self.cancelled));
             });
             compiled.unwrap_or(Err(NoGrammar::Failed))
-        });
-        grammar.map_err(|why| why.of_field(param))
+        })
     }
 }
 
@@ -127,23 +135,53 @@ pub(crate) enum Part {
     Whole(Grammar),
     /// The whole answer, which may be tool calls instead of the requested JSON.
     WholeOrCalls(Grammar),
+    /// The whole answer, which must be tool calls in the model's own notation.
+    Calls(Grammar),
     /// The text after certain markers.
     After(Marks),
+    /// An answer that begins in thinking, and what follows it.
+    AfterThinking(Thought, Grammar),
 }
 
 impl Held {
     /// The size of its grammars as compiled. Every copy takes as much.
     pub fn bytes(&self) -> usize {
         match &self.0 {
-            Part::Whole(grammar) | Part::WholeOrCalls(grammar) => grammar.bytes(),
+            Part::Whole(grammar)
+            | Part::WholeOrCalls(grammar)
+            | Part::Calls(grammar)
+            | Part::AfterThinking(_, grammar) => grammar.bytes(),
             Part::After(marks) => marks.bytes(),
         }
+    }
+
+    /// The same constraint for the answer to this prompt: if the prompt has opened thinking, the answer is free up to its end.
+    pub fn after(self, prompt: &[u32], vocabulary: &'static Vocabulary) -> Held {
+        let (format, tokenizer) = (vocabulary.output_format(), &vocabulary.tokenizer);
+        match opened_thinking(format, tokenizer, prompt) {
+            Some(pair) => self.after_thinking(pair.close, tokenizer),
+            None => self,
+        }
+    }
+
+    fn after_thinking(self, close: &'static str, tokenizer: &'static Tokenizer) -> Held {
+        Held(match self.0 {
+            Part::Whole(grammar) | Part::WholeOrCalls(grammar) | Part::Calls(grammar) => {
+                Part::AfterThinking(Thought::new(close, tokenizer), grammar)
+            }
+            Part::After(marks) => Part::After(marks.in_thinking(close)),
+            part @ Part::AfterThinking(..) => part,
+        })
     }
 
     /// The tokens that may come next; `None` if all may.
     fn mask(&mut self) -> Result<Option<Mask>, Box<str>> {
         match &mut self.0 {
-            Part::Whole(grammar) | Part::WholeOrCalls(grammar) => grammar.mask().map(Some),
+            Part::AfterThinking(thought, grammar) if !thought.has_ended() => Ok(grammar.free()),
+            Part::Whole(grammar)
+            | Part::WholeOrCalls(grammar)
+            | Part::Calls(grammar)
+            | Part::AfterThinking(_, grammar) => grammar.mask().map(Some),
             Part::After(marks) => marks.mask(),
         }
     }
@@ -151,7 +189,16 @@ impl Held {
     /// Accepts a chosen token.
     fn accept(&mut self, token: u32) {
         match &mut self.0 {
-            Part::Whole(grammar) | Part::WholeOrCalls(grammar) => grammar.accept(token),
+            Part::AfterThinking(thought, grammar) if !thought.has_ended() => {
+                if let Some(rest) = thought.accept(token).filter(|rest| !rest.is_empty()) {
+                    // If it fails, so does the next mask.
+                    grammar.accept_text(&rest);
+                }
+            }
+            Part::Whole(grammar)
+            | Part::WholeOrCalls(grammar)
+            | Part::Calls(grammar)
+            | Part::AfterThinking(_, grammar) => grammar.accept(token),
             Part::After(marks) => marks.accept(token),
         }
     }
@@ -182,6 +229,9 @@ impl AnswerRules {
             Some(Part::Whole(_)) => AnswerRules::WHOLE,
             // The markers of calls distinguish JSON from a tool call.
             Some(Part::WholeOrCalls(_)) => AnswerRules { marks: true, ..AnswerRules::WHOLE },
+            Some(Part::Calls(_) | Part::AfterThinking(..)) => {
+                AnswerRules { past_end: false, ..AnswerRules::FREE }
+            }
         }
     }
 }
@@ -326,7 +376,8 @@ pub fn take(
         (Calls::May(tools), Wanted::Schema { schema, strict }) => {
             match calls::or_schema(tools, &schema, strict, grammars.vocabulary)? {
                 Some(lark) => {
-                    let grammar = grammars.compiled(param, Wanted::Calls(lark))?;
+                    let grammar =
+                        calls::or_schema_held(lark, (&schema, strict), tools, param, grammars)?;
                     return Ok(Some(Held(Part::WholeOrCalls(grammar))));
                 }
                 None => Wanted::Schema { schema, strict },
@@ -339,6 +390,7 @@ pub fn take(
 
 /// Sets the rules for writing JSON of a schema.
 fn with_rules(schema: &mut Value, strict: bool) {
+    schemas::prepare(schema, strict);
     if let Some(object) = schema.as_object_mut() {
         // A small model may write blanks forever. Parts of a schema that llguidance does not support are ignored, unless the client insists.
         let how = json!({"whitespace_flexible": false, "lenient": !strict});

@@ -46,6 +46,10 @@ impl Grammar {
         match self.0 {}
     }
 
+    pub(super) fn free(&self) -> Option<Mask> {
+        match self.0 {}
+    }
+
     pub(super) fn accept(&mut self, _: u32) {
         match self.0 {}
     }

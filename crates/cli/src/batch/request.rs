@@ -186,7 +186,7 @@ impl Parsed {
     pub fn prepare(
         self,
         line: LineId,
-        vocabulary: &Vocabulary,
+        vocabulary: &'static Vocabulary,
         encoder: &Encoder<'_>,
         grammars: &Grammars,
         defaults: &Defaults,
@@ -217,14 +217,16 @@ impl Parsed {
                 conversation::without_thinking(context);
             }
         }
-        let marked = chat && rules.marks;
+        let tools = tools.filter(|_| rules.marks);
+        let prompt = encode(prompt, vocabulary, encoder, (defaults.context, max_tokens))?;
+        let held = held.map(|held| if chat { held.after(&prompt, vocabulary) } else { held });
+        let marked = chat && AnswerRules::of(held.as_ref()).marks;
         let asked = AnswerOptions {
             chat: marked,
             tools: tools.filter(|_| marked),
             stops,
             ..AnswerOptions::default()
         };
-        let prompt = encode(prompt, vocabulary, encoder, (defaults.context, max_tokens))?;
         Ok(Prepared { line, prompt, sampling, max_tokens, ignore_eos, held, chat, asked })
     }
 }

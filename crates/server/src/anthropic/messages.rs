@@ -43,17 +43,17 @@ pub(crate) async fn answer(call: Call) -> Answered {
 fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
-    let (context, must_call) = take(&mut fields)?;
+    let (context, choice) = take(&mut fields)?;
     let format = take_format(&mut fields)?;
     let names = [("response_format", format), ("stop", "stop_sequences")];
     let in_words = |failure: Failure| failure.in_words(&names, "");
-    let calls = Calls::of(&context, &must_call);
+    let calls = Calls::of(&context, &choice.must);
     let mut ask = asking::ask(call, serving, &mut fields, calls).map_err(in_words)?;
     let stops = fields.any("stop_sequences").unwrap_or_default();
     let mut stop = Fields::new([("stop".to_owned(), stops)].into_iter().collect());
     let stops = options::stops(&mut stop).map_err(|refusal| in_words(refusal.into()))?;
     let stream = fields.truth("stream")?.unwrap_or(false);
-    let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
+    let (prompt, asked) = asking::chat(context, &choice, stops, &mut ask, serving)?;
     call.record.ignored(&fields);
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());

@@ -4,7 +4,7 @@ pub(crate) mod count_tokens;
 pub(crate) mod messages;
 pub(crate) mod models;
 
-use alight_chat::body::conversation;
+use alight_chat::body::conversation::{self, ToolChoice};
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::refusal::Refusal;
 use serde_json::{Map, Value, json};
@@ -18,7 +18,7 @@ use crate::failure::Failure;
 const STAMP: &str = "x-anthropic-billing-header:";
 
 /// Takes the conversation of a body, as a template expects it, and the tools one of which must be called.
-fn take(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<Value>), Failure> {
+fn take(fields: &mut Fields) -> Result<(Map<String, Value>, ToolChoice), Failure> {
     let mut messages = Vec::new();
     let system = fields.any("system").map(|system| texts(&system, "system")).transpose()?;
     if let Some(system) = system.filter(|text| !text.is_empty()) {
@@ -36,6 +36,9 @@ fn take(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<Value>), Failure
         body.insert("tools".to_owned(), own.into());
     }
     if let Some(choice) = fields.object("tool_choice")? {
+        if choice.get("disable_parallel_tool_use") == Some(&json!(true)) {
+            body.insert("parallel_tool_calls".to_owned(), json!(false));
+        }
         let kind_of = choice.get("type").unwrap_or(&Value::Null);
         let choice = match kind_of.as_str() {
             Some("any") => json!("required"),

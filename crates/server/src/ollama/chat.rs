@@ -1,5 +1,6 @@
 //! `POST /api/chat`
 
+use alight_chat::body::conversation::ToolChoice;
 use alight_chat::body::fields::Fields;
 use alight_chat::body::refusal::Refusal;
 use alight_chat::body::{conversation, options};
@@ -43,7 +44,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let mut ask =
         asking::ask(call, serving, &mut options, Calls::of(&context, &[])).map_err(in_words)?;
     let stops = options::stops(&mut options).map_err(in_words)?;
-    let (prompt, asked) = asking::chat(context, &[], stops, &mut ask, serving)?;
+    let (prompt, asked) = asking::chat(context, &ToolChoice::default(), stops, &mut ask, serving)?;
     call.record.ignored_in(&[("", &fields), ("options.", &options)]);
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());

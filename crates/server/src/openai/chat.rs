@@ -82,8 +82,8 @@ pub(super) struct Asks {
 pub(super) fn asks(call: &Call) -> Result<(&Serving, Asks), Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
-    let (context, must_call) = conversation::take_with_choice(&mut fields)?;
-    let mut ask = asking::ask(call, serving, &mut fields, Calls::of(&context, &must_call))?;
+    let (context, choice) = conversation::take_with_choice(&mut fields)?;
+    let mut ask = asking::ask(call, serving, &mut fields, Calls::of(&context, &choice.must))?;
     let stops = options::stops(&mut fields)?;
     let n = answers(&mut fields)?;
     let (stream, usage) = streaming(&mut fields)?;
@@ -92,7 +92,7 @@ pub(super) fn asks(call: &Call) -> Result<(&Serving, Asks), Failure> {
     ask.logits = top.map_or(LogitsWanted::Nothing, LogitsWanted::Logprobs);
     let progress = fields.truth("return_progress")?.unwrap_or(false);
     call.record.ignored(&fields);
-    let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
+    let (prompt, asked) = asking::chat(context, &choice, stops, &mut ask, serving)?;
     Ok((serving, Asks { ask, prompt, asked, n, stream, usage, logprobs, progress }))
 }
 

@@ -56,14 +56,14 @@ pub(super) struct Asks {
 pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving, Asks), Failure> {
     let (mut fields, others) = items::renamed(object)?;
     let serving = asking::model(call, &mut fields)?;
-    let (context, must_call) = conversation::take_with_choice(&mut fields)?;
-    let calls = Calls::of(&context, &must_call);
+    let (context, choice) = conversation::take_with_choice(&mut fields)?;
+    let calls = Calls::of(&context, &choice.must);
     let ask = asking::ask(call, serving, &mut fields, calls);
     let mut ask = ask.map_err(|failure| failure.in_words(&NAMES, ""))?;
     let stops = options::stops(&mut fields)?;
     let stream = fields.truth("stream")?.unwrap_or(false);
     call.record.ignored_in(&[("", &others), ("", &fields)]);
-    let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
+    let (prompt, asked) = asking::chat(context, &choice, stops, &mut ask, serving)?;
     Ok((serving, Asks { ask, prompt, asked, stream }))
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     Calls, Elements, Field, Form, Format, History, Ids, Literal, Named, Notation, Object, Pair,
-    Tagged,
+    Tagged, ValueTypes,
 };
 
 /// The description of a format.
@@ -69,7 +69,11 @@ const ANY: History =
 
 const JSON: Form = Form::Object(OBJECT);
 
-const OBJECT: Object = Object { name: "name", arguments: &["arguments", "parameters"] };
+/// The same in a list.
+const JSON_LIST: Form = Form::Object(Object { list: true, ..OBJECT });
+
+const OBJECT: Object =
+    Object { name: "name", arguments: &["arguments", "parameters"], id: "", list: false };
 
 /// Qwen3-Coder's tags.
 const FUNCTION: Tagged = Tagged {
@@ -83,6 +87,7 @@ const FUNCTION: Tagged = Tagged {
     newlines: true,
     cdata: false,
     wraps: &[],
+    types: ValueTypes::Unwritten,
 };
 
 /// GLM's tags.
@@ -97,6 +102,7 @@ const ARG_KEY: Tagged = Tagged {
     newlines: false,
     cdata: false,
     wraps: &[],
+    types: ValueTypes::Unwritten,
 };
 
 const PLAIN: Notation = Notation { thinking: &[], tokens: &[], ..BASE };
@@ -152,7 +158,7 @@ const MISTRAL: Notation = Notation {
     calls: Calls {
         opens: &["[TOOL_CALLS]"],
         forms: &[
-            JSON,
+            JSON_LIST,
             Form::Named(Named {
                 open: "",
                 first: Field::Name,
@@ -173,7 +179,7 @@ const GLM: Notation = Notation {
     calls: Calls {
         opens: &["<tool_call>"],
         closes: &["</tool_call>"],
-        forms: &[JSON, Form::Tagged(ARG_KEY)],
+        forms: &[Form::Tagged(ARG_KEY), JSON],
         ..NO_CALLS
     },
     tokens: &[
@@ -205,6 +211,7 @@ const HY3: Notation = Notation {
             newlines: false,
             cdata: false,
             wraps: &[],
+            types: ValueTypes::Unwritten,
         })],
         bare: &["<tool_call:opensource>"],
         ..NO_CALLS
@@ -245,6 +252,7 @@ const HORIZON: Notation = Notation {
             newlines: false,
             cdata: false,
             wraps: &[],
+            types: ValueTypes::Unwritten,
         })],
         bare: &["<ifm|tool_call>"],
         ..NO_CALLS
@@ -305,6 +313,7 @@ const INVOKE: Tagged = Tagged {
     newlines: false,
     cdata: false,
     wraps: &["arguments", "input"],
+    types: ValueTypes::IsString,
 };
 
 const DSML: Notation = Notation {
@@ -390,6 +399,7 @@ const KIMI_K3: Notation = Notation {
             newlines: false,
             cdata: false,
             wraps: &[],
+            types: ValueTypes::Named,
         })],
         bare: &["<|open|>call tool="],
         ..NO_CALLS
@@ -413,6 +423,7 @@ const MINIMAX: Notation = Notation {
             newlines: false,
             cdata: false,
             wraps: &[],
+            types: ValueTypes::Unwritten,
         })],
         bare: &["<invoke name="],
         ..NO_CALLS
@@ -447,7 +458,11 @@ const LLAMA: Notation = Notation {
     calls: Calls {
         opens: &["<|python_tag|>", "<|python_start|>"],
         closes: &["<|python_end|>"],
-        forms: &[JSON, Form::Tagged(FUNCTION), Form::Literal(PYTHON)],
+        forms: &[
+            Form::Object(Object { arguments: &["parameters", "arguments"], ..OBJECT }),
+            Form::Tagged(FUNCTION),
+            Form::Literal(PYTHON),
+        ],
         bare: &["{\"name\"", "{\"type\"", "<function="],
         bare_lines: true,
         unmarked: true,
@@ -479,7 +494,7 @@ const LFM2: Notation = Notation {
     calls: Calls {
         opens: &["<|tool_call_start|>"],
         closes: &["<|tool_call_end|>"],
-        forms: &[JSON, Form::Literal(Literal { wraps: &["properties"], ..PYTHON })],
+        forms: &[Form::Literal(Literal { wraps: &["properties"], ..PYTHON }), JSON],
         ..NO_CALLS
     },
     tokens: &["<think>", "</think>", "<|tool_call_start|>", "<|tool_call_end|>"],
@@ -495,7 +510,12 @@ const COMMAND: Notation = Notation {
     calls: Calls {
         opens: &["<|START_ACTION|>"],
         closes: &["<|END_ACTION|>"],
-        forms: &[Form::Object(Object { name: "tool_name", arguments: &["parameters"] })],
+        forms: &[Form::Object(Object {
+            name: "tool_name",
+            arguments: &["parameters"],
+            id: "tool_call_id",
+            list: true,
+        })],
         ..NO_CALLS
     },
     tokens: &[
@@ -516,7 +536,7 @@ const GRANITE3: Notation = Notation {
     calls: Calls {
         opens: &["<|tool_call|>", "<tool_call>", "functools"],
         closes: &["<|/tool_call|>", "</tool_call>"],
-        forms: &[JSON],
+        forms: &[JSON_LIST],
         ..NO_CALLS
     },
     tokens: &["<think>", "</think>", "<|tool_call|>", "<|/tool_call|>", "<tool_call>"],
@@ -524,7 +544,12 @@ const GRANITE3: Notation = Notation {
 };
 
 const NEMOTRON2: Notation = Notation {
-    calls: Calls { opens: &["<TOOLCALL>"], closes: &["</TOOLCALL>"], forms: &[JSON], ..NO_CALLS },
+    calls: Calls {
+        opens: &["<TOOLCALL>"],
+        closes: &["</TOOLCALL>"],
+        forms: &[JSON_LIST],
+        ..NO_CALLS
+    },
     tokens: &["<think>", "</think>", "<TOOLCALL>", "</TOOLCALL>"],
     ..BASE
 };
@@ -539,7 +564,7 @@ const TOOL_CALLS: Notation = Notation {
     calls: Calls {
         opens: &["<tool_calls>"],
         closes: &["</tool_calls>"],
-        forms: &[JSON],
+        forms: &[JSON_LIST],
         ..NO_CALLS
     },
     tokens: &[
@@ -561,7 +586,7 @@ const APERTUS: Notation = Notation {
     calls: Calls {
         opens: &["<|tools_prefix|>"],
         closes: &["<|tools_suffix|>"],
-        forms: &[Form::Object(Object { name: "", arguments: &[] })],
+        forms: &[Form::Object(Object { name: "", arguments: &[], id: "", list: true })],
         ..NO_CALLS
     },
     tokens: &["<|inner_prefix|>", "<|inner_suffix|>", "<|tools_prefix|>", "<|tools_suffix|>"],
@@ -615,6 +640,7 @@ const MINICPM5: Notation = Notation {
             newlines: false,
             cdata: true,
             wraps: &[],
+            types: ValueTypes::Unwritten,
         })],
         bare: &["<function name="],
         ..NO_CALLS

@@ -194,8 +194,12 @@ pub enum Form {
 pub struct Object {
     /// The key of the name. Empty: the name is the key of the arguments.
     pub name: &'static str,
-    /// The keys of the arguments.
+    /// The keys of the arguments, the usual one first.
     pub arguments: &'static [&'static str],
+    /// The key of an id that stands before the name; empty if there is none.
+    pub id: &'static str,
+    /// True if the calls stand in a list.
+    pub list: bool,
 }
 
 /// A name between marks, before a JSON object.
@@ -249,6 +253,19 @@ pub struct Tagged {
     pub cdata: bool,
     /// Names under which models wrap all arguments, although the tool has no such parameter.
     pub wraps: &'static [&'static str],
+    /// How the tag before a value says its type.
+    pub types: ValueTypes,
+}
+
+/// How a tag says the type of the value after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueTypes {
+    /// It does not: the schema does.
+    Unwritten,
+    /// `string="true"` for text, `string="false"` for JSON.
+    IsString,
+    /// `type="string"`, `type="number"`; the call has an index.
+    Named,
 }
 
 /// The literals of a call.
@@ -277,6 +294,14 @@ pub struct Elements {
     pub close: &'static str,
 }
 
+impl Notation {
+    /// The marks of the thinking that a prompt with this end has opened, if it has.
+    pub fn opened(&self, prompt_end: &str) -> Option<&'static Pair> {
+        let end = prompt_end.trim_end();
+        self.thinking.iter().find(|pair| end.ends_with(pair.open))
+    }
+}
+
 impl Form {
     /// The texts that end a call in this form.
     pub(crate) fn closes(&self) -> &'static [&'static str] {
@@ -287,7 +312,7 @@ impl Form {
     }
 
     /// True if several calls in this form may follow one opening mark.
-    pub(crate) fn repeats(&self) -> bool {
+    pub fn repeats(&self) -> bool {
         match self {
             Form::Object(_) | Form::Elements(_) => true,
             Form::Named(named) => !named.open.is_empty(),

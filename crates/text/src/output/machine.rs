@@ -126,8 +126,7 @@ impl Machine {
     pub(super) fn new(format: Format, prompt_end: &str) -> Machine {
         let notation = format.notation();
         let calls = &notation.calls;
-        let end = prompt_end.trim_end();
-        let opened = notation.thinking.iter().find(|pair| end.ends_with(pair.open));
+        let opened = notation.opened(prompt_end);
         let bare = calls.bare.iter().flat_map(|text| marks(text, Meaning::Bare));
         let bare = bare.filter(|mark| mark.lead > 0 || !calls.bare_lines);
         let opens = calls.opens.iter().flat_map(|text| marks(text, Meaning::Call));

@@ -29,10 +29,10 @@ mod tokens;
 
 pub use crate::format::Format;
 pub use calls::Call;
-pub use schema::Tools;
+pub use schema::{Tools, Written};
 pub use shown::{Shown, Texts, Thinking, Tone};
 pub use stops::{Limits, Stops};
-pub use tokens::{AnswerSpans, Reader};
+pub use tokens::{AnswerSpans, Reader, opened_thinking};
 
 use calls::{Holder, Output};
 use harmony::Harmony;

@@ -77,12 +77,32 @@ impl Tools {
         types(schema, root, 0)
     }
 
+    /// How the value of a parameter is written where text stands without quotes.
+    pub fn written(&self, name: &str, key: &str) -> Written {
+        match Kind::of(self.types(self.find(name), key)) {
+            Kind::Text => Written::Text,
+            kind if kind.may_be_text() => Written::Either,
+            _ => Written::Json,
+        }
+    }
+
     /// True if the schema of a tool names parameters, and not this one.
     pub(super) fn lacks(&self, tool: Option<usize>, key: &str) -> bool {
         let tool = tool.and_then(|tool| self.0.get(tool));
         let properties = tool.and_then(|tool| properties(&tool.parameters));
         properties.is_some_and(|all| !all.contains_key(key))
     }
+}
+
+/// How a value is written where text stands without quotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// As text.
+    Text,
+    /// As JSON.
+    Json,
+    /// As either: its schema allows text and other types, or does not say.
+    Either,
 }
 
 fn properties(schema: &Value) -> Option<&serde_json::Map<String, Value>> {

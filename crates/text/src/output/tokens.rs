@@ -4,6 +4,7 @@ use std::ops::Deref;
 
 use super::stops::Stops;
 use super::{Format, Parser, Span, Tools};
+use crate::format::Pair;
 use crate::tokenizer::{StreamDecoder, Tokenizer};
 use crate::vocabulary::Vocabulary;
 
@@ -96,10 +97,24 @@ fn hidden_marks(format: Format, tokenizer: &Tokenizer) -> Vec<u32> {
 impl Parser {
     /// Creates a parser for the answer to the prompt with these tokens.
     pub fn after(format: Format, tokenizer: &Tokenizer, prompt: &[u32]) -> Parser {
-        let mut end = Vec::new();
-        for &id in &prompt[prompt.len().saturating_sub(END)..] {
-            tokenizer.decode_special(id, &mut end);
-        }
-        Parser::new(format, &String::from_utf8_lossy(&end))
+        Parser::new(format, &prompt_end(tokenizer, prompt))
     }
+}
+
+/// The marks of the thinking that a prompt with these tokens has opened, if it has.
+pub fn opened_thinking(
+    format: Format,
+    tokenizer: &Tokenizer,
+    prompt: &[u32],
+) -> Option<&'static Pair> {
+    format.notation().opened(&prompt_end(tokenizer, prompt))
+}
+
+/// The end of a prompt, with its marks.
+fn prompt_end(tokenizer: &Tokenizer, prompt: &[u32]) -> String {
+    let mut end = Vec::new();
+    for &id in &prompt[prompt.len().saturating_sub(END)..] {
+        tokenizer.decode_special(id, &mut end);
+    }
+    String::from_utf8_lossy(&end).into_owned()
 }

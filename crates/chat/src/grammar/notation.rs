@@ -1,0 +1,714 @@
+//! Calls in a family's own notation, as rules of an llguidance grammar. The same description that the output parser reads says how they
+//! are written, so that an answer that is held to calls is what the model would write of itself.
+
+use alight_text::format::{Calls, Field, Form, Format, Literal, Named, Object, Tagged, ValueTypes};
+use alight_text::output::{Tools, Written};
+use serde_json::{Map, Value, json};
+
+use super::calls::{name, own_schema, schema};
+use super::with_rules;
+use crate::body::refusal::Refusal;
+
+/// The end and the beginning of a fence around arguments.
+const FENCE: [&str; 2] = ["```json", "```"];
+/// Gemma's quote.
+const QUOTE: &str = "<|\"|>";
+/// Terminals that rules of several forms use: blanks between marks, an id that the model chooses, a number, and a key.
+const TERMINALS: &str = "BLANK: /[ \\n]{1,8}/\nID: /[A-Za-z0-9_.:-]{1,64}/\nCOUNTER: /[0-9]{1,5}/\nKEY: /[A-Za-z0-9_.-]{1,64}/\n";
+/// Text that may be longer is not counted.
+const MAX_COUNTED: u64 = 1000;
+
+/// Writes the rules of calls in one notation.
+pub(super) struct Writer<'w> {
+    calls: &'static Calls,
+    form: &'static Form,
+    /// The marks around calls; empty if there are none.
+    open: &'static str,
+    close: &'static str,
+    /// The marks that may be control tokens.
+    tokens: &'static [&'static str],
+    /// The id of a text that is a control token.
+    control: &'w dyn Fn(&str) -> Option<u32>,
+    /// True if the template contains a text.
+    has: &'w dyn Fn(&str) -> bool,
+}
+
+impl<'w> Writer<'w> {
+    /// Creates it for the way in which a template writes calls; `None` if there is no notation whose calls a grammar can hold.
+    pub(super) fn new(
+        format: Format,
+        has: &'w dyn Fn(&str) -> bool,
+        control: &'w dyn Fn(&str) -> Option<u32>,
+    ) -> Option<Writer<'w>> {
+        let notation = format.notation();
+        let calls = &notation.calls;
+        let written = |form: &&Form| match form {
+            Form::Tagged(tags) => has(tags.open) && has(tags.key_open),
+            Form::Named(named) => named.fields.last().is_some_and(|(mark, _)| has(mark)),
+            Form::Object(_) | Form::Literal(_) | Form::Elements(_) => false,
+        };
+        let form = calls.forms.iter().skip(1).find(written).or(calls.forms.first())?;
+        if matches!(form, Form::Elements(_)) {
+            return None;
+        }
+        // The spelling of the template. It may build marks from parts.
+        let last = |mark: &str| has(mark.rsplit('｜').next().unwrap_or(mark));
+        let own = calls.opens.iter().position(|mark| has(mark));
+        let own = own.or_else(|| calls.opens.iter().position(|mark| control(mark).is_some()));
+        let own = own.or_else(|| calls.opens.iter().position(|mark| last(mark))).unwrap_or(0);
+        let (open, close) = match calls.unmarked {
+            true => ("", ""),
+            false => (calls.opens.get(own).copied(), calls.closes.get(own).copied()).or_empty(),
+        };
+        Some(Writer { calls, form, open, close, tokens: notation.tokens, control, has })
+    }
+
+    /// The marks after which calls begin, each with its end and true if it is the opening of all calls.
+    pub(super) fn marks(&self) -> Vec<(&'static str, bool)> {
+        let own = match self.form {
+            Form::Named(Named { open, .. })
+            | Form::Tagged(Tagged { open, .. })
+            | Form::Literal(Literal { open, .. }) => *open,
+            Form::Object(_) | Form::Elements(_) => "",
+        };
+        let own = Some(own).filter(|own| self.calls.bare.contains(own));
+        let opens = self.calls.opens.iter().map(|mark| (*mark, true));
+        opens.chain(own.map(|mark| (mark, false))).collect()
+    }
+
+    /// True if calls have no marks, so that only their text distinguishes them from an answer.
+    pub(super) fn is_unmarked(&self) -> bool {
+        self.calls.unmarked
+    }
+
+    /// The rules `calls`, the whole of it; `rest`, the same after the opening mark; and `body`, a call after its own mark. With `one`,
+    /// there is a single call.
+    pub(super) fn rules(&self, tools: &[Value], one: bool) -> Result<String, Refusal> {
+        let parsed = Tools::of(tools);
+        let mut rules = String::new();
+        for (i, tool) in tools.iter().enumerate() {
+            let name = name(i, tool)?;
+            let body = match self.form {
+                Form::Object(keys) => self.object(i, name, tool, keys, &mut rules),
+                Form::Named(named) => self.named(i, name, tool, named, &mut rules),
+                Form::Tagged(tags) => self.tagged(i, name, tool, tags, &parsed, &mut rules),
+                Form::Literal(literal) => self.literal(i, name, tool, literal, &parsed, &mut rules),
+                Form::Elements(_) => String::new(),
+            };
+            rules.push_str(&format!("body{i}: {body}\n"));
+        }
+        let all: Vec<String> = (0..tools.len()).map(|i| format!("body{i}")).collect();
+        let own = match self.form {
+            Form::Named(Named { open, .. })
+            | Form::Tagged(Tagged { open, .. })
+            | Form::Literal(Literal { open, .. }) => self.mark(open),
+            Form::Object(_) | Form::Elements(_) => String::new(),
+        };
+        let list = match self.form {
+            Form::Object(keys) => keys.list,
+            Form::Literal(literal) => literal.python,
+            _ => false,
+        };
+        let inside = match (list, self.form.repeats() && !matches!(self.form, Form::Object(_))) {
+            (true, _) if one => "\"[\" BLANK? call BLANK? \"]\"",
+            (true, _) => "\"[\" BLANK? call (\",\" BLANK? call)* BLANK? \"]\"",
+            (false, true) if !one => "call (BLANK? call)*",
+            _ => "call",
+        };
+        let end = if self.close.is_empty() {
+            String::new()
+        } else {
+            format!(" BLANK? {}", self.mark(self.close))
+        };
+        let again = if one || self.open.is_empty() { "" } else { " (BLANK? section)*" };
+        Ok(format!(
+            "calls: section{again}\nsection: {} rest\nrest: BLANK? {inside}{end}\ncall: {own} body\nbody: {}\n{rules}{TERMINALS}",
+            self.mark(self.open),
+            all.join(" | ")
+        ))
+    }
+
+    /// A text as parts of a rule: control tokens by their ids, the rest in quotes.
+    pub(super) fn mark(&self, text: &str) -> String {
+        mark(text, self.tokens, self.control)
+    }
+
+    /// Parts of a rule for text up to a mark, and the mark. `text` is an expression for the text, `name` a terminal of its own.
+    fn until(&self, name: &str, text: &str, close: &str, rules: &mut String) -> String {
+        until(name, text, close, (self.tokens, self.control), rules)
+    }
+
+    fn json(&self, name: &str, schema: &Value, rules: &mut String) {
+        rules.push_str(&format!("{name}: %json {schema}\n"));
+    }
+
+    fn object(
+        &self,
+        i: usize,
+        name: &str,
+        tool: &Value,
+        keys: &Object,
+        rules: &mut String,
+    ) -> String {
+        let (name, args) = (json!(name), format!("args{i}"));
+        self.json(&args, &schema(tool), rules);
+        if keys.name.is_empty() {
+            return format!("{} {args} \"}}\"", json!(format!("{{{name}: ")));
+        }
+        let key = keys.arguments.first().copied().unwrap_or("arguments");
+        let begin = |before: &str| json!(format!("{before}\"{}\": {name}, \"{key}\": ", keys.name));
+        if keys.id.is_empty() {
+            return format!("{} {args} \"}}\"", begin("{"));
+        }
+        let id = json!(format!("{{\"{}\": \"", keys.id));
+        let plain = begin("{");
+        format!("({plain} | {id} COUNTER {}) {args} BLANK? \"}}\"", begin("\", "))
+    }
+
+    fn named(
+        &self,
+        i: usize,
+        name: &str,
+        tool: &Value,
+        named: &Named,
+        rules: &mut String,
+    ) -> String {
+        let args = format!("args{i}");
+        self.json(&args, &schema(tool), rules);
+        let fenced = named.closes.contains(&FENCE[1]) && (self.has)(FENCE[0]);
+        let text = |field: Field| match field {
+            Field::Name if fenced => json!("function").to_string(),
+            Field::Name => json!(name).to_string(),
+            Field::NameIfAny if fenced => json!(format!("{name}\n{}\n", FENCE[0])).to_string(),
+            Field::Id => "ID".to_owned(),
+            Field::IdWithName => format!("{} COUNTER", json!(format!("functions.{name}:"))),
+            Field::NameIfAny | Field::Nothing => String::new(),
+        };
+        let mut parts = vec![text(named.first)];
+        for (mark, field) in named.fields {
+            let part = format!("{} {}", self.mark(mark), text(*field));
+            // An id after the name is not in every version.
+            let optional = *field == Field::Id;
+            parts.push(if optional { format!("({part})?") } else { part });
+        }
+        parts.push(args);
+        for close in named.closes {
+            match *close == FENCE[1] {
+                true if fenced => parts.push(format!("\"\\n{}\" BLANK?", FENCE[1])),
+                true => {}
+                false => parts.push(self.mark(close)),
+            }
+        }
+        parts.join(" ")
+    }
+
+    fn tagged(
+        &self,
+        i: usize,
+        name: &str,
+        tool: &Value,
+        tags: &Tagged,
+        tools: &Tools,
+        rules: &mut String,
+    ) -> String {
+        let quoted = |open: &str, name: &str| match open.contains(' ') {
+            true => json!(format!("\"{name}\"")).to_string(),
+            false => json!(name).to_string(),
+        };
+        let mut head = quoted(tags.open, name);
+        if tags.types == ValueTypes::Named {
+            head.push_str(" \" index=\\\"\" COUNTER \"\\\"\"");
+        }
+        let head = format!("{head} {}", self.mark(tags.name_close));
+        let end = match tags.close.is_empty() {
+            true => String::new(),
+            false => format!(" BLANK? {}", self.mark(tags.close)),
+        };
+        let close = tags.value_closes.last().copied().unwrap_or_default();
+        let newline = if tags.newlines { "\n" } else { "" };
+        let close = format!("{newline}{close}");
+        // The tag before a value, whose type it may say.
+        let before = |kind: &str| {
+            let says = match (tags.types, kind) {
+                (ValueTypes::Unwritten, _) => String::new(),
+                (ValueTypes::IsString, kind) => format!(" string=\"{}\"", kind == "string"),
+                (ValueTypes::Named, kind) => format!(" type=\"{kind}\""),
+            };
+            let value = match tags.value_open.is_empty() {
+                true => String::new(),
+                false => format!("BLANK? {}", self.mark(tags.value_open)),
+            };
+            let newline = if tags.newlines { "\"\\n\"" } else { "" };
+            format!("{} {value} {newline}", self.mark(&format!("{says}{}", tags.key_close)))
+        };
+        let open = self.mark(tags.key_open);
+        let Some(parameters) = parameters(tool) else {
+            let key = match tags.key_open.contains(' ') {
+                true => "\"\\\"\" KEY \"\\\"\"",
+                false => "KEY",
+            };
+            let value = self.until(&format!("text{i}"), "(?s:.*)", &close, rules);
+            return format!("{head} (BLANK? {open} {key} {} {value})*{end}", before("string"));
+        };
+        let mut parts = vec![head];
+        for (j, parameter) in parameters.iter().enumerate() {
+            let Parameter { key, schema, required } = parameter;
+            let own = format!("{i}_{j}");
+            let text = |rules: &mut String| match strings(schema) {
+                Some(texts) => format!("({}) {}", texts.join(" | "), self.mark(&close)),
+                None => self.until(&format!("text{own}"), &length(schema), &close, rules),
+            };
+            let json = |rules: &mut String| {
+                self.json(
+                    &format!("json{own}"),
+                    &part_schema(tool, key, schema, ", ", ": "),
+                    rules,
+                );
+                let kind = schema["type"].as_str().filter(|kind| *kind != "string");
+                let before = before(kind.unwrap_or("object"));
+                format!("{before} json{own} {}", self.mark(&close))
+            };
+            let value = match (tools.written(name, key), tags.types) {
+                (Written::Json, _) => json(rules),
+                (Written::Either, ValueTypes::IsString | ValueTypes::Named) => {
+                    format!("({} {} | {})", before("string"), text(rules), json(rules))
+                }
+                (Written::Text | Written::Either, _) => {
+                    format!("{} {}", before("string"), text(rules))
+                }
+            };
+            let optional = if *required { "" } else { "?" };
+            rules.push_str(&format!("p{own}: {open} {} {value}\n", quoted(tags.key_open, key)));
+            parts.push(format!("(BLANK? p{own}){optional}"));
+        }
+        format!("{}{end}", parts.join(" "))
+    }
+
+    fn literal(
+        &self,
+        i: usize,
+        name: &str,
+        tool: &Value,
+        literal: &Literal,
+        tools: &Tools,
+        rules: &mut String,
+    ) -> String {
+        let (begin, end) = literal.body;
+        let (equals, comma, colon) =
+            if literal.python { ("=", ", ", ": ") } else { (":", ",", ":") };
+        let head = json!(format!("{name}{begin}"));
+        let end = json!(end.to_string());
+        let Some(mut parameters) = parameters(tool) else {
+            self.json(&format!("any{i}"), &rules_of(json!({}), false, comma, colon), rules);
+            let pair = format!("KEY \"{equals}\" any{i}");
+            return format!("{head} ({pair} (\"{comma}\" {pair})*)? {end}");
+        };
+        if !literal.python {
+            parameters.sort_by(|a, b| a.key.cmp(b.key));
+        }
+        for (j, Parameter { key, schema, .. }) in parameters.iter().enumerate() {
+            let own = format!("{i}_{j}");
+            let mut value = Vec::new();
+            let written = if literal.python { Written::Json } else { tools.written(name, key) };
+            if written != Written::Json {
+                let text = match strings(schema) {
+                    Some(texts) => format!("({}) {}", texts.join(" | "), self.mark(QUOTE)),
+                    None => self.until(&format!("text{own}"), &length(schema), QUOTE, rules),
+                };
+                value.push(format!("{} {text}", self.mark(QUOTE)));
+            }
+            if written != Written::Text {
+                let schema = part_schema(tool, key, schema, comma, colon);
+                self.json(&format!("json{own}"), &schema, rules);
+                value.push(format!("json{own}"));
+            }
+            let key = json!(format!("{key}{equals}"));
+            rules.push_str(&format!("p{own}: {key} ({})\n", value.join(" | ")));
+        }
+        // After no parameter, and after another.
+        let n = parameters.len();
+        for (j, Parameter { required, .. }) in parameters.iter().enumerate() {
+            let next = |state: &str| {
+                if j + 1 < n { format!("{state}{i}_{}", j + 1) } else { "\"\"".to_owned() }
+            };
+            let skipped =
+                |state: &str| if *required { String::new() } else { format!(" | {}", next(state)) };
+            rules.push_str(&format!(
+                "first{i}_{j}: p{i}_{j} {}{}\nnext{i}_{j}: \"{comma}\" p{i}_{j} {}{}\n",
+                next("next"),
+                skipped("first"),
+                next("next"),
+                skipped("next")
+            ));
+        }
+        format!("{head} first{i}_0 {end}")
+    }
+}
+
+/// Two marks, of which one may be missing.
+trait OrEmpty {
+    fn or_empty(self) -> (&'static str, &'static str);
+}
+
+impl OrEmpty for (Option<&'static str>, Option<&'static str>) {
+    fn or_empty(self) -> (&'static str, &'static str) {
+        (self.0.unwrap_or_default(), self.1.unwrap_or_default())
+    }
+}
+
+/// A text as parts of a rule: the `tokens` that are control tokens by their ids, the rest in quotes.
+pub(super) fn mark(text: &str, tokens: &[&str], control: &dyn Fn(&str) -> Option<u32>) -> String {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let found =
+            tokens.iter().filter_map(|token| Some((rest.find(token)?, token, control(token)?)));
+        let found = found.min_by_key(|(at, token, _)| (*at, usize::MAX - token.len()));
+        let (before, id, after) = match found {
+            Some((at, token, id)) => (&rest[..at], Some(id), &rest[at + token.len()..]),
+            None => (rest, None, ""),
+        };
+        if !before.is_empty() {
+            parts.push(json!(before).to_string());
+        }
+        parts.extend(id.map(|id| format!("<[{id}]>")));
+        rest = after;
+    }
+    parts.join(" ")
+}
+
+/// Parts of a rule for text up to a mark, and the mark. No text contains a control token, so that text before one ends there of itself.
+pub(super) fn until(
+    name: &str,
+    text: &str,
+    close: &str,
+    (tokens, control): (&[&str], &dyn Fn(&str) -> Option<u32>),
+    rules: &mut String,
+) -> String {
+    let found = tokens.iter().filter(|token| control(token).is_some());
+    let at = found.filter_map(|token| close.find(token)).min();
+    let (before, rest) = close.split_at(at.unwrap_or(close.len()));
+    let expression = format!("{text}{}", escaped(before));
+    if at.is_none() {
+        rules.push_str(&format!("{name}[lazy]: /{expression}/\n"));
+        return name.to_owned();
+    }
+    let rest = mark(rest, tokens, control);
+    match before.is_empty() && text == "(?s:.*)" {
+        true => {
+            rules.push_str(&format!("{name}: /(?s:.+)/\n"));
+            format!("{name}? {rest}")
+        }
+        false => {
+            rules.push_str(&format!("{name}: /{expression}/\n"));
+            format!("{name} {rest}")
+        }
+    }
+}
+
+/// A text as a regular expression between slashes.
+fn escaped(text: &str) -> String {
+    let mut all = String::new();
+    for c in text.chars() {
+        match c {
+            '\n' => all.push_str("\\n"),
+            '.' | '^' | '$' | '*' | '+' | '?' | '(' | ')' | '[' | ']' | '{' | '}' | '|' | '\\'
+            | '/' => all.extend(['\\', c]),
+            c => all.push(c),
+        }
+    }
+    all
+}
+
+/// A parameter of a tool.
+struct Parameter<'t> {
+    key: &'t str,
+    schema: &'t Value,
+    required: bool,
+}
+
+/// The parameters of a tool in their order; `None` if its schema names none.
+fn parameters(tool: &Value) -> Option<Vec<Parameter<'_>>> {
+    let parameters = &tool["function"]["parameters"];
+    let properties: &Map<String, Value> = parameters.get("properties")?.as_object()?;
+    let required = parameters["required"].as_array();
+    let all: Vec<_> = properties
+        .iter()
+        .map(|(key, schema)| Parameter {
+            key,
+            schema,
+            required: required.is_some_and(|all| all.iter().any(|one| *one == **key)),
+        })
+        .collect();
+    Some(all).filter(|all| !all.is_empty())
+}
+
+/// The texts that a value may be, in quotes, if its schema lists them.
+fn strings(schema: &Value) -> Option<Vec<String>> {
+    let listed = match (&schema["enum"], schema.get("const")) {
+        (Value::Array(listed), _) => listed.iter().collect(),
+        (_, Some(one)) => vec![one],
+        _ => return None,
+    };
+    let texts = listed.iter().map(|one| one.as_str().map(|text| json!(text).to_string()));
+    texts.collect::<Option<Vec<_>>>().filter(|texts| !texts.is_empty())
+}
+
+/// An expression for text of the length that its schema wants.
+fn length(schema: &Value) -> String {
+    let of = |key: &str| schema[key].as_u64().filter(|n| *n <= MAX_COUNTED);
+    match (of("minLength"), of("maxLength")) {
+        (None | Some(0), None) => "(?s:.*)".to_owned(),
+        (least, None) => format!("(?s:.{{{},}})", least.unwrap_or(0)),
+        (least, Some(most)) => format!("(?s:.{{{},{most}}})", least.unwrap_or(0).min(most)),
+    }
+}
+
+fn rules_of(mut schema: Value, strict: bool, item: &str, key: &str) -> Value {
+    if schema.is_boolean() {
+        schema = if schema == json!(false) { json!({"not": {}}) } else { json!({}) };
+    }
+    with_rules(&mut schema, strict);
+    schema["x-guidance"]["item_separator"] = item.into();
+    schema["x-guidance"]["key_separator"] = key.into();
+    schema
+}
+
+/// The schema of one parameter, on its own.
+fn part_schema(tool: &Value, key: &str, schema: &Value, item: &str, colon: &str) -> Value {
+    let strict = tool["function"]["strict"] == true;
+    if !schema.to_string().contains("\"$ref\"") {
+        return rules_of(schema.clone(), strict, item, colon);
+    }
+    // References count from the root of the tool's schema.
+    let mut root = own_schema(tool);
+    moved(&mut root);
+    let step = key.replace('~', "~0").replace('/', "~1");
+    let part = json!({"$ref": format!("#/$defs/root/properties/{step}"), "$defs": {"root": root}});
+    rules_of(part, strict, item, colon)
+}
+
+/// Makes references count from where the root of the schema is moved to.
+fn moved(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            for (key, inner) in object {
+                match inner {
+                    Value::String(reference) if key == "$ref" && reference.starts_with('#') => {
+                        *reference = format!("#/$defs/root{}", &reference[1..]);
+                    }
+                    inner => moved(inner),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(moved),
+        _ => {}
+    }
+}
+
+#[cfg(all(test, feature = "grammar"))]
+mod tests {
+    use super::super::{Compiler, Wanted};
+    use super::*;
+
+    fn tools() -> Vec<Value> {
+        let parameters = json!({"type": "object", "properties": {
+            "city": {"type": "string"}, "n": {"type": "integer"}, "unit": {"enum": ["C", "F"]}, "on": {"$ref": "#/$defs/on"},
+            "l": {"type": "array", "items": {"type": "string"}}
+        }, "required": ["city", "n"], "additionalProperties": false, "$defs": {"on": {"type": "boolean"}}});
+        vec![
+            json!({"type": "function", "function": {"name": "f", "parameters": parameters}}),
+            json!({"type": "function", "function": {"name": "g"}}),
+        ]
+    }
+
+    /// True if an answer that must be calls may be this text, whole.
+    fn accepts(format: Format, template: &str, text: &str, one: bool) -> bool {
+        let (has, none) = (|text: &str| template.contains(text), |_: &str| None);
+        let writer = Writer::new(format, &has, &none).unwrap();
+        let lark = format!("start: calls\n{}", writer.rules(&tools(), one).unwrap());
+        let compiled = Compiler::of_bytes().compile(Wanted::Calls(lark.clone()));
+        let mut grammar = compiled.unwrap_or_else(|why| panic!("{format:?} {why}\n{lark}"));
+        if !grammar.accept_text(text.as_bytes()) {
+            return false;
+        }
+        grammar.has_ended() || grammar.mask().unwrap().allowed.is_allowed(256)
+    }
+
+    /// Calls of `f` and `g` as each family writes them, and the text of its template that decides.
+    const CALLS: [(Format, &str, &str, &str); 19] = [
+        (
+            Format::ChatMl,
+            "",
+            "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"city\": \"Oslo\", \"n\": 1}}\n</tool_call>",
+            "\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+        ),
+        (
+            Format::ChatMl,
+            "<function=<parameter=",
+            "<tool_call>\n<function=f>\n<parameter=city>\nOslo </parameter>\nx\n</parameter>\n<parameter=n>\n1\n</parameter>\n<parameter=l>\n[\"a\", \"b\"]\n</parameter>\n</function>\n</tool_call>",
+            "\n<tool_call>\n<function=g>\n</function>\n</tool_call>",
+        ),
+        (
+            Format::Seed,
+            "",
+            "<seed:tool_call>\n<function=f>\n<parameter=city>Oslo</parameter>\n<parameter=n>1</parameter>\n<parameter=unit>C</parameter>\n</function>\n</seed:tool_call>",
+            "\n<seed:tool_call><function=g></function></seed:tool_call>",
+        ),
+        (
+            Format::Glm,
+            "",
+            "<tool_call>f\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>n</arg_key>\n<arg_value>1</arg_value>\n<arg_key>on</arg_key>\n<arg_value>true</arg_value>\n</tool_call>",
+            "<tool_call>g</tool_call>",
+        ),
+        (
+            Format::Hy3,
+            "",
+            "<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>Oslo</arg_value:opensource>\n<arg_key:opensource>n</arg_key:opensource>\n<arg_value:opensource>1</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+            "\n<tool_calls:opensource><tool_call:opensource>g<tool_sep:opensource></tool_call:opensource></tool_calls:opensource>",
+        ),
+        (
+            Format::DeepSeek,
+            "```json",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"city\": \"Oslo\", \"n\": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            "\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ),
+        (
+            Format::DeepSeek,
+            "",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"city\": \"Oslo\", \"n\": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ),
+        (
+            Format::Dsml,
+            "function_calls",
+            "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Oslo</｜DSML｜parameter>\n<｜DSML｜parameter name=\"n\" string=\"false\">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+            "<｜DSML｜function_calls><｜DSML｜invoke name=\"g\"></｜DSML｜invoke></｜DSML｜function_calls>",
+        ),
+        (
+            Format::Kimi,
+            "",
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"city\": \"Oslo\", \"n\": 1}<|tool_call_end|><|tool_calls_section_end|>",
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        ),
+        (
+            Format::KimiK3,
+            "",
+            "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"0\"<|sep|><|open|>argument key=\"city\" type=\"string\"<|sep|>Oslo<|close|>argument<|sep|><|open|>argument key=\"n\" type=\"integer\"<|sep|>1<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+            "<|open|>tools<|sep|><|open|>call tool=\"g\" index=\"1\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+        ),
+        (
+            Format::MiniMax,
+            "",
+            "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"city\">Oslo</parameter>\n<parameter name=\"n\">1</parameter>\n</invoke>\n</minimax:tool_call>",
+            "<minimax:tool_call><invoke name=\"g\"></invoke></minimax:tool_call>",
+        ),
+        (
+            Format::Mistral,
+            "",
+            "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"city\": \"Oslo\", \"n\": 1}}]",
+            "[TOOL_CALLS][{\"name\": \"g\", \"arguments\": {}}]",
+        ),
+        (
+            Format::Mistral,
+            "[ARGS]",
+            "[TOOL_CALLS]f[ARGS]{\"city\": \"Oslo\", \"n\": 1}",
+            "[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{}",
+        ),
+        (
+            Format::Command,
+            "",
+            "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": {\"city\": \"Oslo\", \"n\": 1}}\n]<|END_ACTION|>",
+            "<|START_ACTION|>[{\"tool_name\": \"g\", \"parameters\": {}}]<|END_ACTION|>",
+        ),
+        (
+            Format::Apertus,
+            "",
+            "<|tools_prefix|>[{\"f\": {\"city\": \"Oslo\", \"n\": 1}}]<|tools_suffix|>",
+            "<|tools_prefix|>[{\"g\": {}}]<|tools_suffix|>",
+        ),
+        (
+            Format::Solar,
+            "",
+            "<|tool_calls|><|tool_call:begin|>a1<|tool_call:name|>f<|tool_call:args|>{\"city\": \"Oslo\", \"n\": 1}<|tool_call:end|><|calls|>",
+            "<|tool_calls|><|tool_call:begin|>a2<|tool_call:name|>g<|tool_call:args|>{}<|tool_call:end|><|calls|>",
+        ),
+        (
+            Format::MiniCpm5,
+            "",
+            "<function name=\"f\"><param name=\"city\">Oslo</param><param name=\"n\">1</param></function>",
+            "",
+        ),
+        (
+            Format::Lfm2,
+            "",
+            "<|tool_call_start|>[f(city=\"Oslo\", n=1, on=true)]<|tool_call_end|>",
+            "<|tool_call_start|>[g()]<|tool_call_end|>",
+        ),
+        (
+            Format::Gemma4,
+            "",
+            "<|tool_call>call:f{city:<|\"|>Oslo<|\"|>,l:[\"a\"],n:1,unit:<|\"|>C<|\"|>}<tool_call|>",
+            "<|tool_call>call:g{}<tool_call|>",
+        ),
+    ];
+
+    #[test]
+    fn each_family_s_own_text_is_accepted_and_the_parser_reads_it() {
+        for (format, template, call, other) in CALLS {
+            assert!(accepts(format, template, call, true), "{format:?} {call}");
+            let two = format!("{call}{other}");
+            assert!(accepts(format, template, &two, false), "{format:?} {two}");
+            assert_eq!(accepts(format, template, &two, true), other.is_empty(), "{format:?} {two}");
+            // Half a call is none, and text before it is not allowed.
+            assert!(
+                !accepts(format, template, &call[..call.rfind('n').unwrap()], true),
+                "{format:?}"
+            );
+            assert!(!accepts(format, template, &format!("So: {call}"), true), "{format:?}");
+            let mut parser =
+                alight_text::output::Parser::new(format, "").with_tools(Tools::of(&tools()));
+            let mut names = Vec::new();
+            let each = &mut |span: alight_text::output::Span<'_>| {
+                if let alight_text::output::Part::Call(call) = &span.part {
+                    let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
+                    names.push((call.name.clone(), arguments["n"].clone()));
+                }
+            };
+            parser.push(&two, each);
+            parser.finish(each);
+            let mut wanted = vec![("f".to_owned(), json!(1)), ("g".to_owned(), Value::Null)];
+            wanted.truncate(if other.is_empty() { 1 } else { 2 });
+            assert_eq!(names, wanted, "{format:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_arguments_and_unknown_tools_are_not() {
+        for (format, template, call, _) in CALLS {
+            for (right, wrong) in [("n", "m"), ("1", "x"), ("f", "h")] {
+                // The last place where it stands for an argument or for the name.
+                let places: Vec<usize> = call.match_indices(right).map(|(at, _)| at).collect();
+                let changed = |at: &usize| format!("{}{wrong}{}", &call[..*at], &call[at + 1..]);
+                assert!(
+                    places.iter().any(|at| !accepts(format, template, &changed(at), true)),
+                    "{format:?} {right}"
+                );
+            }
+            let without = call.replace("Oslo", "");
+            assert!(accepts(format, template, &without, true), "{format:?} {without}");
+        }
+        // A missing argument, and one of a list.
+        let glm = "<tool_call>f<arg_key>city</arg_key><arg_value>Oslo</arg_value></tool_call>";
+        assert!(!accepts(Format::Glm, "", glm, true));
+        let seed = CALLS[2].2.replace(">C<", ">K<");
+        assert!(!accepts(Format::Seed, "", &seed, true));
+    }
+
+    #[test]
+    fn llama_s_calls_have_no_marks() {
+        let call = "{\"name\": \"f\", \"parameters\": {\"city\": \"Oslo\", \"n\": 1}}";
+        assert!(accepts(Format::Llama, "", call, true));
+        assert!(!accepts(Format::Llama, "", &call.replace("parameters", "arguments"), true));
+    }
+}
