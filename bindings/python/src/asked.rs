@@ -345,7 +345,7 @@ impl Prompt {
             all.insert(0, json!({"role": "system", "content": system}));
         }
         fits(messages.get("messages").map_or(0, content_bytes))?;
-        let tokens = conversation::encode(&encoder, messages).map_err(error::prompt)?;
+        let tokens = conversation::encode(&encoder, messages).map_err(error::prompt)?.tokens;
         Ok((context.checked(tokens, vocabulary)?, style))
     }
 }
