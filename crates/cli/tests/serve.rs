@@ -517,6 +517,124 @@ fn an_answer_may_call_a_tool_or_be_what_was_asked_for() {
     }
 }
 
+/// The message of a model that says `said` from `short` on, where its template ends the prompt with `end`.
+fn message_of(said: &[(&str, i32)], short: usize, end: &str, more: Value) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let model = said::model(folder.path(), said, short);
+    let template = format!("{{{{ messages[-1].content }}}}{end}{{# tools #}}");
+    let template = write(folder.path(), "template", template);
+    let args = [&*model, "--no-cache", "--temp", "0", "--chat-template-file", &*template];
+    let serving = Serving::start(&args);
+    let schema = json!({"type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"],
+        "additionalProperties": false});
+    let function = json!({"name": "f", "parameters": schema, "strict": true});
+    let tools = json!([{"type": "function", "function": function}]);
+    let body = json!({"messages": messages(), "tools": tools, "max_tokens": 20});
+    let answer = serving.post(CHAT, &with(body, more));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()["choices"][0].clone()
+}
+
+#[test]
+fn what_is_held_begins_where_the_thinking_ends() {
+    let own = |text| (text, OWN);
+    let text = |text| (text, TEXT);
+    // A schema, although the template opens thinking.
+    let schema = json!({"type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"],
+        "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"schema": schema}});
+    let said = [text("{\"b\":1}"), own("<think>"), text("So "), own("</think>"), text("{\"c\":2}")];
+    let choice = message_of(&said, 1, "<think>", json!({"response_format": format, "tools": null}));
+    assert_eq!(choice["message"]["reasoning_content"], "So ", "{choice}");
+    assert_eq!(choice["message"]["content"], "{\"b\":1}", "{choice}");
+    // A call that must be made, in the model's own notation.
+    let said = [
+        text("{\"b\": 1}"),
+        own("<tool_call>"),
+        text("\n{\"name\": \"f\", \"arguments\": "),
+        text("}"),
+        own("</tool_call>"),
+        own("<think>"),
+        text("So "),
+        own("</think>"),
+        text("Well."),
+    ];
+    let choice = message_of(&said, 5, "<think>", json!({"tool_choice": "required"}));
+    let (message, call) = (&choice["message"], &choice["message"]["tool_calls"][0]["function"]);
+    assert_eq!(*call, json!({"name": "f", "arguments": "{\"b\": 1}"}), "{choice}");
+    assert_eq!((&message["reasoning_content"], &message["content"]), (&json!("So "), &Value::Null));
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    // A model that only thinks about a call, in a notation whose calls do not come from thinking.
+    let said = [
+        // What would come next if the mark counted.
+        text("f"),
+        own("<think>"),
+        text("So "),
+        own("<tool_call>"),
+        text("f(c)"),
+        own("</think>"),
+        text("Yes."),
+    ];
+    let choice = message_of(&said, 1, "<think>{# <arg_key> #}", json!({}));
+    assert_eq!(choice["message"]["reasoning_content"], "So <tool_call>f(c)", "{choice}");
+    assert_eq!(choice["message"]["content"], "Yes.", "{choice}");
+}
+
+#[test]
+fn a_client_may_want_one_call_only() {
+    let one = "<tool_call>{\"name\": \"f\", \"arguments\": {\"b\": 1}}</tool_call>";
+    let two = "<tool_call>{\"name\": \"f\", \"arguments\": {\"b\": 2}}</tool_call>";
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
+    for (parallel, calls) in [(Value::Null, 2), (json!(false), 1)] {
+        let more = json!({"parallel_tool_calls": parallel, "tools": tools});
+        let choice =
+            message_of(&[(one, OWN), (two, OWN), ("So.", TEXT)], 0, "<no>{# <tool_call> #}", more);
+        let message = &choice["message"];
+        assert_eq!(message["tool_calls"].as_array().unwrap().len(), calls, "{choice}");
+        assert_eq!(choice["finish_reason"], "tool_calls");
+        assert_eq!(message["content"].is_null(), calls == 1, "{choice}");
+    }
+}
+
+#[test]
+fn what_is_left_out_of_a_schema_is_named() {
+    let said = [("[1]", TEXT), ("So.", TEXT)];
+    let schema = json!({"type": "array", "items": {"const": 1}, "minItems": 1, "maxItems": 1, "uniqueItems": true});
+    let named = json!({"schema": schema});
+    let format = json!({"type": "json_schema", "json_schema": named});
+    let folder = tempfile::tempdir().unwrap();
+    let model = said::model(folder.path(), &said, 0);
+    let serving = Serving::start(&[&*model, "--no-cache", "--temp", "0"]);
+    let body = json!({"messages": messages(), "max_tokens": 9});
+    let held = serving.post(CHAT, &with(body.clone(), json!({"response_format": format}))).json();
+    let warnings = json!(["the answer is not held to uniqueItems of its schema"]);
+    assert_eq!(
+        (&held["warnings"], &held["choices"][0]["message"]["content"]),
+        (&warnings, &json!("[1]"))
+    );
+    assert_eq!(serving.post(CHAT, &body).json()["warnings"], Value::Null);
+}
+
+#[test]
+fn an_error_names_the_tool_and_the_place_in_its_schema() {
+    let folder = tempfile::tempdir().unwrap();
+    // The right one can be written in this vocabulary.
+    let model = said::model(folder.path(), &[("{\"a\":1}", TEXT), ("<tool_call>", OWN)], 0);
+    let serving = Serving::start(&[&*model, "--no-cache", "--temp", "0"]);
+    let tool = |name: &str, schema: Value| json!({"type": "function", "function": {"name": name, "parameters": schema, "strict": true}});
+    let right = tool("f", json!({"type": "object", "properties": {"a": {"type": "integer"}}}));
+    let wrong = tool("g", json!({"type": "object", "properties": {"a": {"type": "strange"}}}));
+    for choice in ["auto", "required"] {
+        let body = json!({"messages": messages(), "tools": [right, wrong], "tool_choice": choice, "max_tokens": 3});
+        let answer = serving.post(CHAT, &body);
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        let error = &answer.json()["error"];
+        assert_eq!(error["param"], "tools[1].function.parameters", "{error}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("at /properties/a: ") && !message.contains('\n'), "{message}");
+    }
+}
+
 #[test]
 fn responses_are_the_same_whole_and_streamed() {
     let (_folder, serving) = saying(&[]);

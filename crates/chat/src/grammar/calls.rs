@@ -1,5 +1,6 @@
 //! Tool calls, in the model's notation: answers that must be one, and answers that may contain one.
 
+use alight_text::format::Pair;
 use alight_text::output::Format;
 use alight_text::{Tokenizer, Vocabulary};
 use serde_json::{Map, Value, json};
@@ -85,7 +86,13 @@ pub fn of_calls(tools: &[Value], one: bool, grammars: &Grammars) -> Result<Held,
             let rules = writer.map(|writer| writer.rules(tools, one)).transpose()?;
             Ok::<_, Refusal>(rules.map(|rules| {
                 let mut thinking = String::new();
-                let pair = format.notation().thinking.first();
+                // Other models would never think, and must not be let begin.
+                let thinks = |pair: &&Pair| {
+                    let is_token =
+                        |text: &str| vocabulary.tokenizer.token_id(text.as_bytes()).is_some();
+                    vocabulary.template_has(pair.close) || is_token(pair.close)
+                };
+                let pair = format.notation().thinking.iter().find(thinks);
                 let first = pair.map_or(String::new(), |pair| {
                     let until =
                         until("thought", "(?s:.*)", pair.close, (tokens, &known), &mut thinking);
@@ -205,7 +212,14 @@ pub(super) fn or_schema_held(
 
 /// Compiles a grammar of calls. If it fails, the error names the tool that is at fault.
 fn held(lark: String, tools: &[Value], grammars: &Grammars) -> Result<Grammar, NotHeld> {
-    grammars.compile(Wanted::Calls(lark)).map_err(|why| {
+    let patterns = tools.iter().filter(|tool| !is_strict(tool));
+    let patterns = patterns.flat_map(|tool| schemas::left_out(&own_schema(tool))).collect();
+    let compiled = grammars.compile(Wanted::Calls(lark));
+    let compiled = compiled.map(|mut grammar| {
+        grammar.leave_out(patterns);
+        grammar
+    });
+    compiled.map_err(|why| {
         if why.is_of_what_was_asked() {
             for (i, tool) in tools.iter().enumerate() {
                 let (schema, strict) = (own_schema(tool), is_strict(tool));

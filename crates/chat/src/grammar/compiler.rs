@@ -85,8 +85,12 @@ impl Compiler {
                     with_rules(&mut part, strict);
                     self.begin(TopLevelGrammar::from_json_schema(part))
                 };
-                return compile(schema.clone())
-                    .map_err(|why| schemas::located(&schema, &why, |part| compile(part).err()));
+                let mut grammar = compile(schema.clone())
+                    .map_err(|why| schemas::located(&schema, &why, |part| compile(part).err()))?;
+                if !strict {
+                    grammar.leave_out(schemas::left_out(&schema));
+                }
+                return Ok(grammar);
             }
             Wanted::Gbnf(text) => of_lark(gbnf::lark(&text)?)?,
             Wanted::Lark(text) | Wanted::Calls(text) => of_lark(text)?,
@@ -98,9 +102,12 @@ impl Compiler {
     fn begin(&self, grammar: TopLevelGrammar) -> Result<Grammar, String> {
         let parser = self.factory.create_parser(grammar);
         let parser = parser.map_err(|error| error.to_string())?;
-        let matcher = Matcher::new(Ok(parser));
+        let mut matcher = Matcher::new(Ok(parser));
+        let warnings = matcher.grammar_warnings();
+        let left_out = warnings.iter().flat_map(|text| schemas::of_warning(text)).collect();
         let memory = GrammarMemory::default();
-        let mut grammar = Grammar { matcher, end: self.end, ends: self.ends.clone(), memory };
+        let ends = self.ends.clone();
+        let mut grammar = Grammar { matcher, end: self.end, ends, memory, left_out };
         // If no answer can begin with a grammar, the error is reported before there is an answer.
         grammar.mask().map_err(|why| {
             format!("no answer can begin with it ({})", why.lines().next().unwrap_or_default())
@@ -120,12 +127,15 @@ pub(crate) struct Grammar {
     end: u32,
     ends: Arc<[u32]>,
     memory: GrammarMemory,
+    /// The keywords of its schemas that it does not hold.
+    left_out: Arc<[String]>,
 }
 
 impl Clone for Grammar {
     fn clone(&self) -> Grammar {
         let (ends, memory) = (self.ends.clone(), self.memory.clone());
-        Grammar { matcher: self.matcher.deep_clone(), end: self.end, ends, memory }
+        let (matcher, left_out) = (self.matcher.deep_clone(), self.left_out.clone());
+        Grammar { matcher, end: self.end, ends, memory, left_out }
     }
 }
 
@@ -139,6 +149,18 @@ impl Grammar {
     /// Counts its memory while it is in use.
     pub(super) fn account(&mut self, memory: GrammarMemory) {
         self.memory = memory;
+    }
+
+    /// The keywords of its schemas that it does not hold.
+    pub(super) fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
+    /// Adds keywords that were left out before it was compiled.
+    pub(super) fn leave_out(&mut self, more: Vec<String>) {
+        if !more.is_empty() {
+            self.left_out = self.left_out.iter().cloned().chain(more).collect();
+        }
     }
 
     /// Its size as compiled.
@@ -257,6 +279,23 @@ mod tests {
             println!("{why}");
             assert!(why.starts_with(wanted) && !why.contains('\n'), "{why}");
         }
+    }
+
+    #[test]
+    fn keywords_that_are_left_out_are_named() {
+        let compiler = Compiler::of_bytes();
+        let schema = json!({"properties": {
+            "a": {"type": "array", "uniqueItems": true}, "b": {"type": "string", "pattern": "(?=x)"},
+            "c": {"type": "string", "format": "password"}
+        }});
+        let grammar = compiler.compile(Wanted::Schema { schema, strict: false }).unwrap();
+        let left_out = grammar.left_out().join("; ");
+        for name in ["uniqueItems", "pattern \"(?=x)\"", "format password"] {
+            assert!(left_out.contains(name), "{left_out}");
+        }
+        let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+        let grammar = compiler.compile(Wanted::Schema { schema, strict: false }).unwrap();
+        assert_eq!(grammar.left_out(), &[] as &[String]);
     }
 
     #[test]

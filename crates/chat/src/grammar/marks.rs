@@ -102,6 +102,11 @@ impl Marks {
         self.all.iter().map(|(_, grammar)| grammar.bytes()).sum()
     }
 
+    /// The keywords of their schemas that the grammars do not hold.
+    pub(super) fn left_out(&self) -> impl Iterator<Item = &String> {
+        self.all.iter().flat_map(|(_, grammar)| grammar.left_out())
+    }
+
     pub(super) fn mask(&mut self) -> Result<Option<Mask>, Box<str>> {
         self.now.as_mut().map(Grammar::mask).transpose()
     }

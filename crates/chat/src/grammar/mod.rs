@@ -155,6 +155,20 @@ impl Held {
         }
     }
 
+    /// The keywords of schemas that are not held, each once: those that no grammar can hold, where the client does not insist on them.
+    pub fn left_out(&self) -> Vec<String> {
+        let mut all: Vec<String> = match &self.0 {
+            Part::Whole(grammar)
+            | Part::WholeOrCalls(grammar)
+            | Part::Calls(grammar)
+            | Part::AfterThinking(_, grammar) => grammar.left_out().to_vec(),
+            Part::After(marks) => marks.left_out().cloned().collect(),
+        };
+        all.sort();
+        all.dedup();
+        all
+    }
+
     /// The same constraint for the answer to this prompt: if the prompt has opened thinking, the answer is free up to its end.
     pub fn after(self, prompt: &[u32], vocabulary: &'static Vocabulary) -> Held {
         let (format, tokenizer) = (vocabulary.output_format(), &vocabulary.tokenizer);

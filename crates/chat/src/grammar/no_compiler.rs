@@ -38,6 +38,14 @@ impl Grammar {
         match self.0 {}
     }
 
+    pub(super) fn left_out(&self) -> &[String] {
+        match self.0 {}
+    }
+
+    pub(super) fn leave_out(&mut self, _: Vec<String>) {
+        match self.0 {}
+    }
+
     pub(super) fn bytes(&self) -> usize {
         match self.0 {}
     }

@@ -54,6 +54,21 @@ pub(super) fn left_out(schema: &Value) -> Vec<String> {
     found
 }
 
+/// The keywords that a warning of llguidance's names.
+pub(super) fn of_warning(text: &str) -> Vec<String> {
+    let line = reason(text);
+    if let Some((_, keys)) = line.split_once("Unimplemented keys: ")
+        && let Some((keys, _)) = keys.rsplit_once(']')
+        && let Ok(keys) = serde_json::from_str(&format!("{keys}]"))
+    {
+        return keys;
+    }
+    match line.split_once("Unknown format: ") {
+        Some((_, format)) => vec![format!("format {format}")],
+        None => vec![line],
+    }
+}
+
 /// True if a regular expression looks around, or refers to an earlier part.
 fn looks_around(pattern: &str) -> bool {
     ["(?=", "(?!", "(?<=", "(?<!"].iter().any(|begin| pattern.contains(begin))

@@ -11,7 +11,7 @@ use alight_text::output::Call as ToolCall;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use super::{About, answers, event, finish_reason, streaming, usage};
+use super::{About, answers, event, finish_reason, streaming, usage, warnings};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, TokenLogprob, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
@@ -108,6 +108,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         created: ids::now(),
         model: serving.name.clone(),
         usage,
+        warnings: warnings(ask.grammar.as_ref()),
     };
     Ok(Begun { generation, about, stream, logprobs, progress })
 }

@@ -12,7 +12,7 @@ use alight_text::infill::Gap;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::{About, answers, event, finish_reason, streaming, usage};
+use super::{About, answers, event, finish_reason, streaming, usage, warnings};
 use crate::asking::{self, MAX_CHOICES};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, MAX_LOGPROBS, Reason, TokenLogprob, Update};
@@ -126,6 +126,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         created: ids::now(),
         model: serving.name.clone(),
         usage,
+        warnings: warnings(ask.grammar.as_ref()),
     };
     Ok(Begun { generation, about, stream, logprobs, n, echo })
 }

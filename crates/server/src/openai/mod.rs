@@ -9,6 +9,7 @@ pub(crate) mod models;
 pub(crate) mod responses;
 
 use alight_chat::body::fields::{Fields, whole};
+use alight_chat::grammar::Held;
 use serde_json::{Value, json};
 
 use crate::asking::MAX_CHOICES;
@@ -27,6 +28,8 @@ struct About {
     model: String,
     /// True if a stream ends with the token counts.
     usage: bool,
+    /// What the answers are not held to, although the request has it.
+    warnings: Vec<String>,
 }
 
 impl About {
@@ -43,8 +46,18 @@ impl About {
         if !usage.is_null() {
             value["usage"] = usage;
         }
+        if !self.warnings.is_empty() {
+            value["warnings"] = self.warnings.clone().into();
+        }
         value
     }
+}
+
+/// Returns a sentence about each keyword of a schema that no grammar can hold, of those that the client does not insist on.
+fn warnings(grammar: Option<&Held>) -> Vec<String> {
+    let left_out = grammar.map(Held::left_out).unwrap_or_default();
+    let one = |keyword: String| format!("the answer is not held to {keyword} of its schema");
+    left_out.into_iter().map(one).collect()
 }
 
 /// Returns the token counts of the answers to a request. Each prompt counts once, however many answers it has.
