@@ -1,4 +1,4 @@
-//! Whether an engine works, for health checks: a file that its last step could not read, or a step that does not end.
+//! The state of an engine for health checks: a file that its last step could not read, or a step that does not end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use alight_model::{Model, ModelError};
 
-use crate::worker::Log;
+use crate::Log;
 
 /// The state of an engine's thread, which writes it. Reading it never waits for that thread.
 #[derive(Debug)]

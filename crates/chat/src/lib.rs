@@ -3,7 +3,7 @@
 //!
 //! - [`body`]: requests in OpenAI's format, field by field, with errors that name the field;
 //! - [`grammar`]: answers constrained to a JSON schema, a grammar, a regular expression, or a tool call;
-//! - [`worker`]: the thread that owns an engine, and [`counts`], its counters; `health`, whether it works;
+//! - [`worker`]: the thread that owns an engine, and [`counts`], its counters; `health`, its state;
 //! - [`answer`]: tokens into text, thinking and tool calls, up to a stop text.
 //!
 //! **Invariant:** nothing here depends on HTTP, a terminal or Python; nothing is printed.
@@ -17,3 +17,6 @@ pub mod decoded;
 pub mod grammar;
 mod health;
 pub mod worker;
+
+/// Reports messages to the user.
+pub type Log = std::sync::Arc<dyn Fn(&str) + Send + Sync>;

@@ -45,8 +45,7 @@ pub const STUCK_AFTER: Duration = Duration::from_secs(60);
 /// The time for which [`Worker::quit`] waits for a piece of work that makes no progress.
 const QUIT_WAIT: Duration = Duration::from_secs(30);
 
-/// Reports messages to the user.
-pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+pub use crate::Log;
 
 /// Called with each event of a request, on the engine's thread. It must not block.
 pub type OnEvent = Box<dyn FnMut(EngineEvent) + Send>;

@@ -8,7 +8,6 @@ use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::request_log::Record;
-use crate::shared::Shared;
 
 thread_local! {
     /// The permit for the work on this thread.
@@ -22,13 +21,14 @@ thread_local! {
 pub(crate) struct Client {
     left: Arc<AtomicBool>,
     record: Arc<Record>,
-    server: Arc<Shared>,
+    ending: Arc<AtomicBool>,
 }
 
 impl Client {
-    pub(crate) fn new(server: &Arc<Shared>, record: &Arc<Record>) -> Client {
-        let (server, record) = (Arc::clone(server), Arc::clone(record));
-        Client { left: Arc::default(), record, server }
+    /// `ending` is set once the server ends.
+    pub(crate) fn new(ending: &Arc<AtomicBool>, record: &Arc<Record>) -> Client {
+        let (ending, record) = (Arc::clone(ending), Arc::clone(record));
+        Client { left: Arc::default(), record, ending }
     }
 
     /// Returns a guard that, when dropped, reports that the client has left.
@@ -50,7 +50,7 @@ impl Drop for Presence {
 pub(crate) fn is_cancelled() -> bool {
     CLIENT.with_borrow(|client| {
         client.as_ref().is_some_and(|client| {
-            client.left.load(Ordering::Relaxed) || client.server.ending.load(Ordering::Relaxed)
+            client.left.load(Ordering::Relaxed) || client.ending.load(Ordering::Relaxed)
         })
     })
 }

@@ -71,7 +71,7 @@ impl Call {
     ) -> Result<T, Failure> {
         let failed = || Failure::internal("internal server error");
         let permit = Arc::clone(&self.server.apart).acquire_owned().await.map_err(|_| failed())?;
-        let client = Client::new(&self.server, &self.record);
+        let client = Client::new(&self.server.ending, &self.record);
         let _present = client.presence();
         let done = tokio::task::spawn_blocking(move || {
             let _permit = ThreadPermit::new(permit, client);

@@ -120,7 +120,7 @@ impl Server {
         });
         runtime.shutdown_background();
         shared.models.quit(&log);
-        shared.request_log.iter().for_each(RequestLog::flush);
+        shared.request_log.iter().for_each(|log| log.flush());
         outcome
     }
 }
@@ -247,7 +247,8 @@ async fn logged(
     request: Request<Incoming>,
 ) -> Response<Logged> {
     let (method, path) = (request.method().clone(), request.uri().path());
-    let entry = Entry::new(Arc::clone(&shared), peer, method, path);
+    let entry =
+        Entry::new(shared.request_log.clone(), Arc::clone(&shared.ending), peer, method, path);
     // If the client leaves, this is dropped before the entry.
     let response = respond(shared, &entry.record, request).await;
     Logged::response(response, entry)

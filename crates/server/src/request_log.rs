@@ -3,7 +3,7 @@
 //! Invariant: no request waits for the log. A thread writes the lines; those that it cannot write fast enough are counted and left out.
 
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use alight_chat::body::fields::Fields;
 use hyper::{Method, StatusCode};
 
-use crate::shared::Shared;
 use crate::{Log, ids};
 
 /// Maximum number of lines that wait to be written.
@@ -157,7 +156,9 @@ fn short(text: &str) -> String {
 
 /// The entry of a request: its line is written when this is dropped.
 pub(crate) struct Entry {
-    server: Arc<Shared>,
+    log: Option<Arc<RequestLog>>,
+    /// See [`Shared`](crate::shared::Shared).
+    ending: Arc<AtomicBool>,
     pub(crate) record: Arc<Record>,
     peer: Arc<str>,
     method: Method,
@@ -169,9 +170,16 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) fn new(server: Arc<Shared>, peer: Arc<str>, method: Method, path: &str) -> Entry {
+    pub(crate) fn new(
+        log: Option<Arc<RequestLog>>,
+        ending: Arc<AtomicBool>,
+        peer: Arc<str>,
+        method: Method,
+        path: &str,
+    ) -> Entry {
         Entry {
-            server,
+            log,
+            ending,
             record: Arc::default(),
             peer,
             method,
@@ -193,7 +201,7 @@ impl Entry {
     }
 
     fn line(&self) -> String {
-        let ending = self.server.ending.load(Ordering::Relaxed);
+        let ending = self.ending.load(Ordering::Relaxed);
         let status = match self.status {
             Some(status) if self.complete => status.as_u16().to_string(),
             _ if ending => "503 cut by the end of the server".to_owned(),
@@ -220,7 +228,7 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let Some(log) = &self.server.request_log else { return };
+        let Some(log) = &self.log else { return };
         let polled = self.status == Some(StatusCode::OK) && POLLED.contains(&&*self.path);
         if !polled {
             log.add(self.line());

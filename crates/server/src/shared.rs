@@ -26,13 +26,13 @@ pub(crate) struct Shared {
     pub(crate) memory: Mutex<Option<(Instant, Bytes)>>,
     pub(crate) access: Access,
     /// The log of requests, if there is one.
-    pub(crate) request_log: Option<RequestLog>,
+    pub(crate) request_log: Option<Arc<RequestLog>>,
     /// Permits for large bodies, by KiB.
     pub(crate) bodies: Arc<Semaphore>,
     /// Permits for requests that do long work.
     pub(crate) apart: Arc<Semaphore>,
     /// True once requests still in progress are cut off.
-    pub(crate) ending: AtomicBool,
+    pub(crate) ending: Arc<AtomicBool>,
     /// When it started, in seconds since 1970.
     pub(crate) started: u64,
 }
@@ -50,10 +50,10 @@ impl Shared {
     ) -> Result<Arc<Shared>, String> {
         let models = Models::start(models, &options, log).map_err(|error| error.to_string())?;
         let access = Access::new(&options);
-        let request_log = requests.map(RequestLog::start).transpose()?;
+        let request_log = requests.map(RequestLog::start).transpose()?.map(Arc::new);
         let [bodies, apart] =
             [LARGE_BODIES >> 10, APART].map(|permits| Arc::new(Semaphore::new(permits)));
-        let (memory, ending, started) = (Mutex::new(None), AtomicBool::new(false), ids::now());
+        let (memory, ending, started) = (Mutex::new(None), Arc::default(), ids::now());
         Ok(Arc::new(Shared {
             options,
             models,

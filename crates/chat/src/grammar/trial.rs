@@ -81,7 +81,7 @@ pub(super) fn run(
     Ok(match answer.first() {
         Some(&COMPILES) => Outcome::Compiles(text().parse().unwrap_or(0)),
         Some(&REFUSED) => Outcome::Refused(text()),
-        // What Rust does when there is no memory.
+        // Rust's reaction to a failed allocation.
         None if status
             .is_some_and(|s| libc::WIFSIGNALED(s) && libc::WTERMSIG(s) == libc::SIGABRT) =>
         {

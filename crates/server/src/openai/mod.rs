@@ -28,7 +28,7 @@ struct About {
     model: String,
     /// True if a stream ends with the token counts.
     usage: bool,
-    /// What the answers are not held to, although the request has it.
+    /// The keywords of the request that the answers are not constrained by.
     warnings: Vec<String>,
 }
 
