@@ -1,5 +1,7 @@
 //! Tool calls, in the model's notation: answers that must be one, and answers that may contain one.
 
+use std::time::{Duration, Instant};
+
 use alight_text::format::Pair;
 use alight_text::output::Format;
 use alight_text::{Tokenizer, Vocabulary};
@@ -18,6 +20,9 @@ const HARMONY: [&str; 4] = [
     "<|channel|>commentary <|constrain|>json",
     "<|channel|>commentary json",
 ];
+
+/// How long the tool at fault is searched for.
+const MAX_SEARCH_TIME: Duration = Duration::from_secs(5);
 
 /// The tool calls that an answer may contain.
 #[derive(Clone, Copy, Debug)]
@@ -202,7 +207,7 @@ pub(super) fn or_schema_held(
 ) -> Result<Grammar, NotHeld> {
     match grammars.compile(Wanted::Calls(lark.clone())) {
         Ok(grammar) => Ok(grammar),
-        Err(why) if why.is_of_what_was_asked() => {
+        Err(NoGrammar::Wrong(_)) => {
             grammars.compiled(param, Wanted::Schema { schema: schema.clone(), strict })?;
             held(lark, tools, grammars)
         }
@@ -220,8 +225,13 @@ fn held(lark: String, tools: &[Value], grammars: &Grammars) -> Result<Grammar, N
         grammar
     });
     compiled.map_err(|why| {
-        if why.is_of_what_was_asked() {
+        // What is too slow or too large is not compiled again.
+        if matches!(why, NoGrammar::Wrong(_)) {
+            let begun = Instant::now();
             for (i, tool) in tools.iter().enumerate() {
+                if begun.elapsed() > MAX_SEARCH_TIME {
+                    break;
+                }
                 let (schema, strict) = (own_schema(tool), is_strict(tool));
                 if let Err(why) = grammars.compile(Wanted::Schema { schema, strict }) {
                     return why.of_field(&format!("tools[{i}].function.parameters"));

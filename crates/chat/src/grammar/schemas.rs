@@ -7,13 +7,16 @@ use crate::decoded::decoded;
 /// Maximum number of values that are copied because a reference to them has escapes.
 const MAX_COPIED: usize = 50_000;
 /// Maximum number of parts of a schema that are compiled alone to find the one at fault.
+#[cfg(feature = "grammar")]
 const MAX_PARTS: usize = 64;
 /// The beginning of the names of definitions that are added.
 const ADDED: &str = "alight-reference-";
 
 /// Keywords whose value is an object of schemas, a schema, or a list of schemas. Definitions come first: a fault in one is shown there.
+#[cfg(feature = "grammar")]
 const OBJECTS: [&str; 5] =
     ["$defs", "definitions", "properties", "patternProperties", "dependentSchemas"];
+#[cfg(feature = "grammar")]
 const SINGLE: [&str; 9] = [
     "items",
     "additionalProperties",
@@ -25,6 +28,7 @@ const SINGLE: [&str; 9] = [
     "then",
     "else",
 ];
+#[cfg(feature = "grammar")]
 const LISTS: [&str; 5] = ["anyOf", "oneOf", "allOf", "prefixItems", "items"];
 
 /// Rewrites what llguidance does not read as the standard has it: references with escapes. Unless the client insists on the whole
@@ -55,6 +59,7 @@ pub(super) fn left_out(schema: &Value) -> Vec<String> {
 }
 
 /// The keywords that a warning of llguidance's names.
+#[cfg(feature = "grammar")]
 pub(super) fn of_warning(text: &str) -> Vec<String> {
     let line = reason(text);
     if let Some((_, keys)) = line.split_once("Unimplemented keys: ")
@@ -155,6 +160,7 @@ fn count(value: &Value) -> usize {
 
 /// Says why a schema makes no grammar, and where the fault is: in the deepest part that fails in the same way alone. `fails` compiles
 /// a part and returns the reason if it fails.
+#[cfg(feature = "grammar")]
 pub(super) fn located(root: &Value, why: &str, fails: impl Fn(Value) -> Option<String>) -> String {
     let wanted = reason(why);
     let (mut at, mut path, mut left) = (root, String::new(), MAX_PARTS);
@@ -183,6 +189,7 @@ pub(super) fn located(root: &Value, why: &str, fails: impl Fn(Value) -> Option<S
 }
 
 /// A part of a schema with the definitions that it may refer to.
+#[cfg(feature = "grammar")]
 fn alone(part: &Value, root: &Value) -> Value {
     let mut part = part.clone();
     if let Some(object) = part.as_object_mut() {
@@ -196,6 +203,7 @@ fn alone(part: &Value, root: &Value) -> Value {
 }
 
 /// The schemas within a schema, each with its pointer.
+#[cfg(feature = "grammar")]
 fn parts(schema: &Value) -> Vec<(String, &Value)> {
     let step = |text: &str| text.replace('~', "~0").replace('/', "~1");
     let mut all = Vec::new();
