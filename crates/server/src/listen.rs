@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::failure::{ErrorFormat, Failure};
 use crate::http::{self, Answered, Call, Logged, Reply};
 use crate::models::Served;
-use crate::request_log::{Entry, Record, RequestLog};
+use crate::request_log::{Entry, Record};
 use crate::routes::AuthRequirement;
 use crate::shared::{BODY, Shared};
 use crate::socket::{Listener, Listening, Socket, Stream, TimeoutStream};

@@ -105,8 +105,8 @@ pub fn take_with_choice(fields: &mut Fields) -> Result<(Map<String, Value>, Tool
     }
     let tools = fields.list("tools")?.filter(|tools| !tools.is_empty());
     let choice = fields.any("tool_choice").unwrap_or("auto".into());
-    let mut wanted = ToolChoice::default();
-    wanted.one = fields.truth("parallel_tool_calls")? == Some(false) && tools.is_some();
+    let one = fields.truth("parallel_tool_calls")? == Some(false) && tools.is_some();
+    let mut wanted = ToolChoice { one, ..ToolChoice::default() };
     let (tools, choice, allowed) = match (tools, allowed_tools(&choice)) {
         (Some(tools), Some(allowed)) => {
             let (mode, subset) = allowed_of(allowed, &tools)?;

@@ -19,7 +19,9 @@ const AT_ONCE: usize = 2;
 const WAITING: usize = 16;
 /// The number of requests that can be waiting for a compilation.
 pub const MAX_COMPILED: usize = AT_ONCE + WAITING;
-/// How long a compilation waits for its turn, and how long its client then waits for it. It is tried first and then repeated, so a trial has half.
+/// How long a compilation waits for its turn.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+/// How long its client then waits for it. It is tried first and then repeated, so a trial has half.
 pub(super) const MAX_COMPILE_TIME: Duration = Duration::from_secs(10);
 const MAX_TRIAL_TIME: Duration = Duration::from_secs(5);
 /// Bytes that a compilation, and the grammar that it makes, may take.
@@ -59,7 +61,7 @@ impl Permit {
                 return Err(counts.busy());
             }
             counts.waiting += 1;
-            let deadline = Instant::now() + MAX_COMPILE_TIME;
+            let deadline = Instant::now() + MAX_WAIT;
             while counts.running == AT_ONCE && Instant::now() < deadline && !cancelled() {
                 let waited = ENDED.wait_timeout(counts, POLL_INTERVAL);
                 counts = waited.unwrap_or_else(PoisonError::into_inner).0;

@@ -377,12 +377,15 @@ pub(super) fn mark(text: &str, tokens: &[&str], control: &dyn Fn(&str) -> Option
     parts.join(" ")
 }
 
+/// Returns the id of a control token by its spelling.
+type ControlToken<'c> = &'c dyn Fn(&str) -> Option<u32>;
+
 /// Parts of a rule for text up to a mark, and the mark. No text contains a control token, so that text before one ends there of itself.
 pub(super) fn until(
     name: &str,
     text: &str,
     close: &str,
-    (tokens, control): (&[&str], &dyn Fn(&str) -> Option<u32>),
+    (tokens, control): (&[&str], ControlToken<'_>),
     rules: &mut String,
 ) -> String {
     let found = tokens.iter().filter(|token| control(token).is_some());

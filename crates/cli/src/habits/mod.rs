@@ -17,7 +17,7 @@ use crate::say;
 /// The commands with a counterpart among llama.cpp's programs.
 const COMMANDS: [&str; 6] = ["run", "batch", "serve", "bench", "perplexity", "tokenize"];
 
-/// What an option means here.
+/// The meaning of an option.
 #[derive(Clone, Copy, Debug)]
 enum Means {
     /// The model, which is the first argument.

@@ -148,7 +148,7 @@ impl Unigram {
         if prefix && !self.merge_spaces && !text.is_empty() {
             out.extend(MARK);
         }
-        // Whether a merged space precedes the next character, if there is one.
+        // True if a merged space precedes the next character.
         let mut space = prefix;
         let mut at = 0;
         while at < text.len() && out.len() <= MAX_NORMALISED {
