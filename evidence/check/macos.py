@@ -24,6 +24,7 @@ PLACES = {
     "crates/pages/": "files, maps, and the page cache",
     "crates/rusage/": "what a process took",
     "crates/model/src/threads/": "threads: futexes, and cores",
+    "crates/chat/src/grammar/trial.rs": "the limits of a process that is ended; its memory has a limit on Linux alone",
     "crates/kernels/src/isa.rs": "the system's leave to use a part of the processor",
     "crates/collective/": "memory that processes share; JAX on Linux alone",
     "crates/xla/": "CUDA's driver; Linux alone",
