@@ -135,10 +135,9 @@ fn a_client_that_left_is_logged_as_such() {
     let left: Vec<String> =
         lines(&said).into_iter().filter(|line| line.contains(" 499 client left, ")).collect();
     assert_eq!(left.len(), 2, "{said}");
-    assert!(!left[0].contains(" 0 written"), "{}", left[0]);
-    for line in left {
-        assert!(line.contains(", model said") && line.contains(" written"), "{line}");
-    }
+    assert!(left[0].contains(" written") && !left[0].contains(" 0 written"), "{}", left[0]);
+    // On a busy machine the second one may leave before it is computed: what was seen then was the end of the request before it.
+    assert!(left.iter().all(|line| line.contains(", model said")), "{left:?}");
 }
 
 #[test]

@@ -537,6 +537,11 @@ fn pieces_in_the_page_cache_are_the_bytes_of_the_file_and_are_dropped() {
         assert_eq!((counts.cached, slots.are_shared()), (all, options.shared), "{options:?}");
         // Beside a slot's piece, the pages at both ends, of which it has a part.
         let most = if options.shared { least + least / 8 + (1 << 20) } else { 1 << 20 };
+        // On a busy machine, what is read ahead may still arrive, and be dropped a little later.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while told && cached() > most && std::time::Instant::now() < deadline {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
         assert!(!told || cached() <= most, "{} of {most}, {options:?}", cached());
         // Somebody else comes.
         let theirs = File::open(&path).unwrap();
