@@ -171,7 +171,9 @@ fn a_grammar_that_allows_too_much_is_refused() {
     assert_eq!(answer.status, 200, "{}", answer.text());
     let answer = serving.post(CHAT, &asking(object(3000)));
     assert_eq!((answer.status, answer.header("x-should-retry")), (400, None), "{}", answer.text());
-    assert!(answer.text().contains("simpler"), "{}", answer.text());
+    // Its compilation takes too long, or allows too much to begin with: that depends on the machine.
+    let reasons = ["make it simpler", "no answer can begin with it"];
+    assert!(reasons.iter().any(|why| answer.text().contains(why)), "{}", answer.text());
 }
 
 /// Under each limit of processes, it serves or it says why it does not: it neither hangs nor panics.
