@@ -44,9 +44,8 @@ pub fn argmax(isa: Isa, x: &[f32]) -> usize {
 }
 
 /// Makes infinite elements NaN, and leaves the others as they are.
-pub(crate) fn infinite_to_nan(x: &mut [f32]) {
-    // ∞ · 0 is NaN, and adding a zero of its own sign to a number changes no bit.
-    x.iter_mut().for_each(|x| *x += *x * 0.0);
+pub(crate) fn infinite_to_nan(isa: Isa, x: &mut [f32]) {
+    by_level!(isa, (x: &mut [f32]) -> (), infinite_to_nan_scalar, infinite_to_nan_lanes)
 }
 
 /// The square root of a sum of squares, or of their mean; NaN if the sum has overflowed: a number divided by an infinite root would be 0.
@@ -64,6 +63,11 @@ fn add_times_scalar(x: &mut [f32], y: &[f32], s: f32) {
 
 fn scale_scalar(x: &mut [f32], s: f32) {
     x.iter_mut().for_each(|x| *x *= s);
+}
+
+fn infinite_to_nan_scalar(x: &mut [f32]) {
+    // ∞ · 0 is NaN, and adding a zero of its own sign to a number changes no bit.
+    x.iter_mut().for_each(|x| *x += *x * 0.0);
 }
 
 fn softcap_scalar(x: &mut [f32], cap: f32) {
@@ -98,6 +102,18 @@ impl Binary for Add {
     }
 }
 
+/// As [`infinite_to_nan_scalar`].
+#[derive(Clone, Copy)]
+struct InfiniteToNan;
+
+impl Unary for InfiniteToNan {
+    #[inline(always)]
+    unsafe fn apply<S: Lanes>(self, x: S::V) -> S::V {
+        // SAFETY: the caller vouches for the features.
+        unsafe { S::add(x, S::mul(x, S::splat(0.0))) }
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Softcap(f32);
 
@@ -125,6 +141,12 @@ unsafe fn add_times_lanes<S: Lanes>(x: &mut [f32], y: &[f32], s: f32) {
 unsafe fn scale_lanes<S: Lanes>(x: &mut [f32], s: f32) {
     // SAFETY: the caller vouches for the features.
     unsafe { lanes::map::<S>(x, lanes::Times(s)) }
+}
+
+#[inline(always)]
+unsafe fn infinite_to_nan_lanes<S: Lanes>(x: &mut [f32]) {
+    // SAFETY: the caller vouches for the features.
+    unsafe { lanes::map::<S>(x, InfiniteToNan) }
 }
 
 #[inline(always)]

@@ -1,5 +1,6 @@
 //! A weight matrix as the products read it, and the output of a product.
 
+use crate::Isa;
 use crate::blocks::{BlockFormat, MAX_BYTES, WeightType, with_block};
 use crate::dequant::{self, dequantize_row};
 use crate::fields;
@@ -226,7 +227,7 @@ impl<'a> Matrix<'a> {
                 }
             ),
         }
-        vec::infinite_to_nan(out);
+        vec::infinite_to_nan(Isa::SCALAR, out);
     }
 
     #[inline(never)]
@@ -249,7 +250,7 @@ impl<'a> Matrix<'a> {
             *x += f32::from_le_bytes(*bytes);
         }
         // As a product that is not finite.
-        vec::infinite_to_nan(x);
+        vec::infinite_to_nan(Isa::SCALAR, x);
     }
 
     /// The bytes of one row, which must not be in a tile.

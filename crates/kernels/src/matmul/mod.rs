@@ -99,9 +99,9 @@ pub unsafe fn matmul<'a>(
         // SAFETY: as above; no other references to the elements are left.
         let out = unsafe { out.row_mut(t, all.clone()) };
         if w.scale != 1.0 {
-            out.iter_mut().for_each(|y| *y *= w.scale);
+            vec::scale(x.isa(), out, w.scale);
         }
-        vec::infinite_to_nan(out);
+        vec::infinite_to_nan(x.isa(), out);
     }
 }
 

@@ -79,7 +79,7 @@ impl Extras<'_> {
             for (product, b) in products.iter_mut().zip(b) {
                 *product += scale * vec::dot(isa, b, ax);
             }
-            vec::infinite_to_nan(products);
+            vec::infinite_to_nan(isa, products);
         }
         if let Some(bias) = self.bias {
             vec::add_assign(isa, products, &bias[rows]);
