@@ -225,7 +225,7 @@ fn held(lark: String, tools: &[Value], grammars: &Grammars) -> Result<Grammar, N
         grammar
     });
     compiled.map_err(|why| {
-        // What is too slow or too large is not compiled again.
+        // A grammar that is too slow or too large is not compiled again.
         if matches!(why, NoGrammar::Wrong(_)) {
             let begun = Instant::now();
             for (i, tool) in tools.iter().enumerate() {

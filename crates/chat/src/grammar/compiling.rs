@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -134,7 +134,10 @@ fn compile_within_limits(
             let try_it = || compiler.compile(wanted.clone()).map(std::mem::forget);
             let outcome = trial::run(limits, end, try_it);
             match outcome.map_err(|error| NoGrammar::NoThread(error.to_string()))? {
-                Outcome::Compiles(bytes) => bytes,
+                Outcome::Compiles(bytes) => {
+                    compiler.tried().insert(key, bytes);
+                    bytes
+                }
                 Outcome::Refused(why) => return Err(NoGrammar::Wrong(why)),
                 Outcome::TooSlow => return Err(NoGrammar::TooSlow),
                 Outcome::TooLarge => return Err(NoGrammar::TooLarge),
@@ -143,7 +146,6 @@ fn compile_within_limits(
             }
         }
     };
-    compiler.tried().insert(key, bytes);
     let memory = GrammarMemory::take(bytes)?;
     let mut grammar = compiler.compile(wanted).map_err(NoGrammar::Wrong)?;
     grammar.account(memory);
@@ -201,15 +203,22 @@ impl Tried {
         [self.state[0].hash_one(&what), self.state[1].hash_one(&what)]
     }
 
+    /// Returns the bytes of one, which is the last used then.
     fn find(&self, key: [u64; 2]) -> Option<usize> {
-        let fitting = self.fitting.lock().unwrap_or_else(PoisonError::into_inner);
-        fitting.iter().find(|(known, _)| *known == key).map(|(_, bytes)| *bytes)
+        let mut fitting = self.fitting();
+        let at = fitting.iter().position(|(known, _)| *known == key)?;
+        let found = fitting.remove(at)?;
+        fitting.push_back(found);
+        Some(found.1)
     }
 
-    /// Adds one, or marks it as the last used.
+    fn fitting(&self) -> MutexGuard<'_, VecDeque<([u64; 2], usize)>> {
+        self.fitting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds one, in place of the one that has not been used for longest if there are too many.
     fn insert(&self, key: [u64; 2], bytes: usize) {
-        let mut fitting = self.fitting.lock().unwrap_or_else(PoisonError::into_inner);
-        fitting.retain(|(known, _)| *known != key);
+        let mut fitting = self.fitting();
         if fitting.len() == Self::MAX {
             fitting.pop_front();
         }

@@ -7,11 +7,18 @@
 //! Invariant: when [`run`] returns, the process is gone, and its memory with it.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus, getrlimit, kill_process, setrlimit,
+    waitpid,
+};
 
 /// The limits of a trial.
 #[derive(Clone, Copy, Debug)]
@@ -58,66 +65,53 @@ pub(super) fn run(
     work: impl FnOnce() -> Result<(), String>,
 ) -> io::Result<Outcome> {
     let deadline = Instant::now() + limits.time;
-    let (read, write) = pipe()?;
+    let (read, write) = io::pipe()?;
     let before = private_memory();
     let signals = BlockedSignals::new();
     // SAFETY: the child calls only `serve`, which never returns. It takes no lock that another thread of the parent may have held, except the
     // allocator's, which the C libraries of the supported systems make usable in the child of a process with threads. A child that waits
     // for another lock ends at its deadline.
-    let child = match unsafe { libc::fork() } {
-        -1 => return Err(io::Error::last_os_error()),
+    let forked = match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
         0 => serve(&write, limits, before, work),
-        child => child,
+        child => Ok(Child(Pid::from_raw(child))),
     };
     drop(signals);
     drop(write);
-    let mut child = Child(Some(child));
+    let mut child = forked?;
     let Some(answer) = read_until(read, deadline, cancelled)? else {
         let by_caller = cancelled.load(Ordering::Relaxed);
         return Ok(if by_caller { Outcome::Cancelled } else { Outcome::TooSlow });
     };
-    let status = child.wait();
+    let signal = child.wait().and_then(WaitStatus::terminating_signal);
     let text = || String::from_utf8_lossy(&answer[1..]).into_owned();
     Ok(match answer.first() {
         Some(&COMPILES) => Outcome::Compiles(text().parse().unwrap_or(0)),
         Some(&REFUSED) => Outcome::Refused(text()),
         // Rust's reaction to a failed allocation.
-        None if status
-            .is_some_and(|s| libc::WIFSIGNALED(s) && libc::WTERMSIG(s) == libc::SIGABRT) =>
-        {
-            Outcome::TooLarge
-        }
-        None if status.is_some_and(|s| libc::WIFSIGNALED(s) && Instant::now() >= deadline) => {
-            Outcome::TooSlow
-        }
+        None if signal == Some(Signal::ABORT.as_raw()) => Outcome::TooLarge,
+        None if signal.is_some() && Instant::now() >= deadline => Outcome::TooSlow,
         _ => Outcome::Failed,
     })
 }
 
 /// A child process, which is killed and reaped when dropped.
-struct Child(Option<libc::pid_t>);
+struct Child(Option<Pid>);
 
 impl Child {
     /// Waits for its end. `None`: another part of this process has reaped it.
-    fn wait(&mut self) -> Option<libc::c_int> {
-        let child = self.0.take()?;
-        let mut status = 0;
-        loop {
-            // SAFETY: `status` is valid for writes, and the process has not been waited for here.
-            match unsafe { libc::waitpid(child, &mut status, 0) } {
-                -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-                -1 => return None,
-                _ => return Some(status),
-            }
-        }
+    fn wait(&mut self) -> Option<WaitStatus> {
+        let child = self.0.take();
+        let ended = child.map(|child| retry_on_intr(|| waitpid(Some(child), WaitOptions::empty())));
+        ended?.ok().flatten().map(|(_, status)| status)
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
         if let Some(child) = self.0 {
-            // SAFETY: the process has not been waited for, so its number is not another one's.
-            unsafe { libc::kill(child, libc::SIGKILL) };
+            // It has not been waited for, so its number is not another one's.
+            let _ = kill_process(child, Signal::KILL);
             self.wait();
         }
     }
@@ -147,16 +141,16 @@ impl Drop for BlockedSignals {
 
 /// The child: works, answers, and ends.
 fn serve(
-    answer: &OwnedFd,
+    answer: &PipeWriter,
     limits: Limits,
     before: Option<usize>,
     work: impl FnOnce() -> Result<(), String>,
 ) -> ! {
     let answer = isolate(answer.as_raw_fd());
-    limit(libc::RLIMIT_CORE, 0);
-    limit(libc::RLIMIT_CPU, limits.time.as_secs() + 1);
+    limit(Resource::Core, 0);
+    limit(Resource::Cpu, limits.time.as_secs() + 1);
     if let Some(before) = before {
-        limit(libc::RLIMIT_DATA, before.saturating_add(limits.memory) as u64);
+        limit(Resource::Data, before.saturating_add(limits.memory) as u64);
     }
     let result = catch_unwind(AssertUnwindSafe(|| {
         let mut text = match work() {
@@ -180,10 +174,10 @@ fn serve(
 /// returned. Output goes nowhere.
 fn isolate(answer: RawFd) -> RawFd {
     const KEPT: RawFd = 3;
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     // SAFETY: none of these numbers is owned by anything that the child uses after this.
     unsafe {
-        #[cfg(target_os = "linux")]
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong);
         // First, since it may have one of the numbers that are replaced.
         let answer = libc::fcntl(answer, libc::F_DUPFD, KEPT + 1);
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
@@ -223,53 +217,24 @@ unsafe fn close_from(first: RawFd) {
 
 /// Lowers a limit of this process.
 fn limit(resource: Resource, most: u64) {
-    // SAFETY: `limit` is valid for reads and writes.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        if libc::getrlimit(resource, &mut limit) == 0 {
-            let most = limit.rlim_max.min(most as libc::rlim_t);
-            (limit.rlim_cur, limit.rlim_max) = (most, most);
-            libc::setrlimit(resource, &limit);
-        }
-    }
+    let most = getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most));
+    // If the system refuses, the parent still ends the process.
+    let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
 }
-
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-type Resource = libc::__rlimit_resource_t;
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-type Resource = libc::c_int;
 
 /// Bytes that `RLIMIT_DATA` counts, where the system reports them: private writable mappings, touched or not.
 fn private_memory() -> Option<usize> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = statm.split(' ').nth(5)?.parse().ok()?;
-    // SAFETY: the call has no preconditions.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    pages.checked_mul(usize::try_from(page).ok()?)
-}
-
-/// A pipe that programs started meanwhile do not inherit.
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut ends = [-1; 2];
-    // SAFETY: there is space for two descriptors, which nothing else owns.
-    unsafe {
-        if libc::pipe(ends.as_mut_ptr()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        for end in ends {
-            libc::fcntl(end, libc::F_SETFD, libc::FD_CLOEXEC);
-        }
-        Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
-    }
+    pages.checked_mul(alight_pages::page_size())
 }
 
 /// Reads until the other end is closed. `None`: the deadline has passed, or `cancelled` is set.
 fn read_until(
-    from: OwnedFd,
+    mut from: PipeReader,
     deadline: Instant,
     cancelled: &AtomicBool,
 ) -> io::Result<Option<Vec<u8>>> {
-    let mut from = File::from(from);
     let mut all = Vec::new();
     let mut part = [0; MAX_ANSWER];
     loop {
@@ -277,15 +242,11 @@ fn read_until(
         if left.is_zero() || cancelled.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let mut poll = libc::pollfd { fd: from.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let milliseconds =
-            left.clamp(Duration::from_millis(1), POLL_INTERVAL).as_millis() as libc::c_int;
-        // SAFETY: one descriptor, which is open.
-        match unsafe { libc::poll(&mut poll, 1, milliseconds) } {
-            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => continue,
-            -1 => return Err(io::Error::last_os_error()),
-            0 => continue,
-            _ => {}
+        let time = left.clamp(Duration::from_millis(1), POLL_INTERVAL).subsec_nanos();
+        let time = Timespec { tv_sec: 0, tv_nsec: time.into() };
+        let ready = retry_on_intr(|| poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&time)))?;
+        if ready == 0 {
+            continue;
         }
         match from.read(&mut part) {
             Ok(0) => return Ok(Some(all)),
@@ -366,8 +327,8 @@ mod tests {
     /// A client whose connection the parent closes must see it closed.
     #[test]
     fn the_child_holds_nothing_open() {
-        let (read, write) = pipe().unwrap();
-        let (begun, wait) = pipe().unwrap();
+        let (read, write) = io::pipe().unwrap();
+        let (begun, wait) = io::pipe().unwrap();
         let trial = std::thread::spawn(move || {
             let limits = Limits { time: Duration::from_secs(5), ..LIMITS };
             let _ = &wait;
