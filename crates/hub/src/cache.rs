@@ -210,7 +210,7 @@ impl RepoFolder {
                 let target = target.display();
                 Err(unexpected(format!("link to {target}, which is not in the cache")))
             }
-            None if !found.is_file() => Err(unexpected(file_kind(found.file_type()).to_string())),
+            None if !found.is_file() => Err(unexpected(file_kind(&found).to_string())),
             None => Ok(Some(found)),
         }
     }

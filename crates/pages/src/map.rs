@@ -87,7 +87,7 @@ impl Map {
         let metadata =
             file.metadata().map_err(|source| MapError::Open { path: path.into(), source })?;
         if !metadata.is_file() {
-            let kind = file_kind(metadata.file_type());
+            let kind = file_kind(&metadata);
             return Err(MapError::NotAFile { path: path.into(), kind });
         }
         Map::of_opened(file, &metadata, path)

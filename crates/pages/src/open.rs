@@ -1,8 +1,8 @@
 //! Opens a file by a name from outside, and identifies files.
 
-use std::fs::{File, FileType, Metadata, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::error::{FileKind, MapError};
@@ -57,46 +57,30 @@ fn open_found(
     options: &OpenOptions,
 ) -> Result<(File, Metadata), MapError> {
     let open_error = |source| MapError::Open { path: path.into(), source };
-    let regular = |kind: FileType| {
-        if kind.is_file() {
-            return Ok(());
-        }
-        Err(MapError::NotAFile { path: path.into(), kind: file_kind(kind) })
+    let regular = |found: &Metadata| match found.is_file() {
+        true => Ok(()),
+        false => Err(MapError::NotAFile { path: path.into(), kind: file_kind(found) }),
     };
     // Check the file before opening it, because opening some devices has effects, and again after,
     // because it may have been replaced. Without O_NONBLOCK, opening a pipe would block.
     match found {
-        Ok(found) => regular(found.file_type())?,
+        Ok(found) => regular(&found)?,
         // It is created, or opening it reports the same.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(open_error(error)),
     }
     let file = options.open(path).map_err(open_error)?;
     let metadata = file.metadata().map_err(open_error)?;
-    regular(metadata.file_type())?;
+    regular(&metadata)?;
     Ok((file, metadata))
 }
 
 /// The kind of a file that is not a regular one.
-pub fn file_kind(kind: FileType) -> FileKind {
-    if kind.is_dir() {
-        FileKind::Directory
-    } else if kind.is_fifo() {
-        FileKind::Pipe
-    } else if kind.is_char_device() {
-        FileKind::CharacterDevice
-    } else if kind.is_block_device() {
-        FileKind::BlockDevice
-    } else if kind.is_socket() {
-        FileKind::Socket
-    } else if kind.is_symlink() {
-        FileKind::SymbolicLink
-    } else {
-        FileKind::Other
-    }
+pub fn file_kind(found: &Metadata) -> FileKind {
+    kind_of(rustix::fs::FileType::from_raw_mode(found.mode() as rustix::fs::RawMode))
 }
 
-/// The kind of a file that is not a regular one, by its raw mode.
+/// The kind of a file that is not a regular one, by its type.
 pub(crate) fn kind_of(found: rustix::fs::FileType) -> FileKind {
     use rustix::fs::FileType;
     match found {
