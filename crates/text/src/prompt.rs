@@ -11,7 +11,7 @@ use std::ops::Range;
 use serde_json::{Map, Value};
 
 use crate::template::{self, ChatError, Message, Time};
-use crate::tokenizer::{Search, Stop, Tokenizer, TokenizerError, never};
+use crate::tokenizer::{EncodeOptions, Stop, Tokenizer, TokenizerError, never};
 use crate::vocabulary::{TemplateError, Vocabulary};
 
 /// Whether a prompt is rendered by a chat template or is the bare text.
@@ -206,8 +206,7 @@ impl<'m> Encoder<'m> {
         }
 
         let (text, plain) = hidden.restore(&rendered);
-        let search = Search::Around(&plain);
-        let tokens = self.tokenizer().encode_with(search, &text, Some(false), self.stop)?;
+        let tokens = self.tokenizer().encode_around_until(&text, &plain, Some(false), self.stop)?;
         let tokens = self.begun(tokens);
         if tokens.is_empty() { Err(PromptError::NothingRendered) } else { Ok(tokens) }
     }
@@ -258,8 +257,8 @@ impl<'m> Encoder<'m> {
         text: &str,
         parse_special: bool,
     ) -> Result<Vec<u32>, TokenizerError> {
-        let search = if parse_special { Search::Around(&[]) } else { Search::User };
-        self.tokenizer().encode_with(search, text, Some(false), self.stop)
+        let options = EncodeOptions { add_bos: Some(false), parse_special };
+        self.tokenizer().encode_until(text, options, self.stop)
     }
 }
 

@@ -42,8 +42,7 @@ pub use stream::StreamDecoder;
 
 use beginnings::Beginnings;
 use bpe::{Bpe, Manner, Merges};
-use finder::Fragment;
-pub(crate) use finder::Search;
+use finder::{Fragment, Search};
 use pre::Pre;
 use special::{Defaults, SpecialIds};
 pub use special::{END_IDS, InfillIds, MAX_END_IDS};
@@ -167,8 +166,21 @@ impl Tokenizer {
     /// [`TokenizerError::NoBos`] if a beginning of sequence is to be added and there is no such
     /// token; [`TokenizerError::TextTooLong`] beyond 1 GiB.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_until(text, options, never)
+    }
+
+    /// As [`encode`](Self::encode), until `stop` returns true.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode); [`TokenizerError::Stopped`].
+    pub(crate) fn encode_until(
+        &self,
+        text: &str,
+        options: EncodeOptions,
+        stop: Stop,
+    ) -> Result<Vec<u32>, TokenizerError> {
         let search = if options.parse_special { Search::Around(&[]) } else { Search::User };
-        self.encode_with(search, text, options.add_bos, never)
+        self.encode_with(search, text, options.add_bos, stop)
     }
 
     /// The tokens of a text that is trusted except for the ranges `plain` (in bytes, ascending,
@@ -185,7 +197,21 @@ impl Tokenizer {
         plain: &[Range<usize>],
         add_bos: Option<bool>,
     ) -> Result<Vec<u32>, TokenizerError> {
-        self.encode_with(Search::Around(plain), text, add_bos, never)
+        self.encode_around_until(text, plain, add_bos, never)
+    }
+
+    /// As [`encode_around`](Self::encode_around), until `stop` returns true.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode); [`TokenizerError::Stopped`].
+    pub(crate) fn encode_around_until(
+        &self,
+        text: &str,
+        plain: &[Range<usize>],
+        add_bos: Option<bool>,
+        stop: Stop,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_with(Search::Around(plain), text, add_bos, stop)
     }
 
     /// The ranges of `text` that spell control tokens, in order; the text between them spells none.
@@ -193,11 +219,7 @@ impl Tokenizer {
         self.on_demand.with_finder(&self.vocab, text, |finder| finder.control(text))
     }
 
-    /// The same, with any search for special tokens, until `stop` returns true.
-    ///
-    /// # Errors
-    /// As [`encode`](Self::encode); [`TokenizerError::Stopped`].
-    pub(crate) fn encode_with(
+    fn encode_with(
         &self,
         search: Search<'_>,
         text: &str,
