@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use alight_pages::Identity;
 use anyhow::{Context, anyhow};
 
 /// A file that results are appended to.
@@ -26,7 +27,7 @@ impl Output {
         let named = || format!("'{}'", path.display());
         let open = file.metadata().with_context(named)?;
         let by_path = fs::metadata(path).with_context(named)?;
-        let has_identity = identity(&open) == identity(&by_path);
+        let has_identity = Identity::from(&open) == Identity::from(&by_path);
         Ok(Output { file, path: path.to_owned(), len: open.len(), has_identity })
     }
 
@@ -64,7 +65,8 @@ impl Output {
             }
             by_path => Some(by_path.with_context(|| self.name())?),
         };
-        let is_other = |other: &Metadata| self.has_identity && identity(other) != identity(&open);
+        let is_other =
+            |other: &Metadata| self.has_identity && Identity::from(other) != Identity::from(&open);
         let what = match &by_path {
             None if open.nlink() == 0 => "removed",
             None => "moved",
@@ -90,9 +92,4 @@ impl Output {
     fn name(&self) -> String {
         format!("'{}'", self.path.display())
     }
-}
-
-/// Returns the number of the filesystem, and that of the file in it.
-fn identity(of: &Metadata) -> (u64, u64) {
-    (of.dev(), of.ino())
 }
