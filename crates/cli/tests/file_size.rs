@@ -48,7 +48,7 @@ fn every_command_that_writes_a_file_names_it_and_the_limit() {
         &["perplexity", &model, &words, "-c", "64", "-t", "1", "--save-logits", &out],
     ] {
         fails(&limited(args), "out");
-        // What is there of results is continued without the limit.
+        // Without the limit, the run continues after the results in the file.
         assert_eq!(fs::exists(&out).unwrap(), args[0] == "batch", "{args:?}");
         if args[0] == "batch" {
             alight(args).succeeds();

@@ -566,7 +566,7 @@ fn what_is_held_begins_where_the_thinking_ends() {
     assert_eq!(choice["finish_reason"], "tool_calls");
     // A model that only thinks about a call, in a notation whose calls do not come from thinking.
     let said = [
-        // What would come next if the mark counted.
+        // The text that would follow if the mark counted.
         text("f"),
         own("<think>"),
         text("So "),
@@ -1312,8 +1312,11 @@ fn only_known_names_pages_and_keys() {
     for page in
         ["http://localhost:3000", "http://127.0.0.1:5173", "http://[::1]", "tauri://localhost"]
     {
-        let told = serving.request("OPTIONS", CHAT, &[("origin", page)], b"");
-        assert_eq!((told.status, told.header("access-control-allow-origin")), (204, Some(page)));
+        let preflight = serving.request("OPTIONS", CHAT, &[("origin", page)], b"");
+        assert_eq!(
+            (preflight.status, preflight.header("access-control-allow-origin")),
+            (204, Some(page))
+        );
     }
     assert_eq!(ask(&serving, &[("origin", "http://localhost.evil.example")]).status, 403);
     drop(serving);
@@ -1340,15 +1343,19 @@ fn only_known_names_pages_and_keys() {
         assert_eq!(ask(&serving, &[key]).status, 200);
     }
     let page = ("origin", "https://page.example");
-    let told = serving.request("OPTIONS", CHAT, &[page], b"");
-    assert_eq!((told.status, told.header("access-control-allow-origin")), (204, Some(page.1)));
-    // What OpenAI's client adds in a browser.
+    let preflight = serving.request("OPTIONS", CHAT, &[page], b"");
+    assert_eq!(
+        (preflight.status, preflight.header("access-control-allow-origin")),
+        (204, Some(page.1))
+    );
+    // The headers that OpenAI's client adds in a browser.
     let names = "authorization,content-type,x-stainless-arch,x-stainless-retry-count";
     let wanted = ("access-control-request-headers", names);
-    let told = serving.request("OPTIONS", CHAT, &[page, wanted], b"");
-    assert_eq!(told.header("access-control-allow-headers"), Some(names));
-    let told = serving.request("OPTIONS", CHAT, &[("origin", "http://evil.example"), wanted], b"");
-    assert_eq!((told.status, told.header("access-control-allow-headers")), (403, None));
+    let preflight = serving.request("OPTIONS", CHAT, &[page, wanted], b"");
+    assert_eq!(preflight.header("access-control-allow-headers"), Some(names));
+    let preflight =
+        serving.request("OPTIONS", CHAT, &[("origin", "http://evil.example"), wanted], b"");
+    assert_eq!((preflight.status, preflight.header("access-control-allow-headers")), (403, None));
     assert_eq!(
         ask(&serving, &[page, ("x-api-key", "one")]).header("access-control-allow-origin"),
         Some(page.1)
@@ -2226,7 +2233,7 @@ fn a_lack_of_descriptors_is_reported_once() {
     let (status, said) = serving.stop(libc::SIGTERM);
     assert!(status.success(), "{said}");
     let lines = |text: &str| said.lines().filter(|line| line.contains(text)).count();
-    // What is left of the eighty may be too many once more.
+    // The remaining connections of the eighty may be too many once more.
     let (failed, again) = (lines("no connection can be accepted"), lines("accepted again, after"));
     assert!((1..=3).contains(&failed) && again == failed, "{said}");
 }

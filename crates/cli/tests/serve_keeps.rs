@@ -111,7 +111,7 @@ fn a_slot_is_saved_restored_and_erased() {
     assert_eq!(slot(&serving, "save", "x").status, 501);
 }
 
-/// What is in the folder and is no prompt file stays, and nothing is read through it; an answer names the file and not its folder.
+/// Entries of the folder that are no prompt files stay, and nothing is read through them. An answer names the file without its folder.
 #[test]
 fn a_slot_is_saved_and_restored_through_nothing_but_a_prompt_file() {
     use std::os::unix::fs::{MetadataExt, chown, symlink};

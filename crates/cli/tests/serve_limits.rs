@@ -154,7 +154,7 @@ fn what_multiplies_has_a_budget() {
         );
         assert!(refused.text().contains("send fewer prompts"), "{}", refused.text());
     }
-    // What fits is answered.
+    // A request that fits is answered.
     let echo = json!({"prompt": "a a a", "echo": true, "logprobs": 5, "max_tokens": 1});
     assert_eq!(serving.post("/v1/completions", &echo).status, 200);
 }

@@ -569,7 +569,7 @@ fn plant(case: &Case, path: &Path, what: Planted) -> PathBuf {
     victim
 }
 
-/// What is no regular file, and a link that leads out of the cache: an error that names it, and never a wait.
+/// A file that is not a regular one, or a link that leads out of the cache, is an error that names it, and never a wait.
 #[test]
 fn what_is_no_file_of_the_cache_is_named_and_not_opened() {
     let model = bytes(1000, 23);
@@ -590,7 +590,7 @@ fn what_is_no_file_of_the_cache_is_named_and_not_opened() {
             let (hub, (done, ended)) = (case.ours(), std::sync::mpsc::channel());
             thread::spawn(move || {
                 let pulled = hub.pull(&name("Q8_0"), &mut |_| ControlFlow::Continue(()));
-                // What only looks into the cache waits for nothing, either.
+                // Functions that only look into the cache do not wait, either.
                 let _ = (hub.find(&name("Q8_0")), hub.incomplete().unwrap());
                 assert!(hub.list().unwrap().is_empty());
                 done.send(pulled).unwrap();

@@ -40,7 +40,7 @@ fn pipe(path: &Path) {
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o666) }, 0);
 }
 
-/// What is not ours.
+/// Returns why an entry is not ours.
 fn why(error: &GuardedError) -> NotOurs {
     match error {
         GuardedError::NotOurs { path, why } => {

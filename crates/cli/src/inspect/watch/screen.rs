@@ -72,7 +72,7 @@ pub fn frame(watched: &Watched, look: &Look, size: Size, canvas: Canvas) -> Stri
     format!("\x1b[H{text}\x1b[K\x1b[J")
 }
 
-/// Returns the parts in columns, in at most `room` rows. If there are too many for small bars,
+/// Returns the parts in columns, with at most `room` rows. If there are too many for small bars,
 /// consecutive layers are combined.
 fn table(watched: &Watched, look: &Look, width: usize, room: usize, canvas: Canvas) -> Vec<String> {
     let most = watched.parts.len().max(1);
