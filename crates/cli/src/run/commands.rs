@@ -216,6 +216,8 @@ fn options(talk: &Talk<'_>) -> String {
         presence_penalty,
         repeat_last_n,
         seed,
+        // No option sets it.
+        min_keep: _,
     } = talk.sampling;
     let predict = i64::try_from(talk.limits.max_tokens).unwrap_or(-1);
     let last_n = if repeat_last_n == ALL { "-1".to_owned() } else { repeat_last_n.to_string() };

@@ -6,11 +6,12 @@ use serde_json::json;
 
 use super::take;
 use crate::asking;
+use crate::endpoints;
 use crate::http::{self, Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {
     let tokens = call.apart(|call| {
-        let mut fields = Fields::new(call.object()?);
+        let mut fields = Fields::new(call.declared(&endpoints::MESSAGES)?);
         let serving = asking::model(call, &mut fields)?;
         Ok(asking::conversation(take(&mut fields)?.0, serving)?.len())
     });

@@ -6,11 +6,12 @@ use hyper::StatusCode;
 use serde_json::json;
 
 use crate::asking;
+use crate::endpoints;
 use crate::http::{self, Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {
     let prompt = call.apart(|call| {
-        let mut fields = Fields::new(call.object()?);
+        let mut fields = Fields::new(call.declared(&endpoints::CHAT)?);
         let serving = asking::model(call, &mut fields)?;
         let context = conversation::take_with_choice(&mut fields)?.0;
         let mut bytes = Vec::new();
