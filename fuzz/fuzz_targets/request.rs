@@ -82,6 +82,7 @@ fn server() -> &'static Fuzzed {
             slot_files: Some(slots),
             rest: None,
             page: true,
+            template_variables: Default::default(),
         };
         // A context of a few answers: none takes long, whatever is asked.
         let served = Served { name: "tiny".into(), aliases: Vec::new(), model: model(), draft: None, context: 192, quantization: Box::new(|| None) };
