@@ -27,8 +27,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use alight_model::{
-    Constraint, Engine, EngineOptions, Event, Finish, Logprobs, Model, ModelError, OfPrompt,
-    Request, RequestId,
+    Cancel, Constraint, Engine, EngineOptions, Event, Finish, Logprobs, Model, ModelError,
+    OfPrompt, Request, RequestId,
 };
 
 use crate::counts::{Counts, Totals};
@@ -201,8 +201,8 @@ pub struct Worker {
     counts: Arc<Counts>,
     health: Arc<Health>,
     stuck_after: Duration,
-    /// When it was first asked to quit.
-    quitting: OnceLock<Instant>,
+    /// When it was first asked to quit, which ends the current step.
+    quitting: Arc<OnceLock<Instant>>,
     thread: Mutex<Option<RunningThread>>,
 }
 
@@ -235,6 +235,12 @@ impl Drop for RunningRequest {
         // A thread that has ended has no requests.
         let _ = self.commands.send(Command::Cancel(self.key, self.wanted));
     }
+}
+
+/// Cancels from the moment on at which `quitting` is set.
+fn cancel_when_set(quitting: &Arc<OnceLock<Instant>>) -> Cancel {
+    let quitting = Arc::clone(quitting);
+    Cancel::when(move || quitting.get().is_some())
 }
 
 /// Creates an engine for a model, for which `draft` proposes tokens.
@@ -289,13 +295,15 @@ impl Worker {
         let [(ends, ended), (ends_watch, watched)] = [channel(), channel()];
         let context = config.engine.context;
         let page = Arc::<OnceLock<_>>::default();
+        let quitting = Arc::<OnceLock<_>>::default();
         let work = {
             let (page, counts) = (Arc::clone(&page), Arc::clone(&counts));
             let health = Arc::clone(&health);
+            let cancel = cancel_when_set(&quitting);
             move || {
                 // Dropped after the model, also by a panic.
                 let _ends = (ends, ends_watch);
-                let thread = EngineThread { model, draft, config, page, counts, health };
+                let thread = EngineThread { model, draft, config, page, counts, health, cancel };
                 thread.run(&received, &made);
             }
         };
@@ -317,7 +325,7 @@ impl Worker {
             counts,
             health,
             stuck_after,
-            quitting: OnceLock::new(),
+            quitting,
             thread: Mutex::new(Some(RunningThread { handle, ended })),
         };
         if starts_engine {
@@ -380,7 +388,7 @@ impl Worker {
         let _ = self.commands.send(Command::Between(work));
     }
 
-    /// Begins to end the thread: see [`Worker::quit`].
+    /// Begins to end the thread: see [`Worker::quit`]. The current step ends within milliseconds.
     pub fn begin_quit(&self) {
         self.quitting.get_or_init(Instant::now);
         let _ = self.commands.send(Command::Quit);
@@ -421,6 +429,7 @@ struct EngineThread<M> {
     page: Arc<OnceLock<(usize, usize)>>,
     counts: Arc<Counts>,
     health: Arc<Health>,
+    cancel: Cancel,
 }
 
 /// The reason why an engine is no longer needed.
@@ -435,7 +444,8 @@ impl<M: AsModel> EngineThread<M> {
         let EngineThread { config, page, counts, health, .. } = self;
         let (model, draft) = (self.model.as_model(), self.draft.as_ref().map(AsModel::as_model));
         let make = || {
-            let engine = engine(model, draft, &config.engine)?;
+            let mut engine = engine(model, draft, &config.engine)?;
+            engine.cancel_by(self.cancel.clone());
             // The same for each engine of the model.
             page.get_or_init(|| engine.page());
             Ok(engine)
@@ -605,6 +615,11 @@ impl<'m> EngineLoop<'m> {
         self.add(key, request, on_event, Instant::now());
     }
 
+    /// Lets `cancel` end a step early, which ends its requests.
+    pub fn cancel_by(&mut self, cancel: Cancel) {
+        self.engine.cancel_by(cancel);
+    }
+
     /// Cancels a request that has not ended.
     pub fn cancel(&mut self, key: u64) {
         self.end(key, false);
@@ -659,9 +674,7 @@ impl<'m> EngineLoop<'m> {
                 }
             }
         }
-        for (_, mut active) in self.active.drain() {
-            (active.on_event)(EngineEvent::Ending);
-        }
+        self.end_all(|| EngineEvent::Ending);
         while !self.keep.is_empty() {
             self.keep_one();
         }
@@ -778,6 +791,7 @@ impl<'m> EngineLoop<'m> {
             Ok(_) => {
                 self.health.tried(None);
             }
+            Err(ModelError::Cancelled) => self.end_all(|| EngineEvent::Ending),
             Err(error) => self.fail_all(error),
         }
         self.count_kept();
@@ -796,10 +810,15 @@ impl<'m> EngineLoop<'m> {
             (self.log)(&format!("a step has failed: {error}; the next request tries again"));
         }
         let error = Arc::new(error);
+        self.end_all(|| EngineEvent::EngineFailed(Arc::clone(&error)));
+    }
+
+    /// Hands a last event to all requests, which the engine has already dropped.
+    fn end_all(&mut self, event: impl Fn() -> EngineEvent) {
         self.ids.clear();
         self.counts.count(Totals::clear);
         for (_, mut request) in self.active.drain() {
-            (request.on_event)(EngineEvent::EngineFailed(Arc::clone(&error)));
+            (request.on_event)(event());
         }
     }
 

@@ -170,7 +170,9 @@ pub fn main(args: BatchArgs) -> Outcome {
     };
     let draft = args.drafts.leaked(&args.engine)?;
     let log: Log = Arc::new(say::note);
-    let engine = EngineLoop::start(model, draft, &options, &log).map_err(|e| anyhow!(e))?;
+    let mut engine = EngineLoop::start(model, draft, &options, &log).map_err(|e| anyhow!(e))?;
+    let interrupt = Interrupt::catch()?;
+    engine.cancel_by(interrupt.cancel());
     let shown = !args.quiet && (file.is_some() || !io::stdout().is_terminal());
     let progress = Progress::new(shown, input.len);
     let source = input.path.map(Path::to_owned);
@@ -189,7 +191,7 @@ pub fn main(args: BatchArgs) -> Outcome {
         begun: 0,
         sequences: args.sequences,
         ended: false,
-        interrupt: Interrupt::catch()?,
+        interrupt,
         source,
         goes_on,
     };
@@ -494,7 +496,7 @@ impl Batch {
     /// failed.
     fn report(&self, quiet: bool, before: (u64, u64)) -> Outcome {
         if !quiet {
-            say::line(&self.progress.summary(&self.results));
+            say::plain(&self.progress.summary(&self.results));
         }
         if self.interrupt.pressed() {
             if !quiet && self.results.waiting() > 0 {

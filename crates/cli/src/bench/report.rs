@@ -91,7 +91,7 @@ impl Report {
     }
 
     /// Returns the text for the user.
-    pub fn human(&self) -> String {
+    pub fn human(&self, columns: Option<usize>) -> String {
         let rate = &self.tokens_per_second;
         let mut text = format!(
             "{}\n\
@@ -138,7 +138,7 @@ impl Report {
             self.limits.threads
         );
         text.push_str("\n\n");
-        text.push_str(&phases::table(&self.phases));
+        text.push_str(&phases::table(&self.phases, columns));
         text.push('\n');
         text
     }

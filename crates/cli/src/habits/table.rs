@@ -64,6 +64,9 @@ pub fn command(word: &str) -> Option<&'static str> {
         "embed" | "embedding" => {
             "there is no command 'embed': `alight serve MODEL` makes vectors, at /v1/embeddings"
         }
+        "update" | "upgrade" => {
+            "there is no command 'update': install the new version as you installed this one (docs/how-to/install.md), over it"
+        }
         "-m" | "--model" | "-hf" | "--hf-repo" => {
             "a command stands first: `alight run` answers a prompt, `alight serve` answers programs"
         }

@@ -22,6 +22,7 @@ use super::runner::{MAX_RESERVED, Runner, RunnerOptions, admit};
 use super::sampler::Sampler;
 use super::speculate::{MAX_DRAFT, Speculate};
 use crate::cache::Indexed;
+use crate::cancel::Cancel;
 use crate::error::ModelError;
 use crate::open::Model;
 use crate::parts::batch::LogitRows;
@@ -179,6 +180,11 @@ impl<'m> Engine<'m> {
         self.runner.draft_with(draft, self.places.len().min(MAX_PROPOSERS))
     }
 
+    /// Lets `cancel` end a step early, with [`ModelError::Cancelled`].
+    pub fn cancel_by(&mut self, cancel: Cancel) {
+        self.runner.cancel_by(cancel);
+    }
+
     /// The maximum number of positions of each sequence.
     pub fn context(&self) -> usize {
         self.runner.context()
@@ -289,7 +295,7 @@ impl<'m> Engine<'m> {
     /// Computes the next batch and hands out its events. Returns true if there is more to compute.
     ///
     /// # Errors
-    /// Weights that cannot be loaded, or a file that has shrunk. All requests are dropped in that case.
+    /// Weights that cannot be loaded, a file that has shrunk, or a step that was cancelled. All requests are dropped in that case.
     pub fn step(
         &mut self,
         on_event: &mut dyn FnMut(RequestId, Event<'_>),
