@@ -346,6 +346,45 @@ def full_storage(page: Browser, checks: Checks) -> None:
     checks.add("Is this kept?" in page.text(".message.user > .text"), "and nothing is lost while the page is open")
 
 
+# Keeps a conversation as another tab would have kept it.
+KEPT = """
+const t = Alight.conversation, one = t.create('');
+one.title = arguments[0];
+t.add(one, {role: 'user', content: 'a question'});
+t.add(one, {role: 'assistant', content: 'A piece of', ...arguments[1]});
+localStorage.setItem('alight.chat.' + one.id, JSON.stringify(one));
+"""
+
+
+def of_a_page_that_is_gone(page: Browser, checks: Checks) -> None:
+    """A tab that has ended without a word, as in a crash."""
+    page.run(KEPT, "Crashed", {"shown": {"running": "no page has this name"}})
+    reload(page)
+    choose(page, "Crashed")
+    page.until("return document.querySelector('.message.assistant button[aria-label^=Continue]') !== null")
+    shown = [page.run(LAST), page.text(".message.assistant .numbers"), page.run("return document.getElementById('stop').hidden")]
+    checks.add(shown == ["A piece of", "the page was closed", True], f"an answer of a page that is gone has ended, and can be continued: {shown}")
+
+
+def given_results(page: Browser, checks: Checks) -> None:
+    """Results of two calls."""
+    calls = [{"id": f"c{n}", "type": "function", "function": {"name": f"f{n}", "arguments": "{}"}} for n in (1, 2)]
+    page.run(KEPT, "Called", {"content": "", "tool_calls": calls})
+    reload(page)
+    page.run(SPY)
+    choose(page, "Called")
+    checks.add(page.run("return document.querySelectorAll('.tool-result').length") == 2, "each call has a field for its result")
+    for n in (1, 2):
+        page.run("document.querySelector('.tool-result input').focus()")
+        page.keys(f"result {n}" + ENTER)
+    page.until("return window.bodies.length > 0")
+    page.until(IDLE)
+    sent = [(m["role"], m.get("tool_call_id"), m["content"]) for m in page.run("return window.bodies[0].messages")]
+    wanted = [("user", None, "a question"), ("assistant", None, ""), ("tool", "c1", "result 1"), ("tool", "c2", "result 2")]
+    checks.add(sent == wanted and page.run("return window.bodies.length") == 1, f"the results are sent together: {sent}")
+    checks.add(not page.run("return document.querySelectorAll('.tool-result').length"), "a result that is known is not asked for")
+
+
 def narrow(page: Browser, checks: Checks) -> None:
     """On a telephone."""
     page.size(360, 640)
@@ -393,4 +432,6 @@ def run(page: Browser, checks: Checks, folder: Path) -> None:
     own_system_prompt(page, checks)
     migrated(page, checks)
     full_storage(page, checks)
+    of_a_page_that_is_gone(page, checks)
+    given_results(page, checks)
     narrow(page, checks)

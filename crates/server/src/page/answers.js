@@ -14,7 +14,8 @@ let watcher = () => {};
 const seconds = (ms) => (ms >= 9950 ? `${Math.round(ms / 1000)} s` : `${(ms / 1000).toFixed(1)} s`);
 
 const reading = ({ queue, total, cache, processed, time_ms: time }) => {
-  if (queue !== undefined) return queue ? `Waiting: ${queue} ${queue === 1 ? "request comes" : "requests come"} before yours` : "Waiting: yours is next";
+  if (queue === 0) return "Waiting: yours is next";
+  if (queue) return `Waiting: ${queue} ${queue === 1 ? "request comes" : "requests come"} before yours`;
   const known = cache ? `, ${cache} known already` : "";
   const rate = time > 0 ? (processed - cache) / time : 0;
   const left = rate > 0 && total > processed ? `, ${seconds((total - processed) / rate)} left` : "";
@@ -28,8 +29,9 @@ const numbers = ({ usage, began, first, last, stopped, closed, reason }) => {
   if (usage) {
     const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
     parts.push(`${usage.prompt_tokens} tokens read${cached ? ` (${cached} known already)` : ""}`);
-    const rate = last > first && usage.completion_tokens > 1 ? `, ${((usage.completion_tokens - 1) / (last - first) * 1000).toFixed(1)} per second` : "";
-    parts.push(`${usage.completion_tokens} generated${rate}`);
+    const generated = usage.completion_tokens;
+    const rate = last > first && generated > 1 ? `, ${((generated - 1) / (last - first) * 1000).toFixed(1)} per second` : "";
+    parts.push(`${generated} generated${rate}`);
   }
   if (first) parts.push(`first after ${seconds(first - began)}`);
   if (stopped) parts.push("stopped");
@@ -77,7 +79,8 @@ const take = (answer, chunk) => {
 // Has a conversation answered in `node`, a message of the assistant at the end of its branch. If it has text already, that is continued.
 // `options()` are the fields of the request besides the messages.
 const start = async (conversation, node, options) => {
-  const answer = { conversation, node, abort: new AbortController(), status: "Waiting for the server", began: performance.now(), first: 0, last: 0, kept: true };
+  const abort = new AbortController();
+  const answer = { conversation, node, abort, status: "Waiting for the server", began: performance.now(), first: 0, last: 0, kept: true };
   running.set(conversation.id, answer);
   const continued = Boolean(node.content);
   if (!continued) delete node.reasoning_content;
@@ -122,18 +125,22 @@ addEventListener("pagehide", () => {
   }
 });
 
-// An answer of a page that is gone was cut off. Resolves to true if `node` is one.
-const isCutOff = async (node) => {
-  const owner = node.shown?.running;
-  if (!owner || await tabs.isHere(owner) || node.shown?.running !== owner) return false;
-  node.shown = { numbers: CLOSED, cut: "yes" };
-  return true;
+// Ends the answers of pages that are gone. Resolves to true if there were some.
+const endCutOff = async (conversation) => {
+  let ended = false;
+  for (const node of conversation.nodes.filter((one) => one.shown?.running)) {
+    const owner = node.shown.running;
+    if (await tabs.isHere(owner) || node.shown?.running !== owner) continue;
+    node.shown = { numbers: CLOSED, cut: "yes" };
+    ended = true;
+  }
+  return ended;
 };
 
-// The message that is being answered in a conversation, here or in another tab.
-const inProgress = (conversation) => tree.path(conversation).find((node) => node.shown?.running);
+// The answer in progress of a conversation, here or in another tab, on whichever branch.
+const inProgress = (conversation) => conversation.nodes.find((node) => node.shown?.running);
 
 Alight.answers = {
-  start, of, stop, isCutOff, inProgress, all: () => [...running.values()], isFull: () => running.size >= MAX_RUNNING, MAX_RUNNING,
+  start, of, stop, endCutOff, inProgress, all: () => [...running.values()], isFull: () => running.size >= MAX_RUNNING, MAX_RUNNING,
   watch: (call) => { watcher = call; },
 };

@@ -91,7 +91,8 @@ const merge = (into, other, owns = () => false) => {
 // ---- what comes from outside: the storage, an older page, a file
 
 const isText = (value) => typeof value === "string";
-const isMessage = (one) => one && typeof one === "object" && ROLES.includes(one.role) && (isText(one.content) || one.content == null || Array.isArray(one.content));
+const isContent = (value) => isText(value) || value === null || value === undefined || Array.isArray(value);
+const isMessage = (one) => one && typeof one === "object" && ROLES.includes(one.role) && isContent(one.content);
 
 // The content as one text: OpenAI's messages may have it in parts.
 const textOf = (content) => (Array.isArray(content) ? content.map((part) => (isText(part?.text) ? part.text : "")).join("\n") : content ?? "");
@@ -99,7 +100,8 @@ const textOf = (content) => (Array.isArray(content) ? content.map((part) => (isT
 const callsOf = (calls) => {
   if (!Array.isArray(calls)) return undefined;
   const kept = calls.filter((call) => call && isText(call.id) && isText(call.function?.name) && isText(call.function?.arguments));
-  return kept.length ? kept.map(({ id, function: { name, arguments: given } }) => ({ id, type: "function", function: { name, arguments: given } })) : undefined;
+  if (!kept.length) return undefined;
+  return kept.map(({ id, function: { name, arguments: given } }) => ({ id, type: "function", function: { name, arguments: given } }));
 };
 
 const messageOf = (one) => {

@@ -25,7 +25,8 @@ const copied = async (pressed, text) => {
   setTimeout(() => { pressed.textContent = before; }, 1500);
 };
 
-// Enter sends, Shift and Enter begins a line, Escape cancels: the same in every field of the page. `cancel` returns false if there is nothing to cancel.
+// Enter sends, Shift and Enter begins a line, Escape cancels: the same in every field of the page. `cancel` returns false if there is nothing
+// to cancel.
 const keys = (field, { send, cancel }) => {
   field.addEventListener("keydown", (event) => {
     // While a word is being composed, both keys are part of that.

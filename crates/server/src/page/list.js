@@ -27,7 +27,8 @@ const list = (into, search, acts) => {
 
   const row = (one) => {
     if (renaming === one.id) return element("li", {}, field(one));
-    const name = element("button", { type: "button", className: "name", title: one.title }, element("span", { className: "title-text", text: one.title }));
+    const text = element("span", { className: "title-text", text: one.title });
+    const name = element("button", { type: "button", className: "name", title: one.title }, text);
     if (one === shown) name.setAttribute("aria-current", "true");
     if (answers.inProgress(one)) name.append(element("span", { className: "busy", text: "answering" }));
     name.addEventListener("click", () => acts.choose(one));
@@ -53,7 +54,13 @@ const list = (into, search, acts) => {
     if (input) { input.focus(); input.select(); }
   };
   search.addEventListener("input", () => refresh());
-  keys(search, { send: () => into.querySelector(".name")?.click(), cancel: () => { if (!search.value) return false; search.value = ""; refresh(); } });
+  const showEverything = () => {
+    if (!search.value) return false;
+    search.value = "";
+    refresh();
+    return true;
+  };
+  keys(search, { send: () => into.querySelector(".name")?.click(), cancel: showEverything });
   return { refresh };
 };
 

@@ -18,26 +18,31 @@ const plain = (text) => operator(text, { stretchy: "false" });
 const pairs = (text) => new Map(text.trim().split(/\s+/).map((one) => [one.slice(0, one.indexOf(":")), one.slice(one.indexOf(":") + 1)]));
 
 const LETTERS = pairs(`
-  alpha:α beta:β gamma:γ delta:δ epsilon:ϵ varepsilon:ε zeta:ζ eta:η theta:θ vartheta:ϑ iota:ι kappa:κ lambda:λ mu:μ nu:ν xi:ξ omicron:ο pi:π varpi:ϖ
-  rho:ρ varrho:ϱ sigma:σ varsigma:ς tau:τ upsilon:υ phi:ϕ varphi:φ chi:χ psi:ψ omega:ω Gamma:Γ Delta:Δ Theta:Θ Lambda:Λ Xi:Ξ Pi:Π Sigma:Σ Upsilon:Υ
-  Phi:Φ Psi:Ψ Omega:Ω ell:ℓ hbar:ℏ imath:ı jmath:ȷ Re:ℜ Im:ℑ wp:℘ aleph:ℵ infty:∞ partial:∂ nabla:∇ emptyset:∅ varnothing:∅ top:⊤ bot:⊥ angle:∠
-  triangle:△ square:□ blacksquare:■ Box:□ checkmark:✓ degree:° prime:′ dagger:† ddagger:‡ S:§ pounds:£ clubsuit:♣ diamondsuit:♢ heartsuit:♡ spadesuit:♠
-  dots:… ldots:… cdots:⋯ vdots:⋮ ddots:⋱ dotsc:… dotsb:⋯ $:$ %:% #:# &:& _:_ forall:∀ exists:∃ nexists:∄`);
+  alpha:α beta:β gamma:γ delta:δ epsilon:ϵ varepsilon:ε zeta:ζ eta:η theta:θ vartheta:ϑ iota:ι kappa:κ lambda:λ mu:μ nu:ν xi:ξ omicron:ο pi:π
+  varpi:ϖ rho:ρ varrho:ϱ sigma:σ varsigma:ς tau:τ upsilon:υ phi:ϕ varphi:φ chi:χ psi:ψ omega:ω Gamma:Γ Delta:Δ Theta:Θ Lambda:Λ Xi:Ξ Pi:Π
+  Sigma:Σ Upsilon:Υ Phi:Φ Psi:Ψ Omega:Ω ell:ℓ hbar:ℏ imath:ı jmath:ȷ Re:ℜ Im:ℑ wp:℘ aleph:ℵ infty:∞ partial:∂ nabla:∇ emptyset:∅ varnothing:∅
+  top:⊤ bot:⊥ angle:∠ triangle:△ square:□ blacksquare:■ Box:□ checkmark:✓ degree:° prime:′ dagger:† ddagger:‡ S:§ pounds:£ clubsuit:♣
+  diamondsuit:♢ heartsuit:♡ spadesuit:♠ dots:… ldots:… cdots:⋯ vdots:⋮ ddots:⋱ dotsc:… dotsb:⋯ $:$ %:% #:# &:& _:_ forall:∀ exists:∃ nexists:∄`);
 const OPERATORS = pairs(`
-  pm:± mp:∓ times:× div:÷ cdot:⋅ ast:∗ star:⋆ circ:∘ bullet:∙ oplus:⊕ ominus:⊖ otimes:⊗ oslash:⊘ odot:⊙ wedge:∧ land:∧ vee:∨ lor:∨ cap:∩ cup:∪ uplus:⊎
-  sqcap:⊓ sqcup:⊔ setminus:∖ backslash:∖ amalg:⨿ neg:¬ lnot:¬ leq:≤ le:≤ geq:≥ ge:≥ leqslant:⩽ geqslant:⩾ ll:≪ gg:≫ neq:≠ ne:≠ equiv:≡ sim:∼ simeq:≃ approx:≈ cong:≅
-  propto:∝ doteq:≐ asymp:≍ prec:≺ succ:≻ preceq:⪯ succeq:⪰ in:∈ notin:∉ ni:∋ subset:⊂ supset:⊃ subseteq:⊆ supseteq:⊇ subsetneq:⊊ sqsubseteq:⊑ mid:∣ nmid:∤
-  parallel:∥ perp:⟂ vdash:⊢ dashv:⊣ models:⊨ vDash:⊨ to:→ rightarrow:→ leftarrow:← gets:← leftrightarrow:↔ Rightarrow:⇒ implies:⟹ Leftarrow:⇐ impliedby:⟸
-  Leftrightarrow:⇔ iff:⟺ longrightarrow:⟶ longleftarrow:⟵ Longrightarrow:⟹ Longleftarrow:⟸ longleftrightarrow:⟷ mapsto:↦ longmapsto:⟼ uparrow:↑ downarrow:↓ updownarrow:↕ Uparrow:⇑
-  Downarrow:⇓ nearrow:↗ searrow:↘ swarrow:↙ nwarrow:↖ hookrightarrow:↪ hookleftarrow:↩ rightharpoonup:⇀ leftharpoonup:↼ rightleftharpoons:⇌ leadsto:⇝ therefore:∴
-  because:∵ colon:: vert:| Vert:‖ |:‖ lbrace:{ {:{ rbrace:} }:} lbrack:[ rbrack:] langle:⟨ rangle:⟩ lfloor:⌊ rfloor:⌋ lceil:⌈ rceil:⌉ lvert:| rvert:| lVert:‖
-  rVert:‖ triangleq:≜ coloneqq:≔ lhd:⊲ rhd:⊳ lesssim:≲ gtrsim:≳ ltimes:⋉ rtimes:⋊ bowtie:⋈`);
-const LARGE = pairs("sum:∑ prod:∏ coprod:∐ bigcup:⋃ bigcap:⋂ bigvee:⋁ bigwedge:⋀ bigoplus:⨁ bigotimes:⨂ bigodot:⨀ biguplus:⨄ bigsqcup:⨆");
+  pm:± mp:∓ times:× div:÷ cdot:⋅ ast:∗ star:⋆ circ:∘ bullet:∙ oplus:⊕ ominus:⊖ otimes:⊗ oslash:⊘ odot:⊙ wedge:∧ land:∧ vee:∨ lor:∨ cap:∩ cup:∪
+  uplus:⊎ sqcap:⊓ sqcup:⊔ setminus:∖ backslash:∖ amalg:⨿ neg:¬ lnot:¬ leq:≤ le:≤ geq:≥ ge:≥ leqslant:⩽ geqslant:⩾ ll:≪ gg:≫ neq:≠ ne:≠ equiv:≡
+  sim:∼ simeq:≃ approx:≈ cong:≅ propto:∝ doteq:≐ asymp:≍ prec:≺ succ:≻ preceq:⪯ succeq:⪰ in:∈ notin:∉ ni:∋ subset:⊂ supset:⊃ subseteq:⊆
+  supseteq:⊇ subsetneq:⊊ sqsubseteq:⊑ mid:∣ nmid:∤ parallel:∥ perp:⟂ vdash:⊢ dashv:⊣ models:⊨ vDash:⊨ to:→ rightarrow:→ leftarrow:← gets:←
+  leftrightarrow:↔ Rightarrow:⇒ implies:⟹ Leftarrow:⇐ impliedby:⟸ Leftrightarrow:⇔ iff:⟺ longrightarrow:⟶ longleftarrow:⟵ Longrightarrow:⟹
+  Longleftarrow:⟸ longleftrightarrow:⟷ mapsto:↦ longmapsto:⟼ uparrow:↑ downarrow:↓ updownarrow:↕ Uparrow:⇑ Downarrow:⇓ nearrow:↗ searrow:↘
+  swarrow:↙ nwarrow:↖ hookrightarrow:↪ hookleftarrow:↩ rightharpoonup:⇀ leftharpoonup:↼ rightleftharpoons:⇌ leadsto:⇝ therefore:∴ because:∵
+  colon:: vert:| Vert:‖ |:‖ lbrace:{ {:{ rbrace:} }:} lbrack:[ rbrack:] langle:⟨ rangle:⟩ lfloor:⌊ rfloor:⌋ lceil:⌈ rceil:⌉ lvert:| rvert:|
+  lVert:‖ rVert:‖ triangleq:≜ coloneqq:≔ lhd:⊲ rhd:⊳ lesssim:≲ gtrsim:≳ ltimes:⋉ rtimes:⋊ bowtie:⋈`);
+const LARGE = pairs(`
+  sum:∑ prod:∏ coprod:∐ bigcup:⋃ bigcap:⋂ bigvee:⋁ bigwedge:⋀ bigoplus:⨁ bigotimes:⨂ bigodot:⨀ biguplus:⨄ bigsqcup:⨆`);
 const INTEGRALS = pairs("int:∫ iint:∬ iiint:∭ oint:∮ oiint:∯");
 const FUNCTIONS = new Set("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh coth log ln lg exp dim ker deg hom arg".split(" "));
 // Their limits stand below them.
-const LIMITS = new Map("lim max min sup inf det gcd Pr argmax argmin".split(" ").map((name) => [name, name]).concat([["limsup", "lim sup"], ["liminf", "lim inf"]]));
-const ACCENTS = pairs("hat:^ widehat:^ bar:¯ overline:¯ vec:→ overrightarrow:→ overleftarrow:← dot:˙ ddot:¨ dddot:⃛ tilde:~ widetilde:~ check:ˇ breve:˘ acute:´ grave:` mathring:˚ overbrace:⏞");
+const LIMITS = new Map("lim max min sup inf det gcd Pr argmax argmin".split(" ").map((name) => [name, name]));
+LIMITS.set("limsup", "lim sup").set("liminf", "lim inf");
+const ACCENTS = pairs(`
+  hat:^ widehat:^ bar:¯ overline:¯ vec:→ overrightarrow:→ overleftarrow:← dot:˙ ddot:¨ dddot:⃛ tilde:~ widetilde:~ check:ˇ breve:˘ acute:´
+  grave:ˋ mathring:˚ overbrace:⏞`);
 const UNDER = pairs("underline:_ underbrace:⏟");
 const WIDE = new Set("widehat overline overrightarrow overleftarrow widetilde overbrace underline underbrace".split(" "));
 const SPACES = pairs(",:.167em ;:.278em >:.222em !:-.167em quad:1em qquad:2em thinspace:.167em enspace:.5em space:.25em");
@@ -54,9 +59,12 @@ const PLAIN = new Set("gather gathered equation multline displaymath".split(" ")
 
 // Letters of a style: the first of A–Z, of a–z and of 0–9 in Unicode, and those that stand elsewhere.
 const STYLES = new Map([
-  ["mathbf", [0x1D400, 0x1D41A, 0x1D7CE]], ["boldsymbol", [0x1D468, 0x1D482, 0x1D7CE]], ["bm", [0x1D468, 0x1D482, 0x1D7CE]],
-  ["mathbb", [0x1D538, 0x1D552, 0x1D7D8, "Cℂ Hℍ Nℕ Pℙ Qℚ Rℝ Zℤ"]], ["mathcal", [0x1D49C, 0x1D4B6, 0, "Bℬ Eℰ Fℱ Hℋ Iℐ Lℒ Mℳ Rℛ eℯ gℊ oℴ"]],
-  ["mathfrak", [0x1D504, 0x1D51E, 0, "Cℭ Hℌ Iℑ Rℜ Zℨ"]], ["mathsf", [0x1D5A0, 0x1D5BA, 0x1D7E2]], ["mathtt", [0x1D670, 0x1D68A, 0x1D7F6]], ["mathit", [0, 0, 0]],
+  ["mathbf", [0x1D400, 0x1D41A, 0x1D7CE]],
+  ["boldsymbol", [0x1D468, 0x1D482, 0x1D7CE]], ["bm", [0x1D468, 0x1D482, 0x1D7CE]],
+  ["mathbb", [0x1D538, 0x1D552, 0x1D7D8, "Cℂ Hℍ Nℕ Pℙ Qℚ Rℝ Zℤ"]],
+  ["mathcal", [0x1D49C, 0x1D4B6, 0, "Bℬ Eℰ Fℱ Hℋ Iℐ Lℒ Mℳ Rℛ eℯ gℊ oℴ"]],
+  ["mathfrak", [0x1D504, 0x1D51E, 0, "Cℭ Hℌ Iℑ Rℜ Zℨ"]],
+  ["mathsf", [0x1D5A0, 0x1D5BA, 0x1D7E2]], ["mathtt", [0x1D670, 0x1D68A, 0x1D7F6]], ["mathit", [0, 0, 0]],
 ]);
 STYLES.set("mathscr", STYLES.get("mathcal"));
 STYLES.set("Bbb", STYLES.get("mathbb"));
@@ -204,7 +212,9 @@ class Reader {
       }
       case "overset": case "stackrel": { const over = this.argument(); return make("mover", {}, this.argument(), over); }
       case "underset": { const under = this.argument(); return make("munder", {}, this.argument(), under); }
-      case "xrightarrow": case "xleftarrow": this.option(); return make("mover", {}, operator(name === "xrightarrow" ? "→" : "←"), this.argument());
+      case "xrightarrow": case "xleftarrow":
+        this.option();
+        return make("mover", {}, operator(name === "xrightarrow" ? "→" : "←"), this.argument());
       case "boxed": case "fbox": return make("mrow", { class: "boxed" }, this.argument());
       case "phantom": return make("mphantom", {}, this.argument());
       case "operatorname": {
@@ -236,7 +246,8 @@ class Reader {
 
   accent(name, kind, sign) {
     const wide = WIDE.has(name);
-    const made = make(kind, kind === "mover" ? { accent: "true" } : { accentunder: "true" }, this.argument(), operator(sign, { stretchy: String(wide) }));
+    const as = kind === "mover" ? { accent: "true" } : { accentunder: "true" };
+    const made = make(kind, as, this.argument(), operator(sign, { stretchy: String(wide) }));
     if (name.endsWith("brace")) made.setAttribute("data-braced", "");
     return made;
   }

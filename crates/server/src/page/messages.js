@@ -51,7 +51,8 @@ const arrows = (conversation, node, acts) => {
     made.disabled = all[to] === undefined;
     return made;
   };
-  return [arrow("‹", "Earlier version", at - 1), element("span", { className: "version", text: `${at + 1}/${all.length}` }), arrow("›", "Later version", at + 1)];
+  const place = element("span", { className: "version", text: `${at + 1}/${all.length}` });
+  return [arrow("‹", "Earlier version", at - 1), place, arrow("›", "Later version", at + 1)];
 };
 
 // Buttons and numbers below a message.
@@ -67,7 +68,8 @@ const below = (conversation, node, text, acts) => {
     if (node.content) made.push(button("Copy", "Copy this answer", (pressed) => copied(pressed, node.content)));
     if (!busy) {
       const failed = node.shown?.failed && tree.isEmpty(node);
-      made.push(failed ? button("Try again", "Ask again", () => acts.again(node)) : button("Regenerate", "Answer again, as another version", () => acts.again(node)));
+      const [word, label] = failed ? ["Try again", "Ask again"] : ["Regenerate", "Answer again, as another version"];
+      made.push(button(word, label, () => acts.again(node)));
     }
     const last = conversation.leaf === node.id && node.content && !node.tool_calls?.length;
     if (!busy && last && node.shown?.cut) made.push(button("Continue", "Continue this answer", () => acts.resume(node)));
@@ -101,7 +103,9 @@ const draw = (conversation, node, acts) => {
   };
   const all = () => {
     grow();
-    (node.tool_calls ?? []).forEach(({ id }, which) => { if (!isOpen(conversation, node, id)) calls.childNodes[which].querySelector(".tool-result")?.remove(); });
+    (node.tool_calls ?? []).forEach(({ id }, which) => {
+      if (!isOpen(conversation, node, id)) calls.childNodes[which].querySelector(".tool-result")?.remove();
+    });
     actions.replaceChildren(...below(conversation, node, text, acts));
   };
   all();

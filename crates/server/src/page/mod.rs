@@ -133,9 +133,10 @@ mod tests {
         ] {
             assert!(!html.contains(word), "{word}");
         }
-        // The only address is the namespace of the icon's picture.
-        assert_eq!(html.matches("://").count(), 1);
+        // The only addresses are namespaces: of the icon's picture, and of formulas.
+        assert_eq!(html.matches("://").count(), 2);
         assert!(html.contains("xmlns='http://www.w3.org/2000/svg'"));
+        assert!(html.contains("\"http://www.w3.org/1998/Math/MathML\""));
         assert!(html.len() < 128 << 10, "{} bytes", html.len());
     }
 }

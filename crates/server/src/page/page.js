@@ -84,7 +84,8 @@ const acts = {
 
 const stop = () => {
   const node = answers.inProgress(current);
-  if (answers.of(current)) answers.stop(current); else if (node) tabs.stopElsewhere(node.id);
+  if (answers.of(current)) answers.stop(current);
+  else if (node) { tabs.stopElsewhere(node.id); checkCutOff(current); }
 };
 
 // ---- what is shown
@@ -111,14 +112,15 @@ const showAll = () => {
 
 // An answer may be that of a page that is gone.
 const checkCutOff = async (conversation) => {
-  const node = answers.inProgress(conversation);
-  if (node && await answers.isCutOff(node)) { if (conversation === current) showAll(); else refresh(); }
+  if (!await answers.endCutOff(conversation)) return;
+  if (conversation === current) showAll(); else refresh();
 };
 
 const choose = (conversation) => {
   if (current) drafts.set(current.id, at("ask").value);
   // A chat in which nothing was written is not listed after it was left.
-  if (current && current !== conversation && !current.nodes.length && !current.prompted && !at("ask").value.trim()) conversations.remove([current.id]);
+  const isUnused = current && !current.nodes.length && !current.prompted && !at("ask").value.trim();
+  if (isUnused && current !== conversation) conversations.remove([current.id]);
   current = conversation;
   at("ask").value = drafts.get(current.id) ?? "";
   at("chat-system").value = current.system;
@@ -275,7 +277,7 @@ document.querySelectorAll("[data-closes]").forEach((one) => one.addEventListener
   toggle(one.dataset.closes, false);
   at(`open-${one.dataset.closes}`).focus();
 }));
-at("export").addEventListener("click", () => save("conversation", [current]));
+at("export").addEventListener("click", () => save(current.title.replace(/[^\p{L}\p{N} _-]+/gu, "").slice(0, 60).trim() || "conversation", [current]));
 at("export-all").addEventListener("click", () => save("conversations", conversations.list().filter((one) => one.nodes.length)));
 at("import").addEventListener("click", () => at("files").click());
 at("files").addEventListener("change", async () => { await openFiles([...at("files").files]); at("files").value = ""; });
