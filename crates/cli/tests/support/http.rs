@@ -152,8 +152,13 @@ fn head(method: &str, path: &str, headers: &[(&str, &str)], len: usize) -> Strin
 pub struct Begun(TcpStream);
 
 impl Begun {
+    /// Reads until this text has come.
+    pub fn wait_for(&mut self, text: &str) {
+        self.read_to(text);
+    }
+
     /// Reads until this text has come, and returns what was read.
-    pub fn wait_for(&mut self, text: &str) -> String {
+    pub fn read_to(&mut self, text: &str) -> String {
         let (mut all, mut piece) = (Vec::new(), [0; 256]);
         while !String::from_utf8_lossy(&all).contains(text) {
             let n = self.0.read(&mut piece).unwrap();

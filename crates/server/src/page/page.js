@@ -212,6 +212,7 @@ const openFiles = async (files) => {
   const kept = conversations.take(taken);
   if (taken.length) {
     choose(conversations.get(taken[0].id));
+    taken.forEach(({ id }) => checkCutOff(conversations.get(id)));
     toast(`Opened: ${taken.length === 1 ? taken[0].title : `${taken.length} conversations`}`);
   }
   notice(failed.join("; "));
