@@ -194,7 +194,8 @@ impl Making {
             }
             EngineEvent::Finished(finish) => self.end(finish),
             // Failures are errors of `next`; nothing else was requested.
-            EngineEvent::Reading { .. }
+            EngineEvent::Waiting { .. }
+            | EngineEvent::Reading { .. }
             | EngineEvent::PromptToken(..)
             | EngineEvent::Embedding(_)
             | EngineEvent::Refused(_)

@@ -104,6 +104,11 @@ pub enum EngineEvent {
     PromptToken(u32, TokenLogits),
     /// The prompt as a vector, `[hidden]`. The last event.
     Embedding(Vec<f32>),
+    /// It waits for a place. Sent when it begins to wait, and whenever the number has changed.
+    Waiting {
+        /// Number of requests that get a place first.
+        before: usize,
+    },
     /// Progress of the prompt; there is more to read.
     Reading {
         /// Number of tokens read, including reused ones.
@@ -549,6 +554,8 @@ struct Active {
     echoed: Vec<u32>,
     /// The salt and the prompt, until the prompt is read.
     prompt: Option<OwnPrompt>,
+    /// The last reported number of requests that get a place before it.
+    before: Option<usize>,
 }
 
 /// An engine, and the state of its requests. Its owner calls [`step`](Self::step); nothing here needs a thread.
@@ -698,7 +705,11 @@ impl<'m> EngineLoop<'m> {
             Ok(id) => {
                 self.counts.count(|all| all.came(key, prompt_tokens, max_tokens, asked));
                 self.ids.insert(key, id);
-                self.active.insert(id, Active { key, on_event, logits, echoed, prompt: own });
+                self.active.insert(
+                    id,
+                    Active { key, on_event, logits, echoed, prompt: own, before: None },
+                );
+                self.report_queue();
             }
             Err(error) => {
                 self.counts.count(|all| all.failed += 1);
@@ -716,6 +727,21 @@ impl<'m> EngineLoop<'m> {
                 *(if left { &mut all.left } else { &mut all.ended }) += 1;
                 all.gone(key);
             });
+            self.report_queue();
+        }
+    }
+
+    /// Reports to each request that waits for a place how many get one first, unless that is known.
+    fn report_queue(&mut self) {
+        let mut waiting = Vec::new();
+        self.counts.count(|all| waiting.extend(all.waiting.iter().map(|task| task.key)));
+        for (before, key) in waiting.iter().enumerate() {
+            let request = self.ids.get(key).and_then(|id| self.active.get_mut(id));
+            if let Some(request) = request
+                && request.before.replace(before) != Some(before)
+            {
+                (request.on_event)(EngineEvent::Waiting { before });
+            }
         }
     }
 
@@ -724,6 +750,7 @@ impl<'m> EngineLoop<'m> {
         let EngineLoop { model, engine, active, ids, keep, prompts, counts, .. } = self;
         counts.count(Totals::step);
         let vocab = model.tokenizer().vocab_size();
+        let mut place_is_free = false;
         // The logits may have padding after the tokens.
         let of_tokens = |logits: &'_ [f32]| logits.len().min(vocab);
         let mut on_event = |id, event: Event<'_>| {
@@ -783,6 +810,7 @@ impl<'m> EngineLoop<'m> {
             // If the receiver no longer listens, a cancel command has been sent or will follow.
             (request.on_event)(event);
             if ended {
+                place_is_free = true;
                 ids.remove(&request.key);
                 active.remove(&id);
             }
@@ -793,6 +821,9 @@ impl<'m> EngineLoop<'m> {
             }
             Err(ModelError::Cancelled) => self.end_all(|| EngineEvent::Ending),
             Err(error) => self.fail_all(error),
+        }
+        if place_is_free {
+            self.report_queue();
         }
         self.count_kept();
         while self.keep.len() > MAX_PENDING_PROMPTS {

@@ -1822,6 +1822,30 @@ fn a_stream_tells_how_far_its_prompt_is() {
 }
 
 #[test]
+fn a_stream_reports_how_many_requests_get_a_place_first() {
+    let (_folder, serving) = saying(&["--parallel", "1"]);
+    let endless = json!({"messages": messages(), "ignore_eos": true, "stream": true, "return_progress": true});
+    let mut first = serving.begin(CHAT, &endless);
+    first.wait_for("Yes");
+    let mut second = serving.begin(CHAT, &endless);
+    second.wait_for("\"queue\":0");
+    let mut third = serving.begin(CHAT, &endless);
+    third.wait_for("\"queue\":1");
+    drop(second);
+    third.wait_for("\"queue\":0");
+    drop(first);
+    let rest = third.read_to("Yes");
+    assert!(rest.contains("prompt_progress") && !rest.contains("queue"), "{rest}");
+    // Without the field, nothing is reported.
+    let plain = json!({"messages": messages(), "ignore_eos": true, "stream": true});
+    let mut plain = serving.begin(CHAT, &plain);
+    plain.wait_for("role");
+    drop(third);
+    let rest = plain.read_to("Yes");
+    assert!(!rest.contains("queue"), "{rest}");
+}
+
+#[test]
 fn an_answer_is_that_of_run_whoever_asks_beside_it() {
     let Some(model) = smollm2() else { return };
     let cache = tempfile::tempdir().unwrap();

@@ -449,7 +449,8 @@ impl Batch {
             }
             EngineEvent::EngineFailed(error) => return Err(anyhow!(error).into()),
             // The progress of a prompt, and outputs that no line requests.
-            EngineEvent::Reading { .. }
+            EngineEvent::Waiting { .. }
+            | EngineEvent::Reading { .. }
             | EngineEvent::PromptToken(..)
             | EngineEvent::Embedding(_)
             | EngineEvent::Ending => return Ok(()),
