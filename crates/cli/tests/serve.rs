@@ -1001,6 +1001,22 @@ fn a_request_may_have_more_texts_than_the_queue_has_places() {
 }
 
 #[test]
+fn the_prompt_of_each_interface_is_shown() {
+    let (_folder, serving) = saying(&[]);
+    let shown = |of: &str, body: Value| {
+        let prompt = serving.post(&format!("/apply-template{of}"), &body).json();
+        prompt["prompt"].as_str().unwrap_or_else(|| panic!("{prompt}")).to_owned()
+    };
+    let chat = shown("", json!({"messages": messages()}));
+    assert_eq!(shown("?of=responses", json!({"input": messages()})), chat);
+    let blocks = json!([{"type": "text", "text": messages()[0]["content"]}]);
+    let body = json!({"messages": [{"role": "user", "content": blocks}], "max_tokens": 1});
+    assert_eq!(shown("?of=messages", body), chat);
+    let refused = serving.post("/apply-template?of=mail", &json!({"messages": messages()}));
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("of")));
+}
+
+#[test]
 fn llama_server_s_own_addresses() {
     let (_folder, serving) = saying(&[]);
     let tokens =
