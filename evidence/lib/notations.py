@@ -74,16 +74,21 @@ class Family:
     ids_kept: bool = True
     """Whether the client is given it."""
     failures: tuple[Failure, ...] = ()
+    held: Callable[[tuple[Call, ...]], str] | None = None
+    """The calls as a grammar holds them, if that is another way."""
+    several_held: bool = True
+    """Whether a grammar lets several be written."""
 
-    def answer(self, answer: Answer, opened: bool | None = None) -> str:
-        """The script of an answer. `opened`: whether the prompt has opened the thinking."""
+    def answer(self, answer: Answer, opened: bool | None = None, held: bool = False) -> str:
+        """The script of an answer. `opened`: whether the prompt has opened the thinking; `held`: whether a grammar holds the calls."""
         opened, written = self.opened if opened is None else opened, ""
         if answer.thinking or opened:
             before, after = self.think
             written += ("" if opened else before) + answer.thinking + after
         if answer.text:
             written += self.text[0] + answer.text + self.text[1]
-        return written + (self.calls(answer.calls) if answer.calls else "") + self.tail
+        calls = self.held if held and self.held else self.calls
+        return written + (calls(answer.calls) if answer.calls else "") + self.tail
 
     def marks_of(self) -> dict[str, str]:
         """All its special tokens."""
@@ -218,6 +223,7 @@ def k3(calls: tuple[Call, ...]) -> str:
 M2 = joined(tagged('<invoke name="', '">', '<parameter name="', '">', "</parameter>", "</invoke>"), "\n", "<minimax:tool_call>\n", "\n</minimax:tool_call>")
 MINIMAX3 = joined(lambda call: f'{M3}<invoke name="{call.name}">{"".join(elements(value, key) for key, value in call.arguments.items())}{M3}</invoke>', "\n",
                   f"{M3}<tool_call>\n", f"\n{M3}</tool_call>")
+LLAMA = joined(lambda call: f'{{"name": {j(call.name)}, "parameters": {j(call.arguments)}}}', "; ")
 SEED = joined(tagged("<seed:tool_call>\n<function=", ">", "<parameter=", ">", "</parameter>", "</function>\n</seed:tool_call>"), "\n")
 MINICPM = joined(tagged('<function name="', '">', '<param name="', '">', "</param>", "</function>", value=lambda value: f"<![CDATA[{value}]]>" if "<" in str(value) else raw(value), between=""), "\n")
 SOLAR = joined(lambda call: f"<|tool_call:begin|>a{call.name}1<|tool_call:name|>{call.name}<|tool_call:args|>{j(call.arguments)}<|tool_call:end|>", "", "<|begin|>assistant<|tool_calls|>")
@@ -263,7 +269,8 @@ FAMILIES = (
         Failure("no header", "Yes.", of("Yes.")),
     )),
     Family("mistral-v3", "Mistral", "mistralai-Mistral-Nemo-Instruct-2407", json_list("name", "arguments", "[TOOL_CALLS]", ids="id"), think=None,
-           specials=controls("[TOOL_CALLS]", "[INST]", "[/INST]"), end="</s>", text_before_calls=False, marks=("]",), ids=nine, ids_kept=False),
+           specials=controls("[TOOL_CALLS]", "[INST]", "[/INST]"), end="</s>", text_before_calls=False, marks=("]",), ids=nine, ids_kept=False,
+           held=json_list("name", "arguments", "[TOOL_CALLS]")),
     Family("mistral-v11", "Mistral", "Mistral-Small-3.2-24B-Instruct-2506", joined(lambda call: f"[TOOL_CALLS]{call.name}[CALL_ID]{call.id}[ARGS]{j(call.arguments)}"), think=None,
            specials=controls("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "[INST]", "[/INST]"), end="</s>", marks=("[TOOL_CALLS]",), ids=nine),
     Family("ministral3", "Mistral", "mistralai-Ministral-3-14B-Reasoning-2512", joined(lambda call: f"[TOOL_CALLS]{call.name}[ARGS]{j(call.arguments)}"), think=("[THINK]", "[/THINK]"),
@@ -312,14 +319,14 @@ FAMILIES = (
     Family("minimax-m3", "MiniMax3", "MiniMax-M3", MINIMAX3, think=("<mm:think>", "</mm:think>"), specials={M3: "user", "<mm:think>": "user", "</mm:think>": "user"}, end="[e~[", marks=("</a>",), failures=(
         Failure("thinking that only ends", "</mm:think>Yes.", of("Yes.")),
     )),
-    Family("llama3", "Llama", "meta-llama-Llama-3.1-8B-Instruct", joined(lambda call: f'{{"name": {j(call.name)}, "parameters": {j(call.arguments)}}}', "; "), think=None,
+    Family("llama3", "Llama", "meta-llama-Llama-3.1-8B-Instruct", LLAMA, think=None, several_held=False,
            specials=controls("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>", "<|eom_id|>"), end="<|eot_id|>", text_before_calls=False, failures=(
         Failure("its type first", '{"type": "function", "name": "f", "parameters": {"b": 1}}', of("", "", F)),
         Failure("after text", 'I look.\n{"name": "f", "parameters": {"b": 1}}', of("I look.", "", F)),
         Failure("code after its mark", "<|python_tag|>f.call(b=1)", of("", "", F), "<|eom_id|>"),
         Failure("JSON of something else", '{"name": "Ann", "age": 3}', of('{"name": "Ann", "age": 3}')),
     )),
-    Family("llama4", "Llama", "meta-llama-Llama-3.2-3B-Instruct", joined(pythonic, ", ", "[", "]"), think=None,
+    Family("llama4", "Llama", "meta-llama-Llama-3.2-3B-Instruct", joined(pythonic, ", ", "[", "]"), think=None, held=LLAMA, several_held=False,
            specials=controls("<|begin_of_text|>", "<|python_tag|>", "<|python_start|>", "<|python_end|>"), end="<|eot_id|>", text_before_calls=False, failures=(
         Failure("between marks", "<|python_start|>[f(b=1), g()]<|python_end|>", of("", "", F, G)),
         Failure("JSON between marks", '<|python_start|>{"name": "f", "parameters": {"b": 1}}<|python_end|>', of("", "", F)),

@@ -15,7 +15,7 @@ Where the spelling of a special token is meant as ordinary text, `literal(text)`
 the usual tokens. A special token is one token wherever it occurs, as in real models. The same one twice in a row cannot be written (`steps` writes the second as text), nor
 may a script begin with the special token with which the prompt ends. A prompt that is read again after an answer has other tokens for what the model wrote: the cache knows it up to the end of the prompt before.
 
-A grammar that forbids the next step makes the model write anything that the grammar allows.
+An answer has some thousand tokens at most. A grammar that forbids the next step makes the model write anything that the grammar allows.
 
 How it works: a token's embedding says which it is. One head of attention finds the last step that was written, another the highest marker. Each row of
 the output has the code of the step before it; a step before or after a special token is a unit of the feed-forward part.
@@ -48,8 +48,9 @@ ONE = NEXT_SPECIAL + MAX_SPECIALS
 REST = ONE + 1
 WIDTH = -(-(REST + 1) // 32) * 32
 HEAD, BASE = 256, 1e9
-# Pairs of a head that turn by about 0.5, 0.05, 0.005 and nothing for each position.
-RECENT, STILL = (4, 18, 33), 127
+# Pairs of a head that turn by about 0.0048, 0.0015 and nothing for each position: the sine of the first falls evenly for some hundred positions, and the cosine of the
+# second keeps what is farther below it, for some thousand.
+SLOPE, RANGE, STILL = 33, 40, 127
 ROOT2 = math.sqrt(2)
 
 Step = bytes | str
@@ -227,8 +228,8 @@ def _tensors(count: int, first_mark: int, first_marker: int, first_step: int, be
         for at in _code(previous, STEP) if previous is not None else ():
             output[first_step + step, at] = 1
     query, key, value, back = (np.zeros((2 * HEAD, WIDTH), np.float32) for _ in range(4))
-    for pair in RECENT:
-        query[2 * pair, ONE] = 200
+    query[2 * SLOPE + 1, ONE], query[2 * RANGE, ONE] = 3000, 4000
+    for pair in (SLOPE, RANGE):
         key[2 * pair, STEP:SPECIAL] = 0.5
     query[HEAD + 2 * STILL, ONE] = 1
     for number in range(MAX_SCRIPTS):
