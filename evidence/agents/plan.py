@@ -40,9 +40,9 @@ class Weather(BaseModel):
     rain: bool
 
 
-def called(name: str, **arguments) -> None:
+def called(tool: str, /, **arguments) -> None:
     """Notes a call that has reached a tool."""
-    CALLED.append((name, arguments))
+    CALLED.append((tool, arguments))
     if CALLS_FILE:
         with Path(CALLS_FILE).open("a") as file:
             file.write(json.dumps(CALLED[-1]) + "\n")
