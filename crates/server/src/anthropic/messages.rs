@@ -88,11 +88,17 @@ fn tool_use(call: &ToolCall, input: Value) -> Value {
     json!({"type": "tool_use", "id": id, "name": call.name, "input": input})
 }
 
+/// The signature of thinking. At Anthropic it proves where thinking is from; here nothing reads it. It is not empty, because pydantic-ai sends
+/// thinking without a signature back as text of the user, before which the prompt is another one.
+const SIGNATURE: &str = "YWxpZ2h0";
+
 /// Returns a block of an answer that is sent whole.
 fn block(delta: Delta) -> Value {
     match delta {
         Delta::Content(text) => json!({"type": "text", "text": text}),
-        Delta::Thinking(text) => json!({"type": "thinking", "thinking": text, "signature": ""}),
+        Delta::Thinking(text) => {
+            json!({"type": "thinking", "thinking": text, "signature": SIGNATURE})
+        }
         Delta::Call(call) => tool_use(&call, input(&call)),
         Delta::Arguments(_) => Value::Null,
     }
@@ -143,7 +149,7 @@ impl Events {
     fn close(&mut self, out: &mut String) {
         let Some(kind) = self.block.take() else { return };
         if kind == "thinking" {
-            self.delta(&json!({"type": "signature_delta", "signature": ""}), out);
+            self.delta(&json!({"type": "signature_delta", "signature": SIGNATURE}), out);
         }
         event(&json!({"type": "content_block_stop", "index": self.blocks}), out);
         self.blocks += 1;

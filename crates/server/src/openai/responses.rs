@@ -45,15 +45,15 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
 }
 
 /// The contents of a request.
-pub(super) struct Asks {
+pub(crate) struct Asks {
     ask: GenerateRequest,
-    pub(super) prompt: Vec<u32>,
+    pub(crate) prompt: Vec<u32>,
     asked: AnswerOptions,
     stream: bool,
 }
 
 /// Reads a request without computing anything.
-pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving, Asks), Failure> {
+pub(crate) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving, Asks), Failure> {
     let (mut fields, others) = items::renamed(object)?;
     let serving = asking::model(call, &mut fields)?;
     let (context, choice) = conversation::take_with_choice(&mut fields)?;
