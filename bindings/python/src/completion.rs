@@ -180,7 +180,7 @@ impl Making {
             }
         };
         match event {
-            EngineEvent::Prompt { reused } => self.reused = reused,
+            EngineEvent::Prompt { reused, .. } => self.reused = reused,
             EngineEvent::Token(id, logits) => {
                 self.tokens.push(id);
                 if let TokenLogits::Logprobs(logprobs) = logits {

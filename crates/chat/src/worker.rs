@@ -120,6 +120,8 @@ pub enum EngineEvent {
     Prompt {
         /// Number of its tokens that were reused.
         reused: usize,
+        /// The place that computes it.
+        place: usize,
     },
     /// The next token, and the logits of its position.
     Token(u32, TokenLogits),
@@ -697,13 +699,13 @@ impl<'m> EngineLoop<'m> {
         let GenerateRequest { request, logits, grammar } = request;
         let hold = |held| self.masks.get_or_init(Masks::start).hold(held);
         let constraint = grammar.map(|held| Box::new(hold(held)) as Box<dyn Constraint>);
-        let Request { prompt, salt, max_tokens, of_prompt, .. } = &request;
+        let Request { prompt, salt, max_tokens, of_prompt, place, .. } = &request;
         let own = Some((salt.clone(), prompt.clone()));
         let echoed = if *of_prompt == OfPrompt::Logits { prompt.clone() } else { Vec::new() };
-        let (prompt_tokens, max_tokens) = (prompt.len(), *max_tokens);
+        let (lengths, place) = ([prompt.len(), *max_tokens], *place);
         match self.engine.add_constrained(request, constraint) {
             Ok(id) => {
-                self.counts.count(|all| all.came(key, prompt_tokens, max_tokens, asked));
+                self.counts.count(|all| all.came(key, lengths, place, asked));
                 self.ids.insert(key, id);
                 self.active.insert(
                     id,
@@ -757,21 +759,20 @@ impl<'m> EngineLoop<'m> {
             let Some(request) = active.get_mut(&id) else { return };
             let key = request.key;
             let event = match event {
-                Event::Prompt { reused } => {
-                    let mut place = None;
+                Event::Prompt { reused, place } => {
                     counts.count(|all| {
-                        place = all.place(key);
+                        all.placed(key, place);
                         all.read(key, reused);
                     });
                     if let Some(prompt) = request.prompt.take() {
                         if prompt.1.len() - reused >= MIN_NEW_TOKENS {
                             keep.push_back(prompt.clone());
                         }
-                        if let Some(last) = place.and_then(|place| prompts.get_mut(place)) {
+                        if let Some(last) = prompts.get_mut(place) {
                             *last = Some(prompt);
                         }
                     }
-                    EngineEvent::Prompt { reused }
+                    EngineEvent::Prompt { reused, place }
                 }
                 Event::Token(token, logits) => {
                     counts.count(|all| all.token(key));
@@ -825,6 +826,8 @@ impl<'m> EngineLoop<'m> {
         if place_is_free {
             self.report_queue();
         }
+        let drafts = self.engine.take_draft_counts();
+        self.counts.count(|all| all.drafted(drafts));
         self.count_kept();
         while self.keep.len() > MAX_PENDING_PROMPTS {
             self.keep_one();

@@ -41,6 +41,8 @@ mod prompt_cache;
 mod quantize;
 mod run;
 mod serve;
+mod serve_completion;
+mod serve_fields;
 mod serve_keeps;
 mod serve_limits;
 mod serve_log;

@@ -1033,7 +1033,7 @@ fn llama_server_s_own_addresses() {
     let props = serving.get("/props").json();
     assert_eq!((&props["total_slots"], &props["eos_token"]), (&json!(8), &json!("</s>")));
 
-    let body = json!({"prompt": [3], "stop": [" No"], "n_predict": -1});
+    let body = json!({"prompt": [3], "stop": [" No"], "n_predict": -1, "return_tokens": true});
     let whole = serving.post("/completion", &body).json();
     let said = "<think>\nSo it is.\n</think>\n\nYes.";
     assert_eq!((&whole["content"], &whole["stop_type"]), (&json!(said), &json!("word")));

@@ -141,9 +141,9 @@ pub use alight_pages::slots::{Found, SlotCounts, SlotOptions, SlotSizes};
 pub use cache::reusable;
 pub use cancel::Cancel;
 pub use engine::{
-    Constraint, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated, Logprobs,
-    MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, Numbers, OfPrompt, OptionError, Pooling, Request,
-    RequestId, Restored, Sampler, SamplerNumber, SamplerOptions, Session, SessionOptions,
+    Constraint, DraftCounts, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated,
+    Logprobs, MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, Numbers, OfPrompt, OptionError, Pooling,
+    Request, RequestId, Restored, Sampler, SamplerNumber, SamplerOptions, Session, SessionOptions,
     Speculate, context, generate, generate_constrained, to_unit_length,
 };
 pub use error::ModelError;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use alight_chat::answer::{Answer, AnswerOptions, Delta};
 use alight_chat::worker::{EngineEvent, TokenLogits};
 use alight_model::{Finish, Logprobs, ModelError};
-use alight_text::Vocabulary;
+use alight_text::{Tokenizer, Vocabulary};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -38,6 +38,21 @@ impl TokenLogprob {
     /// The number of log probabilities: its own, and those of the likeliest tokens.
     fn count(&self) -> usize {
         self.logprobs.as_ref().map_or(0, |logprobs| 1 + logprobs.top.len())
+    }
+
+    /// The token with its log probability and those of the likeliest tokens, in OpenAI's format with llama-server's ids; `None` if they are not
+    /// known.
+    pub(crate) fn value(&self, tokenizer: &Tokenizer) -> Option<Value> {
+        let one = |id: u32, logprob: f32| {
+            let mut bytes = Vec::new();
+            tokenizer.decode_special(id, &mut bytes);
+            let token = String::from_utf8_lossy(&bytes).into_owned();
+            json!({"id": id, "token": token, "bytes": bytes, "logprob": logprob})
+        };
+        let logprobs = self.logprobs.as_ref()?;
+        let mut value = one(self.id, logprobs.chosen);
+        value["top_logprobs"] = logprobs.top.iter().map(|(id, l)| one(*id, *l)).collect();
+        Some(value)
     }
 }
 
@@ -76,6 +91,8 @@ pub(crate) struct Choice {
     /// Of the prompt: its tokens, and those that were reused.
     pub(crate) prompt_tokens: usize,
     pub(crate) reused: usize,
+    /// The place of the engine that computes it, once the prompt was read.
+    pub(crate) place: Option<usize>,
     /// Tokens of the prompt that are computed or known so far.
     known: usize,
     /// While it waits for a place: the number of requests that get one first.
@@ -140,8 +157,8 @@ impl Choice {
         let mut deltas = Vec::new();
         let each = &mut |delta| deltas.push(delta);
         match event {
-            Some(EngineEvent::Prompt { reused }) => {
-                (self.reused, self.queue) = (reused, None);
+            Some(EngineEvent::Prompt { reused, place }) => {
+                (self.reused, self.place, self.queue) = (reused, Some(place), None);
                 self.known = self.prompt_tokens;
                 self.read = Some(Instant::now());
                 Some(Update::Read)
@@ -287,6 +304,7 @@ impl Generation {
             read: None,
             prompt_tokens: prompt.len(),
             reused: 0,
+            place: None,
             known: 0,
             queue: None,
             tokens: 0,

@@ -293,6 +293,8 @@ fn options(talk: &Talk<'_>) -> String {
         presence_penalty,
         repeat_last_n,
         seed,
+        // No option sets it.
+        min_keep: _,
     } = talk.sampling;
     let last_n = if repeat_last_n == ALL { "-1".to_owned() } else { repeat_last_n.to_string() };
     let (predict, constraint) = (predict(talk), constraint_name(talk));

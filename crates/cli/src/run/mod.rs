@@ -100,7 +100,7 @@ pub struct RunArgs {
     system: Option<String>,
 
     /// Give the prompt to the model as it is, without the chat template
-    #[arg(long, conflicts_with = "chat_template_file")]
+    #[arg(long, conflicts_with_all = ["chat_template_file", "chat_template_kwargs"])]
     raw: bool,
 
     #[command(flatten)]
@@ -289,8 +289,9 @@ impl RunArgs {
         limits: GenerateOptions,
         held: Option<&Held>,
     ) -> (Encoder<'m>, GenerateOptions) {
-        let encoder =
-            self.limits.encoder(Encoder::new(about.vocabulary, style, self.parse_special));
+        let encoder = Encoder::new(about.vocabulary, style, self.parse_special)
+            .with_variables(self.template.variables());
+        let encoder = self.limits.encoder(encoder);
         let rules = AnswerRules::of(held);
         let encoder = if rules.thinking { encoder } else { encoder.without_thinking() };
         let ignore_eos = limits.ignore_eos && rules.past_end;

@@ -150,6 +150,7 @@ impl SamplingArgs {
             presence_penalty: self.presence_penalty,
             repeat_last_n: self.repeat_last_n,
             seed: self.seed.and_then(|s| u64::try_from(s).ok()).unwrap_or_else(seed),
+            ..SamplerOptions::DEFAULT
         }
     }
 }

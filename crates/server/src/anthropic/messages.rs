@@ -12,7 +12,7 @@ use super::{take, take_format};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
-use crate::{asking, ids};
+use crate::{asking, endpoints, ids};
 
 pub(crate) async fn answer(call: Call) -> Answered {
     let (mut generation, events, stream) = call.apart(begun).await?;
@@ -41,7 +41,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 
 /// Reads the request, and starts the computation.
 fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
-    let mut fields = Fields::new(call.object()?);
+    let mut fields = Fields::new(call.declared(&endpoints::MESSAGES)?);
     let serving = asking::model(call, &mut fields)?;
     let (context, choice) = take(&mut fields)?;
     let format = take_format(&mut fields)?;

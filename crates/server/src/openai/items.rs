@@ -14,23 +14,13 @@ use crate::asking::tool_call;
 pub(super) const NAMES: [(&str, &str); 2] =
     [("max_tokens", "max_output_tokens"), ("response_format", "text.format")];
 
-/// Renames the fields to those of chat completions; also returns those that are left. Fields that need a server that stores answers
-/// are refused.
+/// Renames the fields to those of chat completions; also returns those that are left. The body
+/// has the fields of its endpoint.
 pub(crate) fn renamed(object: Map<String, Value>) -> Result<(Fields, Fields), Refusal> {
     let mut fields = Fields::new(object);
-    let kept = "answers are not kept here: send the whole conversation as input";
-    fields.only("previous_response_id", |_| false, kept)?;
-    fields.only("conversation", |_| false, kept)?;
-    fields.only(
-        "background",
-        |value| *value == json!(false),
-        "answers come while they are asked for",
-    )?;
     let likelihoods = json!("message.output_text.logprobs");
     let wanted = |include: &Value| include.as_array().is_some_and(|all| all.contains(&likelihoods));
     fields.only("include", |include| !wanted(include), NO_LOGPROBS)?;
-    fields.only("top_logprobs", |most| *most == 0, NO_LOGPROBS)?;
-    fields.only("prompt", |_| false, "no prompts are kept here")?;
     let mut body = Map::new();
     let instructions = fields.string("instructions")?;
     let input = fields.any("input").ok_or_else(|| Refusal::invalid("input", "it is missing"))?;
@@ -60,7 +50,10 @@ pub(crate) fn renamed(object: Map<String, Value>) -> Result<(Fields, Fields), Re
         ("max_output_tokens", "max_tokens"),
         ("model", "model"),
         ("stream", "stream"),
+        ("return_progress", "return_progress"),
+        ("timings_per_token", "timings_per_token"),
         ("tool_choice", "tool_choice"),
+        ("parallel_tool_calls", "parallel_tool_calls"),
         ("temperature", "temperature"),
         ("top_p", "top_p"),
         ("top_k", "top_k"),
