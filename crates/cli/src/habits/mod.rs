@@ -45,25 +45,25 @@ enum Means {
     /// The whole command line becomes this one.
     Instruction(&'static [&'static str]),
     /// Ignored, with its value, for this reason.
-    NotNeeded(Value, &'static str),
+    NotNeeded(IgnoredValue, &'static str),
     /// Not supported; the advice.
     Instead(&'static str),
 }
 
 /// The value of an ignored option.
 #[derive(Clone, Copy, Debug)]
-enum Value {
+enum IgnoredValue {
     No,
     One,
     /// If one of `on`, `off`, `auto`, `0`, `1`, `-1` follows.
     Switch,
 }
 
+use IgnoredValue::{No, One, Switch};
 use Means::{
     EqualsValue, Half, Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same,
     Second, Url, Which, Words,
 };
-use Value::{No, One, Switch};
 
 /// Returns the command line `given` in the options of `cli`.
 pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>> {

@@ -9,7 +9,7 @@ use alight_text::prompt::check_length;
 use alight_text::{Encoder, Style};
 use serde_json::{Map, Value, json};
 
-use super::{Begun, Lines, NO_IMAGES, Place, in_words, model, refuse, renamed, thinking};
+use super::{Lines, NO_IMAGES, OllamaEffect, Place, in_words, model, refuse, renamed, thinking};
 use crate::asking;
 use crate::failure::Failure;
 use crate::generation::Generation;
@@ -19,7 +19,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     super::answer(call, begun).await
 }
 
-fn begun(call: &Call) -> Result<Begun, Failure> {
+fn begun(call: &Call) -> Result<OllamaEffect, Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = model(call, &mut fields)?;
     let lines = Lines::new(serving, Place::Response);
@@ -29,7 +29,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let text = fields.string("prompt")?.unwrap_or_default();
     let after = fields.string("suffix")?.filter(|after| !after.is_empty());
     if text.is_empty() && after.is_none() {
-        return Ok(Begun::nothing(&mut fields, lines));
+        return Ok(OllamaEffect::nothing(&mut fields, lines));
     }
     let stream = fields.truth("stream")?.unwrap_or(true);
     let mut options = renamed(&mut fields)?;
@@ -59,5 +59,5 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let chat = chat && ask.grammar.is_none();
     let asked = AnswerOptions { chat, stops, ..AnswerOptions::default() };
     let generation = Generation::new(&call.record, running, &asked, vocabulary);
-    Ok(Begun::Answer { generation, lines, stream })
+    Ok(OllamaEffect::Answer { generation, lines, stream })
 }

@@ -33,19 +33,19 @@ pub(crate) async fn answer(call: Call) -> Answered {
 }
 
 /// Reads the request, and starts the computation.
-fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
+fn begun(call: &Call) -> Result<(Generation, ResponseEvents, bool), Failure> {
     let object = call.object()?;
     let response = response(&object);
-    let (serving, Asks { ask, prompt, asked, stream }) = asks(call, object)?;
+    let (serving, ResponseRequest { ask, prompt, asked, stream }) = asks(call, object)?;
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
-    let mut events = Events { response, open: None, thought: 0, written: 0 };
+    let mut events = ResponseEvents { response, open: None, thought: 0, written: 0 };
     events.response["model"] = serving.name.as_str().into();
     Ok((generation, events, stream))
 }
 
 /// The contents of a request.
-pub(super) struct Asks {
+pub(super) struct ResponseRequest {
     ask: GenerateRequest,
     pub(super) prompt: Vec<u32>,
     asked: AnswerOptions,
@@ -53,7 +53,10 @@ pub(super) struct Asks {
 }
 
 /// Reads a request without computing anything.
-pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving, Asks), Failure> {
+pub(super) fn asks(
+    call: &Call,
+    object: Map<String, Value>,
+) -> Result<(&Serving, ResponseRequest), Failure> {
     let (mut fields, others) = items::renamed(object)?;
     let serving = asking::model(call, &mut fields)?;
     let (context, choice) = conversation::take_with_choice(&mut fields)?;
@@ -64,7 +67,7 @@ pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving,
     let stream = fields.truth("stream")?.unwrap_or(false);
     call.record.ignored_in(&[("", &others), ("", &fields)]);
     let (prompt, asked) = asking::chat(context, &choice, stops, &mut ask, serving)?;
-    Ok((serving, Asks { ask, prompt, asked, stream }))
+    Ok((serving, ResponseRequest { ask, prompt, asked, stream }))
 }
 
 /// Returns a response without output. It repeats the fields of the request.
@@ -144,7 +147,7 @@ enum Open {
 }
 
 /// The events of a response, and its final object.
-struct Events {
+struct ResponseEvents {
     response: Value,
     open: Option<Open>,
     /// The number of tokens of thinking.
@@ -153,7 +156,7 @@ struct Events {
     written: u64,
 }
 
-impl Events {
+impl ResponseEvents {
     fn event(&mut self, kind: &str, mut value: Value, out: &mut String) {
         value["type"] = kind.into();
         value["sequence_number"] = self.written.into();
@@ -284,7 +287,7 @@ impl Events {
     }
 }
 
-impl Shape for Events {
+impl Shape for ResponseEvents {
     fn begin(&mut self, _: &[Choice], out: &mut String) {
         self.whole("response.created", out);
         self.whole("response.in_progress", out);

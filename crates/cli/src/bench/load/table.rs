@@ -1,13 +1,13 @@
 //! The result as a table for the user.
 
 use super::cells::State;
-use super::report::{CellReport, Report, heading};
+use super::report::{CellReport, LoadReport, heading};
 use crate::terminal_text;
 use crate::units;
 use rusage::Summary;
 
 /// Writes the table.
-pub fn write(report: &Report) -> String {
+pub fn write(report: &LoadReport) -> String {
     let mut text = format!(
         "{}, {}, a prompt of {} tokens; medians of {}\n",
         terminal_text::path(&report.model),
