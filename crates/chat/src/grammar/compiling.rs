@@ -35,18 +35,18 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const STACK: usize = 512 << 20;
 
 /// The number of compilations.
-struct Counts {
+struct CompileCounts {
     running: usize,
     waiting: usize,
 }
 
-impl Counts {
+impl CompileCounts {
     fn busy(&self) -> NoGrammar {
         NoGrammar::Busy { running: self.running, waiting: self.waiting }
     }
 }
 
-static COUNTS: Mutex<Counts> = Mutex::new(Counts { running: 0, waiting: 0 });
+static COUNTS: Mutex<CompileCounts> = Mutex::new(CompileCounts { running: 0, waiting: 0 });
 static ENDED: Condvar = Condvar::new();
 
 /// A permit to run one compilation.

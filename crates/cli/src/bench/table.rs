@@ -74,7 +74,7 @@ fn count(text: &str) -> Result<usize, String> {
 
 /// One measurement. Fields are only ever added.
 #[derive(Debug, Serialize)]
-struct Row {
+struct MeasurementRow {
     #[serde(serialize_with = "output::lossy")]
     model: PathBuf,
     name: String,
@@ -117,7 +117,7 @@ pub fn main(args: &TableArgs) -> Outcome {
                 let test = test(*decode, *tokens, *depth);
                 say::progress(&format!("{}: {test}, {} threads", path.display(), model.threads()));
                 let rate = measure(&model, args, *decode, *tokens, *depth)?;
-                let row = Row {
+                let row = MeasurementRow {
                     model: path.clone(),
                     name: model.name().to_owned(),
                     bytes: model.file_bytes(),
@@ -186,7 +186,7 @@ fn test(decode: bool, tokens: usize, depth: usize) -> String {
     }
 }
 
-fn markdown(rows: &[Row]) -> String {
+fn markdown(rows: &[MeasurementRow]) -> String {
     let head = ["model", "size", "params", "threads", "test", "tokens/s", "from", "to"];
     let mut table = Table::new(head, 1, Style::Markdown);
     for row in rows {
@@ -205,14 +205,14 @@ fn markdown(rows: &[Row]) -> String {
     table.text(output::columns())
 }
 
-fn csv(rows: &[Row]) -> String {
+fn csv(rows: &[MeasurementRow]) -> String {
     let quoted = |text: &str| format!("\"{}\"", one_line(text).replace('"', "\"\""));
     let mut text =
         "model,name,bytes,parameters,threads,what,tokens,depth,median,min,max,q1,q3,runs\n"
             .to_owned();
     for row in rows {
         let Summary { median, min, max, q1, q3, runs, .. } = row.tokens_per_second;
-        let Row { bytes, parameters, threads, what, tokens, depth, .. } = row;
+        let MeasurementRow { bytes, parameters, threads, what, tokens, depth, .. } = row;
         let (model, name) = (quoted(&row.model.to_string_lossy()), quoted(&row.name));
         let _ = writeln!(
             text,

@@ -47,25 +47,25 @@ enum Means {
     /// The whole command line becomes this one.
     Instruction(&'static [&'static str]),
     /// Ignored, with its value, for this reason.
-    NotNeeded(Value, &'static str),
+    NotNeeded(IgnoredValue, &'static str),
     /// Not supported; the advice.
     Instead(&'static str),
 }
 
 /// The value of an ignored option.
 #[derive(Clone, Copy, Debug)]
-enum Value {
+enum IgnoredValue {
     No,
     One,
     /// If one of `on`, `off`, `auto`, `0`, `1`, `-1` follows.
     Switch,
 }
 
+use IgnoredValue::{No, One, Switch};
 use Means::{
     EqualsValue, Half, Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same,
     Second, Url, Which, Words,
 };
-use Value::{No, One, Switch};
 
 /// Returns true if a word in the place of a command is a model: of the hub, or a file.
 fn is_model(word: &OsStr) -> bool {

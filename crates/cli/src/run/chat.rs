@@ -14,7 +14,7 @@ use rusage::Phases;
 
 use super::answer::answer;
 use super::commands::{self, Next, Talk};
-use super::engine::{About, Engine, Kind, Request};
+use super::engine::{About, Engine, EngineKind, Request};
 use super::fitting::{self, Asked, Bounds, Positions};
 use super::held::Holding;
 use super::lines::Lines;
@@ -58,7 +58,7 @@ pub fn main(
         given: args.sampling.clone(),
         sampling,
         limits,
-        native: args.choice.kind == Kind::Native,
+        native: args.choice.kind == EngineKind::Native,
         held,
         tokens: 0,
         context: about.context,

@@ -72,7 +72,7 @@ pub enum Next {
 }
 
 /// A command: its name, its arguments, its description, and its function.
-struct Command {
+struct ChatCommand {
     name: &'static str,
     takes: &'static str,
     about: &'static str,
@@ -80,33 +80,48 @@ struct Command {
 }
 
 /// All commands.
-const COMMANDS: [Command; 11] = [
-    Command { name: "/help", takes: "", about: "this list", run: help },
-    Command { name: "/clear", takes: "", about: "begin a new conversation", run: clear },
-    Command { name: "/system", takes: "[TEXT]", about: "the system prompt", run: system },
-    Command {
+const COMMANDS: [ChatCommand; 11] = [
+    ChatCommand { name: "/help", takes: "", about: "this list", run: help },
+    ChatCommand { name: "/clear", takes: "", about: "begin a new conversation", run: clear },
+    ChatCommand { name: "/system", takes: "[TEXT]", about: "the system prompt", run: system },
+    ChatCommand {
         name: "/set",
         takes: "[NAME VALUE]",
         about: "temp 0.2, predict 100, schema FILE …; alone: all options",
         run: set,
     },
-    Command {
+    ChatCommand {
         name: "/read",
         takes: "FILE",
         about: "put a text before the next message",
         run: read,
     },
-    Command { name: "/regen", takes: "", about: "another answer to the last message", run: regen },
-    Command { name: "/save", takes: "FILE", about: "write the conversation, as JSON", run: save },
-    Command { name: "/load", takes: "FILE", about: "go on with one that was saved", run: load },
-    Command { name: "/info", takes: "", about: "the model, the context, the options", run: info },
-    Command {
+    ChatCommand {
+        name: "/regen",
+        takes: "",
+        about: "another answer to the last message",
+        run: regen,
+    },
+    ChatCommand {
+        name: "/save",
+        takes: "FILE",
+        about: "write the conversation, as JSON",
+        run: save,
+    },
+    ChatCommand { name: "/load", takes: "FILE", about: "go on with one that was saved", run: load },
+    ChatCommand {
+        name: "/info",
+        takes: "",
+        about: "the model, the context, the options",
+        run: info,
+    },
+    ChatCommand {
         name: "/verbose",
         takes: "",
         about: "a line about each answer, or none again",
         run: verbose,
     },
-    Command {
+    ChatCommand {
         name: "/bye",
         takes: "",
         about: "leave, as Ctrl-D does",
@@ -138,7 +153,7 @@ pub fn run(line: String, talk: &mut Talk<'_>) -> anyhow::Result<Next> {
 
 fn help(_: &mut Talk<'_>, _: &str) -> anyhow::Result<Next> {
     let mut text = String::new();
-    for Command { name, takes, about, .. } in COMMANDS {
+    for ChatCommand { name, takes, about, .. } in COMMANDS {
         let _ = writeln!(text, "{:<22} {about}", format!("{name} {takes}"));
     }
     text += "\

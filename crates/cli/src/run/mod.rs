@@ -38,7 +38,7 @@ use crate::prompt_cache::CacheArgs;
 use crate::template::TemplateArgs;
 use crate::{folders, say, source};
 use answer::answer;
-use engine::{About, Engine, EngineChoice, Jax, Kind, Native, Request};
+use engine::{About, Engine, EngineChoice, EngineKind, Jax, Native, Request};
 use held::{HeldArgs, Holding};
 use parts::{Parts, Thinking, Tone};
 use prompt::Source;
@@ -190,8 +190,8 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
         check_chat(&args)?;
     }
     let asked = match args.choice.kind {
-        Kind::Native => args.held.constraint(given)?,
-        Kind::Jax => {
+        EngineKind::Native => args.held.constraint(given)?,
+        EngineKind::Jax => {
             args.held.refuse(given)?;
             None
         }
@@ -199,7 +199,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
     let mut front = Front { args: &args, source, held: None, started };
     let sampling = args.sampling.options();
     match args.choice.kind {
-        Kind::Native => {
+        EngineKind::Native => {
             // The system frees memory and threads when the process ends, all at once; dropping the model piece by piece before
             // that would only keep the user waiting, and a thread that Ctrl-C has left may still read it.
             let file = args.keep.file(&args.model)?;
@@ -240,12 +240,12 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
             }
             front.run(&mut engine, &about, (prompt, style), sampling, phases)
         }
-        Kind::Jax => {
+        EngineKind::Jax => {
             let mut engine = Jax::start(&args.model, &args.choice.jax)?;
             let clock = Instant::now();
             let text = Box::leak(Box::new(open::text(&args.model)?));
             args.template.give(|source| text.vocabulary.set_template(source))?;
-            let text: &'static open::Text = text;
+            let text: &'static open::ModelText = text;
             phases.end("open");
             let about = About {
                 name: &text.name,

@@ -15,7 +15,7 @@ use crate::{explain_load, output, phases, say, units};
 
 /// The line that `--json` writes. Times are in milliseconds; fields are only ever added.
 #[derive(Debug, Serialize)]
-pub struct Line<'a> {
+pub struct ReportLine<'a> {
     #[serde(serialize_with = "output::lossy")]
     model: &'a Path,
     /// The text that a pipe would receive.
@@ -49,7 +49,7 @@ struct Account {
     /// In bytes, at the end.
     held: Option<Held>,
     /// Null if all weights are in memory, or in the map of their file.
-    experts: Option<Experts>,
+    experts: Option<ExpertStatistics>,
     /// In bytes, at the end; null if the system does not provide it.
     memory: Memory,
     faults: FaultCounts,
@@ -61,7 +61,7 @@ struct Account {
 
 /// Statistics of experts that were read when they were chosen.
 #[derive(Debug, Serialize)]
-struct Experts {
+struct ExpertStatistics {
     /// Experts of all layers, the number of them that fit into memory, and the bytes of those.
     all: usize,
     slots: usize,
@@ -79,9 +79,9 @@ struct Experts {
     waited_ms: f64,
 }
 
-impl Experts {
-    fn of(SlotsReport { sizes, counts, .. }: &SlotsReport) -> Experts {
-        Experts {
+impl ExpertStatistics {
+    fn of(SlotsReport { sizes, counts, .. }: &SlotsReport) -> ExpertStatistics {
+        ExpertStatistics {
             all: sizes.pieces,
             slots: sizes.slots,
             bytes: sizes.bytes,
@@ -149,11 +149,11 @@ pub fn json<'a>(
     seed: u64,
     started: Instant,
     phases: &Phases,
-) -> Line<'a> {
+) -> ReportLine<'a> {
     let since = |t: &Instant| ms(*t - started);
     let texts = &answer.texts;
     let start = engine.start.iter().map(|(name, took)| (format!("{name}_ms"), ms(*took).into()));
-    Line {
+    ReportLine {
         model: path,
         text: &texts.written,
         answer: &texts.answer,
@@ -175,12 +175,17 @@ pub fn json<'a>(
             token_ms: answer.steps().map(ms).collect(),
         },
         account: engine.load.map(|load| {
-            account(load, engine.held, engine.experts.as_ref().map(Experts::of), phases)
+            account(load, engine.held, engine.experts.as_ref().map(ExpertStatistics::of), phases)
         }),
     }
 }
 
-fn account(load: Load, held: Option<Held>, experts: Option<Experts>, phases: &Phases) -> Account {
+fn account(
+    load: Load,
+    held: Option<Held>,
+    experts: Option<ExpertStatistics>,
+    phases: &Phases,
+) -> Account {
     let used = Usage::of_self();
     Account {
         load,

@@ -130,8 +130,8 @@ impl<'m> MtpHead<'m> {
         let of = SequenceRows { sequence: 0, role, long: false };
         self.buffers.batch.clear();
         self.buffers.batch.push(of, position, tokens, want, false);
-        let room = self.cache.prepare(0, position, position + tokens.len());
-        assert!(room, "pages for the whole context");
+        let prepared = self.cache.prepare(0, position, position + tokens.len());
+        assert!(prepared, "pages for the whole context");
         self.net.run(&mut self.buffers, &mut self.cache)
     }
 

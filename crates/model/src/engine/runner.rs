@@ -263,8 +263,8 @@ impl<'m> Runner<'m> {
         let rows = buffers.batch.tokens().len();
         for span in buffers.batch.all_spans() {
             let end = span.position + span.rows.len();
-            let room = cache.prepare(span.sequence, span.position, end);
-            assert!(room, "pages for the whole context of every sequence");
+            let prepared = cache.prepare(span.sequence, span.position, end);
+            assert!(prepared, "pages for the whole context of every sequence");
         }
         let decodes = buffers.batch.spans(Role::Prompt).next().is_none();
         match proposers.iter_mut().any(|proposer| proposer.mtp().is_some()) {

@@ -408,16 +408,16 @@ impl<'m> Engine<'m> {
             }
         }
         runner.begin(places.iter().flatten().filter(|active| active.decodes()).count());
-        let (mut rows, mut room) = (0, self.max_drafted);
+        let (mut rows, mut left) = (0, self.max_drafted);
         for (index, active) in places.iter_mut().enumerate() {
             let Some(active) = active else { continue };
             if !active.decodes() {
                 order.push(index);
                 continue;
             }
-            let most = active.max_draft(runner.context()).min(room);
+            let most = active.max_draft(runner.context()).min(left);
             let pushed = runner.push_pending(&mut active.sequence, LogitRows::All, most);
-            room -= pushed - 1;
+            left -= pushed - 1;
             rows += pushed;
             asked.push(index);
         }
@@ -468,10 +468,10 @@ impl<'m> Engine<'m> {
 
     /// Returns the number of prompt rows for the next step when `decoding` rows decode.
     fn prompt_rows(&self, decoding: usize) -> usize {
-        let room = self.runner.batch() - decoding;
+        let left = self.runner.batch() - decoding;
         match decoding {
-            0 => room,
-            _ => self.pace.rows(room, self.runner.model.store().slots().map(Slots::sizes)),
+            0 => left,
+            _ => self.pace.rows(left, self.runner.model.store().slots().map(Slots::sizes)),
         }
     }
 

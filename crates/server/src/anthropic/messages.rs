@@ -40,7 +40,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 }
 
 /// Reads the request, and starts the computation.
-fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
+fn begun(call: &Call) -> Result<(Generation, MessageEvents, bool), Failure> {
     let mut fields = Fields::new(call.declared(&endpoints::MESSAGES)?);
     let serving = asking::model(call, &mut fields)?;
     let (context, choice) = take(&mut fields)?;
@@ -58,7 +58,7 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
     let events =
-        Events { id: ids::id("msg_"), model: serving.name.clone(), block: None, blocks: 0 };
+        MessageEvents { id: ids::id("msg_"), model: serving.name.clone(), block: None, blocks: 0 };
     Ok((generation, events, stream))
 }
 
@@ -105,7 +105,7 @@ fn block(delta: Delta) -> Value {
 }
 
 /// The events of an answer that is streamed.
-struct Events {
+struct MessageEvents {
     id: String,
     model: String,
     /// The kind of the block that is open.
@@ -114,7 +114,7 @@ struct Events {
     blocks: usize,
 }
 
-impl Events {
+impl MessageEvents {
     fn message(&self, choice: &Choice, content: Value) -> Value {
         json!({
             "id": self.id,
@@ -187,7 +187,7 @@ fn event(value: &Value, out: &mut String) {
     out.push_str(&format!("event: {name}\ndata: {value}\n\n"));
 }
 
-impl Shape for Events {
+impl Shape for MessageEvents {
     fn keep_alive(&self) -> &'static str {
         "event: ping\ndata: {\"type\": \"ping\"}\n\n"
     }

@@ -1,14 +1,14 @@
 //! The result as a table for the user.
 
 use super::cells::State;
-use super::report::{CellReport, Report, heading};
+use super::report::{CellReport, LoadReport, heading};
 use crate::layout::table::{Style, Table};
 use crate::terminal_text;
 use crate::units;
 use rusage::Summary;
 
 /// Writes the table.
-pub fn write(report: &Report, columns: Option<usize>) -> String {
+pub fn write(report: &LoadReport, columns: Option<usize>) -> String {
     let mut text = format!(
         "{}, {}, a prompt of {} tokens; medians of {}\n",
         terminal_text::path(&report.model),

@@ -3,7 +3,7 @@
 use unicode_width::UnicodeWidthStr;
 
 use super::Look;
-use super::parts::{Kind, Watched};
+use super::parts::{PartKind, Watched};
 use crate::inspect::cached::{Canvas, bar, picture};
 use crate::inspect::parts::name;
 use crate::terminal_text;
@@ -34,7 +34,7 @@ const PERCENT: usize = 5;
 const BARS: [usize; 4] = [10, 6, 4, 0];
 
 /// One part, or several consecutive ones, with its share.
-struct Cell {
+struct ScreenCell {
     label: String,
     bytes: u64,
     cached: u64,
@@ -90,7 +90,13 @@ fn table(watched: &Watched, look: &Look, width: usize, room: usize, canvas: Canv
     Vec::new()
 }
 
-fn drawn(cells: &[Cell], rows: usize, label: usize, width: usize, canvas: Canvas) -> Vec<String> {
+fn drawn(
+    cells: &[ScreenCell],
+    rows: usize,
+    label: usize,
+    width: usize,
+    canvas: Canvas,
+) -> Vec<String> {
     let mut lines = vec![String::new(); rows];
     for (i, cell) in cells.iter().enumerate() {
         let line = &mut lines[i % rows];
@@ -109,12 +115,12 @@ fn drawn(cells: &[Cell], rows: usize, label: usize, width: usize, canvas: Canvas
 }
 
 /// Returns the parts, with up to `together` layers of a stack combined.
-fn cells(watched: &Watched, look: &Look, together: usize) -> Vec<Cell> {
-    let mut cells: Vec<(Cell, Option<(&str, usize)>)> = Vec::new();
+fn cells(watched: &Watched, look: &Look, together: usize) -> Vec<ScreenCell> {
+    let mut cells: Vec<(ScreenCell, Option<(&str, usize)>)> = Vec::new();
     for (part, cached) in watched.parts.iter().zip(&look.parts) {
         let stack = match part.kind {
             // Everything before the number.
-            Kind::Layer(_) => part.label.rfind([' ', '.']).map(|at| &part.label[..=at]),
+            PartKind::Layer(_) => part.label.rfind([' ', '.']).map(|at| &part.label[..=at]),
             _ => None,
         };
         if let (Some(stack), Some((cell, Some((same, count))))) = (stack, cells.last_mut())
@@ -128,7 +134,7 @@ fn cells(watched: &Watched, look: &Look, together: usize) -> Vec<Cell> {
             *count += 1;
             continue;
         }
-        let cell = Cell { label: name(&part.label), bytes: part.bytes, cached: *cached };
+        let cell = ScreenCell { label: name(&part.label), bytes: part.bytes, cached: *cached };
         cells.push((cell, stack.map(|stack| (stack, 1))));
     }
     cells.into_iter().map(|(cell, _)| cell).collect()

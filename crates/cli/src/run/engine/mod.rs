@@ -145,7 +145,7 @@ fn fields(value: impl Serialize) -> Map<String, Value> {
 
 /// The engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kind {
+pub enum EngineKind {
     /// This program.
     Native,
     /// JAX, through the Python package `alight` and jax.
@@ -159,7 +159,7 @@ pub struct EngineChoice {
     /// What computes: this program, or JAX, which needs the Python package `alight` and jax: that of the
     /// Python in ALIGHT_PYTHON, of the virtual environment that this command is in, or of python3
     #[arg(long = "engine", value_name = "NAME", default_value = "native")]
-    pub kind: Kind,
+    pub kind: EngineKind,
 
     #[command(flatten)]
     pub jax: JaxArgs,
@@ -179,11 +179,11 @@ impl EngineChoice {
         only_native.extend(ids(CacheArgs::augment_args(Command::new("cache"))));
         only_native.extend(ONLY_NATIVE.map(str::to_owned));
         match self.kind {
-            Kind::Native => match only_jax.iter().find(|id| by_hand(id)) {
+            EngineKind::Native => match only_jax.iter().find(|id| by_hand(id)) {
                 None => Ok(()),
                 Some(id) => Err(Stop::Usage(format!("{} needs --engine jax", named(id)))),
             },
-            Kind::Jax => match only_native.iter().find(|id| by_hand(id)) {
+            EngineKind::Jax => match only_native.iter().find(|id| by_hand(id)) {
                 None => Ok(()),
                 Some(id) => {
                     Err(Stop::Usage(format!("{} is not an option of the JAX engine", named(id))))
