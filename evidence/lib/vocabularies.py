@@ -130,8 +130,8 @@ def spm_vocabulary(size: int, rng):
 
 
 def add_tokenizer(w: gguf.GGUFWriter, model: str, pre: str, tokens, types, *, scores=None, merges=None, bos: int, eos: int,
-                  unk: int | None = None) -> None:
-    """The keys of a tokenizer that begins with `bos`."""
+                  unk: int | None = None, add_bos: bool = True) -> None:
+    """The keys of a tokenizer, which begins with `bos` unless `add_bos` is false."""
     w.add_tokenizer_model(model)
     w.add_tokenizer_pre(pre)
     w.add_token_list(tokens)
@@ -144,7 +144,7 @@ def add_tokenizer(w: gguf.GGUFWriter, model: str, pre: str, tokens, types, *, sc
     w.add_eos_token_id(eos)
     if unk is not None:
         w.add_unk_token_id(unk)
-    w.add_add_bos_token(True)
+    w.add_add_bos_token(add_bos)
 
 
 def add_sizes(w: gguf.GGUFWriter, m) -> None:

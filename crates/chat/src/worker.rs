@@ -27,8 +27,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use alight_model::{
-    Constraint, Engine, EngineOptions, Event, Finish, Logprobs, Model, ModelError, OfPrompt,
-    Request, RequestId,
+    Cancel, Constraint, Engine, EngineOptions, Event, Finish, Logprobs, Model, ModelError,
+    OfPrompt, Request, RequestId,
 };
 
 use crate::counts::{Counts, Totals};
@@ -104,6 +104,11 @@ pub enum EngineEvent {
     PromptToken(u32, TokenLogits),
     /// The prompt as a vector, `[hidden]`. The last event.
     Embedding(Vec<f32>),
+    /// It waits for a place. Sent when it begins to wait, and whenever the number has changed.
+    Waiting {
+        /// Number of requests that get a place first.
+        before: usize,
+    },
     /// Progress of the prompt; there is more to read.
     Reading {
         /// Number of tokens read, including reused ones.
@@ -203,8 +208,8 @@ pub struct Worker {
     counts: Arc<Counts>,
     health: Arc<Health>,
     stuck_after: Duration,
-    /// When it was first asked to quit.
-    quitting: OnceLock<Instant>,
+    /// When it was first asked to quit, which ends the current step.
+    quitting: Arc<OnceLock<Instant>>,
     thread: Mutex<Option<RunningThread>>,
 }
 
@@ -237,6 +242,12 @@ impl Drop for RunningRequest {
         // A thread that has ended has no requests.
         let _ = self.commands.send(Command::Cancel(self.key, self.wanted));
     }
+}
+
+/// Cancels from the moment on at which `quitting` is set.
+fn cancel_when_set(quitting: &Arc<OnceLock<Instant>>) -> Cancel {
+    let quitting = Arc::clone(quitting);
+    Cancel::when(move || quitting.get().is_some())
 }
 
 /// Creates an engine for a model, for which `draft` proposes tokens.
@@ -291,13 +302,15 @@ impl Worker {
         let [(ends, ended), (ends_watch, watched)] = [channel(), channel()];
         let context = config.engine.context;
         let page = Arc::<OnceLock<_>>::default();
+        let quitting = Arc::<OnceLock<_>>::default();
         let work = {
             let (page, counts) = (Arc::clone(&page), Arc::clone(&counts));
             let health = Arc::clone(&health);
+            let cancel = cancel_when_set(&quitting);
             move || {
                 // Dropped after the model, also by a panic.
                 let _ends = (ends, ends_watch);
-                let thread = EngineThread { model, draft, config, page, counts, health };
+                let thread = EngineThread { model, draft, config, page, counts, health, cancel };
                 thread.run(&received, &made);
             }
         };
@@ -319,7 +332,7 @@ impl Worker {
             counts,
             health,
             stuck_after,
-            quitting: OnceLock::new(),
+            quitting,
             thread: Mutex::new(Some(RunningThread { handle, ended })),
         };
         if starts_engine {
@@ -382,7 +395,7 @@ impl Worker {
         let _ = self.commands.send(Command::Between(work));
     }
 
-    /// Begins to end the thread: see [`Worker::quit`].
+    /// Begins to end the thread: see [`Worker::quit`]. The current step ends within milliseconds.
     pub fn begin_quit(&self) {
         self.quitting.get_or_init(Instant::now);
         let _ = self.commands.send(Command::Quit);
@@ -423,6 +436,7 @@ struct EngineThread<M> {
     page: Arc<OnceLock<(usize, usize)>>,
     counts: Arc<Counts>,
     health: Arc<Health>,
+    cancel: Cancel,
 }
 
 /// The reason why an engine is no longer needed.
@@ -437,7 +451,8 @@ impl<M: AsModel> EngineThread<M> {
         let EngineThread { config, page, counts, health, .. } = self;
         let (model, draft) = (self.model.as_model(), self.draft.as_ref().map(AsModel::as_model));
         let make = || {
-            let engine = engine(model, draft, &config.engine)?;
+            let mut engine = engine(model, draft, &config.engine)?;
+            engine.cancel_by(self.cancel.clone());
             // The same for each engine of the model.
             page.get_or_init(|| engine.page());
             Ok(engine)
@@ -541,6 +556,8 @@ struct Active {
     echoed: Vec<u32>,
     /// The salt and the prompt, until the prompt is read.
     prompt: Option<OwnPrompt>,
+    /// The last reported number of requests that get a place before it.
+    before: Option<usize>,
 }
 
 /// An engine, and the state of its requests. Its owner calls [`step`](Self::step); nothing here needs a thread.
@@ -607,6 +624,11 @@ impl<'m> EngineLoop<'m> {
         self.add(key, request, on_event, Instant::now());
     }
 
+    /// Lets `cancel` end a step early, which ends its requests.
+    pub fn cancel_by(&mut self, cancel: Cancel) {
+        self.engine.cancel_by(cancel);
+    }
+
     /// Cancels a request that has not ended.
     pub fn cancel(&mut self, key: u64) {
         self.end(key, false);
@@ -661,9 +683,7 @@ impl<'m> EngineLoop<'m> {
                 }
             }
         }
-        for (_, mut active) in self.active.drain() {
-            (active.on_event)(EngineEvent::Ending);
-        }
+        self.end_all(|| EngineEvent::Ending);
         while !self.keep.is_empty() {
             self.keep_one();
         }
@@ -687,7 +707,11 @@ impl<'m> EngineLoop<'m> {
             Ok(id) => {
                 self.counts.count(|all| all.came(key, lengths, place, asked));
                 self.ids.insert(key, id);
-                self.active.insert(id, Active { key, on_event, logits, echoed, prompt: own });
+                self.active.insert(
+                    id,
+                    Active { key, on_event, logits, echoed, prompt: own, before: None },
+                );
+                self.report_queue();
             }
             Err(error) => {
                 self.counts.count(|all| all.failed += 1);
@@ -705,6 +729,21 @@ impl<'m> EngineLoop<'m> {
                 *(if left { &mut all.left } else { &mut all.ended }) += 1;
                 all.gone(key);
             });
+            self.report_queue();
+        }
+    }
+
+    /// Reports to each request that waits for a place how many get one first, unless that is known.
+    fn report_queue(&mut self) {
+        let mut waiting = Vec::new();
+        self.counts.count(|all| waiting.extend(all.waiting.iter().map(|task| task.key)));
+        for (before, key) in waiting.iter().enumerate() {
+            let request = self.ids.get(key).and_then(|id| self.active.get_mut(id));
+            if let Some(request) = request
+                && request.before.replace(before) != Some(before)
+            {
+                (request.on_event)(EngineEvent::Waiting { before });
+            }
         }
     }
 
@@ -713,6 +752,7 @@ impl<'m> EngineLoop<'m> {
         let EngineLoop { model, engine, active, ids, keep, prompts, counts, .. } = self;
         counts.count(Totals::step);
         let vocab = model.tokenizer().vocab_size();
+        let mut place_is_free = false;
         // The logits may have padding after the tokens.
         let of_tokens = |logits: &'_ [f32]| logits.len().min(vocab);
         let mut on_event = |id, event: Event<'_>| {
@@ -771,6 +811,7 @@ impl<'m> EngineLoop<'m> {
             // If the receiver no longer listens, a cancel command has been sent or will follow.
             (request.on_event)(event);
             if ended {
+                place_is_free = true;
                 ids.remove(&request.key);
                 active.remove(&id);
             }
@@ -779,7 +820,11 @@ impl<'m> EngineLoop<'m> {
             Ok(_) => {
                 self.health.tried(None);
             }
+            Err(ModelError::Cancelled) => self.end_all(|| EngineEvent::Ending),
             Err(error) => self.fail_all(error),
+        }
+        if place_is_free {
+            self.report_queue();
         }
         let drafts = self.engine.take_draft_counts();
         self.counts.count(|all| all.drafted(drafts));
@@ -799,10 +844,15 @@ impl<'m> EngineLoop<'m> {
             (self.log)(&format!("a step has failed: {error}; the next request tries again"));
         }
         let error = Arc::new(error);
+        self.end_all(|| EngineEvent::EngineFailed(Arc::clone(&error)));
+    }
+
+    /// Hands a last event to all requests, which the engine has already dropped.
+    fn end_all(&mut self, event: impl Fn() -> EngineEvent) {
         self.ids.clear();
         self.counts.count(Totals::clear);
         for (_, mut request) in self.active.drain() {
-            (request.on_event)(EngineEvent::EngineFailed(Arc::clone(&error)));
+            (request.on_event)(event());
         }
     }
 

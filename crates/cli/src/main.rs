@@ -21,7 +21,6 @@
 mod account;
 mod answer_limits;
 mod args;
-mod bar;
 mod batch;
 mod bench;
 mod completions;
@@ -35,6 +34,7 @@ mod habits;
 mod hub;
 mod inspect;
 mod interrupt;
+mod layout;
 mod man;
 mod new_file;
 mod open;
@@ -60,7 +60,6 @@ mod text_input;
 mod threads;
 mod tokenize;
 mod units;
-mod wrap;
 
 use std::env;
 use std::process::ExitCode;

@@ -6,6 +6,7 @@
 
 use std::io::{IsTerminal, Write, stderr};
 
+use crate::layout::{self, lines};
 use crate::terminal_text::{one_line, printable};
 
 /// Prints an error: `alight: error: …`.
@@ -23,9 +24,9 @@ pub fn line(text: &str) {
     let _ = writeln!(stderr().lock(), "{}", one_line(text));
 }
 
-/// Prints plain lines, for statistics and greetings.
+/// Prints plain lines, for statistics and greetings. A terminal breaks none of their words.
 pub fn plain(text: &str) {
-    let _ = writeln!(stderr().lock(), "{}", printable(text));
+    let _ = writeln!(stderr().lock(), "{}", lines::fit(&printable(text), columns()));
 }
 
 /// Prints a text that is already styled, and in which nothing else drives a terminal.
@@ -33,13 +34,18 @@ pub fn styled(text: &str) {
     let _ = stderr().lock().write_all(text.as_bytes());
 }
 
-/// Prints a progress line that overwrites the previous one. Only on a terminal that supports it.
+/// Prints a progress line that overwrites the previous one, cut where the terminal ends: only one line can be overwritten. Only on a
+/// terminal that supports it.
 pub fn progress(text: &str) {
+    let Some(columns) = columns() else { return };
     let mut err = stderr().lock();
-    if err.is_terminal() && !is_dumb() {
-        let _ = write!(err, "\r\x1b[K{}", one_line(text));
-        let _ = err.flush();
-    }
+    let _ = write!(err, "\r\x1b[K{}", layout::cut(&one_line(text), columns));
+    let _ = err.flush();
+}
+
+/// Returns the columns of stderr, if it is a terminal that can move its cursor.
+pub fn columns() -> Option<usize> {
+    layout::columns(stderr())
 }
 
 /// Returns true if stderr is a terminal.

@@ -328,7 +328,7 @@ fn repeated(names: &[String]) -> Option<&String> {
 }
 
 /// The file of a model.
-struct File {
+struct ModelFile {
     path: PathBuf,
     /// The folder that was given in its place, if any.
     folder: Option<PathBuf>,
@@ -379,14 +379,14 @@ impl ServeArgs {
     }
 
     /// Returns the files of all models, with their names in requests, of which each has at least one.
-    fn named(&self) -> Outcome<Vec<(Vec<String>, File)>> {
+    fn named(&self) -> Outcome<Vec<(Vec<String>, ModelFile)>> {
         let mut files = Vec::new();
         for path in &self.models {
             if path.is_dir() {
-                let of_folder = |file| File { path: file, folder: Some(path.clone()) };
+                let of_folder = |file| ModelFile { path: file, folder: Some(path.clone()) };
                 files.extend(source::models_in(path)?.into_iter().map(of_folder));
             } else {
-                files.push(File { path: path.clone(), folder: None });
+                files.push(ModelFile { path: path.clone(), folder: None });
             }
         }
         if let Some(twice) = repeated(&self.alias) {

@@ -95,6 +95,8 @@ pub(crate) struct Choice {
     pub(crate) place: Option<usize>,
     /// Tokens of the prompt that are computed or known so far.
     known: usize,
+    /// While it waits for a place: the number of requests that get one first.
+    queue: Option<usize>,
     /// Tokens that were generated.
     pub(crate) tokens: usize,
     /// The tokens of the prompt, if requested; the first one has no likelihood.
@@ -107,14 +109,18 @@ pub(crate) struct Choice {
 
 impl Choice {
     /// The progress of its prompt, in llama-server's format; `read` is `None` when all of it was read, which is when the number of
-    /// reused tokens is known.
+    /// reused tokens is known. `queue` is not llama-server's, and is there only while the request waits for a place.
     pub(crate) fn progress(&self, read: Option<usize>) -> Value {
-        json!({
+        let mut progress = json!({
             "total": self.prompt_tokens,
             "cache": self.reused,
             "processed": read.unwrap_or(self.prompt_tokens),
             "time_ms": self.began.elapsed().as_millis() as u64,
-        })
+        });
+        if let Some(before) = self.queue {
+            progress["queue"] = before.into();
+        }
+        progress
     }
 
     /// Returns the time its prompt took, including waiting, and the time since then.
@@ -152,13 +158,17 @@ impl Choice {
         let each = &mut |delta| deltas.push(delta);
         match event {
             Some(EngineEvent::Prompt { reused, place }) => {
-                (self.reused, self.place) = (reused, Some(place));
+                (self.reused, self.place, self.queue) = (reused, Some(place), None);
                 self.known = self.prompt_tokens;
                 self.read = Some(Instant::now());
                 Some(Update::Read)
             }
+            Some(EngineEvent::Waiting { before }) => {
+                self.queue = Some(before);
+                Some(Update::Reading(0))
+            }
             Some(EngineEvent::Reading { read, reused }) => {
-                (self.reused, self.known) = (reused, read);
+                (self.reused, self.known, self.queue) = (reused, read, None);
                 Some(Update::Reading(read))
             }
             Some(EngineEvent::PromptToken(id, logits)) => {
@@ -296,6 +306,7 @@ impl Generation {
             reused: 0,
             place: None,
             known: 0,
+            queue: None,
             tokens: 0,
             echoed: prompt
                 .first()

@@ -1,11 +1,11 @@
 //! The options of llama.cpp's programs, and some of Ollama's, with their meaning here. docs/reference/llama-cpp.md is generated
 //! from the command's replies.
 
+use super::IgnoredValue::{No, One, Switch};
 use super::Means::{
     self, EqualsValue, Half, Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile,
     Same, Second, Url, Which, Words,
 };
-use super::Value::{No, One, Switch};
 
 /// Options by name; a name that ends with `*` matches all names with that prefix.
 pub type Habits = &'static [(&'static [&'static str], Means)];
@@ -63,6 +63,9 @@ pub fn command(word: &str) -> Option<&'static str> {
         }
         "embed" | "embedding" => {
             "there is no command 'embed': `alight serve MODEL` makes vectors, at /v1/embeddings"
+        }
+        "update" | "upgrade" => {
+            "there is no command 'update': install the new version as you installed this one (docs/how-to/install.md), over it"
         }
         "-m" | "--model" | "-hf" | "--hf-repo" => {
             "a command stands first: `alight run` answers a prompt, `alight serve` answers programs"

@@ -40,7 +40,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 }
 
 /// Reads the request, and starts the computation.
-fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
+fn begun(call: &Call) -> Result<(Generation, MessageEvents, bool), Failure> {
     let mut fields = Fields::new(call.declared(&endpoints::MESSAGES)?);
     let serving = asking::model(call, &mut fields)?;
     let (context, choice) = take(&mut fields)?;
@@ -58,7 +58,7 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
     let events =
-        Events { id: ids::id("msg_"), model: serving.name.clone(), block: None, blocks: 0 };
+        MessageEvents { id: ids::id("msg_"), model: serving.name.clone(), block: None, blocks: 0 };
     Ok((generation, events, stream))
 }
 
@@ -88,18 +88,24 @@ fn tool_use(call: &ToolCall, input: Value) -> Value {
     json!({"type": "tool_use", "id": id, "name": call.name, "input": input})
 }
 
+/// The signature of thinking. At Anthropic it proves where thinking is from; here nothing reads it. It is not empty, because pydantic-ai sends
+/// thinking without a signature back as text of the user, before which the prompt is another one.
+const SIGNATURE: &str = "YWxpZ2h0";
+
 /// Returns a block of an answer that is sent whole.
 fn block(delta: Delta) -> Value {
     match delta {
         Delta::Content(text) => json!({"type": "text", "text": text}),
-        Delta::Thinking(text) => json!({"type": "thinking", "thinking": text, "signature": ""}),
+        Delta::Thinking(text) => {
+            json!({"type": "thinking", "thinking": text, "signature": SIGNATURE})
+        }
         Delta::Call(call) => tool_use(&call, input(&call)),
         Delta::Arguments(_) => Value::Null,
     }
 }
 
 /// The events of an answer that is streamed.
-struct Events {
+struct MessageEvents {
     id: String,
     model: String,
     /// The kind of the block that is open.
@@ -108,7 +114,7 @@ struct Events {
     blocks: usize,
 }
 
-impl Events {
+impl MessageEvents {
     fn message(&self, choice: &Choice, content: Value) -> Value {
         json!({
             "id": self.id,
@@ -143,7 +149,7 @@ impl Events {
     fn close(&mut self, out: &mut String) {
         let Some(kind) = self.block.take() else { return };
         if kind == "thinking" {
-            self.delta(&json!({"type": "signature_delta", "signature": ""}), out);
+            self.delta(&json!({"type": "signature_delta", "signature": SIGNATURE}), out);
         }
         event(&json!({"type": "content_block_stop", "index": self.blocks}), out);
         self.blocks += 1;
@@ -181,7 +187,7 @@ fn event(value: &Value, out: &mut String) {
     out.push_str(&format!("event: {name}\ndata: {value}\n\n"));
 }
 
-impl Shape for Events {
+impl Shape for MessageEvents {
     fn keep_alive(&self) -> &'static str {
         "event: ping\ndata: {\"type\": \"ping\"}\n\n"
     }

@@ -8,7 +8,7 @@ use alight_chat::body::{conversation, options};
 use alight_chat::grammar::Calls;
 use serde_json::{Map, Value, json};
 
-use super::{Begun, Lines, Place, in_words, model, renamed, thinking};
+use super::{Lines, OllamaEffect, Place, in_words, model, renamed, thinking};
 use crate::asking;
 use crate::endpoints::{self, NO_IMAGES};
 use crate::failure::Failure;
@@ -19,13 +19,13 @@ pub(crate) async fn answer(call: Call) -> Answered {
     super::answer(call, begun).await
 }
 
-fn begun(call: &Call) -> Result<Begun, Failure> {
+fn begun(call: &Call) -> Result<OllamaEffect, Failure> {
     let mut fields = Fields::new(call.declared(&endpoints::OLLAMA_CHAT)?);
     let serving = model(call, &mut fields)?;
     let lines = Lines::new(serving, Place::Message);
     let messages = fields.list("messages")?.unwrap_or_default();
     if messages.is_empty() {
-        return Ok(Begun::nothing(&mut fields, lines));
+        return Ok(OllamaEffect::nothing(&mut fields, lines));
     }
     let stream = fields.truth("stream")?.unwrap_or(true);
     let mut options = renamed(call, &mut fields)?;
@@ -50,7 +50,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     call.record.ignored_in(&[("", &fields), ("options.", &options)]);
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
-    Ok(Begun::Answer { generation, lines, stream })
+    Ok(OllamaEffect::Answer { generation, lines, stream })
 }
 
 /// Converts a message into OpenAI's format.

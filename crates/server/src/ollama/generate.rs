@@ -9,7 +9,7 @@ use alight_text::prompt::check_length;
 use alight_text::{Encoder, Style};
 use serde_json::{Map, Value, json};
 
-use super::{Begun, Lines, Place, in_words, model, renamed, thinking};
+use super::{Lines, OllamaEffect, Place, in_words, model, renamed, thinking};
 use crate::asking;
 use crate::endpoints;
 use crate::failure::Failure;
@@ -20,14 +20,14 @@ pub(crate) async fn answer(call: Call) -> Answered {
     super::answer(call, begun).await
 }
 
-fn begun(call: &Call) -> Result<Begun, Failure> {
+fn begun(call: &Call) -> Result<OllamaEffect, Failure> {
     let mut fields = Fields::new(call.declared(&endpoints::OLLAMA_GENERATE)?);
     let serving = model(call, &mut fields)?;
     let lines = Lines::new(serving, Place::Response);
     let text = fields.string("prompt")?.unwrap_or_default();
     let after = fields.string("suffix")?.filter(|after| !after.is_empty());
     if text.is_empty() && after.is_none() {
-        return Ok(Begun::nothing(&mut fields, lines));
+        return Ok(OllamaEffect::nothing(&mut fields, lines));
     }
     let stream = fields.truth("stream")?.unwrap_or(true);
     let mut options = renamed(call, &mut fields)?;
@@ -58,5 +58,5 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let chat = chat && ask.grammar.is_none();
     let asked = AnswerOptions { chat, stops, ..AnswerOptions::default() };
     let generation = Generation::new(&call.record, running, &asked, vocabulary);
-    Ok(Begun::Answer { generation, lines, stream })
+    Ok(OllamaEffect::Answer { generation, lines, stream })
 }

@@ -67,7 +67,7 @@ fn renamed(call: &Call, fields: &mut Fields) -> Result<Fields, Failure> {
 }
 
 /// The effect of a request.
-enum Begun {
+enum OllamaEffect {
     Answer {
         generation: Generation,
         lines: Lines,
@@ -80,23 +80,25 @@ enum Begun {
     },
 }
 
-impl Begun {
+impl OllamaEffect {
     /// Returns the effect of a request without a prompt.
-    fn nothing(fields: &mut Fields, lines: Lines) -> Begun {
+    fn nothing(fields: &mut Fields, lines: Lines) -> OllamaEffect {
         let keep_alive = fields.any("keep_alive").unwrap_or_default();
         // A number of seconds, or a text such as `0s`.
         let zero = |text: &str| text.contains('0') && !text.contains(|c| matches!(c, '1'..='9'));
         let unload = keep_alive.as_f64() == Some(0.0) || keep_alive.as_str().is_some_and(zero);
-        Begun::Nothing { unload, lines }
+        OllamaEffect::Nothing { unload, lines }
     }
 }
 
 /// Answers a request that `begun` reads.
-async fn answer(call: Call, begun: fn(&Call) -> Result<Begun, Failure>) -> Answered {
+async fn answer(call: Call, begun: fn(&Call) -> Result<OllamaEffect, Failure>) -> Answered {
     let server = Arc::clone(&call.server);
     match call.apart(begun).await? {
-        Begun::Answer { generation, lines, stream } => lines.answer(generation, stream).await,
-        Begun::Nothing { unload, lines } => {
+        OllamaEffect::Answer { generation, lines, stream } => {
+            lines.answer(generation, stream).await
+        }
+        OllamaEffect::Nothing { unload, lines } => {
             if !unload {
                 // An engine that rests, or was not used yet, is made ready.
                 let serving = server.models.find(Some(&lines.model))?;

@@ -21,7 +21,7 @@ use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::ids;
 
 /// The running generation, and the format of its response.
-struct Begun {
+struct RunningCompletion {
     generation: Generation,
     about: About,
     stream: bool,
@@ -33,17 +33,18 @@ struct Begun {
 }
 
 pub(crate) async fn answer(call: Call) -> Answered {
-    let Begun { mut generation, about, stream, logprobs, n, echo } = call.apart(begun).await?;
+    let RunningCompletion { mut generation, about, stream, logprobs, n, echo } =
+        call.apart(begun).await?;
     let offsets = match logprobs {
         // The echoed tokens are sent with their log probabilities.
         true => vec![0; echo.len()],
         false => echo.iter().map(|text| text.chars().count()).collect(),
     };
-    let mut shape = Pieces { about, logprobs, n, echo, offsets };
+    let mut shape = CompletionChunks { about, logprobs, n, echo, offsets };
     if stream {
         return Ok(Stream::response(generation, Box::new(shape)));
     }
-    let mut said = vec![CollectedAnswer::default(); generation.choices.len()];
+    let mut said = vec![CollectedCompletion::default(); generation.choices.len()];
     while let Some((at, update)) = generation.next().await {
         match update {
             Update::Reading(_) | Update::Read => {}
@@ -73,7 +74,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 }
 
 /// Reads the request, and starts the computation.
-fn begun(call: &Call) -> Result<Begun, Failure> {
+fn begun(call: &Call) -> Result<RunningCompletion, Failure> {
     let mut fields = Fields::new(call.declared(&endpoints::COMPLETIONS)?);
     let serving = asking::model(call, &mut fields)?;
     let after = fields.string("suffix")?.filter(|after| !after.is_empty());
@@ -126,7 +127,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         usage,
         warnings: warnings(ask.grammar.as_ref()),
     };
-    Ok(Begun { generation, about, stream, logprobs, n, echo })
+    Ok(RunningCompletion { generation, about, stream, logprobs, n, echo })
 }
 
 /// Refuses to return more log probabilities of prompts than one request may have.
@@ -145,13 +146,13 @@ fn check_echo(prompts: &[Vec<u32>], n: usize, top: usize) -> Result<(), Refusal>
 
 /// An answer that is sent whole.
 #[derive(Clone, Default)]
-struct CollectedAnswer {
+struct CollectedCompletion {
     text: String,
     tokens: Vec<TokenLogprob>,
     reason: Option<Reason>,
 }
 
-impl CollectedAnswer {
+impl CollectedCompletion {
     fn take(&mut self, deltas: Vec<Delta>, tokens: Vec<TokenLogprob>) {
         self.text.push_str(&text(deltas));
         self.tokens.extend(tokens);
@@ -168,7 +169,7 @@ fn text(deltas: Vec<Delta>) -> String {
 }
 
 /// The chunks of answers.
-struct Pieces {
+struct CompletionChunks {
     about: About,
     logprobs: bool,
     n: usize,
@@ -177,7 +178,7 @@ struct Pieces {
     offsets: Vec<usize>,
 }
 
-impl Pieces {
+impl CompletionChunks {
     /// Returns the log probabilities of tokens, in the format of OpenAI's older API.
     fn told(&mut self, choice: &Choice, at: usize, tokens: &[TokenLogprob]) -> Value {
         if !self.logprobs || tokens.is_empty() {
@@ -221,7 +222,7 @@ fn spelled(tokenizer: &Tokenizer, id: u32) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-impl Shape for Pieces {
+impl Shape for CompletionChunks {
     fn begin(&mut self, _: &[Choice], _: &mut String) {}
 
     fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {

@@ -33,14 +33,14 @@ pub(crate) async fn answer(call: Call) -> Answered {
 }
 
 /// Reads the request, and starts the computation.
-fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
+fn begun(call: &Call) -> Result<(Generation, ResponseEvents, bool), Failure> {
     let object = call.declared(&endpoints::RESPONSES)?;
     let response = response(&object);
     let (serving, asks) = asks(call, object)?;
-    let Asks { ask, prompt, asked, stream, progress, timings } = asks;
+    let ResponseRequest { ask, prompt, asked, stream, progress, timings } = asks;
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
-    let mut events = Events {
+    let mut events = ResponseEvents {
         response,
         open: None,
         thought: 0,
@@ -54,9 +54,9 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
 }
 
 /// The contents of a request.
-pub(super) struct Asks {
+pub(crate) struct ResponseRequest {
     ask: GenerateRequest,
-    pub(super) prompt: Vec<u32>,
+    pub(crate) prompt: Vec<u32>,
     asked: AnswerOptions,
     stream: bool,
     progress: bool,
@@ -64,7 +64,10 @@ pub(super) struct Asks {
 }
 
 /// Reads a request without computing anything.
-pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving, Asks), Failure> {
+pub(crate) fn asks(
+    call: &Call,
+    object: Map<String, Value>,
+) -> Result<(&Serving, ResponseRequest), Failure> {
     let (mut fields, others) = items::renamed(object)?;
     let serving = asking::model(call, &mut fields)?;
     let (context, choice) = conversation::take_with_choice(&mut fields)?;
@@ -77,7 +80,7 @@ pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving,
     let timings = fields.truth("timings_per_token")?.unwrap_or(false);
     call.record.ignored_in(&[("", &others), ("", &fields)]);
     let (prompt, asked) = asking::chat(context, &choice, stops, &mut ask, serving)?;
-    Ok((serving, Asks { ask, prompt, asked, stream, progress, timings }))
+    Ok((serving, ResponseRequest { ask, prompt, asked, stream, progress, timings }))
 }
 
 /// Returns a response without output. It repeats the fields of the request.
@@ -157,7 +160,7 @@ enum Open {
 }
 
 /// The events of a response, and its final object.
-struct Events {
+struct ResponseEvents {
     response: Value,
     open: Option<Open>,
     /// The number of tokens of thinking.
@@ -171,7 +174,7 @@ struct Events {
     timings: Option<Value>,
 }
 
-impl Events {
+impl ResponseEvents {
     fn event(&mut self, kind: &str, mut value: Value, out: &mut String) {
         if let Some(timings) = self.timings.as_ref().filter(|_| kind.ends_with(".delta")) {
             value["timings"] = timings.clone();
@@ -321,7 +324,7 @@ impl Events {
     }
 }
 
-impl Shape for Events {
+impl Shape for ResponseEvents {
     fn begin(&mut self, _: &[Choice], out: &mut String) {
         self.whole("response.created", out);
         self.whole("response.in_progress", out);

@@ -43,11 +43,11 @@ mod value;
 
 use std::rc::Rc;
 
-use budget::{Budget, Stop};
+use budget::{Budget, RenderStop};
 pub use clock::Time;
 use code::Program;
 use lexer::SyntaxError;
-use machine::Machine;
+use machine::TemplateMachine;
 use value::{ListBuilder, MAX_DEPTH, MapBuilder, Value};
 
 /// One message of a conversation.
@@ -271,14 +271,14 @@ impl ChatTemplate {
                 },
             })
         };
-        Machine::new(&self.program, Rc::clone(&budget), time, variables)
+        TemplateMachine::new(&self.program, Rc::clone(&budget), time, variables)
             .map_err(|stop| (stop, 0))
-            .and_then(Machine::run)
+            .and_then(TemplateMachine::run)
             .map_err(|(stop, line)| match stop {
-                Stop::Endless(what) => ChatError::Endless { line, what },
-                Stop::TooDeep(what) => ChatError::TooDeep { line, what },
-                Stop::Refused(message) => ChatError::Refused { message },
-                Stop::Failed(message) => ChatError::Failed { line, message },
+                RenderStop::Endless(what) => ChatError::Endless { line, what },
+                RenderStop::TooDeep(what) => ChatError::TooDeep { line, what },
+                RenderStop::Refused(message) => ChatError::Refused { message },
+                RenderStop::Failed(message) => ChatError::Failed { line, message },
             })
     }
 }
