@@ -39,6 +39,7 @@ fn a_prompt_has_every_form_that_llama_server_takes() {
     for (prompt, tokens) in [
         (json!(["a<go>"]), counted(&plain)),
         (json!({"prompt_string": "a<go>", "multimodal_data": []}), counted(&plain)),
+        (json!({"content": [{"type": "text", "text": "a<go>"}]}), counted(&plain)),
         // No token stands before tokens.
         (json!([5, 3]), 2),
         (json!([[5, 3]]), 2),
@@ -216,17 +217,18 @@ fn a_bias_names_its_token_by_a_text_too() {
         let answer = serving.post("/completion", &body);
         (answer.status, answer.json())
     };
-    let ids = serving.post("/tokenize", &json!({"content": "Yes", "parse_special": false})).json();
+    let ids = serving.post("/tokenize", &json!({"content": "\n", "parse_special": false})).json();
+    assert_eq!(ids["tokens"], json!([7]));
     for bias in [
-        json!([["Yes", false]]),
-        json!({"Yes": -100}),
+        json!([["\n", false]]),
+        json!({"\n": -100}),
         json!(
             ids["tokens"].as_array().unwrap().iter().map(|id| json!([id, -100])).collect::<Value>()
         ),
     ] {
         let (status, answer) = said(bias);
         assert_eq!(status, 200, "{answer}");
-        assert!(!answer["content"].as_str().unwrap().contains("Yes"), "{answer}");
+        assert!(!answer["content"].as_str().unwrap().contains('\n'), "{answer}");
         let biases = answer["generation_settings"]["logit_bias"].as_array().unwrap();
         assert_eq!(biases.len(), ids["tokens"].as_array().unwrap().len());
     }

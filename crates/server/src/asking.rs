@@ -390,12 +390,15 @@ impl TextReader<'_> {
         Ok(self.encoder.pieces(&pieces)?)
     }
 
-    /// llama-server's form of a text with pictures and sounds in it.
+    /// llama-server's forms of a text that may have pictures and sounds in it.
     fn object(&self, mut object: Map<String, Value>) -> Result<Vec<u32>, Failure> {
         let media = object.shift_remove("multimodal_data").unwrap_or_default();
         let path = format!("{}.", self.name);
         let checked = refused("multimodal_data", &["[]"], NO_IMAGES).check(&media);
         checked.map_err(|refusal| refusal.within(&path))?;
+        if let Some(Value::Array(parts)) = object.get("content") {
+            return self.text(messages::joined(parts, &format!("{path}content"))?);
+        }
         let text = Fields::new(object).string("prompt_string");
         let text = text.map_err(|refusal| refusal.within(&path))?;
         let missing = || Refusal::invalid(format!("{path}prompt_string"), "it is missing");

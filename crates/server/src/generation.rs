@@ -137,7 +137,7 @@ impl Choice {
             let rate = if seconds > 0.0 { n / seconds } else { 0.0 };
             (1e3 * seconds, if n > 0.0 { 1e3 * seconds / n } else { 0.0 }, rate)
         };
-        let computed = self.prompt_tokens - self.reused;
+        let computed = self.known.saturating_sub(self.reused);
         let [prompt, answer] = self.times();
         let (prompt, answer) = (of(computed, prompt), of(self.tokens.saturating_sub(1), answer));
         json!({

@@ -85,7 +85,7 @@ fn begun(
     prompts: Prompts,
 ) -> Result<(Generation, Pieces, bool), Failure> {
     let object = call.declared(endpoint)?;
-    let grammar = object.get("grammar").cloned().unwrap_or_default();
+    let grammar = object.get("grammar").filter(|text| text.is_string()).cloned();
     let mut fields = Fields::new(object);
     let serving = asking::model(call, &mut fields)?;
     let mut ask = asking::ask(call, serving, &mut fields, Calls::None)?;
@@ -113,7 +113,7 @@ fn begun(
 
     let mut settings = settings::of_request(&ask.request);
     settings.extend([
-        ("grammar".to_owned(), grammar),
+        ("grammar".to_owned(), grammar.unwrap_or_else(|| "".into())),
         ("n_indent".to_owned(), indent.into()),
         ("n_probs".to_owned(), n_probs.into()),
         ("stop".to_owned(), stops.clone().into()),
