@@ -166,7 +166,7 @@ enum LogRequests {
     Off,
 }
 
-/// Whether a model thinks before its answers.
+/// The setting for thinking before answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Reasoning {
     Auto,

@@ -12,11 +12,11 @@ use super::refusal::Refusal;
 pub struct Declared {
     /// Its name.
     pub name: &'static str,
-    /// What is done with it.
+    /// The use of its value.
     pub used: Use,
 }
 
-/// What is done with a field.
+/// The use of a field.
 #[derive(Clone, Copy, Debug)]
 pub enum Use {
     /// It is read, for this.
@@ -92,13 +92,13 @@ pub const SAMPLING: &[Declared] = &[
     taken("max_completion_tokens", "the newer name of `max_tokens`"),
     taken("n_predict", "llama-server's name of `max_tokens`"),
     taken("logit_bias", "added to the logits of tokens, by id or by text"),
-    taken("ignore_eos", "goes on where the model would end"),
+    taken("ignore_eos", "continues where the model would end"),
 ];
 
 /// The end of an answer.
 pub const STOP: &[Declared] = &[taken("stop", "texts that end an answer")];
 
-/// What an answer is held to.
+/// The constraint on an answer.
 pub const CONSTRAINTS: &[Declared] = &[
     taken("response_format", "JSON of a schema, or any object"),
     taken("json_schema", "JSON of this schema"),
