@@ -73,7 +73,7 @@ pub struct Totals {
     pub resting: bool,
     /// Bytes of memory used for kept prompts.
     pub kept: usize,
-    /// Tokens that were computed ahead.
+    /// Drafts, and their tokens.
     pub drafts: DraftCounts,
     /// The largest number of tokens of a sequence.
     pub longest: usize,

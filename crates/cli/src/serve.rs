@@ -166,7 +166,7 @@ enum LogRequests {
     Off,
 }
 
-/// The setting for thinking before answers.
+/// When a model thinks before its answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Reasoning {
     Auto,

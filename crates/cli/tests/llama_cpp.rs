@@ -313,7 +313,7 @@ const TABLE: &[Row] = &[
             assert_eq!(rendered(case, &given, json!({})), 1 + 2 + 4);
             let own = json!({"more": "a", "enable_thinking": true});
             assert_eq!(rendered(case, &given, own), 1 + 1);
-            // What is the most particular comes first.
+            // The variable itself comes before the option for it.
             let given = [&given[..], &["--reasoning", "on"]].concat();
             assert_eq!(rendered(case, &given, json!({})), 1 + 2 + 4);
         }),

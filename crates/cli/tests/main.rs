@@ -46,6 +46,7 @@ mod serve_fields;
 mod serve_keeps;
 mod serve_limits;
 mod serve_log;
+mod serve_tools;
 mod slash;
 mod streams;
 mod terminal;

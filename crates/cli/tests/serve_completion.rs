@@ -280,7 +280,7 @@ fn tokens_computed_ahead_are_counted_and_averages_are_gauges() {
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
         line.unwrap_or_else(|| panic!("{name}: {text}")).parse().unwrap()
     };
-    // What the model says again and again is proposed, and true.
+    // A model that says the same again and again says what is proposed.
     let body = json!({"prompt": "a", "n_predict": 200, "ignore_eos": true});
     assert_eq!(serving.post("/completion", &body).status, 200);
     let text = serving.get("/metrics").text();

@@ -114,7 +114,7 @@ fn each_field_of_the_page_is_read_refused_or_ignored() {
                     assert_eq!(answer.status, 200, "{what}: {text}");
                     notes.push((what, Some(format!("; ignored: {field}"))));
                 } else {
-                    // What is read is wrong, or else it is not among what is ignored.
+                    // A field that is read is wrong, or it is not among those that are ignored.
                     assert!([200, 400].contains(&answer.status), "{what}: {text}");
                     notes.push((what, Some(String::new())));
                 }

@@ -4,8 +4,8 @@
 //! The tables of `docs/reference/server.md` are made of these lists; `ALIGHT_WRITE=1` has the test write them.
 
 use alight_chat::body::declared::{
-    CONSTRAINTS, CONVERSATION, Declared, OF_LLAMA, REFUSED, SAMPLING, STOP, Use, ignored, refused,
-    taken,
+    CONSTRAINTS, CONVERSATION, Declared, OF_LLAMA, OF_VLLM, REFUSED, SAMPLING, STOP, TEMPLATE, Use,
+    ignored, refused, taken,
 };
 use alight_chat::body::options::NO_LOGPROBS;
 use alight_chat::body::refusal::Refusal;
@@ -62,11 +62,13 @@ pub(crate) static CHAT: Endpoint = Endpoint {
         ],
         ASK,
         CONVERSATION,
+        TEMPLATE,
         CONSTRAINTS,
         STOP,
         SAMPLING,
         REFUSED,
         OF_OPENAI,
+        OF_VLLM,
         OF_LLAMA,
     ],
 };
@@ -93,39 +95,27 @@ pub(crate) static COMPLETIONS: Endpoint = Endpoint {
         SAMPLING,
         REFUSED,
         OF_OPENAI,
+        OF_VLLM,
         OF_LLAMA,
     ],
 };
 
-const NOT_KEPT: &str = "answers are not kept here: send the whole conversation as input";
+const NOT_KEPT: &str = "conversations are not kept here: send the whole one as input";
 
 pub(crate) static RESPONSES: Endpoint = Endpoint {
     path: "/v1/responses",
     within: "",
     fields: &[
         &[
-            taken("model", "one of the served models"),
             taken("input", "the conversation: a text, or items"),
             taken("instructions", "the system prompt"),
-            taken("stream", "the answer comes as events"),
-            taken("tools", "functions that the model may call"),
-            taken("tool_choice", "which of them it must call"),
-            taken("parallel_tool_calls", "whether an answer may have several calls"),
-            taken("reasoning", "`effort`: a variable of the template"),
+            taken("reasoning", "`effort`: how much the model should think"),
             taken("text", "`format`: JSON of a schema, or any object"),
             taken("max_output_tokens", "the largest number of tokens in an answer"),
-            taken("temperature", "divides the logits; 0: always the most likely token"),
-            taken("top_p", "the most likely tokens that make up this share"),
-            taken("top_k", "the k most likely tokens; -1 or 0: all"),
-            taken("min_p", "tokens at least this likely, relative to the most likely one"),
-            taken("seed", "the seed of the draws; -1: none"),
-            taken("stop", "texts that end an answer"),
-            taken("grammar", "a text of this grammar: GBNF, or llguidance's Lark"),
-            taken("regex", "a text that this expression matches"),
-            taken("chat_template_kwargs", "further variables of the template"),
+            taken("include", "`message.output_text.logprobs` is refused, all else ignored"),
+            taken("store", "`false`: the items of the answer are not remembered"),
             taken("return_progress", "a stream reports how much of the prompt is read"),
             taken("timings_per_token", "each new piece of a stream has `timings`"),
-            taken("include", "`message.output_text.logprobs` is refused, all else ignored"),
             refused("previous_response_id", &[], NOT_KEPT),
             refused("conversation", &[], NOT_KEPT),
             refused("prompt", &[], "no prompts are kept here"),
@@ -136,7 +126,15 @@ pub(crate) static RESPONSES: Endpoint = Endpoint {
             ignored("stream_options", "nothing of a stream is obfuscated"),
             ignored("client_metadata", "nothing is stored"),
         ],
+        ASK,
+        TEMPLATE,
+        CONSTRAINTS,
+        STOP,
+        SAMPLING,
+        REFUSED,
         OF_OPENAI,
+        OF_VLLM,
+        OF_LLAMA,
     ],
 };
 
@@ -170,8 +168,11 @@ pub(crate) static MESSAGES: Endpoint = Endpoint {
             taken("messages", "the conversation"),
             taken("tools", "functions that the model may call"),
             taken("tool_choice", "which of them it must call"),
-            taken("thinking", "`disabled`: the template's thinking is off"),
-            taken("output_config", "`format`: JSON of a schema"),
+            taken("thinking", "whether the model thinks, and `budget_tokens`"),
+            taken("output_config", "`format`: JSON of a schema; `effort`"),
+            taken("reasoning_effort", "how much the model should think, as its template has it"),
+            taken("thinking_budget", "the largest number of tokens of thinking; -1: no limit"),
+            taken("chat_template_kwargs", "further variables of the template"),
             taken("output_format", "an older name of `output_config.format`"),
             taken("stop_sequences", "texts that end an answer"),
             ignored("container", "nothing here runs tools"),
@@ -185,6 +186,7 @@ pub(crate) static MESSAGES: Endpoint = Endpoint {
         SAMPLING,
         REFUSED,
         OF_OPENAI,
+        OF_VLLM,
         OF_LLAMA,
     ],
 };
@@ -269,6 +271,7 @@ pub(crate) static OLLAMA_OPTIONS: Endpoint = Endpoint {
         STOP,
         SAMPLING,
         REFUSED,
+        OF_VLLM,
         OF_LLAMA,
     ],
 };
@@ -345,6 +348,7 @@ pub(crate) static COMPLETION: Endpoint = Endpoint {
         STOP,
         SAMPLING,
         REFUSED,
+        OF_VLLM,
         OF_LLAMA,
     ],
 };
@@ -365,6 +369,7 @@ pub(crate) static INFILL: Endpoint = Endpoint {
         STOP,
         SAMPLING,
         REFUSED,
+        OF_VLLM,
         OF_LLAMA,
     ],
 };

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::models::{Models, Served};
+use crate::recent::RecentItems;
 use crate::request_log::RequestLog;
 use crate::unknown_fields::UnknownFields;
 use crate::{Log, Options, ids};
@@ -30,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) request_log: Option<Arc<RequestLog>>,
     /// Fields of requests that no endpoint knows.
     pub(crate) unknown_fields: UnknownFields,
+    /// The items of the last answers of `/v1/responses`.
+    pub(crate) recent: RecentItems,
     /// Permits for large bodies, by KiB.
     pub(crate) bodies: Arc<Semaphore>,
     /// Permits for requests that do long work.
@@ -64,6 +67,7 @@ impl Shared {
             access,
             request_log,
             unknown_fields: UnknownFields::new(Arc::clone(log)),
+            recent: RecentItems::default(),
             bodies,
             apart,
             ending,

@@ -230,7 +230,7 @@ fn a_template_has_the_variables_of_the_encoder_unless_the_conversation_has_them(
     assert_eq!(rendered(encoder(), serde_json::json!({})), "1|<x>|True");
     let context = serde_json::json!({"a": 2, "enable_thinking": false});
     assert_eq!(rendered(encoder(), context), "2|<x>|False");
-    // Who asks for no thinking gets none.
+    // A caller that asks for no thinking gets none.
     assert_eq!(rendered(encoder().without_thinking(), serde_json::json!({})), "1|<x>|False");
 }
 

@@ -12,7 +12,7 @@ use super::refusal::Refusal;
 pub struct Declared {
     /// Its name.
     pub name: &'static str,
-    /// The use of its value.
+    /// Its use.
     pub used: Use,
 }
 
@@ -92,32 +92,49 @@ pub const SAMPLING: &[Declared] = &[
     taken("max_completion_tokens", "the newer name of `max_tokens`"),
     taken("n_predict", "llama-server's name of `max_tokens`"),
     taken("logit_bias", "added to the logits of tokens, by id or by text"),
-    taken("ignore_eos", "continues where the model would end"),
+    taken("ignore_eos", "the answer continues where the model would end"),
 ];
 
 /// The end of an answer.
 pub const STOP: &[Declared] = &[taken("stop", "texts that end an answer")];
 
-/// The constraint on an answer.
+/// Constraints on an answer.
 pub const CONSTRAINTS: &[Declared] = &[
     taken("response_format", "JSON of a schema, or any object"),
     taken("json_schema", "JSON of this schema"),
     taken("grammar", "a text of this grammar: GBNF, or llguidance's Lark"),
     taken("regex", "a text that this expression matches"),
+    taken("guided_json", "vLLM's name of `json_schema`; a text of JSON, too"),
+    taken("guided_grammar", "vLLM's name of `grammar`"),
+    taken("guided_regex", "vLLM's name of `regex`"),
+    taken("guided_choice", "one of these texts"),
+    taken(
+        "structured_outputs",
+        "an object with one of these: `json`, `json_object`, `grammar`, `regex`, `choice`",
+    ),
 ];
 
-/// A conversation, and the variables of its template.
+/// A conversation, and how its prompt ends.
 pub const CONVERSATION: &[Declared] = &[
     taken("messages", "the conversation"),
     taken("continue_final_message", "the last message is continued, not answered"),
     taken("add_generation_prompt", "the prompt ends with the beginning of an answer"),
+];
+
+/// The tools and the other variables of a template.
+pub const TEMPLATE: &[Declared] = &[
     taken("tools", "functions that the model may call"),
     taken("tool_choice", "which of them it must call"),
     taken("parallel_tool_calls", "whether an answer may have several calls"),
-    taken("reasoning_effort", "a variable of the template"),
+    taken("reasoning_effort", "how much the model should think, as its template has it"),
+    taken("thinking_budget", "the largest number of tokens of thinking; -1: no limit"),
+    taken("thinking_budget_tokens", "another name of `thinking_budget`"),
+    taken("reasoning_budget", "another name of `thinking_budget`"),
+    taken("reasoning_budget_tokens", "llama-server's name of `thinking_budget`"),
     taken("chat_template_kwargs", "further variables of the template"),
 ];
 
+const NOT_HERE: &str = "this is not supported here";
 const NO_STAGE: &str = "there is no such way to choose tokens here";
 
 /// Fields that would change an answer, and that nothing here can do. Clients send many of them whether they use them or not.
@@ -138,9 +155,25 @@ pub const REFUSED: &[Declared] = &[
     refused("adaptive_target", &["-1"], NO_STAGE),
     refused("grammar_lazy", &["false"], "a grammar holds from the beginning of an answer"),
     refused("lora", &["[]"], "adapters are not chosen by requests"),
+    // vLLM's.
+    refused("min_tokens", &["0"], NOT_HERE),
+    refused("stop_token_ids", &["[]"], NOT_HERE),
+    refused("allowed_token_ids", &["[]"], NOT_HERE),
+    refused("bad_words", &["[]"], NOT_HERE),
+    refused("truncate_prompt_tokens", &["-1"], NOT_HERE),
+    refused("include_stop_str_in_output", &["false"], NOT_HERE),
+    refused("use_beam_search", &["false"], NOT_HERE),
+    refused("prompt_logprobs", &["0"], NOT_HERE),
+    refused("guided_whitespace_pattern", &[], "blanks in JSON are always left out here"),
 ];
 
 const OF_A_STAGE: &str = "it belongs to a way to choose tokens that is refused unless it is off";
+
+/// Fields of vLLM's that change no answer here.
+pub const OF_VLLM: &[Declared] = &[
+    ignored("guided_decoding_backend", "there is one program for constraints"),
+    ignored("guided_decoding_disable_fallback", "there is one program for constraints"),
+];
 
 /// Fields of llama.cpp's that change no answer here.
 pub const OF_LLAMA: &[Declared] = &[

@@ -166,6 +166,22 @@ mod tests {
     }
 
     #[test]
+    fn vllm_s_fields_are_refused_unless_they_ask_for_nothing() {
+        let nothing = json!({"min_tokens": 0, "stop_token_ids": [], "bad_words": null});
+        assert_eq!(refuse_unsupported(&mut fields(&nothing)), Ok(()));
+        for (name, value) in [
+            ("min_tokens", json!(3)),
+            ("stop_token_ids", json!([7])),
+            ("allowed_token_ids", json!([7])),
+            ("bad_words", json!(["a"])),
+            ("truncate_prompt_tokens", json!(9)),
+        ] {
+            let refusal = refuse_unsupported(&mut fields(&json!({name: value}))).unwrap_err();
+            assert_eq!((refusal.code, refusal.param.as_deref()), ("unsupported", Some(name)));
+        }
+    }
+
+    #[test]
     fn ways_to_choose_tokens_that_are_not_here_are_refused_unless_they_are_off() {
         let off =
             json!({"mirostat": 0, "typical_p": 1.0, "top_n_sigma": -1, "xtc_probability": 0.0});

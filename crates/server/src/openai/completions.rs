@@ -1,5 +1,7 @@
 //! `POST /v1/completions`
 
+use std::sync::Arc;
+
 use alight_chat::answer::{AnswerOptions, Delta};
 use alight_chat::body::fields::{Fields, whole};
 use alight_chat::body::options;
@@ -12,7 +14,7 @@ use alight_text::infill::Gap;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::{About, event, finish_reason, streaming, timed, usage, warnings};
+use super::{About, event, finish_reason, streaming, timed, usage};
 use crate::asking;
 use crate::endpoints;
 use crate::failure::Failure;
@@ -125,7 +127,7 @@ fn begun(call: &Call) -> Result<RunningCompletion, Failure> {
         created: ids::now(),
         model: serving.name.clone(),
         usage,
-        warnings: warnings(ask.grammar.as_ref()),
+        record: Arc::clone(&call.record),
     };
     Ok(RunningCompletion { generation, about, stream, logprobs, n, echo })
 }
