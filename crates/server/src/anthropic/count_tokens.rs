@@ -19,5 +19,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 pub(crate) fn prompt(call: &Call) -> Result<(&Serving, Vec<u32>), Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
-    Ok((serving, asking::conversation(take(&mut fields)?.0, serving)?))
+    let mut context = take(&mut fields)?.context;
+    asking::fit_thinking(&mut context, true, serving);
+    Ok((serving, asking::conversation(context, serving)?))
 }

@@ -31,7 +31,8 @@ fn prompt(call: &Call) -> Result<(&Serving, Vec<u32>), Failure> {
         None => {
             let mut fields = Fields::new(call.object()?);
             let serving = asking::model(call, &mut fields)?;
-            let context = conversation::take_with_choice(&mut fields)?.0;
+            let mut context = conversation::take_with_choice(&mut fields)?.0;
+            asking::fit_thinking(&mut context, true, serving);
             Ok((serving, asking::conversation(context, serving)?))
         }
         Some("responses") => {
