@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evidence.agree.chat import environment
-from evidence.lib import scripted
+from evidence.lib import common, scripted
 
 SYSTEM = "You keep notes for someone. Use the tools that you have, one step at a time, and say when all is done."
 # A template of our own, for where there are no published ones.
@@ -136,7 +136,10 @@ class Library:
         """The model's file."""
         family = self.family
         bos = next((one for one in family.control if one in ("<s>", "<bos>", "<|begin_of_text|>")), None)
-        return scripted.write(path, self.scripts, template=family.source(self.templates), specials=family.specials(), end=family.end, bos=bos)
+        # Agents say much, in English.
+        texts = [page.read_text() for page in sorted((common.ROOT / "docs").rglob("*.md"))]
+        return scripted.write(path, self.scripts, pieces=4096, texts=texts, longest=12, template=family.source(self.templates), specials=family.specials(),
+                              end=family.end, bos=bos)
 
     def marker(self) -> str:
         """The marker of the next script."""
