@@ -30,6 +30,10 @@ const MAX_BIASES: usize = 4096;
 /// The note about a text that does not fit and is truncated.
 const CUT: &str = "a text is cut to the context";
 
+/// The note about tools that the template does not show.
+const TOOLS_IN_WORDS: &str =
+    "the template shows no tools in a known notation: they are described in words";
+
 /// Returns the model that a body names.
 pub(crate) fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Serving, Failure> {
     call.serving(fields.string("model")?.as_deref())
@@ -111,9 +115,11 @@ pub(crate) fn conversation(
         error => error.into(),
     };
     let encoded = encode(&encoder, context).map_err(refused)?;
-    if encoded.is_plain {
-        note("roles that the template refuses are the user's");
+    if encoded.tools_in_words {
+        note(TOOLS_IN_WORDS);
+        serving.report_tools_in_words();
     }
+    encoded.notes.iter().for_each(|sentence| note(sentence));
     Ok(encoded.tokens)
 }
 
@@ -142,9 +148,6 @@ pub(crate) fn chat(
     let tools = given.filter(|_| rules.marks).map(|tools| Tools::of(tools));
     if let Some(may_call) = given.filter(|_| !held) {
         ask.grammar = grammar::of_strict_calls(may_call, &serving.grammars)?;
-    }
-    if context.contains_key("tools") && !serving.vocabulary().template_has("tools") {
-        note("the template does not show tools");
     }
     let mut prompt = conversation(context, serving)?;
     let vocabulary = serving.vocabulary();
