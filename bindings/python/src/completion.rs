@@ -151,7 +151,8 @@ impl Making {
             ..Request::default()
         };
         let logits = options.logprobs.map_or(LogitsWanted::Nothing, LogitsWanted::Logprobs);
-        let running = worker.generate(GenerateRequest { request, logits, grammar: held })?;
+        let request = GenerateRequest { request, logits, grammar: held, thinking: None };
+        let running = worker.generate(request)?;
         Ok(Making {
             running: Some(running),
             shown,

@@ -34,6 +34,7 @@ use alight_model::{
 use crate::counts::{Counts, Totals};
 use crate::grammar::{Held, Masks};
 use crate::health::Health;
+use crate::thinking::ThinkingBudget;
 
 /// A prompt is worth a file if at least this many of its tokens were new.
 const MIN_NEW_TOKENS: usize = 64;
@@ -59,6 +60,8 @@ pub struct GenerateRequest {
     pub logits: LogitsWanted,
     /// The constraint on the answer.
     pub grammar: Option<Held>,
+    /// The limit on its thinking.
+    pub thinking: Option<ThinkingBudget>,
 }
 
 /// The output requested for the logits of a position.
@@ -674,9 +677,13 @@ impl<'m> EngineLoop<'m> {
     }
 
     fn add(&mut self, key: u64, request: GenerateRequest, mut on_event: OnEvent, asked: Instant) {
-        let GenerateRequest { request, logits, grammar } = request;
+        let GenerateRequest { request, logits, grammar, thinking } = request;
         let hold = |held| self.masks.get_or_init(Masks::start).hold(held);
         let constraint = grammar.map(|held| Box::new(hold(held)) as Box<dyn Constraint>);
+        let constraint = match thinking {
+            Some(budget) => Some(budget.constraint(&request.prompt, constraint)),
+            None => constraint,
+        };
         let Request { prompt, salt, max_tokens, of_prompt, .. } = &request;
         let own = Some((salt.clone(), prompt.clone()));
         let echoed = if *of_prompt == OfPrompt::Logits { prompt.clone() } else { Vec::new() };

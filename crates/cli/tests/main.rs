@@ -43,6 +43,7 @@ mod serve;
 mod serve_keeps;
 mod serve_limits;
 mod serve_log;
+mod serve_tools;
 mod slash;
 mod streams;
 mod terminal;

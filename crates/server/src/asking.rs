@@ -2,11 +2,12 @@
 //! options, and the place in the engine.
 
 use alight_chat::answer::{AnswerOptions, Tools};
-use alight_chat::body::conversation::{ToolChoice, encode, without_thinking};
+use alight_chat::body::conversation::{ToolChoice, encode};
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
-use alight_chat::body::{messages, options};
+use alight_chat::body::{messages, options, thinking};
 use alight_chat::grammar::{self, AnswerRules, Calls, Held, MAX_GRAMMAR_MEMORY};
+use alight_chat::thinking::ThinkingBudget;
 use alight_chat::worker::GenerateRequest;
 use alight_model::Request;
 use alight_text::infill::Gap;
@@ -15,7 +16,7 @@ use alight_text::prompt::{TooLong, check_length};
 use alight_text::{EncodeOptions, Encoder, PromptError, Style};
 use serde_json::{Map, Value, json};
 
-use crate::apart::{is_cancelled, note};
+use crate::apart::{is_cancelled, note, warn};
 use crate::failure::Failure;
 use crate::http::Call;
 use crate::ids;
@@ -53,7 +54,11 @@ pub(crate) fn ask(
     let most = call.server.options.max_tokens;
     let (sampling, max_tokens) = options::sampling(fields, &defaults, most)?;
     let logit_bias = biases(fields, serving)?;
-    let grammar = grammar::take(fields, calls, &serving.grammars)?;
+    let grammar = grammar::take(fields, calls, &serving.grammars).map_err(|why| match calls {
+        Calls::May(tools) => of_tool(why.into(), tools, tools),
+        Calls::None | Calls::Must => why.into(),
+    })?;
+    warn_of_left_out(grammar.as_ref());
     let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false);
     let ignore_eos = ignore_eos && AnswerRules::of(grammar.as_ref()).past_end;
     options::refuse_unsupported(fields)?;
@@ -61,6 +66,24 @@ pub(crate) fn ask(
     let request =
         Request { sampling, logit_bias, max_tokens, ignore_eos, salt, ..Request::default() };
     Ok(GenerateRequest { request, grammar, ..GenerateRequest::default() })
+}
+
+/// Warns of each keyword of a schema that no grammar can hold, of those that the client does not insist on.
+fn warn_of_left_out(grammar: Option<&Held>) {
+    for keyword in grammar.map(Held::left_out).unwrap_or_default() {
+        warn(&format!("the answer is not held to {keyword} of its schema"));
+    }
+}
+
+/// Names the tool among `listed` whose grammar failed by its name, and by its place among all tools of the request.
+fn of_tool(failure: Failure, listed: &[Value], all: &[Value]) -> Failure {
+    let Some((index, field)) = failure.tool() else { return failure };
+    let Some(name) = listed.get(index).and_then(|tool| tool["function"]["name"].as_str()) else {
+        return failure;
+    };
+    let place = all.iter().position(|tool| tool["function"]["name"] == name).unwrap_or(index);
+    let (param, name) = (format!("tools[{place}]{field}"), format!("tool {name:?}: "));
+    failure.renamed(param, &name)
 }
 
 /// Takes the biases that are added to the logits of tokens: an object keyed by token id, as in OpenAI's API, or a list of pairs, as
@@ -116,11 +139,27 @@ pub(crate) fn conversation(
     };
     let encoded = encode(&encoder, context).map_err(refused)?;
     if encoded.tools_in_words {
-        note(TOOLS_IN_WORDS);
+        warn(TOOLS_IN_WORDS);
         serving.report_tools_in_words();
     }
-    encoded.notes.iter().for_each(|sentence| note(sentence));
+    encoded.notes.iter().for_each(|sentence| warn(sentence));
     Ok(encoded.tokens)
+}
+
+/// Gives the variables about thinking the names and values that the template has. Returns the maximum number of tokens of thinking.
+pub(crate) fn fit_thinking(
+    context: &mut Map<String, Value>,
+    may_think: bool,
+    serving: &Serving,
+) -> Option<usize> {
+    let fitted = thinking::fit_for(context, serving.vocabulary(), may_think);
+    if !may_think {
+        note("without thinking, because the answer follows a grammar");
+    }
+    if !fitted.effort_is_known {
+        note("the template has no reasoning effort");
+    }
+    fitted.budget
 }
 
 /// Returns the prompt of a conversation, and how its answer is to be parsed. If tools must be called, the answer is constrained to such
@@ -134,23 +173,28 @@ pub(crate) fn chat(
     serving: &Serving,
 ) -> Result<(Vec<u32>, AnswerOptions), Failure> {
     let call = !choice.must.is_empty();
+    let all = context.get("tools").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     if call {
-        ask.grammar = Some(grammar::of_calls(&choice.must, choice.one, &serving.grammars)?);
+        let held = grammar::of_calls(&choice.must, choice.one, &serving.grammars);
+        ask.grammar = Some(held.map_err(|why| of_tool(why.into(), &choice.must, all))?);
+        warn_of_left_out(ask.grammar.as_ref());
         ask.request.ignore_eos = false;
     }
     let held = ask.grammar.is_some();
     let rules = AnswerRules::of(ask.grammar.as_ref());
-    if !rules.thinking {
-        note("without thinking, because the answer follows a grammar");
-        without_thinking(&mut context);
-    }
+    let budget = fit_thinking(&mut context, rules.thinking, serving);
     let given = context.get("tools").and_then(Value::as_array);
     let tools = given.filter(|_| rules.marks).map(|tools| Tools::of(tools));
     if let Some(may_call) = given.filter(|_| !held) {
-        ask.grammar = grammar::of_strict_calls(may_call, &serving.grammars)?;
+        let held = grammar::of_strict_calls(may_call, &serving.grammars);
+        ask.grammar = held.map_err(|why| of_tool(why.into(), may_call, may_call))?;
+        warn_of_left_out(ask.grammar.as_ref());
+    }
+    let vocabulary = serving.vocabulary();
+    for name in &choice.with_grammar {
+        warn(&format!("the input of the tool {name:?} is not held to its grammar"));
     }
     let mut prompt = conversation(context, serving)?;
-    let vocabulary = serving.vocabulary();
     let mut chat = rules.marks;
     if call && !rules.marks {
         // A call without any mark: as the model would begin it.
@@ -164,8 +208,12 @@ pub(crate) fn chat(
         chat = AnswerRules::of(Some(&held)).marks;
         ask.grammar = Some(held);
     }
-    let one_call = choice.one;
-    Ok((prompt, AnswerOptions { chat, tools, call, one_call, stops, ..AnswerOptions::default() }))
+    let may_think = AnswerRules::of(ask.grammar.as_ref()).thinking;
+    let budget = budget.filter(|_| may_think);
+    ask.thinking = budget.map(|tokens| ThinkingBudget::new(tokens, vocabulary, tools.clone()));
+    let (one_call, custom) = (choice.one, choice.custom.clone());
+    let asked = AnswerOptions { chat, tools, call, one_call, custom, stops, ..Default::default() };
+    Ok((prompt, asked))
 }
 
 /// Takes at most `most` texts to be computed: a text, its tokens, or a list of either. If `cut` is true, a text that is too long is truncated

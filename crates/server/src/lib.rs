@@ -54,6 +54,7 @@ mod models;
 mod ollama;
 mod openai;
 mod page;
+mod recent;
 mod request_log;
 mod routes;
 mod shared;

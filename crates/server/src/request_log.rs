@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use alight_chat::body::fields::Fields;
 use hyper::{Method, StatusCode};
+use serde_json::Value;
 
 use crate::{Log, ids};
 
@@ -18,6 +19,8 @@ use crate::{Log, ids};
 const MAX_WAITING: usize = 1024;
 /// Maximum number of notes about a request, of names in one of them, and of characters of each note, path and name.
 const MAX_NOTES: usize = 8;
+/// Maximum number of warnings about a request.
+const MAX_WARNINGS: usize = 64;
 const MAX_NAMES: usize = 12;
 const MAX_CHARS: usize = 200;
 /// The time that the last lines have to be written at the end.
@@ -84,6 +87,8 @@ struct Facts {
     model: Option<String>,
     tokens: Option<Tokens>,
     notes: Vec<String>,
+    /// The notes that the client gets, too.
+    warnings: Vec<String>,
 }
 
 /// Numbers of tokens, of all answers to a request.
@@ -123,6 +128,26 @@ impl Record {
             let note = short(text);
             if facts.notes.len() < MAX_NOTES && !facts.notes.contains(&note) {
                 facts.notes.push(note);
+            }
+        });
+    }
+
+    /// Adds a note that the client gets, too: a wish of its request is not met.
+    pub(crate) fn warn(&self, text: &str) {
+        self.note(text);
+        self.with(|facts| {
+            let warning = short(text);
+            if facts.warnings.len() < MAX_WARNINGS && !facts.warnings.contains(&warning) {
+                facts.warnings.push(warning);
+            }
+        });
+    }
+
+    /// Adds the warnings so far to a response, if there are any.
+    pub(crate) fn add_warnings(&self, response: &mut Value) {
+        self.with(|facts| {
+            if !facts.warnings.is_empty() {
+                response["warnings"] = facts.warnings.clone().into();
             }
         });
     }

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::models::{Models, Served};
+use crate::recent::RecentItems;
 use crate::request_log::RequestLog;
 use crate::{Log, Options, ids};
 
@@ -27,6 +28,8 @@ pub(crate) struct Shared {
     pub(crate) access: Access,
     /// The log of requests, if there is one.
     pub(crate) request_log: Option<Arc<RequestLog>>,
+    /// The items of the last answers of `/v1/responses`.
+    pub(crate) recent: RecentItems,
     /// Permits for large bodies, by KiB.
     pub(crate) bodies: Arc<Semaphore>,
     /// Permits for requests that do long work.
@@ -60,6 +63,7 @@ impl Shared {
             memory,
             access,
             request_log,
+            recent: RecentItems::default(),
             bodies,
             apart,
             ending,

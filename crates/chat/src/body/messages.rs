@@ -7,6 +7,12 @@ use serde_json::{Map, Value, json};
 use super::fields::kind;
 use super::json::{JsonBudget, JsonError};
 use super::refusal::Refusal;
+use super::tools;
+
+/// The sentence in place of a picture that a tool has returned.
+pub const PICTURE: &str = "[The tool has returned a picture, which you cannot see.]";
+/// The same for a file.
+pub const FILE: &str = "[The tool has returned a file, which you cannot read.]";
 
 /// Converts messages for a template.
 ///
@@ -37,6 +43,7 @@ fn one(message: Value, at: &str, budget: &mut JsonBudget) -> Result<Value, Refus
     let called = calls(&mut message, at, budget)?;
     let content = match message.get_mut("content").map(Value::take) {
         Some(Value::String(text)) => text,
+        Some(Value::Array(parts)) if role == "tool" => result(&parts, &format!("{at}.content"))?,
         Some(Value::Array(parts)) => joined(&parts, &format!("{at}.content"))?,
         None | Some(Value::Null) if called || role == "assistant" => String::new(),
         other => {
@@ -116,6 +123,28 @@ pub fn joined(parts: &[Value], at: &str) -> Result<String, Refusal> {
     Ok(texts.join("\n"))
 }
 
+/// Joins the text of the parts of a tool's result. A picture or a file becomes a sentence that says so: the tool has answered, and its
+/// client cannot ask it for anything else.
+///
+/// # Errors
+/// A part is of an unknown type.
+pub fn result(parts: &[Value], at: &str) -> Result<String, Refusal> {
+    let readable = parts.iter().map(|part| match sentence(part) {
+        Some(sentence) => json!({"type": "text", "text": sentence}),
+        None => part.clone(),
+    });
+    joined(&readable.collect::<Vec<_>>(), at)
+}
+
+/// The sentence in place of a part of a tool's result, if it is no text.
+pub fn sentence(part: &Value) -> Option<&'static str> {
+    match part["type"].as_str()? {
+        "image" | "image_url" | "input_image" | "computer_screenshot" => Some(PICTURE),
+        "file" | "input_file" | "audio" | "input_audio" | "video_url" | "resource" => Some(FILE),
+        _ => None,
+    }
+}
+
 /// Converts the arguments of calls to objects; other text that a model wrote stays as it is. Their values count towards those of the
 /// request. Returns true if there are calls.
 fn calls(
@@ -135,6 +164,7 @@ fn calls(
         }
     };
     for (i, call) in calls.iter_mut().enumerate() {
+        tools::of_custom_call(call);
         let arguments = call.get_mut("function").and_then(|f| f.get_mut("arguments"));
         if let Some(arguments) = arguments
             && let Value::String(text) = &*arguments
@@ -204,6 +234,21 @@ mod tests {
         assert_eq!(got[6]["tool_calls"][0]["function"]["arguments"], json!("{\"a\": 1"));
         assert_eq!(got[7], json!({"role": "assistant", "content": "b"}));
         assert_eq!(bytes(got.as_array().unwrap()), 8 + 2 + 1 + 9 + 1);
+    }
+
+    #[test]
+    fn a_tool_s_picture_becomes_a_sentence_and_a_custom_call_that_of_a_function() {
+        let given = json!([
+            {"role": "assistant", "tool_calls": [{"id": "1", "type": "custom", "custom": {"name": "f", "input": "a\nb"}}]},
+            {"role": "tool", "tool_call_id": "1", "content": [
+                {"type": "text", "text": "Here:"}, {"type": "image_url", "image_url": {"url": "data:"}}
+            ]},
+        ]);
+        let got = for_template(given.as_array().unwrap().clone()).unwrap();
+        let function = json!({"name": "f", "arguments": {"input": "a\nb"}});
+        let call = json!({"id": "1", "type": "function", "function": function});
+        assert_eq!(got[0]["tool_calls"], json!([call]));
+        assert_eq!(got[1]["content"], format!("Here:\n{PICTURE}"));
     }
 
     #[test]

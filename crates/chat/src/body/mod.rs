@@ -9,3 +9,5 @@ pub mod json;
 pub mod messages;
 pub mod options;
 pub mod refusal;
+pub mod thinking;
+pub mod tools;

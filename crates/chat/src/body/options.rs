@@ -101,6 +101,19 @@ pub fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
     // OpenAI's names before `tools`.
     fields.only("functions", is(json!([])), "tools has them now")?;
     fields.only("function_call", is(json!("none")), "tool_choice says it now")?;
+    // vLLM's fields, with the values that ask for nothing.
+    for (name, nothing) in [
+        ("min_tokens", json!(0)),
+        ("stop_token_ids", json!([])),
+        ("allowed_token_ids", json!([])),
+        ("bad_words", json!([])),
+        ("truncate_prompt_tokens", json!(-1)),
+        ("include_stop_str_in_output", json!(false)),
+        ("use_beam_search", json!(false)),
+        ("prompt_logprobs", json!(0)),
+    ] {
+        fields.only(name, is(nothing), "this is not supported here")?;
+    }
     // llama.cpp's fields, and the value that turns each off. Clients send them whether they use them or not.
     for (name, off) in [
         ("mirostat", 0.0),
@@ -173,6 +186,22 @@ mod tests {
             (json!("a"), &["a"]),
         ] {
             assert_eq!(stops(&mut fields(&json!({"stop": stop}))).unwrap(), wanted);
+        }
+    }
+
+    #[test]
+    fn vllm_s_fields_are_refused_unless_they_ask_for_nothing() {
+        let nothing = json!({"min_tokens": 0, "stop_token_ids": [], "bad_words": null});
+        assert_eq!(refuse_unsupported(&mut fields(&nothing)), Ok(()));
+        for (name, value) in [
+            ("min_tokens", json!(3)),
+            ("stop_token_ids", json!([7])),
+            ("allowed_token_ids", json!([7])),
+            ("bad_words", json!(["a"])),
+            ("truncate_prompt_tokens", json!(9)),
+        ] {
+            let refusal = refuse_unsupported(&mut fields(&json!({name: value}))).unwrap_err();
+            assert_eq!((refusal.code, refusal.param.as_deref()), ("unsupported", Some(name)));
         }
     }
 

@@ -395,9 +395,10 @@ impl Batch {
 
     fn begin(&mut self, index: u64, prepared: Prepared) -> Outcome {
         let answer = Answer::new(&prepared, self.model.vocabulary());
-        let Prepared { prompt, sampling, max_tokens, ignore_eos, held: grammar, .. } = prepared;
+        let Prepared { prompt, sampling, max_tokens, ignore_eos, held: grammar, thinking, .. } =
+            prepared;
         let request = Request { prompt, sampling, max_tokens, ignore_eos, ..Request::default() };
-        let request = GenerateRequest { request, grammar, ..GenerateRequest::default() };
+        let request = GenerateRequest { request, grammar, thinking, ..GenerateRequest::default() };
         let send = self.send.clone();
         let on_event = Box::new(move |event| {
             // Once the batch has ended, nothing receives events.

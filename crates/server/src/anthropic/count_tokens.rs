@@ -12,7 +12,9 @@ pub(crate) async fn answer(call: Call) -> Answered {
     let tokens = call.apart(|call| {
         let mut fields = Fields::new(call.object()?);
         let serving = asking::model(call, &mut fields)?;
-        Ok(asking::conversation(take(&mut fields)?.0, serving)?.len())
+        let mut context = take(&mut fields)?.context;
+        asking::fit_thinking(&mut context, true, serving);
+        Ok(asking::conversation(context, serving)?.len())
     });
     Ok(http::json(StatusCode::OK, &json!({"input_tokens": tokens.await?})))
 }

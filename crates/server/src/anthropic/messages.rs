@@ -1,5 +1,7 @@
 //! `POST /v1/messages`
 
+use std::sync::Arc;
+
 use alight_chat::answer::{Delta, input, joined};
 use alight_chat::body::fields::Fields;
 use alight_chat::body::options;
@@ -8,10 +10,11 @@ use alight_text::output::Call as ToolCall;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use super::{take, take_format};
+use super::{Taken, take, take_format};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
+use crate::request_log::Record;
 use crate::{asking, ids};
 
 pub(crate) async fn answer(call: Call) -> Answered {
@@ -43,22 +46,24 @@ pub(crate) async fn answer(call: Call) -> Answered {
 fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
-    let (context, choice) = take(&mut fields)?;
+    let Taken { context, choice, places } = take(&mut fields)?;
     let format = take_format(&mut fields)?;
     let names = [("response_format", format), ("stop", "stop_sequences")];
-    let in_words = |failure: Failure| failure.in_words(&names, "");
+    let in_words =
+        |failure: Failure| failure.in_words(&names, "").in_places(&places, "input_schema");
     let calls = Calls::of(&context, &choice.must);
     let mut ask = asking::ask(call, serving, &mut fields, calls).map_err(in_words)?;
     let stops = fields.any("stop_sequences").unwrap_or_default();
     let mut stop = Fields::new([("stop".to_owned(), stops)].into_iter().collect());
     let stops = options::stops(&mut stop).map_err(|refusal| in_words(refusal.into()))?;
     let stream = fields.truth("stream")?.unwrap_or(false);
-    let (prompt, asked) = asking::chat(context, &choice, stops, &mut ask, serving)?;
+    let chat = asking::chat(context, &choice, stops, &mut ask, serving);
+    let (prompt, asked) = chat.map_err(in_words)?;
     call.record.ignored(&fields);
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
-    let events =
-        Events { id: ids::id("msg_"), model: serving.name.clone(), block: None, blocks: 0 };
+    let (id, model, record) = (ids::id("msg_"), serving.name.clone(), Arc::clone(&call.record));
+    let events = Events { id, model, record, block: None, blocks: 0 };
     Ok((generation, events, stream))
 }
 
@@ -102,6 +107,8 @@ fn block(delta: Delta) -> Value {
 struct Events {
     id: String,
     model: String,
+    /// The record of the request, which has its warnings.
+    record: Arc<Record>,
     /// The kind of the block that is open.
     block: Option<&'static str>,
     /// Blocks that have been closed.
@@ -110,7 +117,7 @@ struct Events {
 
 impl Events {
     fn message(&self, choice: &Choice, content: Value) -> Value {
-        json!({
+        let mut message = json!({
             "id": self.id,
             "type": "message",
             "role": "assistant",
@@ -119,7 +126,9 @@ impl Events {
             "stop_reason": null,
             "stop_sequence": null,
             "usage": usage(choice),
-        })
+        });
+        self.record.add_warnings(&mut message);
+        message
     }
 
     fn open(&mut self, kind: &'static str, block: &Value, out: &mut String) {

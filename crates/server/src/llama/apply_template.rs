@@ -12,7 +12,8 @@ pub(crate) async fn answer(call: Call) -> Answered {
     let prompt = call.apart(|call| {
         let mut fields = Fields::new(call.object()?);
         let serving = asking::model(call, &mut fields)?;
-        let context = conversation::take_with_choice(&mut fields)?.0;
+        let mut context = conversation::take_with_choice(&mut fields)?.0;
+        asking::fit_thinking(&mut context, true, serving);
         let mut bytes = Vec::new();
         let tokenizer = &serving.vocabulary().tokenizer;
         let tokens = asking::conversation(context, serving)?;

@@ -4,6 +4,7 @@ use alight_chat::answer::AnswerOptions;
 use alight_chat::body::fields::Fields;
 use alight_chat::body::{conversation, options};
 use alight_chat::grammar::Calls;
+use alight_chat::thinking::ThinkingBudget;
 use alight_text::infill::Gap;
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Style};
@@ -33,7 +34,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     }
     let stream = fields.truth("stream")?.unwrap_or(true);
     let mut options = renamed(&mut fields)?;
-    let ask = asking::ask(call, serving, &mut options, Calls::None).map_err(in_words)?;
+    let mut ask = asking::ask(call, serving, &mut options, Calls::None).map_err(in_words)?;
     let stops = options::stops(&mut options).map_err(in_words)?;
     let system = fields.string("system")?.filter(|system| !system.is_empty());
     let raw = fields.truth("raw")?.unwrap_or(false);
@@ -47,6 +48,9 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         let messages: Vec<Value> = system.into_iter().chain([user]).collect();
         let mut context: Map<String, Value> = conversation::context(messages);
         context.extend(thinking(&mut fields));
+        let budget = asking::fit_thinking(&mut context, true, serving);
+        let budget = budget.filter(|_| ask.grammar.is_none());
+        ask.thinking = budget.map(|tokens| ThinkingBudget::new(tokens, vocabulary, None));
         asking::conversation(context, serving)?
     } else {
         check_length(text.len(), &vocabulary.tokenizer, serving.worker.context())

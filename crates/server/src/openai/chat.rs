@@ -1,6 +1,8 @@
 //! `POST /v1/chat/completions`
 
-use alight_chat::answer::{AnswerOptions, Delta, Message};
+use std::sync::Arc;
+
+use alight_chat::answer::{AnswerOptions, Delta, Message, openai_call};
 use alight_chat::body::fields::{Fields, whole};
 use alight_chat::body::refusal::Refusal;
 use alight_chat::body::{conversation, options};
@@ -11,7 +13,7 @@ use alight_text::output::Call as ToolCall;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use super::{About, answers, event, finish_reason, streaming, usage, warnings};
+use super::{About, answers, event, finish_reason, streaming, usage};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, TokenLogprob, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
@@ -26,16 +28,19 @@ struct Begun {
     logprobs: bool,
     /// True if the progress of prompts is reported.
     progress: bool,
+    /// The names of the tools whose input is a text.
+    custom: Vec<String>,
 }
 
 pub(crate) async fn answer(call: Call) -> Answered {
-    let Begun { mut generation, mut about, stream, logprobs, progress } = call.apart(begun).await?;
+    let Begun { mut generation, mut about, stream, logprobs, progress, custom } =
+        call.apart(begun).await?;
     if stream {
         about.object = "chat.completion.chunk";
-        let called = vec![0; generation.choices.len()];
+        let called = vec![(0, false); generation.choices.len()];
         return Ok(Stream::response(
             generation,
-            Box::new(Chunks { about, logprobs, progress, called }),
+            Box::new(Chunks { about, logprobs, progress, called, custom }),
         ));
     }
     let mut said = vec![CollectedAnswer::default(); generation.choices.len()];
@@ -56,7 +61,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
             let told = logprobs.then(|| content(&said.tokens, choice.answer.tokenizer()));
             json!({
                 "index": i,
-                "message": said.message.openai(|_| ids::id("call_")),
+                "message": said.message.openai(&custom, |_| ids::id("call_")),
                 "logprobs": told,
                 "finish_reason": reason,
             })
@@ -108,9 +113,9 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         created: ids::now(),
         model: serving.name.clone(),
         usage,
-        warnings: warnings(ask.grammar.as_ref()),
+        record: Arc::clone(&call.record),
     };
-    Ok(Begun { generation, about, stream, logprobs, progress })
+    Ok(Begun { generation, about, stream, logprobs, progress, custom: asked.custom })
 }
 
 /// Takes the number of top tokens to be reported, if log probabilities are requested.
@@ -181,8 +186,9 @@ struct Chunks {
     about: About,
     logprobs: bool,
     progress: bool,
-    /// The number of calls in each answer.
-    called: Vec<usize>,
+    /// The number of calls in each answer, and whether the last one is that of a custom tool.
+    called: Vec<(usize, bool)>,
+    custom: Vec<String>,
 }
 
 impl Chunks {
@@ -203,21 +209,23 @@ impl Chunks {
     }
 
     fn call(&mut self, at: usize, call: ToolCall) -> Value {
-        let index = self.called[at];
-        self.called[at] += 1;
         let ToolCall { name, arguments, id } = call;
-        json!({"tool_calls": [{
-            "index": index,
-            "id": id.unwrap_or_else(|| ids::id("call_")),
-            "type": "function",
-            "function": {"name": name, "arguments": arguments},
-        }]})
+        let is_custom = self.custom.contains(&name);
+        let id = id.unwrap_or_else(|| ids::id("call_"));
+        let mut call = openai_call(id, &name, &arguments, is_custom);
+        call["index"] = self.called[at].0.into();
+        self.called[at] = (self.called[at].0 + 1, is_custom);
+        json!({"tool_calls": [call]})
     }
 
-    /// Returns the next part of the arguments of the last call.
+    /// Returns the next part of the arguments of the last call, or of its input.
     fn arguments(&self, at: usize, more: &str) -> Value {
-        let index = self.called[at].saturating_sub(1);
-        json!({"tool_calls": [{"index": index, "function": {"arguments": more}}]})
+        let (called, is_custom) = self.called[at];
+        let index = called.saturating_sub(1);
+        match is_custom {
+            true => json!({"tool_calls": [{"index": index, "custom": {"input": more}}]}),
+            false => json!({"tool_calls": [{"index": index, "function": {"arguments": more}}]}),
+        }
     }
 
     /// The log probabilities of tokens are sent with the first chunk of their text.

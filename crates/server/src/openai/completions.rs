@@ -1,5 +1,7 @@
 //! `POST /v1/completions`
 
+use std::sync::Arc;
+
 use alight_chat::answer::{AnswerOptions, Delta};
 use alight_chat::body::fields::{Fields, whole};
 use alight_chat::body::options;
@@ -12,7 +14,7 @@ use alight_text::infill::Gap;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::{About, answers, event, finish_reason, streaming, usage, warnings};
+use super::{About, answers, event, finish_reason, streaming, usage};
 use crate::asking::{self, MAX_CHOICES};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, MAX_LOGPROBS, Reason, TokenLogprob, Update};
@@ -126,7 +128,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         created: ids::now(),
         model: serving.name.clone(),
         usage,
-        warnings: warnings(ask.grammar.as_ref()),
+        record: Arc::clone(&call.record),
     };
     Ok(Begun { generation, about, stream, logprobs, n, echo })
 }

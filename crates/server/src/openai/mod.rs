@@ -7,14 +7,17 @@ pub(crate) mod input_tokens;
 mod items;
 pub(crate) mod models;
 pub(crate) mod responses;
+mod tools;
+
+use std::sync::Arc;
 
 use alight_chat::body::fields::{Fields, whole};
-use alight_chat::grammar::Held;
 use serde_json::{Value, json};
 
 use crate::asking::MAX_CHOICES;
 use crate::failure::Failure;
 use crate::generation::{Choice, Reason};
+use crate::request_log::Record;
 
 /// Maximum number of top tokens reported for each token.
 const MAX_TOP_LOGPROBS: usize = 20;
@@ -28,8 +31,8 @@ struct About {
     model: String,
     /// True if a stream ends with the token counts.
     usage: bool,
-    /// The keywords of the request that the answers are not constrained by.
-    warnings: Vec<String>,
+    /// The record of the request, which has its warnings.
+    record: Arc<Record>,
 }
 
 impl About {
@@ -46,18 +49,9 @@ impl About {
         if !usage.is_null() {
             value["usage"] = usage;
         }
-        if !self.warnings.is_empty() {
-            value["warnings"] = self.warnings.clone().into();
-        }
+        self.record.add_warnings(&mut value);
         value
     }
-}
-
-/// Returns a sentence about each keyword of a schema that no grammar can hold, of those that the client does not insist on.
-fn warnings(grammar: Option<&Held>) -> Vec<String> {
-    let left_out = grammar.map(Held::left_out).unwrap_or_default();
-    let one = |keyword: String| format!("the answer is not held to {keyword} of its schema");
-    left_out.into_iter().map(one).collect()
 }
 
 /// Returns the token counts of the answers to a request. Each prompt counts once, however many answers it has.

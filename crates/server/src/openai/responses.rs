@@ -1,6 +1,9 @@
-//! `POST /v1/responses`: OpenAI's newer API, as Codex uses it. Nothing is stored: each request has the whole conversation.
+//! `POST /v1/responses`: OpenAI's newer API, as Codex uses it. No conversation is stored: each request has the whole one. Items of the last
+//! answers are remembered for a while, so that it may refer to them.
 //!
 //! Invariant: a response that is sent whole is produced by the same code that writes the events of a stream.
+
+use std::sync::Arc;
 
 use alight_chat::answer::{AnswerOptions, Delta};
 use alight_chat::body::{conversation, options};
@@ -11,10 +14,12 @@ use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::items::{self, NAMES};
+use super::tools::{ClientTools, ToolKind};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Piece, Reason, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::models::Serving;
+use crate::shared::Shared;
 use crate::{asking, ids};
 
 pub(crate) async fn answer(call: Call) -> Answered {
@@ -36,11 +41,15 @@ pub(crate) async fn answer(call: Call) -> Answered {
 fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let object = call.object()?;
     let response = response(&object);
-    let (serving, Asks { ask, prompt, asked, stream }) = asks(call, object)?;
+    // OpenAI stores an answer unless its client does not want that.
+    let remembers = object.get("store") != Some(&false.into());
+    let (serving, Asks { ask, prompt, asked, stream, tools }) = asks(call, object)?;
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
-    let mut events = Events { response, open: None, thought: 0, written: 0 };
+    let memory = remembers.then(|| (Arc::clone(&call.server), call.salt.clone()));
+    let mut events = Events { response, tools, memory, open: None, thought: 0, written: 0 };
     events.response["model"] = serving.name.as_str().into();
+    call.record.add_warnings(&mut events.response);
     Ok((generation, events, stream))
 }
 
@@ -50,21 +59,27 @@ pub(super) struct Asks {
     pub(super) prompt: Vec<u32>,
     asked: AnswerOptions,
     stream: bool,
+    tools: ClientTools,
 }
 
 /// Reads a request without computing anything.
 pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving, Asks), Failure> {
-    let (mut fields, others) = items::renamed(object)?;
+    let find = |id: &str| call.server.recent.find(&call.salt, id);
+    let (mut fields, tools) = items::renamed(object, &find)?;
     let serving = asking::model(call, &mut fields)?;
-    let (context, choice) = conversation::take_with_choice(&mut fields)?;
+    let (context, mut choice) = conversation::take_with_choice(&mut fields)?;
+    choice.custom = tools.custom();
+    choice.with_grammar.clone_from(&tools.with_grammar);
     let calls = Calls::of(&context, &choice.must);
-    let ask = asking::ask(call, serving, &mut fields, calls);
-    let mut ask = ask.map_err(|failure| failure.in_words(&NAMES, ""))?;
+    let in_words =
+        |failure: Failure| failure.in_words(&NAMES, "").in_places(&tools.places, "parameters");
+    let mut ask = asking::ask(call, serving, &mut fields, calls).map_err(in_words)?;
     let stops = options::stops(&mut fields)?;
     let stream = fields.truth("stream")?.unwrap_or(false);
-    call.record.ignored_in(&[("", &others), ("", &fields)]);
-    let (prompt, asked) = asking::chat(context, &choice, stops, &mut ask, serving)?;
-    Ok((serving, Asks { ask, prompt, asked, stream }))
+    call.record.ignored(&fields);
+    let chat = asking::chat(context, &choice, stops, &mut ask, serving);
+    let (prompt, asked) = chat.map_err(in_words)?;
+    Ok((serving, Asks { ask, prompt, asked, stream, tools }))
 }
 
 /// Returns a response without output. It repeats the fields of the request.
@@ -136,9 +151,11 @@ enum Open {
         id: String,
         text: String,
     },
-    /// A tool call, and its arguments so far.
+    /// The call of a function, and its arguments so far.
     Call {
-        item: Value,
+        id: String,
+        call_id: String,
+        function: String,
         arguments: String,
     },
 }
@@ -146,6 +163,9 @@ enum Open {
 /// The events of a response, and its final object.
 struct Events {
     response: Value,
+    tools: ClientTools,
+    /// Where its items are remembered, if they are, and the salt of its key.
+    memory: Option<(Arc<Shared>, Box<str>)>,
     open: Option<Open>,
     /// The number of tokens of thinking.
     thought: usize,
@@ -193,22 +213,23 @@ impl Events {
     fn begin_call(&mut self, call: &ToolCall, out: &mut String) {
         self.close(true, out);
         let call_id = call.id.clone().unwrap_or_else(|| ids::id("call_"));
-        let item = json!({
-            "id": ids::id("fc_"), "type": "function_call", "status": "in_progress",
-            "call_id": call_id, "name": call.name, "arguments": "",
-        });
+        let (id, function) = (ids::id("fc_"), call.name.clone());
+        let item = self.tools.item((&id, &call_id), "in_progress", &function, "");
         let added = json!({"output_index": self.next(), "item": item});
         self.event("response.output_item.added", added, out);
-        self.open = Some(Open::Call { item, arguments: String::new() });
+        self.open = Some(Open::Call { id, call_id, function, arguments: String::new() });
     }
 
     fn arguments(&mut self, more: &str, out: &mut String) {
         let index = self.next();
-        let Some(Open::Call { item, arguments }) = &mut self.open else { return };
-        if !more.is_empty() {
-            arguments.push_str(more);
-            let delta = json!({"item_id": item["id"], "output_index": index, "delta": more});
-            self.event("response.function_call_arguments.delta", delta, out);
+        let Some(Open::Call { id, function, arguments, .. }) = &mut self.open else { return };
+        if more.is_empty() {
+            return;
+        }
+        arguments.push_str(more);
+        let delta = json!({"item_id": id, "output_index": index, "delta": more});
+        if let Some(name) = argument_events(&self.tools.kind(function)) {
+            self.event(&format!("response.{name}.delta"), delta, out);
         }
     }
 
@@ -218,15 +239,8 @@ impl Events {
         let (kind, id, text) = match self.open.take() {
             None => return,
             Some(Open::Text { kind, id, text }) => (kind, id, text),
-            Some(Open::Call { mut item, arguments }) => {
-                let done = json!({
-                    "item_id": item["id"], "output_index": index, "name": item["name"],
-                    "arguments": arguments,
-                });
-                self.event("response.function_call_arguments.done", done, out);
-                item["status"] = status.into();
-                item["arguments"] = arguments.into();
-                return self.add(item, out);
+            Some(Open::Call { id, call_id, function, arguments }) => {
+                return self.close_call((&id, &call_id), status, (&function, &arguments), out);
             }
         };
         let at = json!({"item_id": id, "output_index": index, "content_index": 0});
@@ -243,6 +257,28 @@ impl Events {
         part["part"] = kind.part(&text);
         self.event("response.content_part.done", part, out);
         self.add(kind.item(&id, status, json!([kind.part(&text)])), out);
+    }
+
+    fn close_call(
+        &mut self,
+        ids: (&str, &str),
+        status: &str,
+        (function, arguments): (&str, &str),
+        out: &mut String,
+    ) {
+        let item = self.tools.item(ids, status, function, arguments);
+        let kind = self.tools.kind(function);
+        if let Some(name) = argument_events(&kind) {
+            let mut done = json!({"item_id": ids.0, "output_index": self.next()});
+            if kind == ToolKind::Custom {
+                done["input"] = arguments.into();
+            } else {
+                done["name"] = item["name"].clone();
+                done["arguments"] = arguments.into();
+            }
+            self.event(&format!("response.{name}.done"), done, out);
+        }
+        self.add(item, out);
     }
 
     fn text(&mut self, kind: Kind, text: String, out: &mut String) {
@@ -284,6 +320,15 @@ impl Events {
     }
 }
 
+/// The name of the events about the arguments of a call, if its item has them as a text.
+fn argument_events(kind: &ToolKind) -> Option<&'static str> {
+    match kind {
+        ToolKind::Function => Some("function_call_arguments"),
+        ToolKind::Custom => Some("custom_tool_call_input"),
+        ToolKind::Published(_) => None,
+    }
+}
+
 impl Shape for Events {
     fn begin(&mut self, _: &[Choice], out: &mut String) {
         self.whole("response.created", out);
@@ -310,6 +355,11 @@ impl Shape for Events {
                 self.response["status"] = status.into();
                 if cut {
                     self.response["incomplete_details"] = json!({"reason": "max_output_tokens"});
+                }
+                if let (Some((server, salt)), Some(items)) =
+                    (&self.memory, self.response["output"].as_array())
+                {
+                    server.recent.keep(salt, items);
                 }
                 self.whole(&format!("response.{status}"), out);
             }

@@ -83,6 +83,14 @@ impl Harmony {
         }
     }
 
+    pub(super) fn open_thinking(&self) -> Option<&'static str> {
+        matches!(self.state, State::Message(Part::Thinking)).then_some(ENDS[0])
+    }
+
+    pub(super) fn may_think(&self) -> bool {
+        matches!(self.state, State::Header)
+    }
+
     pub(super) fn set_tools(&mut self, tools: Tools) {
         self.tools = Some(tools);
     }

@@ -147,6 +147,8 @@ pub(super) struct Machine {
     to_call: Vec<Mark>,
     /// Marks in thinking.
     to_answer: Vec<Mark>,
+    /// The mark that ends the last thinking.
+    close: &'static str,
     /// The number of newlines that still belong to the previous mark.
     newlines: u32,
     /// Answer text has begun. An answer may mention `<think>` without opening it.
@@ -184,6 +186,7 @@ impl Machine {
             to_any,
             to_call,
             to_answer: Vec::new(),
+            close: "",
             newlines: 0,
             begun: false,
             header: notation.header.as_ref().filter(|header| prompt_end.ends_with(header.open)),
@@ -235,8 +238,16 @@ impl Machine {
         out.end();
     }
 
+    pub(super) fn open_thinking(&self) -> Option<&'static str> {
+        matches!(self.state, State::Thinking).then_some(self.close)
+    }
+
+    pub(super) fn may_think(&self) -> bool {
+        matches!(self.state, State::Answer) && (!self.begun || self.notation.thinking_anywhere)
+    }
+
     fn think(&mut self, pair: &'static Pair) {
-        (self.state, self.newlines) = (State::Thinking, 1);
+        (self.state, self.newlines, self.close) = (State::Thinking, 1, pair.close);
         self.to_answer = marks(pair.close, Meaning::Answer).collect();
         if self.notation.calls.in_thinking && self.tools.is_some() {
             self.to_answer.extend(called(&self.to_call));
