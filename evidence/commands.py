@@ -110,6 +110,7 @@ COMMANDS = (
     Command("check docs", BY_HAND, ANY, "", "links, anchors and the table of contents of the documentation, with mistakes that it must find", test="", bare=True),
     Command("check features", BY_HAND, ANY, "cargo", "what is built for the wheel is what was built for the tests", test="", bare=True),
     Command("check fuse", BY_HAND, VENV, f"{BUILD}, root, /dev/fuse", "experts in slots out of a filesystem that is another program: the same bits, nothing left in the page cache, reads that fail"),
+    Command("check fuzz", BY_HAND, ANY, "cargo", "every fuzz target compiles, and `make fuzz` runs it", test_all="", bare=True),
     Command("check gguf", BY_HAND, VENV, f"cargo, {MODELS}", "our GGUF parser beside the gguf package", test="{models}/SmolLM2-135M-Instruct.Q4_1.gguf", test_all="{models}/SmolLM2-135M-Instruct.Q4_1.gguf {models}/gemma-3-270m-q4_k_m.gguf"),
     Command("check gpu", "test-gpu", OWN, "a GPU, make gpu-files, jax for CUDA", "all that the GPUs here can show of the collective", "gpu.run"),
     Command("check gpu-jax", BY_HAND, OWN, "run by `check gpu`", "the custom call in JAX on GPUs", "gpu.check_jax"),
@@ -121,6 +122,7 @@ COMMANDS = (
     Command("check litmus", BY_HAND, ANY, "scripts/build_dartagnan.sh, Java", "the protocol of the collective among GPUs under PTX's memory model, with mistakes that it must find"),
     Command("check macos", BY_HAND, ANY, "rustup target add, make cross", "the whole workspace compiles for macOS, and what differs between systems is in a few places", test="", bare=True),
     Command("check mistakes", BY_HAND, VENV, "make test, 3 GB of disk", "deliberate mistakes, one for each kind of check, are seen by the step that is named"),
+    Command("check names", BY_HAND, ANY, "", "a type's name is unique in its crate, unless it is the same thing", test="", bare=True),
     Command("check packed", BY_HAND, VENV, f"{BUILD}, {MODELS}", "packed files unpacked by numpy, and refused by other readers", test_all="--model smollm2"),
     Command("check replay", BY_HAND, VENV, f"{BUILD}, what check agents records", "recorded conversations of agents, rendered again: no text is lost, every prompt begins with the one before, beside another binary"),
     Command("check routing", BY_HAND, VENV, BUILD, "random models choose experts as published traces of real ones do, skewed and flat", test_all=""),
@@ -142,7 +144,6 @@ COMMANDS = (
     Command("make pictures", BY_HAND, ANY, "", "the pictures of docs/ from the tables of docs/reference/benchmarks.md; --check compares", test="--check", bare=True),
     Command("make quantize-vectors", BY_HAND, VENV, "", "reference vectors of quantisation; --check compares", test="--check"),
     Command("make random-model", "bench-models", VENV, "", "a model of a well-known shape with random weights"),
-    Command("make sources", BY_HAND, VENV, "", "models as Hugging Face, Meta and old llama.cpp have them"),
     Command("make tokenizer-strings", BY_HAND, ANY, "", "the texts on which tokenizers are compared"),
     Command("make tokenizer-vectors", BY_HAND, OWN, "sentencepiece, tokenizers, tiktoken, protobuf", "small tokenizers by other libraries, and their ids"),
 )

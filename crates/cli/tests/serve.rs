@@ -1033,7 +1033,7 @@ fn llama_server_s_own_addresses() {
     let props = serving.get("/props").json();
     assert_eq!((&props["total_slots"], &props["eos_token"]), (&json!(8), &json!("</s>")));
 
-    let body = json!({"prompt": [3], "stop": [" No"], "n_predict": -1});
+    let body = json!({"prompt": [3], "stop": [" No"], "n_predict": -1, "return_tokens": true});
     let whole = serving.post("/completion", &body).json();
     let said = "<think>\nSo it is.\n</think>\n\nYes.";
     assert_eq!((&whole["content"], &whole["stop_type"]), (&json!(said), &json!("word")));
@@ -1835,6 +1835,30 @@ fn a_stream_tells_how_far_its_prompt_is() {
     let body = json!({"prompt": ids, "stream": true, "return_progress": true});
     let told = serving.post("/completion", &body).text();
     assert!(told.contains("\"prompt_progress\":{\"total\":100,"), "{told}");
+}
+
+#[test]
+fn a_stream_reports_how_many_requests_get_a_place_first() {
+    let (_folder, serving) = saying(&["--parallel", "1"]);
+    let endless = json!({"messages": messages(), "ignore_eos": true, "stream": true, "return_progress": true});
+    let mut first = serving.begin(CHAT, &endless);
+    first.wait_for("Yes");
+    let mut second = serving.begin(CHAT, &endless);
+    second.wait_for("\"queue\":0");
+    let mut third = serving.begin(CHAT, &endless);
+    third.wait_for("\"queue\":1");
+    drop(second);
+    third.wait_for("\"queue\":0");
+    drop(first);
+    let rest = third.read_to("Yes");
+    assert!(rest.contains("prompt_progress") && !rest.contains("queue"), "{rest}");
+    // Without the field, nothing is reported.
+    let plain = json!({"messages": messages(), "ignore_eos": true, "stream": true});
+    let mut plain = serving.begin(CHAT, &plain);
+    plain.wait_for("role");
+    drop(third);
+    let rest = plain.read_to("Yes");
+    assert!(!rest.contains("queue"), "{rest}");
 }
 
 #[test]

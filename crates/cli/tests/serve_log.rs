@@ -87,7 +87,7 @@ fn each_request_has_a_line() {
     let tokens = format!("tokens: {read} read, 0 reused, {written} written");
     assert_eq!(
         got[0],
-        format!("POST {CHAT} 200, {model}, {tokens}; ignored: user, x\\n\\u{{1b}}y")
+        format!("POST {CHAT} 200, {model}, {tokens}; unknown: x\\n\\u{{1b}}y; ignored: user")
     );
     // The same prompt again: what is reused is not read.
     let known = &streamed.last().unwrap()["usage"]["prompt_tokens_details"]["cached_tokens"];

@@ -8,7 +8,7 @@ use alight_chat::grammar::Grammars;
 use alight_chat::worker::{STUCK_AFTER, StartError, Worker, WorkerConfig};
 use alight_model::{EngineOptions, Model};
 use alight_text::Vocabulary;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::apart::{is_cancelled, step_aside};
 use crate::client_errors::ClientErrors;
@@ -48,6 +48,8 @@ pub(crate) struct Serving {
     pub(crate) created: u64,
     /// Compiles the grammars of answers.
     pub(crate) grammars: Grammars,
+    /// Variables of its template that requests do not set.
+    pub(crate) template_variables: Map<String, Value>,
     quantization: (Quantization, OnceLock<Option<String>>),
 }
 
@@ -110,7 +112,18 @@ impl Models {
                 Grammars::new(model.vocabulary()).waiting(step_aside).until(is_cancelled);
             let quantization = (quantization, OnceLock::new());
             let created = ids::now();
-            Ok(Serving { name, aliases, model, worker, errors, created, grammars, quantization })
+            let template_variables = options.template_variables.clone();
+            Ok(Serving {
+                name,
+                aliases,
+                model,
+                worker,
+                errors,
+                created,
+                grammars,
+                template_variables,
+                quantization,
+            })
         };
         Ok(Models(served.into_iter().map(start).collect::<Result<_, StartError>>()?))
     }

@@ -1,6 +1,7 @@
 //! Parses the bodies of requests in OpenAI's format, for the server and for `alight batch`.
 
 pub mod conversation;
+pub mod declared;
 pub mod fields;
 pub mod json;
 pub mod messages;

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::take;
 use crate::asking;
+use crate::endpoints;
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
 use crate::models::Serving;
@@ -17,7 +18,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 
 /// Returns the model that a body names, and the tokens of its conversation.
 pub(crate) fn prompt(call: &Call) -> Result<(&Serving, Vec<u32>), Failure> {
-    let mut fields = Fields::new(call.object()?);
+    let mut fields = Fields::new(call.declared(&endpoints::MESSAGES)?);
     let serving = asking::model(call, &mut fields)?;
     let mut context = take(&mut fields)?.context;
     asking::fit_thinking(&mut context, true, serving);

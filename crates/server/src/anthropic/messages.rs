@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::request_log::Record;
-use crate::{asking, ids};
+use crate::{asking, endpoints, ids};
 
 pub(crate) async fn answer(call: Call) -> Answered {
     let (mut generation, events, stream) = call.apart(begun).await?;
@@ -43,8 +43,8 @@ pub(crate) async fn answer(call: Call) -> Answered {
 }
 
 /// Reads the request, and starts the computation.
-fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
-    let mut fields = Fields::new(call.object()?);
+fn begun(call: &Call) -> Result<(Generation, MessageEvents, bool), Failure> {
+    let mut fields = Fields::new(call.declared(&endpoints::MESSAGES)?);
     let serving = asking::model(call, &mut fields)?;
     let Taken { context, choice, places } = take(&mut fields)?;
     let format = take_format(&mut fields)?;
@@ -63,7 +63,7 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
     let (id, model, record) = (ids::id("msg_"), serving.name.clone(), Arc::clone(&call.record));
-    let events = Events { id, model, record, block: None, blocks: 0 };
+    let events = MessageEvents { id, model, record, block: None, blocks: 0 };
     Ok((generation, events, stream))
 }
 
@@ -110,7 +110,7 @@ fn block(delta: Delta) -> Value {
 }
 
 /// The events of an answer that is streamed.
-struct Events {
+struct MessageEvents {
     id: String,
     model: String,
     /// The record of the request, which has its warnings.
@@ -121,7 +121,7 @@ struct Events {
     blocks: usize,
 }
 
-impl Events {
+impl MessageEvents {
     fn message(&self, choice: &Choice, content: Value) -> Value {
         let mut message = json!({
             "id": self.id,
@@ -196,7 +196,7 @@ fn event(value: &Value, out: &mut String) {
     out.push_str(&format!("event: {name}\ndata: {value}\n\n"));
 }
 
-impl Shape for Events {
+impl Shape for MessageEvents {
     fn keep_alive(&self) -> &'static str {
         "event: ping\ndata: {\"type\": \"ping\"}\n\n"
     }

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::anthropic::count_tokens;
 use crate::asking;
+use crate::endpoints;
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
 use crate::models::Serving;
@@ -29,14 +30,14 @@ pub(crate) async fn answer(call: Call) -> Answered {
 fn prompt(call: &Call) -> Result<(&Serving, Vec<u32>), Failure> {
     match call.asked("of").as_deref() {
         None => {
-            let mut fields = Fields::new(call.object()?);
+            let mut fields = Fields::new(call.declared(&endpoints::CHAT)?);
             let serving = asking::model(call, &mut fields)?;
             let mut context = conversation::take_with_choice(&mut fields)?.0;
             asking::fit_thinking(&mut context, true, serving);
             Ok((serving, asking::conversation(context, serving)?))
         }
         Some("responses") => {
-            let (serving, asks) = responses::asks(call, call.object()?)?;
+            let (serving, asks) = responses::asks(call, call.declared(&endpoints::RESPONSES)?)?;
             Ok((serving, asks.prompt))
         }
         Some("messages") => count_tokens::prompt(call),
