@@ -219,9 +219,9 @@ def turns_of(session: Session) -> list[relay.Exchange]:
     return [one for one in session.exchanges if one.continues and (session.kind != "tools" or one.body().get("tools"))]
 
 
-def judged(session: Session, checks: Checks) -> dict:
+def judged(session: Session, family: str, checks: Checks) -> dict:
     """What is right and wrong about a conversation; a row of the results."""
-    name, scenario, seen, turns = session.name, session.scenario, session.seen, turns_of(session)
+    name, scenario, seen, turns = f"{family}/{session.name}", session.scenario, session.seen, turns_of(session)
     counts = [turn.usage() for turn in turns]
     checks.wrong(f"{name}: it came to its end", seen.get("error", ""))
     checks.wrong(f"{name}: every request was answered", [f"{one.status} {one.path}: {one.answer[:500]}" for one in session.exchanges
@@ -250,7 +250,7 @@ def judged(session: Session, checks: Checks) -> dict:
              if now.get("known", 0) < (before.get("prompt", 1) - 1) // PAGE * PAGE]
     if pairs and (told or session.api != "ollama"):
         checks.wrong(f"{name}: each turn knows all that was sent before", short)
-    return {"session": name, "turns": len(turns), "first": counts[0].get("prompt") if counts else None, "last": counts[-1].get("prompt") if counts else None,
+    return {"family": family, "session": session.name, "turns": len(turns), "first": counts[0].get("prompt") if counts else None, "last": counts[-1].get("prompt") if counts else None,
             "new": [one["prompt"] - one["known"] for one in counts[1:]] if told else None,
             "thinking": seen.get("thinking") == scenario.thinking if scenario.thinking else None}
 
@@ -273,7 +273,7 @@ def of_family(family: str, args, program: Path, folder: Path, checks: Checks) ->
                 with_program(session, folder, address)
     rows = []
     for session in [*(one for sessions in shared.values() for one in sessions), *alone]:
-        rows.append({"family": family} | judged(session, checks))
+        rows.append(judged(session, family, checks))
         if args.record:
             relay.write(args.record / family / f"{session.name}.jsonl", session.exchanges)
     return rows
