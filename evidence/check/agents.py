@@ -146,7 +146,7 @@ def codex(folder: Path, home: Path, address: str, calls: Path) -> tuple[list, di
     (home / ".codex/config.toml").write_text("\n".join((
         'model = "local"', 'model_provider = "alight"', 'approval_policy = "never"', 'sandbox_mode = "danger-full-access"',
         "[model_providers.alight]", 'name = "Alight"', f'base_url = "{address}/v1"', 'wire_api = "responses"',
-        "[mcp_servers.notes]", f"command = {json.dumps(program)}", f"args = {json.dumps(arguments)}",
+        "[mcp_servers.notes]", f"command = {json.dumps(program)}", f"args = {json.dumps(arguments)}", "startup_timeout_sec = 300", "required = true",
         "[mcp_servers.notes.env]", f"ALIGHT_CALLS_FILE = {json.dumps(str(calls))}", "")))
     return [folder / "node_modules/.bin/codex", "exec", "--skip-git-repo-check"], {}
 
@@ -158,7 +158,7 @@ def claude(folder: Path, home: Path, address: str, calls: Path) -> tuple[list, d
     servers.write_text(json.dumps({"mcpServers": {"notes": {"command": program, "args": arguments, "env": {"ALIGHT_CALLS_FILE": str(calls)}}}}))
     command = [folder / "node_modules/.bin/claude", "--mcp-config", servers, "--allowedTools", "mcp__notes", "Bash(echo:*)", "--print"]
     return command, {"ANTHROPIC_BASE_URL": address, "ANTHROPIC_AUTH_TOKEN": "none", "ANTHROPIC_MODEL": "local", "ANTHROPIC_SMALL_FAST_MODEL": "local",
-                     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "API_TIMEOUT_MS": "1200000"}
+                     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "API_TIMEOUT_MS": "1200000", "MCP_TIMEOUT": "300000"}
 
 
 def opencode(folder: Path, home: Path, address: str, calls: Path) -> tuple[list, dict]:
@@ -200,7 +200,8 @@ def session_of(client: str, library: Library, turns: int) -> Session:
 
 def with_program(session: Session, folder: Path, address: str) -> None:
     """A conversation of a program, in an empty folder."""
-    with tempfile.TemporaryDirectory() as home, relay.relaying(address) as (relayed, session.exchanges):
+    # Codex takes no home among temporary files.
+    with tempfile.TemporaryDirectory(dir=folder) as home, relay.relaying(address) as (relayed, session.exchanges):
         place, calls = Path(home, "work"), Path(home, "calls")
         place.mkdir()
         command, more = PROGRAMS[session.client].command(folder, Path(home), relayed, calls)
@@ -218,9 +219,9 @@ def turns_of(session: Session) -> list[relay.Exchange]:
     return [one for one in session.exchanges if one.continues and (session.kind != "tools" or one.body().get("tools"))]
 
 
-def judged(session: Session, checks: Checks) -> dict:
+def judged(session: Session, family: str, checks: Checks) -> dict:
     """What is right and wrong about a conversation; a row of the results."""
-    name, scenario, seen, turns = session.name, session.scenario, session.seen, turns_of(session)
+    name, scenario, seen, turns = f"{family}/{session.name}", session.scenario, session.seen, turns_of(session)
     counts = [turn.usage() for turn in turns]
     checks.wrong(f"{name}: it came to its end", seen.get("error", ""))
     checks.wrong(f"{name}: every request was answered", [f"{one.status} {one.path}: {one.answer[:500]}" for one in session.exchanges
@@ -237,6 +238,9 @@ def judged(session: Session, checks: Checks) -> dict:
     texts = seen.get("texts", [])
     if session.kind == "form":
         checks.add(seen.get("form") == scenario.form, f"{name}: the object is {seen.get('form')}")
+    elif session.client in PROGRAMS:
+        # It may print what precedes calls as well.
+        checks.add(bool(texts) and texts[-1].endswith(scenario.texts[-1]), f"{name}: the texts are {texts}")
     else:
         checks.add(texts == scenario.texts, f"{name}: the texts are {texts}")
     # Ollama's interface does not say what was known.
@@ -246,7 +250,7 @@ def judged(session: Session, checks: Checks) -> dict:
              if now.get("known", 0) < (before.get("prompt", 1) - 1) // PAGE * PAGE]
     if pairs and (told or session.api != "ollama"):
         checks.wrong(f"{name}: each turn knows all that was sent before", short)
-    return {"session": name, "turns": len(turns), "first": counts[0].get("prompt") if counts else None, "last": counts[-1].get("prompt") if counts else None,
+    return {"family": family, "session": session.name, "turns": len(turns), "first": counts[0].get("prompt") if counts else None, "last": counts[-1].get("prompt") if counts else None,
             "new": [one["prompt"] - one["known"] for one in counts[1:]] if told else None,
             "thinking": seen.get("thinking") == scenario.thinking if scenario.thinking else None}
 
@@ -269,7 +273,7 @@ def of_family(family: str, args, program: Path, folder: Path, checks: Checks) ->
                 with_program(session, folder, address)
     rows = []
     for session in [*(one for sessions in shared.values() for one in sessions), *alone]:
-        rows.append({"family": family} | judged(session, checks))
+        rows.append(judged(session, family, checks))
         if args.record:
             relay.write(args.record / family / f"{session.name}.jsonl", session.exchanges)
     return rows

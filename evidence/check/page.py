@@ -191,7 +191,7 @@ def reading(page: Browser, checks: Checks) -> None:
     page.run("""window.seen = [];
         new MutationObserver(() => window.seen.push(document.getElementById('status').textContent))
             .observe(document.getElementById('status'), {childList: true, characterData: true, subtree: true});
-        document.getElementById('ask').value = Array.from({length: 1500}, (_, i) => 'word' + i).join(' ');
+        document.getElementById('ask').value = Array.from({length: 500}, (_, i) => 'word' + i).join(' ');
         document.getElementById('composer').requestSubmit();""")
     page.until(IDLE)
     seen = [text for text in page.run("return window.seen") if text.startswith("Reading: ")]

@@ -23,6 +23,8 @@ from evidence.lib.checks import Checks
 # The address for a body of each interface.
 TEMPLATES = {"/chat/completions": "/apply-template", "/api/chat": "/apply-template", "/responses": "/apply-template?of=responses",
              "/messages": "/apply-template?of=messages"}
+# Where the tokens of a body are counted.
+COUNTS = {"/responses": "input_tokens", "/messages": "count_tokens"}
 # Claude Code's stamp, which differs from request to request and is left out.
 STAMP = "x-anthropic-billing-header:"
 OPTIONS = ("--ctx-size", "131072", "--threads", "1")
@@ -49,19 +51,52 @@ class Counts:
     changed: int = 0
 
 
-def shown(address: str, exchange: relay.Exchange) -> str | None:
-    """The prompt of a request; None, with a message, if it is refused."""
-    path = exchange.path.split("?")[0].removeprefix("/v1")
-    body = exchange.body()
-    if path == "/api/chat":
-        body = of_ollama(body)
-    request = urllib.request.Request(address + TEMPLATES[path], json.dumps(body).encode(), {"Content-Type": "application/json"})
+def posted(address: str, body: dict) -> dict | None:
+    """The answer; None, with a message, if the body is refused."""
+    request = urllib.request.Request(address, json.dumps(body).encode(), {"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=600) as answer:
-            return json.load(answer)["prompt"]
+            return json.load(answer)
     except urllib.error.HTTPError as error:
         common.say(f"refused: {error.read().decode()[:500]}")
         return None
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Of a request: the text, if the server shows it, and the number of tokens, if the interface counts them; neither if the request is refused."""
+
+    text: str | None
+    tokens: int | None
+
+    def differs(self, other: Prompt) -> str:
+        """How, or nothing."""
+        if self.text is not None and other.text is not None and self.text != other.text:
+            return difference(other.text, self.text)
+        if self.tokens != other.tokens:
+            return f"it has {self.tokens} tokens, and had {other.tokens}"
+        return ""
+
+
+def shown(address: str, exchange: relay.Exchange, knows: bool) -> Prompt:
+    """The prompt of a request. `knows`: whether the server shows those of all interfaces."""
+    path, body = exchange.path.split("?")[0].removeprefix("/v1"), exchange.body()
+    counted = posted(f"{address}{path}/{COUNTS[path]}", body) if path in COUNTS else None
+    if path in COUNTS and not knows:
+        rendered = None
+    else:
+        rendered = posted(address + TEMPLATES[path], of_ollama(body) if path == "/api/chat" else body)
+    return Prompt(rendered and rendered["prompt"], counted and counted["input_tokens"])
+
+
+def knows_interfaces(address: str) -> bool:
+    """Whether it shows the prompts of all interfaces: an older one reads every body as a chat."""
+    message = json.dumps({"messages": [{"role": "user", "content": "Hi"}]}).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(f"{address}/apply-template?of=nothing", message), timeout=60):
+            return False
+    except urllib.error.HTTPError:
+        return True
 
 
 def of_ollama(body: dict) -> dict:
@@ -172,21 +207,28 @@ def of_family(folder: Path, programs: list[Path], checks: Checks) -> Counts:
     for path in sorted(folder.glob("*.jsonl")):
         turns = [one for one in relay.read(path) if one.continues and (one.body().get("tools") or "-tools" not in path.stem)]
         recorded[f"{folder.name}/{path.stem}"] = turns
-    rendered = []
-    for program in programs:
-        with serving(program, folder / "model.gguf", *OPTIONS) as address:
-            rendered.append({name: [shown(address, turn) for turn in turns] for name, turns in recorded.items()})
+    ours = rendered(programs[0], folder / "model.gguf", recorded)
+    base = rendered(programs[-1], folder / "model.gguf", recorded) if len(programs) > 1 else ours
     for name, turns in recorded.items():
-        prompts = rendered[0][name]
         counts.conversations += 1
         counts.requests += len(turns)
-        if checks.add(None not in prompts, f"{name}: {prompts.count(None)} of {len(prompts)} requests are refused"):
-            of_conversation(name, prompts, turns, counts, checks)
-        for number, (ours, base) in enumerate(zip(prompts, rendered[-1][name]), 1):
-            if ours is not None and ours != base:
+        texts_of = [prompt.text for prompt in ours[name]]
+        if checks.add(None not in texts_of, f"{name}: {texts_of.count(None)} of {len(turns)} prompts are not shown"):
+            of_conversation(name, texts_of, turns, counts, checks)
+        for number, (now, before) in enumerate(zip(ours[name], base[name]), 1):
+            if differs := now.differs(before):
                 counts.changed += 1
-                common.say(f"{name} turn {number}: {'the base refuses it' if base is None else difference(base, ours)}")
+                common.say(f"{name} turn {number}: {differs}")
     return counts
+
+
+def rendered(program: Path, model: Path, recorded: dict[str, list[relay.Exchange]]) -> dict[str, list[Prompt]]:
+    """The prompts that a program makes of all conversations."""
+    with serving(program, model, *OPTIONS) as address:
+        knows = knows_interfaces(address)
+        if not knows:
+            common.say(f"{program} does not show the prompts of `responses` and `messages`; it counts their tokens")
+        return {name: [shown(address, turn, knows) for turn in turns] for name, turns in recorded.items()}
 
 
 def run(args) -> int:

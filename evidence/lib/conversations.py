@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evidence.agree.chat import environment
-from evidence.lib import scripted
+from evidence.lib import common, scripted
 
 SYSTEM = "You keep notes for someone. Use the tools that you have, one step at a time, and say when all is done."
 # A template of our own, for where there are no published ones.
@@ -136,7 +136,10 @@ class Library:
         """The model's file."""
         family = self.family
         bos = next((one for one in family.control if one in ("<s>", "<bos>", "<|begin_of_text|>")), None)
-        return scripted.write(path, self.scripts, template=family.source(self.templates), specials=family.specials(), end=family.end, bos=bos)
+        # Agents say much, in English.
+        texts = [page.read_text() for page in sorted((common.ROOT / "docs").rglob("*.md"))]
+        return scripted.write(path, self.scripts, pieces=4096, texts=texts, longest=12, template=family.source(self.templates), specials=family.specials(),
+                              end=family.end, bos=bos)
 
     def marker(self) -> str:
         """The marker of the next script."""
@@ -148,8 +151,8 @@ class Library:
         self.history.append({"role": "user", "content": marked})
         return marked
 
-    def add(self, turn: Turn) -> None:
-        """The next script: a turn in the conversation, as the template writes it after the beginning of an answer."""
+    def add(self, turn: Turn, thinks: bool = True) -> None:
+        """The next script: a turn in the conversation, as the template writes it after the beginning of an answer, with thinking on or off."""
         calls = [{"id": self.family.ids.format(number=self.calls + number, name=name), "type": "function",
                   "function": {"name": name, "arguments": arguments}} for number, (name, arguments) in enumerate(turn.calls)]
         self.calls += len(calls)
@@ -158,20 +161,21 @@ class Library:
             message |= {"reasoning_content": turn.thinking, "thinking": turn.thinking}
         if calls:
             message["tool_calls"] = calls
-        begun, whole = self.render(self.history, True), self.render([*self.history, message], False)
+        begun, whole = self.render(self.history, True, thinks), self.render([*self.history, message], False, thinks)
         same = next((at for at, (a, b) in enumerate(zip(begun, whole)) if a != b), min(len(begun), len(whole)))
         text, open_thinking = whole[same:], begun[same:]
         for end in (self.family.end, *self.family.ends):
             text = text[: text.rindex(end)] if end in text else text
+        text = text if thinks else text.lstrip("\n")
         # A prompt that opens thinking, where the message has none: it is closed at once.
         self.scripts.append(f"\n{THINK[1]}\n\n{text}" if open_thinking.startswith(THINK[0]) else text)
         results = [{"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": "done"} for call in calls]
         self.history += [message, *results]
 
-    def render(self, messages: list[dict], begins: bool) -> str:
+    def render(self, messages: list[dict], begins: bool, thinks: bool) -> str:
         """By jinja2."""
         template = environment().from_string(self.family.source(self.templates))
-        return template.render(messages=messages, tools=None, add_generation_prompt=begins, enable_thinking=True, bos_token="", eos_token="")
+        return template.render(messages=messages, tools=None, add_generation_prompt=begins, enable_thinking=thinks, bos_token="", eos_token="")
 
 
 def tools(library: Library, turns: int, names: dict[str, str] | None = None, own: list[tuple[str, dict]] | None = None) -> Scenario:
@@ -222,5 +226,6 @@ def form(library: Library) -> Scenario:
     library.history.clear()
     message = library.ask("How is the weather?")
     turn = Turn(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
-    library.add(turn)
+    # An answer that is held to a schema has no thinking, unless the template itself begins it.
+    library.add(turn, thinks=False)
     return Scenario([message], [turn], found)

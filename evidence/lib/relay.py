@@ -96,6 +96,7 @@ class Relay(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("Connection", "close")
         self.end_headers()
+        self.close_connection = True
         pieces = []
         while piece := answer.read1(1 << 16):
             pieces.append(piece)

@@ -122,9 +122,10 @@ def _code(number: int, first: int) -> dict[int, float]:
 
 
 def write(path: Path, scripts: Sequence[str | Sequence[Step]], *, template: str, specials: dict[str, str], end: str, bos: str | None = None,
-          pieces: int = 1024, context: int = 131072, longest: int = 5, seed: int = 0, name: str = "scripted") -> Path:
+          pieces: int = 1024, texts: Sequence[str] = (), context: int = 131072, longest: int = 5, seed: int = 0, name: str = "scripted") -> Path:
     """Makes the file. `specials`: the spelling of each special token, and whether it is "control" or "user" (defined); `end` is one of them, and so is
-    `bos`, the template's `bos_token`. `pieces`: how many tokens of ordinary text prompts are cut into. `longest`, `seed`: how scripts that are texts
+    `bos`, the template's `bos_token`. `pieces`: how many tokens of ordinary text prompts are cut into; `texts`: of what
+    they are learned, without which they are made up. `longest`, `seed`: how scripts that are texts
     are cut."""
     taken = [steps(one, list(specials), longest, seed + number) if isinstance(one, str) else list(one) for number, one in enumerate(scripts)]
     kinds = {"control": gguf.TokenType.CONTROL, "user": gguf.TokenType.USER_DEFINED}
@@ -136,8 +137,11 @@ def write(path: Path, scripts: Sequence[str | Sequence[Step]], *, template: str,
         if found > limit:
             raise ValueError(f"{found} {what}, at most {limit}")
     random_ = np.random.default_rng(0)
-    ordinary, _, merges = vocabularies.bpe_vocabulary(pieces + 16, random_)
-    ordinary = ordinary[:-16]
+    if texts:
+        ordinary, merges = vocabularies.learned_vocabulary(pieces, texts)
+    else:
+        ordinary, _, merges = vocabularies.bpe_vocabulary(pieces + 16, random_)
+        ordinary = ordinary[:-16]
     alphabet = vocabularies.byte_alphabet()
     tokens = ordinary + marks + markers + ["".join(alphabet[byte] for byte in one) for one in written]
     first_mark = len(ordinary)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from evidence.lib import networks
 from evidence.lib.lazy import lazily
 
 gguf = lazily("gguf")
 np = lazily("numpy")
+tokenizers = lazily("tokenizers")
 
 
 def byte_alphabet() -> list[str]:
@@ -111,6 +115,18 @@ def bpe_vocabulary(size: int, rng):
     tokens += [named.get(i, f"<|reserved_special_token_{i}|>") for i in range(specials)]
     types = [gguf.TokenType.NORMAL] * (size - specials) + [gguf.TokenType.CONTROL] * specials
     return tokens, types, merges
+
+
+def learned_vocabulary(size: int, texts: Sequence[str]):
+    """Tokens and merges of a byte-level BPE vocabulary of these texts, cut as Qwen 2 cuts them: English has some four letters in a token of it."""
+    words = tokenizers.Regex(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+    cut = [tokenizers.pre_tokenizers.Split(words, "isolated"), tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(cut)
+    base = byte_alphabet()
+    tokenizer.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(vocab_size=size, initial_alphabet=base, show_progress=False))
+    merges = [" ".join(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
+    return base + [merge.replace(" ", "") for merge in merges], merges
 
 
 def spm_vocabulary(size: int, rng):

@@ -21,6 +21,7 @@
 mod account;
 mod answer_limits;
 mod args;
+mod bar;
 mod batch;
 mod bench;
 mod completions;

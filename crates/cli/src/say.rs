@@ -6,6 +6,7 @@
 
 use std::io::{IsTerminal, Write, stderr};
 
+pub use crate::layout::is_dumb;
 use crate::layout::{self, lines};
 use crate::terminal_text::{one_line, printable};
 
@@ -21,7 +22,7 @@ pub fn note(text: &str) {
 
 /// Prints a line without a label: an action and its file.
 pub fn line(text: &str) {
-    let _ = writeln!(stderr().lock(), "{}", one_line(text));
+    let _ = writeln!(stderr().lock(), "{}", lines::fit(&one_line(text), columns()));
 }
 
 /// Prints plain lines, for statistics and greetings. A terminal breaks none of their words.
@@ -61,14 +62,6 @@ pub fn colour() -> bool {
 /// Returns true if styled text may be written to a terminal: `NO_COLOR` unset or empty, and not a dumb one.
 pub fn colours_allowed() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()) && !is_dumb()
-}
-
-/// Returns true if the terminal only shows text.
-pub fn is_dumb() -> bool {
-    // (The names for which the line editor does not edit.)
-    let names = ["dumb", "cons25", "emacs"];
-    let term = std::env::var("TERM").unwrap_or_default();
-    names.iter().any(|name| term.eq_ignore_ascii_case(name))
 }
 
 fn labelled(label: &str, style: &str, text: &str) {

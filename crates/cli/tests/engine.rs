@@ -236,8 +236,10 @@ fn a_chat_goes_on_after_an_answer_that_was_stopped() {
         echo '{"kept":2}'; echo '{"token":5}'; echo '{"token":3}'; echo '"done"'; cat"#;
     let fake = Fake::new(does);
     let mut chat = Pty::start(fake.command(&["-c", "1000000000", "--stats"]), None);
-    chat.expect("wild: Ctrl-C stops an answer, Ctrl-D leaves, /help tells more. Each line is");
-    chat.expect("continued on its own.");
+    chat.expect(
+        "wild\r\nCtrl-C stops an answer, Ctrl-D leaves, /help tells more. Each line is continued",
+    );
+    chat.expect("on its own.");
     chat.expect("> ");
     chat.send(b"aa\r");
     chat.expect("aaaaaa");

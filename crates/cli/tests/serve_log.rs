@@ -163,18 +163,23 @@ fn only_a_terminal_has_a_log_unless_it_is_asked_for() {
 }
 
 #[test]
-fn what_a_template_does_not_show_is_logged() {
+fn what_is_changed_for_a_template_is_logged() {
     let folder = tempfile::tempdir().unwrap();
     let template = "{% if messages[0].role == 'system' %}{{ raise_exception('no such role') }}{% endif %}{{ messages[-1].content }}<go>";
     let template = write(folder.path(), "template", template);
     let serving = started(folder.path(), &["--log", "on", "--chat-template-file", &template]);
     let messages = json!([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]);
     let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
-    let answer = serving.post(CHAT, &json!({"messages": messages, "tools": tools}));
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    let (_, said) = serving.stop(libc::SIGTERM);
-    let line = &lines(&said)[0];
-    let notes =
-        "; the template does not show tools; roles that the template refuses are the user's";
+    let body = json!({"messages": messages, "tools": tools});
+    for _ in 0..2 {
+        let answer = serving.post(CHAT, &body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let (_, printed) = serving.stop(libc::SIGTERM);
+    let line = &lines(&printed)[0];
+    let notes = "; the template shows no tools in a known notation: they are described in words; the system message is the user's";
     assert!(line.ends_with(notes), "{line}");
+    // Once for the model, too.
+    let about = "the chat template of '";
+    assert_eq!(printed.lines().filter(|line| line.starts_with(about)).count(), 1, "{printed}");
 }

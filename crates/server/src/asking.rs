@@ -34,6 +34,10 @@ const MAX_BIASES: usize = 4096;
 /// The note about a text that does not fit and is truncated.
 const CUT: &str = "a text is cut to the context";
 
+/// The note about tools that the template does not show.
+const TOOLS_IN_WORDS: &str =
+    "the template shows no tools in a known notation: they are described in words";
+
 /// Returns the model that a body names.
 pub(crate) fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Serving, Failure> {
     call.serving(fields.string("model")?.as_deref())
@@ -195,9 +199,11 @@ pub(crate) fn conversation(
         error => error.into(),
     };
     let encoded = encode(&encoder, context).map_err(refused)?;
-    if encoded.is_plain {
-        note("roles that the template refuses are the user's");
+    if encoded.tools_in_words {
+        warn(TOOLS_IN_WORDS);
+        serving.report_tools_in_words();
     }
+    encoded.notes.iter().for_each(|sentence| warn(sentence));
     Ok(encoded.tokens)
 }
 
@@ -247,9 +253,6 @@ pub(crate) fn chat(
         warn_of_left_out(ask.grammar.as_ref());
     }
     let vocabulary = serving.vocabulary();
-    if context.contains_key("tools") && !vocabulary.template_has("tools") {
-        warn("the template does not show tools");
-    }
     for name in &choice.with_grammar {
         warn(&format!("the input of the tool {name:?} is not held to its grammar"));
     }

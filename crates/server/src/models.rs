@@ -1,7 +1,7 @@
 //! The served models, by name.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 
 use alight_chat::body::refusal::Refusal;
 use alight_chat::grammar::Grammars;
@@ -51,6 +51,9 @@ pub(crate) struct Serving {
     /// Variables of its template that requests do not set.
     pub(crate) template_variables: Map<String, Value>,
     quantization: (Quantization, OnceLock<Option<String>>),
+    log: Log,
+    /// Set once it is reported that tools are described to it in words.
+    tools_in_words: Once,
 }
 
 impl Serving {
@@ -61,6 +64,17 @@ impl Serving {
 
     pub(crate) fn vocabulary(&self) -> &'static Vocabulary {
         self.model.vocabulary()
+    }
+
+    /// Reports once that tools are described to the model in words, on standard error.
+    pub(crate) fn report_tools_in_words(&self) {
+        self.tools_in_words.call_once(|| {
+            (self.log)(&format!(
+                "the chat template of '{}' shows no tools in a known notation: they are described in its system message, and it is asked \
+                 for calls in JSON, which it may not have been trained for",
+                self.name
+            ));
+        });
     }
 
     /// Returns the name of its quantization, if it is known.
@@ -113,6 +127,7 @@ impl Models {
             let quantization = (quantization, OnceLock::new());
             let created = ids::now();
             let template_variables = options.template_variables.clone();
+            let (log, tools_in_words) = (log.clone(), Once::new());
             Ok(Serving {
                 name,
                 aliases,
@@ -123,6 +138,8 @@ impl Models {
                 grammars,
                 template_variables,
                 quantization,
+                log,
+                tools_in_words,
             })
         };
         Ok(Models(served.into_iter().map(start).collect::<Result<_, StartError>>()?))

@@ -159,6 +159,11 @@ impl<'m> Encoder<'m> {
         Encoder { time: Some(time), ..self }
     }
 
+    /// The vocabulary and the template of the model.
+    pub fn vocabulary(&self) -> &'m Vocabulary {
+        self.vocabulary
+    }
+
     /// Returns whether a chat template renders the prompt.
     pub fn style(&self) -> Style {
         self.style
@@ -213,7 +218,27 @@ impl<'m> Encoder<'m> {
     ///
     /// # Errors
     /// As [`chat`](Self::chat); [`PromptError::NotContinued`].
-    pub fn chat_in(&self, mut context: Map<String, Value>) -> Result<Vec<u32>, PromptError> {
+    pub fn chat_in(&self, context: Map<String, Value>) -> Result<Vec<u32>, PromptError> {
+        let (rendered, hidden) = self.rendered(context)?;
+        let (text, plain) = hidden.restore(&rendered);
+        let tokens = self.tokenizer().encode_around_until(&text, &plain, Some(false), self.stop)?;
+        let tokens = self.begun(tokens);
+        if tokens.is_empty() { Err(PromptError::NothingRendered) } else { Ok(tokens) }
+    }
+
+    /// The text of a conversation as the template renders it, without looking for tokens in it. In it, a private-use character stands
+    /// for each name of a special token in the messages.
+    ///
+    /// # Errors
+    /// As [`chat_in`](Self::chat_in).
+    pub fn render(&self, context: Map<String, Value>) -> Result<String, PromptError> {
+        if (self.stop)() {
+            return Err(TokenizerError::Stopped.into());
+        }
+        Ok(self.rendered(context)?.0)
+    }
+
+    fn rendered(&self, mut context: Map<String, Value>) -> Result<(String, Hidden), PromptError> {
         let template = self.vocabulary.template().ok_or(PromptError::NoTemplate)?;
         let template = template.map_err(|error| PromptError::Template(error.clone()))?;
         let continued = context.shift_remove("continue_final_message") == Some(true.into());
@@ -250,11 +275,7 @@ impl<'m> Encoder<'m> {
         if continued {
             rendered.truncate(rendered.rfind(MARK).ok_or(PromptError::NotContinued)?);
         }
-
-        let (text, plain) = hidden.restore(&rendered);
-        let tokens = self.tokenizer().encode_around_until(&text, &plain, Some(false), self.stop)?;
-        let tokens = self.begun(tokens);
-        if tokens.is_empty() { Err(PromptError::NothingRendered) } else { Ok(tokens) }
+        Ok((rendered, hidden))
     }
 
     /// Hides the names of special tokens in all texts of a value, including the keys of objects.

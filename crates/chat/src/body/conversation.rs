@@ -3,9 +3,10 @@
 use alight_text::{Encoder, PromptError};
 use serde_json::{Map, Value};
 
+use super::accepted::{self, Accepted};
 use super::fields::{Fields, kind};
 use super::refusal::Refusal;
-use super::{messages, thinking, tools};
+use super::{in_words, messages, thinking, tools};
 
 /// Hugging Face's names for the flag that the last message is continued instead of answered, and for the flag that the prompt ends with
 /// the beginning of an answer.
@@ -21,31 +22,25 @@ pub fn context(messages: Vec<Value>) -> Map<String, Value> {
 pub struct Encoded {
     /// The tokens.
     pub tokens: Vec<u32>,
-    /// True if the template rejects a role of the messages, whose texts became words of the user.
-    pub is_plain: bool,
+    /// A sentence about each change with which the template takes the conversation, and about what it leaves out.
+    pub notes: Vec<&'static str>,
+    /// True if the template does not show tools, or not in a known notation, and the system message describes them in words.
+    pub tools_in_words: bool,
 }
 
-/// Encodes a conversation, given as template variables. Some templates reject roles that others have; they get the same
-/// messages in the roles that all have.
+/// Encodes a conversation, given as template variables. If the template refuses it, or leaves a part of it out, the messages get the
+/// smallest changes with which it does neither. The beginning of a conversation keeps its changes when more follows.
 ///
 /// # Errors
-/// There is no template, or it rejects the conversation in both forms; the error is that of the first.
+/// There is no template, or it rejects the conversation whatever is changed; the error is that of the unchanged one.
 pub fn encode(
     encoder: &Encoder<'_>,
     mut context: Map<String, Value>,
 ) -> Result<Encoded, PromptError> {
-    match encoder.chat_in(context.clone()) {
-        Err(PromptError::Chat(error)) => {
-            let plain = messages::plain(&context["messages"]);
-            if context.get("messages") == Some(&plain) {
-                return Err(PromptError::Chat(error));
-            }
-            context.insert("messages".to_owned(), plain);
-            let tokens = encoder.chat_in(context).map_err(|_| PromptError::Chat(error))?;
-            Ok(Encoded { tokens, is_plain: true })
-        }
-        encoded => Ok(Encoded { tokens: encoded?, is_plain: false }),
-    }
+    let unknown = !encoder.vocabulary().shows_tools()
+        && in_words::describe_tools(encoder.vocabulary(), &mut context);
+    let Accepted { tokens, notes, tools_in_words } = accepted::encode(encoder, context)?;
+    Ok(Encoded { tokens, notes, tools_in_words: unknown || tools_in_words })
 }
 
 /// Takes the conversation of a body, as template variables. They include `tools` if the model may call any.

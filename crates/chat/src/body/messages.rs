@@ -33,31 +33,6 @@ pub fn bytes(messages: &[Value]) -> usize {
     texts.map(str::len).sum()
 }
 
-/// The same messages for templates that know only alternating `user` and `assistant`: everything else becomes their text.
-pub fn plain(messages: &Value) -> Value {
-    let mut all: Vec<(&str, String)> = Vec::new();
-    for message in messages.as_array().into_iter().flatten() {
-        let role = if message["role"] == "assistant" { "assistant" } else { "user" };
-        let mut text = message["content"].as_str().unwrap_or_default().to_owned();
-        for call in message["tool_calls"].as_array().into_iter().flatten() {
-            let break_ = if text.is_empty() { "" } else { "\n" };
-            text = format!("{text}{break_}<tool_call>{}</tool_call>", call["function"]);
-        }
-        if message["role"] == "tool" {
-            text = format!("<tool_response>{text}</tool_response>");
-        }
-        match all.last_mut().filter(|last| last.0 == role) {
-            Some(last) => {
-                last.1.push_str("\n\n");
-                last.1.push_str(&text);
-            }
-            None => all.push((role, text)),
-        }
-    }
-    let all = all.into_iter().map(|(role, text)| json!({"role": role, "content": text}));
-    all.collect()
-}
-
 fn one(message: Value, at: &str, budget: &mut JsonBudget) -> Result<Value, Refusal> {
     let Value::Object(mut message) = message else {
         return Err(Refusal::invalid(at, format!("it is {}, expected an object", kind(&message))));
@@ -206,7 +181,12 @@ fn calls(
             }
         }
     }
-    Ok(!calls.is_empty())
+    let called = !calls.is_empty();
+    if !called {
+        // Some templates only look whether the list is there.
+        message.shift_remove("tool_calls");
+    }
+    Ok(called)
 }
 
 #[cfg(test)]
@@ -240,6 +220,7 @@ mod tests {
             {"role": "developer", "content": "Be short."},
             {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": ""}}]},
             {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{\"a\": 1"}}]},
+            {"role": "assistant", "content": "b", "tool_calls": []},
         ]);
         let got = Value::from(for_template(given.as_array().unwrap().clone()).unwrap());
         assert_eq!(got[0]["content"], "Be\nkind.");
@@ -251,26 +232,8 @@ mod tests {
         assert_eq!(got[4], json!({"role": "system", "content": "Be short."}));
         assert_eq!(got[5]["tool_calls"][0]["function"]["arguments"], json!({}));
         assert_eq!(got[6]["tool_calls"][0]["function"]["arguments"], json!("{\"a\": 1"));
-        assert_eq!(bytes(got.as_array().unwrap()), 8 + 2 + 1 + 9);
-    }
-
-    #[test]
-    fn templates_without_roles_for_tools_are_told_in_words() {
-        let given = json!([
-            {"role": "system", "content": "Be kind."},
-            {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
-            {"role": "tool", "content": "7"},
-        ]);
-        let called = "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>";
-        assert_eq!(
-            plain(&given),
-            json!([
-                {"role": "user", "content": "Be kind.\n\nHi"},
-                {"role": "assistant", "content": called},
-                {"role": "user", "content": "<tool_response>7</tool_response>"},
-            ])
-        );
+        assert_eq!(got[7], json!({"role": "assistant", "content": "b"}));
+        assert_eq!(bytes(got.as_array().unwrap()), 8 + 2 + 1 + 9 + 1);
     }
 
     #[test]

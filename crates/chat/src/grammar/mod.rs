@@ -24,6 +24,7 @@ mod schemas;
 #[cfg(feature = "grammar")]
 mod size;
 mod thought;
+mod tree;
 mod trial;
 mod vllm;
 

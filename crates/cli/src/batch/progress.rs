@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::results::Results;
-use crate::layout::bar::Bar;
+use crate::bar::Bar;
 use crate::units;
 
 /// Counts and times.

@@ -9,8 +9,8 @@ use alight_copy::{CopyError, Event, Method, Options, Progress, Reflink};
 use anyhow::anyhow;
 use clap::ValueEnum;
 
+use crate::bar::Bar;
 use crate::interrupt::Interrupt;
-use crate::layout::bar::Bar;
 use crate::outcome::{Outcome, Stop};
 use crate::{say, units};
 

@@ -11,8 +11,8 @@ use std::time::Instant;
 use alight_hub::{Event, Hub, HubError, Located, Name, Pulled, Settings};
 use anyhow::anyhow;
 
+use crate::bar::Bar;
 use crate::interrupt::Interrupt;
-use crate::layout::bar::Bar;
 use crate::outcome::{Outcome, Stop};
 use crate::{say, units};
 

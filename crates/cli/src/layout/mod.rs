@@ -1,4 +1,4 @@
-//! How text is laid out in the columns of a terminal: bars, tables, and lines whose words are not broken.
+//! How text is laid out in the columns of a terminal: tables, and lines whose words are not broken.
 //!
 //! The terminal is asked each time, since a person may change its size. A pipe, a file and a terminal that only shows text have no
 //! width ([`columns`] is `None`): they get lines of any length.
@@ -8,9 +8,6 @@ use std::os::fd::AsFd;
 
 use unicode_width::UnicodeWidthChar;
 
-use crate::say;
-
-pub mod bar;
 pub mod lines;
 pub mod table;
 pub mod words;
@@ -18,8 +15,16 @@ pub mod words;
 /// Returns the number of columns to write to, if `stream` is a terminal. The last one stays free: with a character in it, terminals
 /// differ in whether the cursor is in that column or after it.
 pub fn columns(stream: impl AsFd + IsTerminal) -> Option<usize> {
-    let (columns, _) = size(stream).filter(|_| !say::is_dumb())?;
+    let (columns, _) = size(stream).filter(|_| !is_dumb())?;
     Some(columns.saturating_sub(1).max(1))
+}
+
+/// Returns true if the terminal only shows text.
+pub fn is_dumb() -> bool {
+    // (The names for which the line editor does not edit.)
+    let names = ["dumb", "cons25", "emacs"];
+    let term = std::env::var("TERM").unwrap_or_default();
+    names.iter().any(|name| term.eq_ignore_ascii_case(name))
 }
 
 /// Returns the columns and rows, if `stream` is a terminal. Some pseudo-terminals do not know them: then they are the usual 80 and 24.

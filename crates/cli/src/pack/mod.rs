@@ -12,9 +12,9 @@ use anyhow::anyhow;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 
 pub use self::kept::KeepArgs;
+use crate::bar::Bar;
 use crate::hub::HubArgs;
 use crate::interrupt::Interrupt;
-use crate::layout::bar::Bar;
 use crate::outcome::{Outcome, Stop};
 use crate::{say, source, threads, units};
 

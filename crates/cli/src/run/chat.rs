@@ -43,7 +43,7 @@ pub fn main(
         // If no thread can be created, the terminal is not restored, and everything else works.
         .or_else(|_| Interrupt::catch())?;
     say::plain(&format!(
-        "{}: Ctrl-C stops an answer, Ctrl-D leaves, /help tells more.{}",
+        "{}\nCtrl-C stops an answer, Ctrl-D leaves, /help tells more.{}",
         about.name,
         match style {
             Style::Chat => "",

@@ -87,7 +87,7 @@ const COMMANDS: [ChatCommand; 11] = [
     ChatCommand {
         name: "/set",
         takes: "[NAME VALUE]",
-        about: "temp 0.2, predict 100, schema FILE …; alone: all options",
+        about: "temp 0.2, predict 100, schema FILE; alone: all options",
         run: set,
     },
     ChatCommand {

@@ -1,4 +1,4 @@
-//! What an answer waits for, only on a terminal: weights that are being loaded, or a prompt that is being read.
+//! The progress that an answer waits for, only on a terminal: weights that are being loaded, or a prompt that is being read.
 //!
 //! The answer itself is parked, so a separate thread checks the progress. After [`Progress::end`] it writes nothing more, so that the
 //! next writer has the line.
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use alight_model::{Loading, Model};
 
 use super::engine::STEP_TOKENS;
-use crate::layout::bar::Bar;
+use crate::bar::Bar;
 use crate::{say, units};
 
-/// What has ended within this time needs no line.
+/// Work that has ended within this time needs no line.
 const SOON: Duration = Duration::from_millis(500);
 /// The interval between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ pub struct Progress<'m> {
     ended: Condvar,
 }
 
-/// What is known of it.
+/// The progress known so far.
 struct Line {
     loading: Option<Bar>,
     reading: Reading,

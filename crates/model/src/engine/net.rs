@@ -78,7 +78,7 @@ impl<'m> Net<'m> {
         self.cancel = cancel;
     }
 
-    /// What can end a forward pass early.
+    /// Returns the condition that ends a forward pass early.
     pub(crate) fn cancel(&self) -> &Cancel {
         &self.cancel
     }
