@@ -85,10 +85,15 @@ def installed(folder: Path) -> None:
     for file in PACKAGES.iterdir():
         if file.is_file():
             shutil.copy(file, folder)
+    wanted = "".join((PACKAGES / name).read_text() for name in ("package.json", "requirements.txt"))
+    done = folder / "installed"
+    if done.is_file() and done.read_text() == wanted:
+        return
     subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--silent"], cwd=folder, check=True)
     if not (folder / "venv").is_dir():
         subprocess.run([sys.executable, "-m", "venv", "venv"], cwd=folder, check=True)
     subprocess.run(["venv/bin/pip", "install", "--quiet", "--requirement", "requirements.txt"], cwd=folder, check=True)
+    done.write_text(wanted)
 
 
 def versions(folder: Path) -> dict[str, str]:
