@@ -1003,16 +1003,18 @@ fn a_request_may_have_more_texts_than_the_queue_has_places() {
 #[test]
 fn the_prompt_of_each_interface_is_shown() {
     let (_folder, serving) = saying(&[]);
+    let asked = json!([{"role": "user", "content": "a"}]);
     let shown = |of: &str, body: Value| {
-        let prompt = serving.post(&format!("/apply-template{of}"), &body).json();
-        prompt["prompt"].as_str().unwrap_or_else(|| panic!("{prompt}")).to_owned()
+        let shown = serving.post(&format!("/apply-template{of}"), &body).json();
+        assert!(shown["prompt"].is_string(), "{of}: {shown}");
+        shown["prompt"].clone()
     };
-    let chat = shown("", json!({"messages": messages()}));
-    assert_eq!(shown("?of=responses", json!({"input": messages()})), chat);
-    let blocks = json!([{"type": "text", "text": messages()[0]["content"]}]);
-    let body = json!({"messages": [{"role": "user", "content": blocks}], "max_tokens": 1});
-    assert_eq!(shown("?of=messages", body), chat);
-    let refused = serving.post("/apply-template?of=mail", &json!({"messages": messages()}));
+    let chat = shown("", json!({"messages": asked}));
+    assert_eq!(shown("?of=responses", json!({"input": asked})), chat);
+    let system = json!({"system": [{"type": "text", "text": "b"}], "messages": asked});
+    let both = json!({"messages": [{"role": "system", "content": "b"}, asked[0]]});
+    assert_eq!(shown("?of=messages", system), shown("", both));
+    let refused = serving.post("/apply-template?of=mail", &json!({"messages": asked}));
     assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("of")));
 }
 
