@@ -121,6 +121,7 @@ COMMANDS = (
     Command("check litmus", BY_HAND, ANY, "scripts/build_dartagnan.sh, Java", "the protocol of the collective among GPUs under PTX's memory model, with mistakes that it must find"),
     Command("check macos", BY_HAND, ANY, "rustup target add, make cross", "the whole workspace compiles for macOS, and what differs between systems is in a few places", test="", bare=True),
     Command("check mistakes", BY_HAND, VENV, "make test, 3 GB of disk", "deliberate mistakes, one for each kind of check, are seen by the step that is named"),
+    Command("check notations", BY_HAND, VENV, BUILD, "every family's notation of thinking and calls through all four protocols, written by scripted models", test="--sample", test_all=""),
     Command("check packed", BY_HAND, VENV, f"{BUILD}, {MODELS}", "packed files unpacked by numpy, and refused by other readers", test_all="--model smollm2"),
     Command("check routing", BY_HAND, VENV, BUILD, "random models choose experts as published traces of real ones do, skewed and flat", test_all=""),
     Command("check same-bits", BY_HAND, VENV, f"cargo, {MODELS}", "two commits compute the same bits, on every model and SIMD level"),

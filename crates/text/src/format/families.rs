@@ -57,6 +57,7 @@ const NO_CALLS: Calls = Calls {
 const BASE: Notation = Notation {
     thinking: &[THINK],
     thinking_anywhere: false,
+    end: "",
     answer: &[],
     calls: NO_CALLS,
     history: ANY,
@@ -381,6 +382,7 @@ const KIMI: Notation = Notation {
 
 const KIMI_K3: Notation = Notation {
     thinking: &[pair("<|open|>think<|sep|>", "<|close|>think<|sep|>")],
+    end: "<|close|>message<|sep|>",
     answer: &[
         pair("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
         pair("<|close|>message<|sep|>", ""),
