@@ -71,6 +71,7 @@ MISTAKES = (
     Mistake("an epsilon left out", R + "collective/src/rows/mod.rs", "(mean + f64::from(spec.epsilon)).sqrt()", "mean.sqrt()", "rust collective"),
     Mistake("an error of another class", "bindings/python/src/error.rs", "ModelError::ContextFull { .. } => &CONTEXT_FULL,", "ModelError::ContextFull { .. } => &OPTION,", "python"),
     Mistake("positions that begin at one", "bindings/python/python/alight/jax/models/_programs.py", "found: tuple[jax.Array, Cache] = self._run(\"logits\")(params, cache, tokens, pos)", "found: tuple[jax.Array, Cache] = self._run(\"logits\")(params, cache, tokens, pos + 1)", "python"),
+    Mistake("an id of a call that clients of Ollama do not get", R + "server/src/ollama/mod.rs", 'call.id.unwrap_or_else(|| ids::id("call_"))', 'ids::id("call_")', "check notations"),
     Mistake("an assertion that only a checked build has", R + "kernels/src/matmul/matrix.rs", "debug_assert!(self.layout == Layout::Rows);", "debug_assert!(self.layout == Layout::Tiles);", "checked arithmetic", True),
 )
 
