@@ -18,7 +18,7 @@ pub(crate) struct Linear {
     pub(crate) adapters: Vec<Adapter>,
 }
 
-/// What is added to the products.
+/// Additions to the products.
 #[derive(Debug)]
 enum Bias {
     /// That of one projection: `[rows]`.
