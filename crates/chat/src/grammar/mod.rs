@@ -181,6 +181,7 @@ impl Held {
                 let written = |open: &str| {
                     let mut parts = notation.tokens.iter().filter(|part| open.contains(**part));
                     vocabulary.template_has(open)
+                        || tokenizer.token_id(open.as_bytes()).is_some()
                         || parts.any(|part| tokenizer.token_id(part.as_bytes()).is_some())
                 };
                 let opens = notation.answer.iter().filter(|pair| !pair.close.is_empty());
