@@ -100,7 +100,6 @@ fn each_field_of_the_page_is_read_refused_or_ignored() {
                 let ask = |value: Value| serving.post(path, &with(body, &field, value));
                 let what = format!("{field} of {path}");
                 let note = format!("; ignored: {field}");
-                eprintln!("{what}");
                 let answer = ask(json!({"nonsense": true}));
                 let text = answer.text();
                 if fate.starts_with("**refused**") {

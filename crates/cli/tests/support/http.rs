@@ -2,7 +2,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -13,8 +14,9 @@ use super::{PATIENCE, command, ended, kill};
 pub struct Serving {
     pub child: Child,
     pub address: String,
-    stderr: BufReader<ChildStderr>,
+    /// What it said before it was ready, and after that: a pipe that nobody reads would stop it.
     said: String,
+    more: Option<JoinHandle<String>>,
 }
 
 /// A response.
@@ -47,7 +49,12 @@ impl Serving {
                 break address.trim().replace("0.0.0.0", "127.0.0.1");
             }
         };
-        Serving { child, address, stderr, said }
+        let rest = move || {
+            let mut rest = String::new();
+            stderr.read_to_string(&mut rest).unwrap();
+            rest
+        };
+        Serving { child, address, said, more: Some(std::thread::spawn(rest)) }
     }
 
     /// A connection.
@@ -124,9 +131,8 @@ impl Serving {
     /// Waits for it to end.
     pub fn wait(mut self) -> (ExitStatus, String) {
         let status = ended(&mut self.child);
-        let mut said = std::mem::take(&mut self.said);
-        self.stderr.read_to_string(&mut said).unwrap();
-        (status, said)
+        let more = self.more.take().unwrap().join().unwrap();
+        (status, std::mem::take(&mut self.said) + &more)
     }
 }
 
